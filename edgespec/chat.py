@@ -1,0 +1,61 @@
+"""Messages -> prompt text, with the model's own Jinja template, in a sandbox, as Transformers renders it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from edgespec.errors import TemplateError
+
+Message = Mapping[str, Any]
+
+
+def render(
+    template: str,
+    messages: Sequence[Message],
+    *,
+    bos: str = "",
+    eos: str = "",
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    now: datetime.datetime | None = None,
+) -> str:
+    """Returns the prompt for the assistant's next turn.
+
+    messages: {"role", "content", ...} in order. bos, eos: texts of those tokens. Raises TemplateError with
+    the template's own complaint where it refuses the messages, or with the place where it is broken.
+    """
+
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = (now or datetime.datetime.now()).strftime
+    try:
+        return environment.from_string(template).render(
+            messages=list(messages), tools=tools, add_generation_prompt=True, bos_token=bos, eos_token=eos
+        )
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(f"the chat template is broken in line {error.lineno}: {error.message}") from None
+    except (
+        jinja2.TemplateError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+    ) as error:
+        raise TemplateError(f"the chat template refuses these messages: {error}") from None
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)

@@ -1,0 +1,173 @@
+"""The command line: what `edgespec` understands. Commands live in files of their own."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgespec import __version__, config, isolate
+from edgespec.errors import EdgeSpecError, SettingError
+
+FILES = """With no --target the embedded pair answers: a tiny model of Python and its documentation."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    arguments = _parser().parse_args(argv)
+    if not isolate.isolated():
+        return isolate.told(lambda: isolate.run_isolated(argv))
+    signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # until text is generated, Ctrl+C ends it even inside llama.cpp
+    return isolate.serve_in_child(lambda: isolate.told(lambda: _command(arguments)))
+
+
+def _command(arguments: argparse.Namespace) -> int:
+    if arguments.command == "run":
+        from edgespec.one_shot import run
+
+        return run(arguments)
+    from edgespec.line_chat import chat
+
+    return chat(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="edgespec",
+        description="Runs a local model, sooner: a small draft guesses, the target decides.",
+        epilog=FILES,
+    )
+    parser.add_argument("--version", action="version", version=f"edgespec {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="answer one prompt", description="Answers one prompt. " + FILES)
+    run.add_argument("prompt", nargs="?", help="what to say; - or nothing reads it from standard input")
+    run.add_argument(
+        "--raw", action="store_true", help="continue the prompt as it stands, without the chat template"
+    )
+    run.add_argument("--json", action="store_true", help="print one JSON object with text and figures")
+    chat = commands.add_parser(
+        "chat", help="talk, line by line", description="A conversation, line by line. " + FILES
+    )
+    for command in (run, chat):
+        command.add_argument("--system", metavar="TEXT", help="system prompt")
+        command.add_argument("-q", "--quiet", action="store_true", help="no statistics")
+        _add_model(command)
+        _add_sampling(command)
+        _add_speculation(command)
+    return parser
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("model")
+    group.add_argument("--target", metavar="FILE", help="GGUF file that decides (or EDGESPEC_TARGET)")
+    draft = group.add_mutually_exclusive_group()
+    draft.add_argument("--draft", metavar="FILE", help="GGUF file that guesses (or EDGESPEC_DRAFT)")
+    draft.add_argument("--no-draft", action="store_true", help="plain decoding: nothing guesses")
+    group.add_argument(
+        "--grow", metavar="SIZE-TYPE", help="run the embedded pair at the cost of a large one: 0.6B-F16"
+    )
+    group.add_argument("--ctx", type=int, metavar="N", help="tokens that prompt and answer may have together")
+    group.add_argument(
+        "--kv-type",
+        choices=("f16", "q8_0", "q4_0"),
+        default="f16",
+        help="target's KV cache; below f16 the answer may change",
+    )
+    group.add_argument(
+        "--draft-kv-type",
+        choices=("f16", "q8_0", "q4_0"),
+        default="f16",
+        help="draft's KV cache; changes speed only",
+    )
+    group.add_argument(
+        "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: all)"
+    )
+    group.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+
+
+def _add_sampling(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group(
+        "sampling (defaults: the model's own, else 0.8, top-p 0.95, min-p 0.05)"
+    )
+    group.add_argument("-n", "--max-tokens", type=int, default=512, metavar="N", help="longest answer (512)")
+    group.add_argument(
+        "--temperature", "--temp", type=float, metavar="T", help="0 always takes the likeliest token"
+    )
+    group.add_argument("--top-k", type=int, metavar="K")
+    group.add_argument("--top-p", type=float, metavar="P")
+    group.add_argument("--min-p", type=float, metavar="P")
+    group.add_argument("--typical-p", type=float, metavar="P")
+    group.add_argument("--top-n-sigma", type=float, metavar="N")
+    group.add_argument("--repeat-penalty", type=float, metavar="X")
+    group.add_argument("--frequency-penalty", type=float, metavar="X")
+    group.add_argument("--presence-penalty", type=float, metavar="X")
+    group.add_argument("--penalty-last-n", type=int, metavar="N")
+    group.add_argument(
+        "--logit-bias",
+        action="append",
+        default=[],
+        metavar="ID=BIAS",
+        help="add to a token's logit; repeatable",
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="same seed, same text, with or without a draft")
+    group.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable"
+    )
+
+
+def _add_speculation(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("speculation")
+    group.add_argument(
+        "--draft-length", type=int, default=4, metavar="K", help="tokens guessed at a time (4)"
+    )
+    group.add_argument(
+        "--drafter",
+        choices=("auto", "model", "lookup", "none"),
+        default="auto",
+        help="who guesses (auto: lookup, else the draft model)",
+    )
+
+
+def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
+    """Returns target and draft as flags and environment name them; the embedded pair where they do not."""
+    wants_draft = not arguments.no_draft and arguments.drafter not in ("none", "lookup")
+    target = arguments.target or config.default_target()
+    draft = arguments.draft or (config.default_draft() if wants_draft else None)
+    if arguments.grow:
+        if arguments.target or arguments.draft:
+            raise SettingError("--grow grows the embedded pair: leave out --target and --draft")
+        target_file, draft_file = _grown(arguments.grow)
+        return target_file, draft_file if wants_draft else None
+    if target:
+        return Path(target), Path(draft) if draft else None
+    if arguments.draft:
+        raise SettingError(f"--draft {arguments.draft} has no target to guess for: name one with --target")
+    from edgespec_models.tiny import draft_path, target_path
+
+    return target_path(), draft_path() if wants_draft else None
+
+
+def _grown(spec: str) -> tuple[Path, Path]:
+    from edgespec_models.grow import GrowError, grow_pair, parse_spec
+    from edgespec_models.tiny import draft_path, target_path
+
+    def show(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\rgrowing the embedded pair to {spec}: {done / max(total, 1):4.0%}")
+            sys.stderr.write("\n" if done >= total else "")
+
+    try:
+        return grow_pair(
+            target_path(), draft_path(), config.cache_folder() / "grown", parse_spec(spec), on_progress=show
+        )
+    except GrowError as error:
+        raise SettingError(str(error)) from None
+    except OSError as error:
+        raise EdgeSpecError(
+            f"the grown pair cannot be written: {error}; check the space in {config.cache_folder()}"
+        ) from None

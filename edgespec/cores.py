@@ -1,0 +1,83 @@
+"""How many threads evaluation should use: one per physical performance core this process may run on.
+
+More threads than that make llama.cpp slower, not faster: its threads wait for each other at every
+operation, so the slowest core, or a shared one, sets the speed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+
+def performance_cores() -> int:
+    """Returns the number of physical performance cores allowed by affinity and cgroup quota, at least 1."""
+    if sys.platform == "linux":
+        cores = _linux_cores(os.sched_getaffinity(0))
+        quota = _cgroup_quota()
+        return max(1, min(cores, math.floor(quota)) if quota else cores)
+    if sys.platform == "darwin":
+        fast = _mac_performance_cores()
+        if fast:
+            return fast
+    return max(1, psutil.cpu_count(logical=False) or os.cpu_count() or 1)
+
+
+def _linux_cores(allowed: set[int], system: Path = Path("/sys/devices")) -> int:
+    """Counts physical cores among `allowed`, without efficiency cores where the kernel names them."""
+    fast = _cpu_list(system / "cpu_core/cpus") or _highest_capacity(allowed, system)
+    chosen = (allowed & fast) or allowed
+    siblings = {
+        frozenset(_cpu_list(system / f"system/cpu/cpu{cpu}/topology/thread_siblings_list") or {cpu})
+        for cpu in chosen
+    }
+    return len(siblings)
+
+
+def _highest_capacity(allowed: set[int], system: Path) -> set[int]:
+    """Returns the cpus of the highest capacity (ARM big.LITTLE); empty where the kernel does not tell."""
+    capacity: dict[int, int] = {}
+    for cpu in allowed:
+        try:
+            capacity[cpu] = int((system / f"system/cpu/cpu{cpu}/cpu_capacity").read_text())
+        except (OSError, ValueError):
+            return set()
+    best = max(capacity.values(), default=0)
+    return {cpu for cpu, value in capacity.items() if value == best}
+
+
+def _cpu_list(path: Path) -> set[int]:
+    """Reads a kernel cpu list such as "0-3,8"; empty where there is none."""
+    try:
+        parts = [part for part in path.read_text().strip().split(",") if part]
+        bounds = [part.partition("-") for part in parts]
+        return {cpu for low, _, high in bounds for cpu in range(int(low), int(high or low) + 1)}
+    except (OSError, ValueError):
+        return set()
+
+
+def _cgroup_quota(group: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Returns the cpu quota of a container in cores; None where there is no limit."""
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:
+        quota_us = int((group / "cpu/cpu.cfs_quota_us").read_text())
+        return quota_us / int((group / "cpu/cpu.cfs_period_us").read_text()) if quota_us > 0 else None
+    except (OSError, ValueError):
+        return None
+
+
+def _mac_performance_cores() -> int:
+    try:
+        command = ["sysctl", "-n", "hw.perflevel0.physicalcpu"]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return 0

@@ -1,0 +1,156 @@
+"""The speculative loop, and its direct driver.
+
+The last token is kept outside the target's KV cache; one evaluation of [last, x_1..x_k] gives the k+1
+rows that judge the k guesses and offer the token after them. The loop is a generator: it asks (`Ask`),
+is answered with logits, and yields a `Round` for every evaluation of the target. It knows neither who
+evaluates nor how long drafts may be; its driver does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.drafters import Drafter
+from edgespec.errors import PromptTooLongError, SettingError
+from edgespec.events import Ask, Draft, FinishReason, ModelName, Round
+from edgespec.pace import LONGEST, Pace
+from edgespec.sampling import Distribution, Sampler
+from edgespec.text import TextRelease
+from edgespec.verify import Rule
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where generation ends: after `max_tokens`, where prompt + output fill `n_ctx`, or at an end token."""
+
+    max_tokens: int
+    n_ctx: int
+    end_tokens: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
+            raise SettingError(f"the number of tokens wanted is {self.max_tokens!r}: it must be 1 or more")
+
+
+def generate(
+    prompt: Sequence[int] | NDArray[np.int32],
+    *,
+    drafter: Drafter,
+    sampler: Sampler,
+    rule: Rule,
+    text: TextRelease,
+    limits: Limits,
+) -> Generator[Ask | Round, Rows | None, None]:
+    """Generates behind `prompt`; ends with a Round that has a finish reason.
+
+    The first evaluation is the prompt alone, so that the first token is not kept waiting for a draft.
+    Raises PromptTooLongError, or SettingError for a prompt without tokens.
+    """
+    tokens = np.zeros(limits.n_ctx + LONGEST + 1, np.int32)
+    start = n = len(prompt)
+    _check_prompt(n, limits)
+    tokens[:n] = prompt
+    end = min(start + limits.max_tokens, limits.n_ctx)
+    finish: FinishReason | None = None
+    while finish is None:
+        room = end - n - 1
+        draft = Draft()
+        if n > start and room > 0:
+            draft = yield from drafter.draft(tokens[:n], min(room, LONGEST), rule)
+        rows = yield Ask("target", tokens[:n], draft.tokens, rows=len(draft.tokens) + 1)
+        assert rows is not None
+        draft = draft.cut(len(rows) - 1)
+        verdict = rule.verify(draft, _target_distributions(sampler, rows, tokens, n, draft), n)
+        fresh = (*draft.tokens[: verdict.accepted], verdict.token)
+        released, kept, finish = _release(fresh, text, limits.end_tokens, end - n)
+        tokens[n : n + kept] = fresh[:kept]
+        n += kept
+        sources = (*draft.sources[: verdict.accepted], "target")[:kept]
+        yield Round(fresh[:kept], released, len(draft.tokens), verdict.accepted, sources, finish)
+
+
+def _check_prompt(n: int, limits: Limits) -> None:
+    if n == 0:
+        raise SettingError("the prompt has no tokens: say something for the model to continue")
+    if n >= limits.n_ctx:
+        raise PromptTooLongError(n, limits.n_ctx)
+
+
+def _target_distributions(
+    sampler: Sampler, rows: Rows, tokens: NDArray[np.int32], n: int, draft: Draft
+) -> Callable[[int], Distribution]:
+    """Returns i -> p at draft position i, computed when first asked for.
+
+    The guesses are written behind the settled tokens, so that each position's history is a view.
+    """
+    tokens[n : n + len(draft.tokens)] = draft.tokens
+    return lru_cache(maxsize=None)(lambda i: sampler(rows[i], tokens[: n + i]))
+
+
+def _release(
+    fresh: Sequence[int], text: TextRelease, end_tokens: frozenset[int], room: int
+) -> tuple[str, int, FinishReason | None]:
+    """Returns the text that may be shown, how many of `fresh` stay, and why generation ends, if it does."""
+    released = ""
+    for kept, token in enumerate(fresh):
+        if token in end_tokens:
+            return released + text.flush(), kept, "stop"
+        released += text.feed(token)
+        if text.stopped:
+            return released, kept + 1, "stop"
+        if kept + 1 == room:
+            return released + text.flush(), kept + 1, "length"
+    return released, len(fresh), None
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one sequence wants of a context: hold tokens + tail, and give the last `rows` logit rows."""
+
+    tokens: NDArray[np.int32]
+    tail: tuple[int, ...] = ()
+    rows: int = 1
+    seq: int = 0
+
+
+class Scorer(Protocol):
+    """A model's context as the drivers see it; `llama.Context` is one, the tests have others."""
+
+    def score(self, wants: Sequence[Want]) -> list[Rows]:
+        """Returns for each want float32 (rows, n_vocab), valid until the next call."""
+        ...
+
+
+def drive(
+    loop: Generator[Ask | Round, Rows | None, None],
+    contexts: Mapping[ModelName, Scorer],
+    pace: Pace,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Iterator[Round]:
+    """Answers one loop directly, as `pace` grants; yields its rounds. Cancellation is seen between rounds."""
+    answer: Rows | None = None
+    while not cancelled():
+        try:
+            item = loop.send(answer)
+        except StopIteration:
+            return
+        answer = None
+        if isinstance(item, Round):
+            pace.observe(item)
+            yield item
+        elif item.model == "target":
+            tail = item.tail[: pace.grants_rows(item)]
+            dropped = len(item.tail) - len(tail)
+            answer = contexts["target"].score([Want(item.tokens, tail, item.rows - dropped)])[0]
+        elif pace.grants_step(item):
+            answer = contexts["draft"].score([Want(item.tokens, item.tail, item.rows)])[0]
+    loop.close()

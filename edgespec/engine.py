@@ -1,0 +1,220 @@
+"""One loaded pair: models, contexts, and generation from a prompt to rounds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from edgespec import chat
+from edgespec.context import Context, ContextSettings, KvType, kv_bytes
+from edgespec.decode import Limits, Scorer, drive, generate
+from edgespec.drafters import Drafter, NoDrafter
+from edgespec.drafters.draft_model import DraftModel
+from edgespec.drafters.first_of import FirstOf
+from edgespec.drafters.suffix_lookup import SuffixLookup
+from edgespec.errors import PairMismatchError, SettingError, TemplateError
+from edgespec.events import ModelName, Round
+from edgespec.llama import Model
+from edgespec.pace import LONGEST, FixedLength
+from edgespec.sampling import Sampler, Sampling
+from edgespec.text import TextRelease
+from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
+from edgespec.vocab import mismatch
+
+DrafterName = Literal["auto", "model", "lookup", "none"]
+RuleName = Literal["block", "token"]
+DEFAULT_N_CTX = 8192
+DEFAULT_DRAFT_LENGTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PairSettings:
+    """How a pair is loaded. None means: what suits model and machine."""
+
+    n_ctx: int | None = None
+    kv_type: KvType = "f16"
+    draft_kv_type: KvType = "f16"
+    flash_attention: bool | None = None
+    threads: int | None = None
+    n_gpu_layers: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is wanted of one generation.
+
+    seed: the user's; selects coupled mode, in which the text depends on seed, choice, prompt and target
+    alone. Without it tokens are drawn with `rng_seed` (None: anew every time) and judged by `rule`.
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int = 512
+    stop: Sequence[str] = ()
+    seed: int | None = None
+    choice: int = 0
+    rule: RuleName = "block"
+    rng_seed: int | None = None
+    drafter: DrafterName = "auto"
+    draft_length: int = DEFAULT_DRAFT_LENGTH
+
+
+class Pair:
+    """A target and, where there is one, its draft. Use it in a `with`, or close it.
+
+    One generation at a time. Raises the errors of Model and Context, and PairMismatchError before any
+    weights are loaded.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        draft: str | os.PathLike[str] | None = None,
+        settings: PairSettings | None = None,
+    ) -> None:
+        settings = settings or PairSettings()
+        if draft is not None:
+            check_pair(target, draft)
+        with ExitStack() as opened:
+            self.target = opened.enter_context(Model(target, n_gpu_layers=settings.n_gpu_layers))
+            wanted = _context_settings(self.target, settings)
+            self._target_context = opened.enter_context(
+                Context(self.target, replace(wanted, n_rows=LONGEST + 1))
+            )
+            self.draft: Model | None = None
+            self._draft_context: Context | None = None
+            if draft is not None:
+                self.draft = opened.enter_context(Model(draft, n_gpu_layers=settings.n_gpu_layers))
+                n_ctx = min(wanted.n_ctx, self.draft.n_ctx_train)
+                wanted = replace(wanted, n_ctx=n_ctx, kv_type=settings.draft_kv_type)
+                self._draft_context = opened.enter_context(Context(self.draft, wanted))
+            self._opened = opened.pop_all()
+        self._lookup = SuffixLookup()
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees models and caches."""
+        self._opened.close()
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that prompt and output may have together."""
+        return self._target_context.n_ctx
+
+    def busy(self) -> tuple[float, float]:
+        """Returns the seconds spent so far inside llama.cpp: (draft, target)."""
+        draft = self._draft_context.seconds if self._draft_context else 0.0
+        return draft, self._target_context.seconds
+
+    def prompt_tokens(self, text: str, *, special: bool = False) -> NDArray[np.int32]:
+        """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it are meant."""
+        return self.target.tokenize(text.encode("utf-8", "replace"), special=special)
+
+    def chat_tokens(self, messages: Sequence[chat.Message], template: str | None = None) -> NDArray[np.int32]:
+        """Returns the prompt of a conversation, by the model's chat template or the one given."""
+        template = template or self.target.chat_template
+        if not template:
+            raise TemplateError(
+                f"{self.target.path.name} has no chat template: --raw continues the text as it is"
+            )
+        facts = self.target.vocabulary
+        bos, eos = (
+            facts.texts[i].decode("utf-8", "replace") if i >= 0 else "" for i in (facts.bos, facts.eos)
+        )
+        text = chat.render(template, messages, bos=bos, eos=eos)
+        add_bos = not (bos and text.startswith(bos))  # most templates write the start token themselves
+        return self.target.tokenize(text.encode(), special=True, add_bos=add_bos)
+
+    def generate(
+        self,
+        prompt: Sequence[int] | NDArray[np.int32],
+        request: Request,
+        *,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Round]:
+        """Generates behind `prompt` (token ids); what it shares with the one before is not evaluated again.
+
+        Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
+        """
+        sampler = Sampler(request.sampling, self.target.n_vocab)
+        loop = generate(
+            prompt,
+            drafter=self._drafter(request),
+            sampler=sampler,
+            rule=_rule(request),
+            text=TextRelease(self.target.piece, request.stop),
+            limits=Limits(request.max_tokens, self.n_ctx, self.target.end_tokens),
+        )
+        contexts: dict[ModelName, Scorer] = {"target": self._target_context}
+        if self._draft_context:
+            contexts["draft"] = self._draft_context
+        return drive(loop, contexts, FixedLength(request.draft_length), cancelled=cancelled)
+
+    def _drafter(self, request: Request) -> Drafter:
+        if request.drafter == "none" or request.draft_length == 0:
+            return NoDrafter()
+        if request.drafter == "model" and not self.draft:
+            raise SettingError(
+                "drafting by a model was asked for and no draft is loaded: name one with --draft"
+            )
+        if request.drafter == "lookup" or not self.draft or not self._draft_context:
+            return self._lookup
+        shared = min(self.target.n_vocab, self.draft.n_vocab)  # the rest is padding
+        model = DraftModel(
+            Sampler(_shared_bias(request.sampling, shared), shared),
+            n_ctx=self._draft_context.n_ctx,
+            n_vocab=self.draft.n_vocab,
+        )
+        return model if request.drafter == "model" else FirstOf(self._lookup, model)
+
+
+def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) -> None:
+    """Reads both vocabularies, no weights; raises PairMismatchError where the draft is of no use."""
+    with Model(target, vocab_only=True) as big, Model(draft, vocab_only=True) as small:
+        reason = mismatch(big.vocabulary, small.vocabulary)
+    if reason:
+        raise PairMismatchError(
+            f"{small.path.name} cannot draft for {big.path.name}: {reason}; "
+            "choose a draft of the same model family, or run with --no-draft"
+        )
+
+
+def _shared_bias(sampling: Sampling, n_vocab: int) -> Sampling:
+    bias = {token: value for token, value in sampling.logit_bias.items() if token < n_vocab}
+    return replace(sampling, logit_bias=bias)
+
+
+def _rule(request: Request) -> Rule:
+    if request.seed is not None:
+        return Coupled(request.seed, request.choice)
+    judge = {"block": verify_block, "token": verify_tokens}.get(request.rule)
+    if judge is None:
+        raise SettingError(f"the acceptance rule is {request.rule!r}: it must be block or token")
+    return Independent(np.random.default_rng(request.rng_seed), judge)
+
+
+def _context_settings(model: Model, settings: PairSettings) -> ContextSettings:
+    n_ctx = settings.n_ctx
+    if n_ctx is None:  # what the model knows, a usual length at most, and half of the free memory
+        n_ctx = min(model.n_ctx_train, DEFAULT_N_CTX)
+        while (
+            n_ctx > 512 and kv_bytes(model, n_ctx, settings.kv_type) > psutil.virtual_memory().available / 2
+        ):
+            n_ctx //= 2
+    return ContextSettings(
+        n_ctx=n_ctx,
+        kv_type=settings.kv_type,
+        flash_attention=settings.flash_attention,
+        threads=settings.threads,
+    )

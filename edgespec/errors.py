@@ -1,0 +1,91 @@
+"""Every error EdgeSpec raises on purpose. The message is one sentence for the person at the screen.
+
+EdgeSpecError                  something the user can act on; `exit_code` 1
+├── SettingError               a setting or argument that makes no sense; `exit_code` 2
+├── ModelError                 a model cannot be used
+│   ├── ModelFileError         the file is missing, unreadable, truncated or not a GGUF
+│   └── ModelUnsupportedError  the file is sound, but this program cannot generate with it
+├── PairMismatchError          target and draft do not share a vocabulary
+├── TemplateError              a chat template is missing, broken, or refuses the messages
+├── PromptTooLongError         the prompt does not fit the context
+├── EngineError                llama.cpp failed while evaluating
+│   ├── NoRoomError            no free cells in the KV cache (llama_decode 1)
+│   ├── DecodeAbortedError     evaluation was interrupted (llama_decode 2)
+│   ├── InvalidBatchError      llama.cpp refused the batch (llama_decode -1)
+│   ├── FatalDecodeError       the backend failed in the middle (llama_decode < -1)
+│   └── LogitsError            the model returned values that are not numbers
+└── EngineDiedError            the process that runs llama.cpp was ended by a signal
+"""
+
+from __future__ import annotations
+
+
+class EdgeSpecError(Exception):
+    """A failure that is told to the user in one sentence: what, which value, what to do."""
+
+    exit_code = 1
+
+
+class SettingError(EdgeSpecError):
+    """A setting or argument has a value that makes no sense."""
+
+    exit_code = 2
+
+
+class ModelError(EdgeSpecError):
+    """A model cannot be used."""
+
+
+class ModelFileError(ModelError):
+    """The file is missing, unreadable, truncated or not a GGUF."""
+
+
+class ModelUnsupportedError(ModelError):
+    """The file is sound, but this program cannot generate text with it."""
+
+
+class PairMismatchError(EdgeSpecError):
+    """Target and draft do not share a vocabulary, so guesses mean nothing to the target."""
+
+
+class TemplateError(EdgeSpecError):
+    """A chat template is missing, broken, or refuses the messages."""
+
+
+class PromptTooLongError(EdgeSpecError):
+    """The prompt has more tokens than the context holds."""
+
+    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+        super().__init__(
+            f"the prompt has {n_prompt:,} tokens and the context holds {n_ctx:,} with room for one more: "
+            "shorten the prompt, or raise --ctx where the model allows it"
+        )
+        self.n_prompt, self.n_ctx = n_prompt, n_ctx
+
+
+class EngineError(EdgeSpecError):
+    """llama.cpp failed while evaluating."""
+
+
+class NoRoomError(EngineError):
+    """The KV cache has no free cells for the batch; its contents are unchanged."""
+
+
+class DecodeAbortedError(EngineError):
+    """Evaluation was interrupted; part of the batch may be in the KV cache."""
+
+
+class InvalidBatchError(EngineError):
+    """llama.cpp refused the batch; the KV cache is unchanged."""
+
+
+class FatalDecodeError(EngineError):
+    """The backend failed in the middle of a batch; part of it may be in the KV cache."""
+
+
+class LogitsError(EngineError):
+    """The model returned logits that are not numbers: its weights are damaged or overflowed."""
+
+
+class EngineDiedError(EdgeSpecError):
+    """The process that runs llama.cpp was ended by a signal (an assertion, no memory, a kill)."""

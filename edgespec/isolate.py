@@ -1,0 +1,104 @@
+"""Runs a command in a child process, because llama.cpp ends its process on some faults.
+
+The child does the work on the same terminal. What C code writes to stderr (an assertion, an uncaught C++
+exception) goes to a file instead, and if the child is ended by a signal, the parent says so in a sentence.
+The child in turn ends when its parent is gone, even by kill -9.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from edgespec.errors import EdgeSpecError, EngineDiedError
+
+_NOISE = "EDGESPEC_NOISE_FILE"  # set in the child: where C code's stderr goes
+_PARENT = "EDGESPEC_PARENT_PIPE"  # set in the child: file descriptor that closes when the parent ends
+INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
+
+
+def isolated() -> bool:
+    """True in the child."""
+    return _NOISE in os.environ
+
+
+def run_isolated(argv: Sequence[str]) -> int:
+    """Runs `edgespec argv` in a child; returns its exit code. Raises EngineDiedError if a signal ended it."""
+    with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
+        noise = Path(folder) / "stderr"
+        environment = {**os.environ, _NOISE: str(noise)}
+        kept_open: tuple[int, ...] = ()
+        if os.name == "posix":
+            reading, writing = os.pipe()
+            environment[_PARENT], kept_open = str(reading), (reading,)
+        command = [sys.executable, "-m", "edgespec", *argv]
+        child = subprocess.Popen(command, env=environment, pass_fds=kept_open)
+        for fd in kept_open:
+            os.close(fd)
+        signal.signal(signal.SIGINT, lambda *_: None)  # the child gets Ctrl+C too, and decides
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        code = child.wait()
+        return _explain(code, noise.read_text(errors="replace") if noise.exists() else "")
+
+
+def _explain(code: int, noise: str) -> int:
+    """Returns an exit code as it is; raises EngineDiedError for a death by signal (or Windows exception)."""
+    if code in (-signal.SIGINT, -signal.SIGTERM):
+        return INTERRUPTED
+    windows_fault = os.name == "nt" and (code == 3 or code & 0xC0000000 == 0xC0000000)
+    if code >= 0 and not windows_fault:
+        return code
+    said = _last_words(noise)
+    if not windows_fault and -code == signal.SIGKILL:
+        raise EngineDiedError(
+            "the engine was killed (SIGKILL), most likely for lack of memory: use a smaller model or --ctx"
+        )
+    name = f"code {code:#x}" if windows_fault else signal.Signals(-code).name
+    raise EngineDiedError(
+        f"llama.cpp aborted ({name}): {said}; the model file is probably damaged or made for another "
+        "version: download it again, or try another file"
+    )
+
+
+def _last_words(noise: str) -> str:
+    """Returns the telling line of what C code printed while it died."""
+    lines = [line.strip() for line in noise.splitlines() if line.strip()]
+    telling = [
+        line for line in lines if "assert" in line.lower() or "what():" in line or "error" in line.lower()
+    ]
+    return (telling or lines or ["it gave no reason"])[-1]
+
+
+def serve_in_child(work: Callable[[], int]) -> int:
+    """Runs `work` in the child, with C code's stderr turned aside and the parent watched."""
+    noise = os.open(os.environ[_NOISE], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    sys.stderr.flush()
+    sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="replace")
+    os.dup2(noise, 2)
+    os.close(noise)
+    if _PARENT in os.environ:
+        threading.Thread(target=_end_with_parent, args=(int(os.environ[_PARENT]),), daemon=True).start()
+    return work()
+
+
+def _end_with_parent(pipe: int) -> None:
+    os.read(pipe, 1)  # returns when the parent's end is closed
+    os._exit(1)
+
+
+def told(work: Callable[[], int]) -> int:
+    """Runs `work`; an EdgeSpecError becomes one sentence on stderr and its exit code."""
+    try:
+        return work()
+    except EdgeSpecError as error:
+        print(f"edgespec: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        sys.stdout = open(os.devnull, "w")
+        return 0

@@ -1,0 +1,109 @@
+"""`edgespec chat`: a conversation, line by line, with what speculation did after each answer."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.engine import Pair, Request
+from edgespec.errors import EdgeSpecError, PromptTooLongError
+from edgespec.interrupt import Interrupt
+from edgespec.one_shot import open_pair, request_for
+from edgespec.stats import Tally
+
+HELP = "/clear begins anew, /help shows this, /exit or Ctrl+D ends; Ctrl+C stops an answer."
+
+
+def chat(arguments: argparse.Namespace) -> int:
+    """Talks until the input ends; returns the exit code."""
+    request_for(arguments)
+    talking = sys.stdin.isatty()
+    with open_pair(arguments) as pair:
+        request = request_for(arguments, pair)
+        if talking:
+            print(_greeting(arguments, pair), file=sys.stderr)
+        system = [{"role": "system", "content": arguments.system}] if arguments.system else []
+        turns: list[dict[str, str]] = []
+        while (line := _read_line(talking)) is not None:
+            if line.startswith("/"):
+                if line in ("/exit", "/quit", "/bye"):
+                    break
+                if line == "/clear":
+                    turns.clear()
+                known = {"/clear": "A new conversation.", "/help": HELP}
+                print(known.get(line, f"{line.split()[0]} is not a command. {HELP}"), file=sys.stderr)
+            elif line.strip():
+                turns.append({"role": "user", "content": line})
+                try:
+                    answer = _answer(pair, request, system, turns, quiet=arguments.quiet)
+                    turns.append({"role": "assistant", "content": answer})
+                except EdgeSpecError as error:  # the conversation goes on without that question
+                    turns.pop()
+                    print(f"edgespec: {error}", file=sys.stderr)
+    return 0
+
+
+def _greeting(arguments: argparse.Namespace, pair: Pair) -> str:
+    embedded = not (arguments.target or arguments.grow)
+    who = f"{pair.target.name}, drafting with {pair.draft.name}" if pair.draft else pair.target.name
+    hint = (
+        "\nIt is the tiny pair that ships with EdgeSpec: it knows Python's standard library and little else. "
+        "Your own: --target FILE --draft FILE."
+    )
+    return f"{who}. {HELP}{hint if embedded else ''}\n"
+
+
+def _read_line(talking: bool) -> str | None:
+    """Returns the next line; None at the end of the input."""
+    try:
+        return input("> " if talking else "")
+    except EOFError:
+        if talking:
+            print(file=sys.stderr)
+        return None
+
+
+def _answer(
+    pair: Pair, request: Request, system: list[dict[str, str]], turns: list[dict[str, str]], *, quiet: bool
+) -> str:
+    """Streams one answer to stdout, figures to stderr; returns it."""
+    with Interrupt() as interrupt:
+        tally = Tally(pair.busy)
+        prompt = _fitting_prompt(pair, system, turns)
+        pieces = []
+        for round_ in pair.generate(prompt, request, cancelled=interrupt):
+            tally.note(round_)
+            pieces.append(round_.text)
+            sys.stdout.write(round_.text)
+            sys.stdout.flush()
+    print(flush=True)
+    if interrupt.asked:
+        print("(stopped)", file=sys.stderr)
+    if not quiet:
+        figures = tally.statistics(len(prompt)).lines()
+        print("\n".join(f"  {line}" for line in figures) + "\n", file=sys.stderr)
+    return "".join(pieces)
+
+
+def _fitting_prompt(
+    pair: Pair, system: list[dict[str, str]], turns: list[dict[str, str]]
+) -> NDArray[np.int32]:
+    """Returns the prompt, without the oldest turns where it would fill over three quarters of the context.
+
+    Raises PromptTooLongError where the last question alone does not fit.
+    """
+    left_out = 0
+    while True:
+        prompt = pair.chat_tokens([*system, *turns[left_out:]])
+        last = left_out + 2 >= len(turns)
+        if prompt.size <= pair.n_ctx * 3 // 4 or (last and prompt.size < pair.n_ctx):
+            break
+        if last:
+            raise PromptTooLongError(prompt.size, pair.n_ctx)
+        left_out += 2  # a question and its answer
+    if left_out:
+        print(f"(the oldest {left_out} messages no longer fit and are left out)", file=sys.stderr)
+    return prompt

@@ -1,0 +1,103 @@
+"""`edgespec run`: one prompt, the answer on stdout, the figures on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from edgespec.cli import pair_files
+from edgespec.engine import Pair, PairSettings, Request
+from edgespec.errors import SettingError
+from edgespec.interrupt import Interrupt
+from edgespec.isolate import INTERRUPTED
+from edgespec.sampling import sampling_for
+from edgespec.stats import Tally
+
+SAMPLING_FLAGS = (
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma",
+    "repeat_penalty", "frequency_penalty", "presence_penalty", "penalty_last_n",
+)  # fmt: skip
+
+
+def open_pair(arguments: argparse.Namespace) -> Pair:
+    """Loads the pair that the flags ask for."""
+    target, draft = pair_files(arguments)
+    settings = PairSettings(
+        n_ctx=arguments.ctx,
+        kv_type=arguments.kv_type,
+        draft_kv_type=arguments.draft_kv_type,
+        threads=arguments.threads,
+        n_gpu_layers=arguments.gpu_layers,
+    )
+    return Pair(target, draft, settings)
+
+
+def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Request:
+    """Builds the request from the flags, over the model's own sampling defaults. Raises SettingError."""
+    wanted = {name: getattr(arguments, name) for name in SAMPLING_FLAGS}
+    bias = dict(_bias(text) for text in arguments.logit_bias)
+    metadata = pair.target.metadata if pair else {}
+    if arguments.max_tokens < 1:
+        raise SettingError(f"-n is {arguments.max_tokens}: it must be 1 or more")
+    return Request(
+        sampling=sampling_for(metadata, **wanted, logit_bias=bias or None),
+        max_tokens=arguments.max_tokens,
+        stop=arguments.stop,
+        seed=arguments.seed,
+        drafter="none" if arguments.no_draft else arguments.drafter,
+        draft_length=arguments.draft_length,
+    )
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise SettingError(
+            f"--logit-bias {text!r} is not understood: write TOKEN=BIAS, as in 42=-1.5"
+        ) from None
+
+
+def read_prompt(prompt: str | None) -> str:
+    """Returns the prompt, from standard input for "-" or none. Raises SettingError if it is empty."""
+    if prompt is None and sys.stdin.isatty():
+        raise SettingError("there is no prompt: give one in quotes, or pipe it in")
+    if prompt is None or prompt == "-":
+        prompt = sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
+    if not prompt:
+        raise SettingError("the prompt is empty: say something for the model to answer")
+    return prompt
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Answers one prompt; returns the exit code (130 after Ctrl+C, what was said kept)."""
+    request_for(arguments)  # nonsense is refused before anything is loaded
+    prompt = read_prompt(arguments.prompt)
+    with open_pair(arguments) as pair, Interrupt() as interrupt:
+        request = request_for(arguments, pair)
+        tally = Tally(pair.busy)
+        if arguments.raw:
+            tokens = pair.prompt_tokens(prompt)
+        else:
+            system = [{"role": "system", "content": arguments.system}] if arguments.system else []
+            tokens = pair.chat_tokens([*system, {"role": "user", "content": prompt}])
+        pieces = []
+        for round_ in pair.generate(tokens, request, cancelled=interrupt):
+            tally.note(round_)
+            pieces.append(round_.text)
+            if not arguments.json:
+                sys.stdout.write(round_.text)
+                sys.stdout.flush()
+        if interrupt.asked and tally.finish is None:
+            tally.finish = "cancelled"
+        figures = tally.statistics(len(tokens))
+        if arguments.json:
+            print(json.dumps({"text": "".join(pieces), **figures.as_dict()}))
+        else:
+            sys.stdout.write("" if "".join(pieces).endswith("\n") else "\n")
+            sys.stdout.flush()
+        if not arguments.quiet and not arguments.json:
+            print("\n" + "\n".join(figures.lines()), file=sys.stderr)
+        return INTERRUPTED if tally.finish == "cancelled" else 0

@@ -1,0 +1,51 @@
+"""Token ids -> text pieces fit to be shown: no broken UTF-8, no half of a stop string."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+
+from edgespec.errors import SettingError
+
+
+class TextRelease:
+    """Releases text as tokens come, holding back what may still become something else.
+
+    Held back: the bytes of an unfinished character, and an ending that may be the beginning of a stop
+    string. A stop string found ends the text before it, wherever token borders lie.
+    """
+
+    def __init__(self, piece: Callable[[int], bytes], stop: Sequence[str] = ()) -> None:
+        """piece: the bytes of a token. stop: texts that end it. Raises SettingError if one is empty."""
+        if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
+            raise SettingError(f"the stop strings are {stop!r}: give texts of at least one character")
+        self._piece = piece
+        self._stop = tuple(stop)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._held = ""
+        self.stopped = False  # a stop string was met; nothing more is released
+
+    def feed(self, token: int) -> str:
+        """Takes one token and returns the text that is now certain."""
+        if self.stopped:
+            return ""
+        self._held += self._decoder.decode(self._piece(token))
+        found = [at for at in (self._held.find(s) for s in self._stop) if at >= 0]
+        if found:
+            self.stopped = True
+            released, self._held = self._held[: min(found)], ""
+            return released
+        keep = max((_overlap(self._held, s) for s in self._stop), default=0)
+        cut = len(self._held) - keep
+        released, self._held = self._held[:cut], self._held[cut:]
+        return released
+
+    def flush(self) -> str:
+        """Returns what was held back for a stop string; an unfinished character is dropped."""
+        released, self._held = self._held, ""
+        return released
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Returns how many last characters of `text` are a beginning of `stop` (less than all of it)."""
+    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if stop.startswith(text[-n:])), 0)
