@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from edgespec.cores import performance_cores
+from edgespec.cores import threads_wanted
 from edgespec.decode import Rows, Want
 from edgespec.errors import (
     DecodeAbortedError,
@@ -71,8 +71,9 @@ class ContextSettings:
     def __post_init__(self) -> None:
         _whole("the number of sequences", self.n_seq, 1, MAX_SEQUENCES)
         _whole("the number of logits rows", self.n_rows, self.n_seq, 2**16)
-        _whole("the number of threads", self.threads or 1, 1, 512)
-        _whole("the chunk", self.chunk, self.n_rows, 2**16)
+        if self.threads is not None:
+            _whole("the number of threads", self.threads, 1, 512)
+        _whole("the chunk", self.chunk, max(2, self.n_rows), 2**16)
         if self.kv_type not in _KV_TYPES:
             raise SettingError(
                 f"the KV cache type is {self.kv_type!r}: it must be one of {', '.join(_KV_TYPES)}"
@@ -196,8 +197,9 @@ class Context:
         differs = np.flatnonzero(seq.tokens[:keep] != tokens[:keep])
         keep = int(differs[0]) if differs.size else keep
         fresh = tokens[keep:]
-        if int(fresh.min()) < 0 or int(fresh.max()) >= self.model.n_vocab:
-            wrong = int(fresh[(fresh < 0) | (fresh >= self.model.n_vocab)][0])
+        unknown = fresh.view(np.uint32) >= self.model.n_vocab  # negative ids are large ones here
+        if unknown.any():
+            wrong = int(fresh[unknown][0])
             raise SettingError(f"token {wrong} does not exist: the model has {self.model.n_vocab:,} tokens")
         self._rewind(want.seq, keep)
         if (
@@ -349,7 +351,7 @@ def _new_context(model: Model, settings: ContextSettings) -> Any:
     )
     params.n_outputs_max = settings.n_rows
     params.n_outputs_max_per_seq = settings.n_rows
-    params.n_threads = params.n_threads_batch = settings.threads or performance_cores()
+    params.n_threads = params.n_threads_batch = settings.threads or threads_wanted()
     params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
     params.type_k = params.type_v = _KV_TYPES[settings.kv_type][0]
     params.kv_unified = True  # sequences of unequal length share one batch and one pool of cells

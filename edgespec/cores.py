@@ -15,6 +15,12 @@ from pathlib import Path
 import psutil
 
 
+def threads_wanted() -> int:
+    """Returns how many threads to use where nobody says: EDGESPEC_THREADS, else the performance cores."""
+    said = os.environ.get("EDGESPEC_THREADS", "")
+    return max(1, int(said)) if said.isdecimal() else performance_cores()
+
+
 def performance_cores() -> int:
     """Returns the number of physical performance cores allowed by affinity and cgroup quota, at least 1."""
     if sys.platform == "linux":

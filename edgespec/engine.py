@@ -134,7 +134,7 @@ class Pair:
         )
         text = chat.render(template, messages, bos=bos, eos=eos)
         add_bos = not (bos and text.startswith(bos))  # most templates write the start token themselves
-        return self.target.tokenize(text.encode(), special=True, add_bos=add_bos)
+        return self.target.tokenize(text.encode("utf-8", "replace"), special=True, add_bos=add_bos)
 
     def generate(
         self,

@@ -7,6 +7,7 @@ The child in turn ends when its parent is gone, even by kill -9.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -82,6 +83,8 @@ def serve_in_child(work: Callable[[], int]) -> int:
     sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="replace")
     os.dup2(noise, 2)
     os.close(noise)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal or pipe that cannot show a character shows "?"
     if _PARENT in os.environ:
         threading.Thread(target=_end_with_parent, args=(int(os.environ[_PARENT]),), daemon=True).start()
     return work()
@@ -100,5 +103,15 @@ def told(work: Callable[[], int]) -> int:
         print(f"edgespec: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
-        sys.stdout = open(os.devnull, "w")
+        _abandon_output()
         return 0
+    except OSError as error:
+        what = error.filename or "the output cannot be written"
+        print(f"edgespec: {what}: {error.strerror}", file=sys.stderr)
+        _abandon_output()
+        return 1
+
+
+def _abandon_output() -> None:
+    """Drops what is still buffered for stdout, on which Python would fail again at exit."""
+    sys.stdout = open(os.devnull, "w")

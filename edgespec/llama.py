@@ -81,7 +81,6 @@ class Model:
                 "the file may be damaged (download it again) or too new for this version"
             )
         try:
-            self._vocab: Any = C.llama_model_get_vocab(self._handle)
             self.metadata: Mapping[str, str] = self._read_metadata()
             self._refuse_unsupported()
         except BaseException:
@@ -110,6 +109,10 @@ class Model:
         if not self._handle:
             raise SettingError(f"{self.path.name} has been closed: load it again")
         return self._handle
+
+    @property
+    def _vocab(self) -> Any:
+        return C.llama_model_get_vocab(self.handle)
 
     def _read_metadata(self) -> dict[str, str]:
         pairs = {}
@@ -245,6 +248,8 @@ def _grown(call: Any) -> str:
 def _check_gguf(path: Path) -> None:
     """Looks at the first bytes, so that the commonest mistakes are named before llama.cpp sees them."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelFileError(f"{path} is not an ordinary file: name a .gguf file")
         with open(path, "rb") as file:
             head = file.read(8)
     except FileNotFoundError:

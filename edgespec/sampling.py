@@ -24,7 +24,9 @@ from edgespec.errors import LogitsError, SettingError
 Floats = NDArray[np.floating]
 Ids = NDArray[np.int64]
 
+COLDEST = 1e-30  # temperatures below this one are the same in float32: the largest logit alone
 WIDE = 4096  # supports past this many tokens keep float32 probabilities
+MOST_BIAS = 1e9  # far past any logit, and safe to add to one in float32
 BLOCK = 64  # width of the blocks that the top-k search looks at first
 
 
@@ -69,7 +71,10 @@ def draw(distribution: Distribution, u: float) -> int:
     else:
         within = probs.cumsum(dtype=np.float64)
         u *= within[-1]
-    return int(distribution.ids[first + min(int(within.searchsorted(u, side="right")), within.size - 1)])
+    at = int(within.searchsorted(u, side="right"))
+    if at == within.size:  # rounding at the very end: the last token that has weight
+        at = int(probs.nonzero()[0][-1])
+    return int(distribution.ids[first + at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +109,9 @@ class Sampling:
         _within("penalty_last_n", self.penalty_last_n, 0, 2**31 - 1, whole=True)
         for token, bias in self.logit_bias.items():
             _within("a token of logit_bias", token, 0, 2**31 - 1, whole=True)
-            if not isinstance(bias, (int, float)) or math.isnan(bias) or bias == math.inf:
-                raise SettingError(f"logit_bias of token {token} is {bias!r}: it must be a number or -inf")
+            if not isinstance(bias, (int, float)) or not (abs(bias) <= MOST_BIAS or bias == -math.inf):
+                limits = f"from -{MOST_BIAS:g} to {MOST_BIAS:g}, or -inf"
+                raise SettingError(f"logit_bias of token {token} is {bias!r}: it must be {limits}")
 
     @property
     def penalises(self) -> bool:
@@ -185,7 +191,8 @@ class Sampler:
         ids, logits = ids[order], logits[order]
         if ids.size <= WIDE:
             logits = logits.astype(np.float64)
-        weights = np.exp((logits - logits.max()) / logits.dtype.type(s.temperature))
+        with np.errstate(over="ignore"):  # a far-off logit may reach -inf, whose weight is 0
+            weights = np.exp((logits - logits.max()) / max(s.temperature, COLDEST))
         weights /= weights.sum(dtype=np.float64)
         if not weights.all():  # underflow: those tokens can never come
             ids, weights = ids[weights > 0], weights[weights > 0]
@@ -199,6 +206,8 @@ class Sampler:
         row = row.copy()
         for token, bias in s.logit_bias.items():
             row[token] += bias
+        if s.logit_bias and row.max() == -np.inf:
+            raise SettingError("logit_bias bans every token that could come next: allow at least one")
         if s.penalises and len(history):
             seen, count = np.unique(np.asarray(history[-s.penalty_last_n :], np.int64), return_counts=True)
             seen, count = seen[seen < row.size], count[seen < row.size]
@@ -237,7 +246,8 @@ class Sampler:
 
     def _mass(self, row: NDArray[np.float32], top: float, floor: float) -> float:
         """Returns the sum of exp(logit - top) over all logits from `floor` up."""
-        np.subtract(row, np.float32(top), out=self._scratch)
+        with np.errstate(over="ignore"):
+            np.subtract(row, np.float32(top), out=self._scratch)
         if floor > -math.inf:
             self._scratch[row < floor] = -np.inf
         np.exp(self._scratch, out=self._scratch)

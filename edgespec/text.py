@@ -30,10 +30,10 @@ class TextRelease:
         if self.stopped:
             return ""
         self._held += self._decoder.decode(self._piece(token))
-        found = [at for at in (self._held.find(s) for s in self._stop) if at >= 0]
-        if found:
+        found = [(at + len(s), at) for s in self._stop if (at := self._held.find(s)) >= 0]
+        if found:  # the one completed first, so that token borders do not matter
             self.stopped = True
-            released, self._held = self._held[: min(found)], ""
+            released, self._held = self._held[: min(found)[1]], ""
             return released
         keep = max((_overlap(self._held, s) for s in self._stop), default=0)
         cut = len(self._held) - keep

@@ -72,26 +72,23 @@ def verify_block(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
     Algorithm 2 of Sun et al.: P_i = min(1, P_{i-1} p_i/q_i); prefix i passes with
     S_i / (S_i + 1 - P_i), S_i = sum max(0, P_i p_{i+1} - q_{i+1}); the whole block with P_k.
     """
-    k, carry, best = len(draft.tokens), 1.0, 0
-    carries = [1.0]
+    k, carries = len(draft.tokens), [1.0]
     for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        carry = min(1.0, carry * p(i).prob(token) / q.prob(token))
-        carries.append(carry)
+        carry = min(1.0, carries[i] * p(i).prob(token) / q.prob(token))
         if carry == 0.0:  # this prefix and all longer ones fail for certain
             break
-        if i + 1 == k:
-            passes = carry
+        carries.append(carry)
+    for best in range(len(carries) - 1, -1, -1):  # the longest prefix that passes: shorter ones do not matter
+        if best == k:
+            passes = carries[k]
         else:
-            mass = residual(p(i + 1), draft.probs[i + 1], carry)[1]
-            passes = mass / (mass + 1.0 - carry) if mass > 0 else 0.0
-        if rng.random() < passes:
-            best = i + 1
-    p_next = p(best)
+            rest, mass = residual(p(best), draft.probs[best], carries[best])
+            passes = mass / (mass + 1.0 - carries[best]) if mass > 0 else 0.0
+        if best == 0 or rng.random() < passes:
+            break
     if best == k:
-        return Verdict(k, draw(p_next, rng.random()))
-    return Verdict(
-        best, _draw_rest(p_next, *residual(p_next, draft.probs[best], carries[best]), rng.random())
-    )
+        return Verdict(k, draw(p(k), rng.random()))
+    return Verdict(best, _draw_rest(p(best), rest, mass, rng.random()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,39 @@
+# What people type. Every target shares one .venv, which .make/set_up.py makes when it is missing,
+# half made, moved, or older than what pyproject.toml says; otherwise that costs a few hundredths of a second.
+PY := .venv/bin/python
+ARGS ?=
+
+.PHONY: help chat test test-all check format clean ready
+
+help:
+	@echo "make chat      talk to the pair that ships with EdgeSpec"
+	@echo "make test      the tests, in a few minutes (make test ARGS='-k sampling' for some)"
+	@echo "make test-all  the tests with those that take long"
+	@echo "make check     lint, format and types"
+	@echo "make format    put the code into the house format"
+	@echo "make clean     remove .venv and the caches"
+
+ready:
+	@$(PY) -I -S .make/ready.py 2>/dev/null || sh .make/with_python .make/set_up.py
+
+chat: ready
+	@.venv/bin/edgespec chat $(ARGS)
+
+test: ready
+	@$(PY) -m pytest $(ARGS)
+
+test-all: ready
+	@$(PY) -m pytest -m "slow or not slow" $(ARGS)
+
+check: ready
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+format: ready
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache build dist
+	find edgespec tui models tests .make -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,86 @@
+"""Run a GGUF file through llama.cpp itself, for checks and measurements only.
+
+A thin, single-sequence face of llama-cpp-python's low-level API. EdgeSpec's engine is another thing;
+the recipes stand alone.
+"""
+
+import ctypes
+from pathlib import Path
+from types import TracebackType
+
+import llama_cpp as api
+import numpy as np
+from numpy.typing import NDArray
+
+
+@api.llama_log_callback
+def _silent(level: int, text: bytes, data: object) -> None:
+    """Drop what llama.cpp logs."""
+
+
+class Native:
+    """Own one loaded model and one context of llama.cpp; `context` positions for each of `sequences`."""
+
+    def __init__(self, path: Path, context: int = 2048, threads: int = 2, sequences: int = 1) -> None:
+        api.llama_log_set(_silent, ctypes.c_void_p(0))
+        api.llama_backend_init()
+        self.model = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
+        if not self.model:
+            raise RuntimeError(f"llama.cpp cannot load {path}")
+        parameters = api.llama_context_default_params()
+        parameters.n_ctx = context * sequences
+        parameters.n_batch = parameters.n_ubatch = max(context, 1024)
+        parameters.n_seq_max = sequences
+        parameters.n_threads = parameters.n_threads_batch = threads
+        self.context = api.llama_init_from_model(self.model, parameters)
+        self.vocab = api.llama_model_get_vocab(self.model)
+        self.size = int(api.llama_vocab_n_tokens(self.vocab))
+
+    def __enter__(self) -> "Native":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        api.llama_free(self.context)
+        api.llama_model_free(self.model)
+
+    def tokenise(self, text: str, special: bool = True) -> list[int]:
+        """Cut text into token ids; with `special`, control tokens in it are recognised."""
+        raw = text.encode()
+        room = (api.llama_token * (len(raw) + 8))()
+        count = api.llama_tokenize(self.vocab, raw, len(raw), room, len(room), True, special)
+        if count < 0:
+            raise RuntimeError(f"llama_tokenize wanted room for {-count} tokens")
+        return list(room[:count])
+
+    def detokenise(self, ids: list[int], special: bool = False) -> bytes:
+        """Return the bytes of token ids, control tokens only with `special`."""
+        tokens = (api.llama_token * len(ids))(*ids)
+        room = ctypes.create_string_buffer(32 * len(ids) + 64)
+        count = api.llama_detokenize(self.vocab, tokens, len(ids), room, len(room), False, special)
+        return room.raw[:count]
+
+    def forget(self, start: int = 0, sequence: int = 0) -> None:
+        """Forget a sequence's positions from `start` on."""
+        api.llama_memory_seq_rm(api.llama_get_memory(self.context), sequence, start, -1)
+
+    def logits(self, ids: list[int], start: int = 0) -> NDArray[np.float32]:
+        """Evaluate ids of sequence 0 at the positions from `start` on; return a copy of all rows (T, V)."""
+        return self.evaluate([(token, start + i, 0, True) for i, token in enumerate(ids)])
+
+    def evaluate(self, entries: list[tuple[int, int, int, bool]]) -> NDArray[np.float32]:
+        """Evaluate (token, position, sequence, wanted); return a copy of the wanted rows (n, V) in order."""
+        batch = api.llama_batch_init(len(entries), 0, 1)
+        batch.n_tokens = len(entries)
+        for i, (token, position, sequence, wanted) in enumerate(entries):
+            batch.token[i] = token
+            batch.pos[i] = position
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = sequence
+            batch.logits[i] = wanted
+        code = api.llama_decode(self.context, batch)
+        api.llama_batch_free(batch)
+        if code != 0:
+            raise RuntimeError(f"llama_decode returned {code} for {len(entries)} tokens")
+        count = sum(entry[3] for entry in entries)
+        rows = np.ctypeslib.as_array(api.llama_get_logits(self.context), shape=(count, self.size))
+        return np.array(rows, np.float32)

@@ -1,0 +1,81 @@
+"""Train and hold the pair's vocabulary: 4,096 byte-level BPE pieces, control tokens first.
+
+Pre-tokenisation is the expression of `PRE` as llama.cpp knows it under the same name
+(`tokenizer.ggml.pre`), so that training and llama.cpp cut text alike. The control tokens come first,
+at fixed ids, so that a later vocabulary of another size keeps them.
+
+Two kinds of control token. CONTROL tokens are structure: llama.cpp prints them only when asked for
+special tokens, and finds them in text only when asked to parse special text, so a user cannot forge a
+turn. USER_DEFINED tokens (`<think>`, `<tool_call>` and their ends) are words that a client has to see:
+llama.cpp always prints them and always recognises them, so a parser that reads plain text finds the call.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+VOCAB = 4096
+END_OF_TEXT = "<|endoftext|>"
+TURN_START = "<|im_start|>"
+TURN_END = "<|im_end|>"
+FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"
+CONTROL = [
+    END_OF_TEXT,
+    TURN_START,
+    TURN_END,
+    FIM_PREFIX,
+    FIM_SUFFIX,
+    FIM_MIDDLE,
+    *(f"<|spare_{i}|>" for i in range(32)),
+]
+USER_DEFINED = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+SPECIAL = CONTROL + USER_DEFINED
+
+# llama.cpp src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_GPT2, _LLAMA3 and _QWEN2.
+EXPRESSIONS = {
+    "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "llama-bpe": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+    "qwen2": (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+}
+PRE = "gpt-2"
+
+
+def train_tokenizer(texts: Iterable[str], pre: str = PRE, vocab: int = VOCAB) -> Tokenizer:
+    """Learn merges from texts; ids 0..len(SPECIAL)-1 are the control tokens."""
+    tokenizer = Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(EXPRESSIONS[pre]), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=SPECIAL,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        max_token_length=24,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read what `Tokenizer.save` wrote."""
+    return Tokenizer.from_file(str(path))
+
+
+def token_id(tokenizer: Tokenizer, text: str) -> int:
+    """Return the id of a piece that must exist."""
+    found = tokenizer.token_to_id(text)
+    if found is None:
+        raise KeyError(f"{text!r} is not in the vocabulary of {tokenizer.get_vocab_size()} pieces")
+    return int(found)

@@ -1,0 +1,187 @@
+"""Train a network on the corpus by next-token prediction.
+
+Optimisers: Muon for the matrices of the layers, AdamW for the embedding and the norms. Schedule by tokens,
+not by the clock: warm up, constant, then linear to nothing over the last `anneal` tokens. A stopped process
+(SIGSTOP) or a restart changes nothing but the finishing time. SIGTERM saves and ends.
+"""
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from recipes import checkpoint, data
+from recipes.model import Llama, count_parameters
+
+Log = Callable[[str], None]
+Objective = Callable[[Llama, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Say how long and how a stage trains; lengths and counts are in tokens."""
+
+    tokens: int
+    anneal: int = 0  # over how many last tokens the rate falls to nothing
+    warmup: int = 400_000
+    batch: int = 16
+    length: int = 512
+    long_tokens: int = 0  # the last tokens are trained in windows of long_length
+    long_length: int = 2048
+    matrix_rate: float = 4e-3
+    vector_rate: float = 3e-3
+    decay: float = 0.05
+    first_epoch: int = 0
+    save_every: int = 1_000_000
+    micro: int = 2048  # tokens that go through at once; more do not fit the cache of the processor
+
+    def factor(self, done: int) -> float:
+        """Return the share of the full rate after `done` tokens."""
+        rise = min(1.0, (done + 1) / self.warmup) if self.warmup else 1.0
+        fall = min(1.0, (self.tokens - done) / self.anneal) if self.anneal else 1.0
+        return max(0.0, min(rise, fall))
+
+
+def optimisers(model: Llama, plan: Plan) -> list[torch.optim.Optimizer]:
+    """Return Muon over the layers' matrices and AdamW over the rest."""
+    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim == 1]
+    muon = torch.optim.Muon(
+        matrices, lr=plan.matrix_rate, weight_decay=plan.decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
+    groups = [{"params": [model.embed.weight]}, {"params": vectors}]
+    adam = torch.optim.AdamW(groups, lr=plan.vector_rate, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)
+    for optimiser in (muon, adam):
+        for group in optimiser.param_groups:
+            group["full_rate"] = group["lr"]
+    return [muon, adam]
+
+
+def step(model: nn.Module, steppers: list[torch.optim.Optimizer], factor: float) -> None:
+    """Apply the gradients at this share of the full rate."""
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimiser in steppers:
+        for group in optimiser.param_groups:
+            group["lr"] = group["full_rate"] * factor
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+
+def loss_of(model: Llama, batch: Tensor) -> Tensor:
+    """Return the mean cross-entropy (nats a token) of windows (B, T + 1)."""
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(batch[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
+
+
+def accumulate(model: Llama, window: Tensor, objective: Objective, micro: int) -> float:
+    """Add the gradients of a batch (B, T + 1) in small parts; return its mean loss."""
+    parts = window.split(max(1, micro // (window.shape[1] - 1)))
+    total = 0.0
+    for part in parts:
+        loss = objective(model, part) * (len(part) / len(window))
+        loss.backward()  # type: ignore[no-untyped-call]
+        total += loss.item()
+    return total
+
+
+@torch.inference_mode()
+def held_out_loss(model: Llama, tokens: data.Tokens, limit: int = 24, length: int = 512) -> float:
+    """Return the mean loss over the first windows of held-out tokens."""
+    rows = [tokens[i : i + length + 1] for i in range(0, len(tokens) - length - 1, length)][:limit]
+    batch = torch.from_numpy(np.stack(rows).astype(np.int64))
+    return float(np.mean([float(loss_of(model, part)) for part in batch.split(8)]))
+
+
+def batches(work: Path, tokenizer: Tokenizer, plan: Plan, done: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+    """Yield training windows from where `done` tokens have been seen, epoch after epoch."""
+    seen = 0
+    number = plan.first_epoch
+    while True:
+        tokens = data.epoch_tokens(work, tokenizer, number)
+        long = plan.long_tokens > 0 and seen >= plan.tokens - plan.long_tokens
+        length = plan.long_length if long else plan.length
+        rows = max(1, plan.batch * plan.length // length)
+        for window in data.windows(tokens, length, rows, number):
+            if seen >= done:
+                yield window
+            seen += rows * length
+            if not long and plan.long_tokens and seen >= plan.tokens - plan.long_tokens:
+                break
+        number += 1
+
+
+class Stop:
+    """Turn SIGTERM and SIGINT into a wish that the loop reads."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.note)
+
+    def note(self, number: int, frame: object) -> None:
+        self.wanted = True
+
+
+def describe(done: int, plan: Plan, loss: float, rate: float) -> str:
+    """Write a line of progress; the time left is from the rate of late."""
+    left = (plan.tokens - done) / max(rate, 1e-9)
+    return f"{done / 1e6:6.2f}M of {plan.tokens / 1e6:.1f}M tokens  loss {loss:.3f}  {rate:5.0f}/s  {left / 60:5.1f} min left"
+
+
+def train(
+    model: Llama, work: Path, name: str, tokenizer: Tokenizer, plan: Plan, log: Log = print, objective: Objective = loss_of
+) -> bool:
+    """Train until the plan is fulfilled (True) or a signal asks to stop (False); `work/name.pt` has the state."""
+    path = work / f"{name}.pt"
+    steppers = optimisers(model, plan)
+    done = 0
+    if path.exists():
+        saved, state = checkpoint.load(path)
+        model.load_state_dict(saved.state_dict())
+        for optimiser, content in zip(steppers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(content)
+        done = state["done"]
+    stop = Stop()
+    evaluation = data.held_out_tokens(work, tokenizer)
+    log(f"{name}: {count_parameters(model) / 1e6:.2f}M parameters, {done / 1e6:.2f}M tokens done")
+
+    def save() -> None:
+        checkpoint.save(path, model, optimisers=[o.state_dict() for o in steppers], done=done)
+        report = "  ".join(f"{k} {held_out_loss(model, evaluation[k]):.3f}" for k in ("code", "docs", "body", "fim"))
+        log(f"{name}: saved at {done / 1e6:.2f}M; held-out {report}")
+
+    average, rate, saved_at, clock = math.nan, 0.0, done, time.monotonic()
+    for i, window in enumerate(batches(work, tokenizer, plan, done)):
+        if done >= plan.tokens or stop.wanted:
+            break
+        value = accumulate(model, torch.from_numpy(window), objective, plan.micro)
+        step(model, steppers, plan.factor(done))
+        size = window.shape[0] * (window.shape[1] - 1)
+        done += size
+        now = time.monotonic()
+        speed = size / (now - clock)
+        clock = now
+        rate = speed if rate == 0 else 0.95 * rate + 0.05 * speed
+        average = value if math.isnan(average) else 0.95 * average + 0.05 * value
+        if i % 20 == 19:
+            log(f"{name}: {describe(done, plan, average, rate)}")
+        if done - saved_at >= plan.save_every:
+            save()
+            saved_at, clock = done, time.monotonic()
+    save()
+    return done >= plan.tokens
+
+
+def shorter(plan: Plan, tokens: int) -> Plan:
+    """Return the plan that anneals from where it stands over `tokens` more."""
+    return replace(plan, tokens=tokens, anneal=tokens, warmup=0)

@@ -1,0 +1,77 @@
+"""What every test stands on: folders of its own, the embedded pair, and the test data where it is at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+USERS_FOLDERS = {
+    "HOME": "",
+    "USERPROFILE": "",
+    "XDG_CACHE_HOME": ".cache",
+    "XDG_CONFIG_HOME": ".config",
+    "XDG_DATA_HOME": ".local/share",
+    "XDG_STATE_HOME": ".local/state",
+    "LOCALAPPDATA": "AppData/Local",
+    "APPDATA": "AppData/Roaming",
+}
+os.environ["GGML_NO_BACKTRACE"] = "1"  # a fault of llama.cpp's is to end its process, not to start a debugger
+
+
+def move_home(patch: pytest.MonkeyPatch, home: Path) -> None:
+    """Points at `home` whatever names a folder of the user's, and forgets the user's settings of EdgeSpec."""
+    for name, below in USERS_FOLDERS.items():
+        patch.setenv(name, str(home / below))
+    for name in [
+        name for name in os.environ if name.startswith("EDGESPEC_") and name != "EDGESPEC_TEST_DATA"
+    ]:
+        patch.delenv(name)
+    patch.setenv("EDGESPEC_THREADS", "1")  # tiny models are no faster with more, and tests share the machine
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The home of fixtures that serve many tests."""
+    home = tmp_path_factory.mktemp("session-home")
+    with pytest.MonkeyPatch.context() as patch:
+        move_home(patch, home)
+        yield home
+
+
+@pytest.fixture(autouse=True)
+def home(
+    session_home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A fresh home for each test: none sees or touches the user's folders, or another test's."""
+    folder = tmp_path_factory.mktemp("home")
+    move_home(monkeypatch, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The test data that is not part of the project (in EDGESPEC_TEST_DATA); without it the test skips."""
+    folder = Path(os.environ.get("EDGESPEC_TEST_DATA") or ROOT.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no test data in {folder}: set EDGESPEC_TEST_DATA to the folder that has it")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_target() -> Path:
+    """The target of the embedded pair."""
+    from edgespec_models import tiny
+
+    return Path(tiny.target_path())
+
+
+@pytest.fixture(scope="session")
+def tiny_draft() -> Path:
+    """The draft of the embedded pair."""
+    from edgespec_models import tiny
+
+    return Path(tiny.draft_path())
