@@ -66,7 +66,7 @@ class ContextSettings:
     kv_type: KvType = "f16"
     flash_attention: bool | None = None
     threads: int | None = None
-    chunk: int = 256
+    chunk: int = 512
 
     def __post_init__(self) -> None:
         _whole("the number of sequences", self.n_seq, 1, MAX_SEQUENCES)

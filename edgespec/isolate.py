@@ -83,8 +83,9 @@ def serve_in_child(work: Callable[[], int]) -> int:
     sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="replace")
     os.dup2(noise, 2)
     os.close(noise)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal or pipe that cannot show a character shows "?"
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what cannot be read or shown becomes a mark, not an error
     if _PARENT in os.environ:
         threading.Thread(target=_end_with_parent, args=(int(os.environ[_PARENT]),), daemon=True).start()
     return work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 
 import numpy as np
@@ -13,6 +14,9 @@ from edgespec.errors import EdgeSpecError, PromptTooLongError
 from edgespec.interrupt import Interrupt
 from edgespec.one_shot import open_pair, request_for
 from edgespec.stats import Tally
+
+with contextlib.suppress(ImportError):  # not on Windows
+    import readline  # noqa: F401  (input() then has a history and line editing)
 
 HELP = "/clear begins anew, /help shows this, /exit or Ctrl+D ends; Ctrl+C stops an answer."
 

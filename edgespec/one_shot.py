@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from edgespec.cli import pair_files
 from edgespec.engine import Pair, PairSettings, Request
@@ -30,7 +32,21 @@ def open_pair(arguments: argparse.Namespace) -> Pair:
         threads=arguments.threads,
         n_gpu_layers=arguments.gpu_layers,
     )
-    return Pair(target, draft, settings)
+    with _notice(f"loading {target.name}"):
+        return Pair(target, draft, settings)
+
+
+@contextmanager
+def _notice(text: str) -> Iterator[None]:
+    """Shows on a terminal what is going on, and takes it away again."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    print(f"{text} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Request:
