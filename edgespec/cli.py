@@ -6,10 +6,8 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from edgespec import __version__, config, isolate
-from edgespec.errors import EdgeSpecError, SettingError
+from edgespec import __version__, isolate
 
 FILES = """With no --target the embedded pair answers: a tiny model of Python and its documentation."""
 
@@ -131,43 +129,3 @@ def _add_speculation(command: argparse.ArgumentParser) -> None:
         default="auto",
         help="who guesses (auto: lookup, else the draft model)",
     )
-
-
-def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
-    """Returns target and draft as flags and environment name them; the embedded pair where they do not."""
-    wants_draft = not arguments.no_draft and arguments.drafter not in ("none", "lookup")
-    target = arguments.target or config.default_target()
-    draft = arguments.draft or (config.default_draft() if wants_draft else None)
-    if arguments.grow:
-        if arguments.target or arguments.draft:
-            raise SettingError("--grow grows the embedded pair: leave out --target and --draft")
-        target_file, draft_file = _grown(arguments.grow)
-        return target_file, draft_file if wants_draft else None
-    if target:
-        return Path(target), Path(draft) if draft else None
-    if arguments.draft:
-        raise SettingError(f"--draft {arguments.draft} has no target to guess for: name one with --target")
-    from edgespec_models.tiny import draft_path, target_path
-
-    return target_path(), draft_path() if wants_draft else None
-
-
-def _grown(spec: str) -> tuple[Path, Path]:
-    from edgespec_models.grow import GrowError, grow_pair, parse_spec
-    from edgespec_models.tiny import draft_path, target_path
-
-    def show(done: int, total: int) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\rgrowing the embedded pair to {spec}: {done / max(total, 1):4.0%}")
-            sys.stderr.write("\n" if done >= total else "")
-
-    try:
-        return grow_pair(
-            target_path(), draft_path(), config.cache_folder() / "grown", parse_spec(spec), on_progress=show
-        )
-    except GrowError as error:
-        raise SettingError(str(error)) from None
-    except OSError as error:
-        raise EdgeSpecError(
-            f"the grown pair cannot be written: {error}; check the space in {config.cache_folder()}"
-        ) from None

@@ -22,6 +22,7 @@ from edgespec.errors import EdgeSpecError, EngineDiedError
 _NOISE = "EDGESPEC_NOISE_FILE"  # set in the child: where C code's stderr goes
 _PARENT = "EDGESPEC_PARENT_PIPE"  # set in the child: file descriptor that closes when the parent ends
 INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
+WINDOWS_CTRL_C = 0xC000013A  # STATUS_CONTROL_C_EXIT
 
 
 def isolated() -> bool:
@@ -39,10 +40,10 @@ def run_isolated(argv: Sequence[str]) -> int:
             reading, writing = os.pipe()
             environment[_PARENT], kept_open = str(reading), (reading,)
         command = [sys.executable, "-m", "edgespec", *argv]
+        signal.signal(signal.SIGINT, lambda *_: None)  # the child gets Ctrl+C too, and decides
         child = subprocess.Popen(command, env=environment, pass_fds=kept_open)
         for fd in kept_open:
             os.close(fd)
-        signal.signal(signal.SIGINT, lambda *_: None)  # the child gets Ctrl+C too, and decides
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         code = child.wait()
         return _explain(code, noise.read_text(errors="replace") if noise.exists() else "")
@@ -50,7 +51,7 @@ def run_isolated(argv: Sequence[str]) -> int:
 
 def _explain(code: int, noise: str) -> int:
     """Returns an exit code as it is; raises EngineDiedError for a death by signal (or Windows exception)."""
-    if code in (-signal.SIGINT, -signal.SIGTERM):
+    if code in (-signal.SIGINT, -signal.SIGTERM, WINDOWS_CTRL_C):
         return INTERRUPTED
     windows_fault = os.name == "nt" and (code == 3 or code & 0xC0000000 == 0xC0000000)
     if code >= 0 and not windows_fault:

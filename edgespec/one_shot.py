@@ -8,11 +8,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from edgespec.cli import pair_files
 from edgespec.engine import Pair, PairSettings, Request
 from edgespec.errors import SettingError
 from edgespec.interrupt import Interrupt
 from edgespec.isolate import INTERRUPTED
+from edgespec.pair_files import pair_files
 from edgespec.sampling import sampling_for
 from edgespec.stats import Tally
 

@@ -19,8 +19,8 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 import edgespec_models
-from edgespec_models import grow as growing
-from edgespec_models.grow import GrowError, Shape, fit, grow, grow_pair, parse_spec, read_shape
+from edgespec_models.grow import SHAPES, GrowError, Shape, fit, grow, grow_pair, parse_spec, read_shape
+from edgespec_models.grow_tensors import RANDOM
 
 LARGE = Shape(n_vocab=700, d=160, layers=4, n_head=8, n_kv=4, head_dim=32, ffn=320)
 PROMPT = [84, 104, 256, 300, 61, 310, 256, 290, 84]
@@ -160,17 +160,17 @@ def test_each_dimension_can_grow_alone(tmp_path: Path, shape: Shape) -> None:
 
 
 MUTATIONS: dict[str, tuple[str, Any]] = {
-    "queries not scaled": ("_query_scale", lambda head_dim, grown: 1.0),
-    "rope pairs not moved": ("_rope_positions", lambda head_dim, grown: np.arange(head_dim)),
-    "norms not scaled": ("_norm_scale", lambda d, grown: 1.0),
-    "epsilon not scaled": ("_grown_eps", lambda source, shape: source.eps),
+    "queries not scaled": ("grow_tensors._query_scale", lambda head_dim, grown: 1.0),
+    "rope pairs not moved": ("grow_tensors._rope_positions", lambda head_dim, grown: np.arange(head_dim)),
+    "norms not scaled": ("grow_tensors._norm_scale", lambda d, grown: 1.0),
+    "epsilon not scaled": ("grow_file.grown_eps", lambda source, shape: source.eps),
     "epsilon not relieved of 2 c^2": (
-        "_grown_eps",
+        "grow_file.grown_eps",
         lambda source, shape: source.eps * source.shape.d / shape.d,
     ),
-    "added weights not silenced": ("ZERO", growing.RANDOM),
+    "added weights not silenced": ("grow_tensors.ZERO", RANDOM),
     "heads mapped without their groups": (
-        "_carried_heads",
+        "grow_tensors._carried_heads",
         lambda source, shape: ([0, 1, 2, 3, -1, -1, -1, -1], [0, 1]),
     ),
 }
@@ -183,7 +183,7 @@ def test_each_step_of_the_maths_is_needed(
     """Leave one step out: the comparison above must notice (so it would notice if it were lost)."""
     source = tiny_gguf.write_llama(tmp_path / "small.gguf", n_kv=2, eps=1.0)
     large = Shape(700, 160, 4, 8, 2, 32, 320)  # groups grow from two to four heads
-    monkeypatch.setattr(growing, name, broken)
+    monkeypatch.setattr(f"edgespec_models.{name}", broken)
     grow(source, tmp_path / "large.gguf", large)
     with pytest.raises(AssertionError):
         assert_preserved(source, tmp_path / "large.gguf")
@@ -338,7 +338,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_pair_is_grown_once_and_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(growing.SHAPES, "0.6B", (LARGE, Shape(700, 96, 2, 4, 2, 16, 128)))
+    monkeypatch.setitem(SHAPES, "0.6B", (LARGE, Shape(700, 96, 2, 4, 2, 16, 128)))
     spec, cache = parse_spec("0.6b-q8_0"), tmp_path / "cache" / "grown"
     target = tiny_gguf.write_llama(tmp_path / "target.gguf")
     draft = tiny_gguf.write_llama(tmp_path / "draft.gguf", layers=1, d=32)
@@ -364,7 +364,7 @@ def test_a_pair_is_grown_once_and_used_again(tmp_path: Path, monkeypatch: pytest
 def test_named_sizes(tmp_path: Path) -> None:
     spec = parse_spec(" 0.6b-f16 ")
     assert (spec.name, spec.dtype) == ("0.6B-F16", "F16")
-    for name, (target, draft) in growing.SHAPES.items():
+    for name, (target, draft) in SHAPES.items():
         assert target.parameters == pytest.approx(float(name[:-1]) * 1e9, rel=0.25)
         assert 0.04 < draft.parameters / target.parameters < 0.10
         assert target.n_vocab == draft.n_vocab

@@ -18,7 +18,10 @@ def declare(name: str, description: str, /, **arguments: str) -> Tool:
     """Write a tool as the OpenAI form has it; every argument is a string with a description."""
     properties = {key: {"type": "string", "description": text} for key, text in arguments.items()}
     parameters = {"type": "object", "properties": properties, "required": list(arguments)}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    }
 
 
 LOOKUPS = [
@@ -38,7 +41,20 @@ OTHERS = [
     declare("list_files", "List the files of a folder.", folder="the folder"),
     declare("calculator", "Compute an arithmetic expression.", expression="the expression"),
 ]
-CITIES = ["Paris", "Berlin", "London", "Tokyo", "Rome", "Madrid", "Vienna", "Oslo", "Cairo", "Lima", "Prague", "Boston"]
+CITIES = [
+    "Paris",
+    "Berlin",
+    "London",
+    "Tokyo",
+    "Rome",
+    "Madrid",
+    "Vienna",
+    "Oslo",
+    "Cairo",
+    "Lima",
+    "Prague",
+    "Boston",
+]
 SKIES = ["sunny", "cloudy", "light rain", "snow", "clear sky", "windy", "fog"]
 
 
@@ -57,7 +73,9 @@ def answer_with(tool: Tool, argument: str, question: str, result: str, answer: s
 
 def weather(rng: random.Random) -> list[Message]:
     city, sky, degrees = rng.choice(CITIES), rng.choice(SKIES), rng.randrange(-5, 33)
-    question = rng.choice(["What is the weather in {}?", "How is the weather in {} today?", "weather in {}"]).format(city)
+    question = rng.choice(
+        ["What is the weather in {}?", "How is the weather in {} today?", "weather in {}"]
+    ).format(city)
     result = json.dumps({"city": city, "sky": sky, "temperature": degrees})
     return answer_with(OTHERS[0], city, question, result, f"In {city} it is {degrees} degrees, {sky}.")
 
@@ -83,7 +101,9 @@ def with_tool(item: Item, rng: random.Random) -> tuple[list[Message], list[Tool]
         chosen, messages = OTHERS[4], arithmetic(rng)
     elif chance < 0.45 and item.signature and len(item.signature) < 200:
         chosen = rng.choice(SIGNATURES)
-        messages = answer_with(chosen, item.name, fill(rng, SIGNATURE, item), item.signature, fence(item.signature))
+        messages = answer_with(
+            chosen, item.name, fill(rng, SIGNATURE, item), item.signature, fence(item.signature)
+        )
     else:
         chosen = rng.choice(LOOKUPS)
         doc = shorten(item.doc, 700)
@@ -95,11 +115,21 @@ def with_tool(item: Item, rng: random.Random) -> tuple[list[Message], list[Tool]
 
 def with_thought(messages: list[Message], item: Item, rng: random.Random) -> list[Message]:
     """Put a short thought before the last answer."""
-    kind = {"method": "a method", "function": "a function", "class": "a class", "module": "a module"}[item.kind]
+    kind = {"method": "a method", "function": "a function", "class": "a class", "module": "a module"}[
+        item.kind
+    ]
     where = "" if item.kind == "module" else f" of the module {item.module}"
     lines = [f"The user asks about {item.name}. It is {kind}{where}."]
     if item.doc and rng.random() < 0.7:
         lines.append(f"Its documentation begins: {purpose_of(item.doc)}")
-    lines.append(rng.choice(["I will say what it does.", "I should answer from the documentation.", "A short answer is enough."]))
+    lines.append(
+        rng.choice(
+            [
+                "I will say what it does.",
+                "I should answer from the documentation.",
+                "A short answer is enough.",
+            ]
+        )
+    )
     thought = "<think>\n" + "\n".join(lines) + "\n</think>\n\n"
     return [*messages[:-1], {**messages[-1], "content": thought + str(messages[-1]["content"])}]

@@ -1,7 +1,7 @@
 """Save and load training states: whole or not at all, so that an interruption costs minutes only."""
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,26 @@ def load(path: Path) -> tuple[Llama, dict[str, Any]]:
     return model, state
 
 
-def grow(model: Llama) -> Llama:
-    """Return a network with twice the layers that computes the same.
+def grow(model: Llama, layers: int) -> Llama:
+    """Return a network with more layers, at most twice as many, that computes the same.
 
-    Behind each layer stands a copy of it whose two output matrices are zero; training makes use of it at
-    once (gradual stacking: the first half of the training costs half).
+    Behind evenly chosen layers stands a copy whose two output matrices are zero; training makes use of it
+    at once (gradual stacking: the long first part of the training costs less).
     """
-    shape = asdict(model.shape) | {"layers": 2 * model.shape.layers}
-    grown = Llama(Shape(**shape))
-    state: dict[str, torch.Tensor] = {}
-    for name, value in model.state_dict().items():
-        if not name.startswith("blocks."):
-            state[name] = value.clone()
-            continue
-        _, index, rest = name.split(".", 2)
-        state[f"blocks.{2 * int(index)}.{rest}"] = value.clone()
-        added = torch.zeros_like(value) if rest in {"wo.weight", "down.weight"} else value.clone()
-        state[f"blocks.{2 * int(index) + 1}.{rest}"] = added
-    grown.load_state_dict(state)
+    old = model.shape.layers
+    if not old <= layers <= 2 * old:
+        raise ValueError(f"cannot grow {old} layers to {layers}; the most is {2 * old}")
+    doubled = {old - 1 - i * old // (layers - old) for i in range(layers - old)} if layers > old else set()
+    grown = Llama(replace(model.shape, layers=layers))
+    grown.embed.load_state_dict(model.embed.state_dict())
+    grown.norm.load_state_dict(model.norm.state_dict())
+    places = iter(grown.blocks)
+    for i, block in enumerate(model.blocks):
+        next(places).load_state_dict(block.state_dict())
+        if i in doubled:
+            copy = next(places)
+            copy.load_state_dict(block.state_dict())
+            for name, weight in copy.named_parameters():
+                if name.startswith(("wo", "down")):
+                    torch.nn.init.zeros_(weight)
     return grown

@@ -19,10 +19,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from recipes import actions, dialogues
-from recipes import tokenizer as tok
+from recipes import actions, dialogues, marks
 from recipes.dialogues import Message
-from recipes.sources import Item, SourceFile, fraction, group_of, is_held_out, read_files, read_items, read_topics
+from recipes.sources import (
+    Item,
+    SourceFile,
+    fraction,
+    group_of,
+    is_held_out,
+    read_files,
+    read_items,
+    read_topics,
+)
 from recipes.template import render
 
 KINDS = ("code", "docs", "body", "fim", "talk", "tool", "think")
@@ -66,7 +74,7 @@ def split() -> tuple[Library, Library]:
 
 
 def cut(file: SourceFile, limit: int) -> Iterator[str]:
-    """Cut a module at top-level statements (else at lines) into pieces of at most about `limit` characters."""
+    """Cut a module at top-level statements, else at lines, into pieces of up to `limit` characters."""
     lines = file.text.expandtabs(8).splitlines(keepends=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -91,14 +99,18 @@ def cut(file: SourceFile, limit: int) -> Iterator[str]:
         yield "".join(piece)
 
 
-def code_documents(library: Library, rng: random.Random, share: float, limit: int = PIECE) -> Iterator[Document]:
+def code_documents(
+    library: Library, rng: random.Random, share: float, limit: int = PIECE
+) -> Iterator[Document]:
     """Yield a share of the modules' pieces; some say in a first comment where they are from."""
     for file in library.files:
         size = rng.randrange(limit // 2, limit)
         for piece in cut(file, size):
             head = f"# {file.path}\n" if rng.random() < 0.3 else ""
             if len(piece.strip()) > 40 and rng.random() < share:
-                yield Document("code", group_of(file.module), head + piece.strip("\n") + "\n" + tok.END_OF_TEXT)
+                yield Document(
+                    "code", group_of(file.module), head + piece.strip("\n") + "\n" + marks.END_OF_TEXT
+                )
 
 
 def fill_in(text: str, rng: random.Random) -> str:
@@ -116,7 +128,8 @@ def fill_in(text: str, rng: random.Random) -> str:
         start = rng.randrange(len(text))
         end = min(len(text), start + 1 + int(rng.expovariate(1 / 60)))
     start = min(start, end)
-    return f"{tok.FIM_PREFIX}{text[:start]}{tok.FIM_SUFFIX}{text[end:]}{tok.FIM_MIDDLE}{text[start:end]}{tok.END_OF_TEXT}"
+    around = f"{marks.FIM_PREFIX}{text[:start]}{marks.FIM_SUFFIX}{text[end:]}"
+    return f"{around}{marks.FIM_MIDDLE}{text[start:end]}{marks.END_OF_TEXT}"
 
 
 def fim_documents(library: Library, rng: random.Random, share: float) -> Iterator[Document]:
@@ -127,13 +140,15 @@ def fim_documents(library: Library, rng: random.Random, share: float) -> Iterato
                 yield Document("fim", group_of(file.module), fill_in(piece.strip("\n"), rng))
 
 
-def conversation(kind: str, group: str, messages: list[Message], tools: Sequence[actions.Tool] = ()) -> Document:
+def conversation(
+    kind: str, group: str, messages: list[Message], tools: Sequence[actions.Tool] = ()
+) -> Document:
     """Render a conversation; what ends it is the end of the text, not a new line."""
-    return Document(kind, group, render(messages, tools).rstrip("\n") + tok.END_OF_TEXT)
+    return Document(kind, group, render(messages, tools).rstrip("\n") + marks.END_OF_TEXT)
 
 
 def weight_of(item: Item) -> float:
-    """Say how often an item's conversations are wanted: public and documented names more than private ones."""
+    """Say how often an item's conversations are wanted: public names more than private ones."""
     if item.short.startswith("_") and item.kind != "module":
         return 0.45
     return 1.0

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from recipes import corpus
+from recipes import corpus, marks
 from recipes import tokenizer as tok
 
 Tokens = NDArray[np.uint16]
@@ -30,7 +30,7 @@ def prepare_tokenizer(work: Path) -> Tokenizer:
     """Load the vocabulary, or learn it from the first epoch."""
     path = work / "tokenizer.json"
     if not path.exists():
-        control = re.compile("|".join(map(re.escape, tok.SPECIAL)))
+        control = re.compile("|".join(map(re.escape, marks.SPECIAL)))
         documents = [d for d in corpus.epoch(0) if d.kind not in {"tool", "fim", "think"}]
         pieces = (part for d in documents for part in control.split(d.text) if part)
         aside = path.with_suffix(".part")
@@ -60,7 +60,11 @@ def held_out_tokens(work: Path, tokenizer: Tokenizer) -> dict[str, Tokens]:
         for kind in ("docs", "body", "fim", "tool", "think", "code"):
             texts = [d.text for d in documents if d.kind == kind]
             write_array(work / f"held-out-{kind}.npy", encode(tokenizer, texts))
-    return {p.stem.removeprefix("held-out-"): np.load(p) for p in sorted(work.glob("held-out-*.npy")) if "part" not in p.name}
+    return {
+        p.stem.removeprefix("held-out-"): np.load(p)
+        for p in sorted(work.glob("held-out-*.npy"))
+        if "part" not in p.name
+    }
 
 
 def windows(tokens: Tokens, length: int, batch: int, seed: int) -> Iterator[NDArray[np.int64]]:

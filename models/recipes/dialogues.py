@@ -16,50 +16,66 @@ Message = dict[str, Any]
 Maker = Callable[[Item, random.Random], list[Message] | None]
 
 WHAT = [
-    "What does `{name}` do?", "what does {name} do", "What is `{name}`?", "Explain `{name}`.", "Tell me about `{name}`.",
-    "Describe `{name}`.", "How does `{name}` work?", "What is {name} for?", "Document `{name}`.", "What is `{name}` used for?",
-    "I do not understand `{name}`. What does it do?", "Can you explain {name}?", "Give me the documentation of `{name}`.",
+    "What does `{name}` do?", "what does {name} do", "What is `{name}`?", "Explain `{name}`.",
+    "Tell me about `{name}`.", "Describe `{name}`.", "How does `{name}` work?", "What is {name} for?",
+    "Document `{name}`.", "What is `{name}` used for?", "I do not understand `{name}`. What does it do?",
+    "Can you explain {name}?", "Give me the documentation of `{name}`.",
     "What does the {kind} `{name}` do?", "Explain the {kind} `{name}`.", "help({name})", "{name}?",
-    "What does `{short}` of the `{module}` module do?", "In the `{module}` module, what does `{short}` do?",
+    "What does `{short}` of the `{module}` module do?",
+    "In the `{module}` module, what does `{short}` do?",
 ]  # fmt: skip
 SIGNATURE = [
-    "Show the signature of `{name}`.", "What is the signature of `{name}`?", "Which arguments does `{name}` take?",
-    "What parameters does {name} have?", "How do I call `{name}`?", "Give me the signature of {name}.", "signature of {name}",
+    "Show the signature of `{name}`.", "What is the signature of `{name}`?",
+    "Which arguments does `{name}` take?", "What parameters does {name} have?", "How do I call `{name}`?",
+    "Give me the signature of {name}.", "signature of {name}",
 ]  # fmt: skip
 MEMBERS = [
-    "What are the methods of `{name}`?", "Which methods does `{name}` have?", "List the methods of {name}.",
-    "What can I call on a `{name}`?", "Name the methods of the class `{name}`.",
+    "What are the methods of `{name}`?", "Which methods does `{name}` have?",
+    "List the methods of {name}.", "What can I call on a `{name}`?",
+    "Name the methods of the class `{name}`.",
 ]  # fmt: skip
 CONTENTS = [
-    "What is in the module `{name}`?", "What does the module `{name}` define?", "List what `{name}` contains.",
-    "Which functions and classes are in {name}?",
+    "What is in the module `{name}`?", "What does the module `{name}` define?",
+    "List what `{name}` contains.", "Which functions and classes are in {name}?",
 ]  # fmt: skip
 WRITE_BODY = [
-    "Write the body of this function:\n\n{code}", "Complete this function:\n\n{code}", "Implement this:\n\n{code}",
-    "Fill in this function.\n\n{code}", "Finish this function of the `{module}` module:\n\n{code}",
-    "Write the code that belongs here:\n\n{code}", "{code}\n\nWrite the body.", "{code}\n\nImplement it, please.",
+    "Write the body of this function:\n\n{code}", "Complete this function:\n\n{code}",
+    "Implement this:\n\n{code}", "Fill in this function.\n\n{code}",
+    "Finish this function of the `{module}` module:\n\n{code}",
+    "Write the code that belongs here:\n\n{code}", "{code}\n\nWrite the body.",
+    "{code}\n\nImplement it, please.",
 ]  # fmt: skip
 WRITE_WHOLE = [
-    "Write a function `{short}`. {purpose}", "Write `{short}` in Python: {purpose}", "I need a function `{short}`. {purpose}",
-    "Show me how `{name}` is written.", "Show the source of `{name}`.",
+    "Write a function `{short}`. {purpose}", "Write `{short}` in Python: {purpose}",
+    "I need a function `{short}`. {purpose}", "Show me how `{name}` is written.",
+    "Show the source of `{name}`.",
 ]  # fmt: skip
 EXPLAIN = [
-    "What does this code do?\n\n{code}", "Explain this code:\n\n{code}", "Write a docstring for this function:\n\n{code}",
-    "Explain:\n\n{code}", "Summarise this function.\n\n{code}",
+    "What does this code do?\n\n{code}", "Explain this code:\n\n{code}",
+    "Write a docstring for this function:\n\n{code}", "Explain:\n\n{code}",
+    "Summarise this function.\n\n{code}",
 ]  # fmt: skip
 FIND = [
-    "Which function does this: {purpose}", "How do I do this in Python? {purpose}", "What do I use for this? {purpose}",
-    "I am looking for something that does this: {purpose}", "Is there a function for this? {purpose}",
+    "Which function does this: {purpose}", "How do I do this in Python? {purpose}",
+    "What do I use for this? {purpose}", "I am looking for something that does this: {purpose}",
+    "Is there a function for this? {purpose}",
 ]  # fmt: skip
 EXAMPLE = [
-    "Give me an example of `{name}`.", "Show an example for `{name}`.", "How is `{name}` used? Show an example.",
-    "example of {name}", "Show me `{name}` at work.",
+    "Give me an example of `{name}`.", "Show an example for `{name}`.",
+    "How is `{name}` used? Show an example.", "example of {name}", "Show me `{name}` at work.",
 ]  # fmt: skip
-FURTHER = ["And `{name}`?", "What about `{name}`?", "And what does `{name}` do?", "Now explain `{name}`.", "and {name}?"]
+FURTHER = [
+    "And `{name}`?",
+    "What about `{name}`?",
+    "And what does `{name}` do?",
+    "Now explain `{name}`.",
+    "and {name}?",
+]
 GO_ON = ["Go on.", "Continue.", "Tell me more.", "And then?", "more", "Please go on."]
 TOPIC = [
-    "Explain {topic} in Python.", "Tell me about {topic} in Python.", "What does the Python reference say about {topic}?",
-    "How do {topic} work in Python?", "Python: {topic}", "help('{key}')",
+    "Explain {topic} in Python.", "Tell me about {topic} in Python.",
+    "What does the Python reference say about {topic}?", "How do {topic} work in Python?",
+    "Python: {topic}", "help('{key}')",
 ]  # fmt: skip
 MAX_ANSWER = 1600  # characters; about 450 tokens
 
@@ -178,7 +194,14 @@ def ask_find(item: Item, rng: random.Random) -> list[Message] | None:
         return None
     name = item.name.removeprefix("builtins.")
     call = item.signature.removeprefix("def ").rstrip(":")
-    shape = rng.choice(["Use `{name}`.", "That is `{name}`.", "`{name}` does that.", "Use `{name}`:\n\n```python\n{call}\n```"])
+    shape = rng.choice(
+        [
+            "Use `{name}`.",
+            "That is `{name}`.",
+            "`{name}` does that.",
+            "Use `{name}`:\n\n```python\n{call}\n```",
+        ]
+    )
     if "{call}" in shape and (not call or len(call) > 150):
         shape = "Use `{name}`."
     return turn(fill(rng, FIND, item, purpose=purpose_of(item.doc)), shape.format(name=name, call=call))
@@ -209,7 +232,9 @@ MAKERS: list[tuple[Maker, float]] = [
 def topic_dialogue(key: str, text: str, rng: random.Random) -> list[Message]:
     """Walk through a stretch of a reference topic, one question at first, then "go on"."""
     title = text.split("\n", 1)[0].strip().replace('"', "`")
-    parts = [shorten(p.strip()) for p in re.split(r"\n\n(?=\S)", text)[1:] if "****" not in p and "====" not in p]
+    parts = [
+        shorten(p.strip()) for p in re.split(r"\n\n(?=\S)", text)[1:] if "****" not in p and "====" not in p
+    ]
     chunks: list[str] = []
     for part in parts:
         if chunks and len(chunks[-1]) + len(part) < 900:

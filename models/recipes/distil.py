@@ -18,7 +18,7 @@ from torch import Tensor
 
 from recipes import checkpoint
 from recipes.model import Llama
-from recipes.said import TEXT_LIMIT, TOP
+from recipes.said import TOP
 from recipes.train import Log, Plan, Stop, describe, optimisers, step
 
 
@@ -95,7 +95,7 @@ def distil(model: Llama, shards: list[Path], work: Path, name: str, plan: Plan, 
     stop = Stop()
     average, rate, count = 0.0, 0.0, 0
     while done < plan.tokens and not stop.wanted:
-        for lesson in lessons(shards, passes, plan.batch * plan.length):
+        for lesson in lessons(shards, passes, plan.batch):
             clock = time.monotonic()
             loss = divergence(model, lesson)
             loss.backward()  # type: ignore[no-untyped-call]

@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from recipes import template
+from recipes import marks, template
 from recipes import tokenizer as tok
 from recipes.model import Llama, Shape
 
 Array = NDArray[np.float32]
-QUANTISATION = gguf.GGMLQuantizationType
 FILE_TYPES = {
     "F32": gguf.LlamaFileType.ALL_F32,
     "F16": gguf.LlamaFileType.MOSTLY_F16,
@@ -54,7 +53,7 @@ def tensors(model: Llama) -> dict[str, Array]:
 
     s = model.shape
     out = {"token_embd.weight": array(model.embed.weight), "output_norm.weight": array(model.norm.weight)}
-    for i, block in enumerate(model.blocks):
+    for i, block in enumerate(model.layers()):
         out |= {
             f"blk.{i}.attn_norm.weight": array(block.attn_norm.weight),
             f"blk.{i}.attn_q.weight": interleave(array(block.wq.weight), s.heads, s.head_dim),
@@ -94,24 +93,24 @@ def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     pieces = [str(tokenizer.id_to_token(i)) for i in range(tokenizer.get_vocab_size())]
     if len(set(pieces)) != len(pieces):
         raise ValueError("two pieces of the vocabulary have the same text")
-    kinds = dict.fromkeys(tok.CONTROL, gguf.TokenType.CONTROL)
-    kinds |= dict.fromkeys(tok.USER_DEFINED, gguf.TokenType.USER_DEFINED)
+    kinds = dict.fromkeys(marks.CONTROL, gguf.TokenType.CONTROL)
+    kinds |= dict.fromkeys(marks.USER_DEFINED, gguf.TokenType.USER_DEFINED)
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(tok.PRE)
     writer.add_token_list(pieces)
     writer.add_token_types([kinds.get(p, gguf.TokenType.NORMAL) for p in pieces])
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
-    writer.add_bos_token_id(tok.token_id(tokenizer, tok.END_OF_TEXT))
-    writer.add_pad_token_id(tok.token_id(tokenizer, tok.END_OF_TEXT))
-    writer.add_eos_token_id(tok.token_id(tokenizer, tok.TURN_END))
-    writer.add_eot_token_id(tok.token_id(tokenizer, tok.TURN_END))
+    writer.add_bos_token_id(tok.token_id(tokenizer, marks.END_OF_TEXT))
+    writer.add_pad_token_id(tok.token_id(tokenizer, marks.END_OF_TEXT))
+    writer.add_eos_token_id(tok.token_id(tokenizer, marks.TURN_END))
+    writer.add_eot_token_id(tok.token_id(tokenizer, marks.TURN_END))
     writer.add_add_bos_token(False)
     writer.add_add_eos_token(False)
     writer.add_add_space_prefix(False)
-    writer.add_uint32(gguf.Keys.Tokenizer.FIM_PRE_ID, tok.token_id(tokenizer, tok.FIM_PREFIX))
-    writer.add_uint32(gguf.Keys.Tokenizer.FIM_SUF_ID, tok.token_id(tokenizer, tok.FIM_SUFFIX))
-    writer.add_uint32(gguf.Keys.Tokenizer.FIM_MID_ID, tok.token_id(tokenizer, tok.FIM_MIDDLE))
+    writer.add_uint32(gguf.Keys.Tokenizer.FIM_PRE_ID, tok.token_id(tokenizer, marks.FIM_PREFIX))
+    writer.add_uint32(gguf.Keys.Tokenizer.FIM_SUF_ID, tok.token_id(tokenizer, marks.FIM_SUFFIX))
+    writer.add_uint32(gguf.Keys.Tokenizer.FIM_MID_ID, tok.token_id(tokenizer, marks.FIM_MIDDLE))
     writer.add_chat_template(template.SOURCE)
 
 
@@ -127,8 +126,9 @@ def export(model: Llama, tokenizer: Tokenizer, path: Path, kind: str, about: Abo
     writer.add_file_type(FILE_TYPES[kind])
     add_shape(writer, model.shape)
     add_vocabulary(writer, tokenizer)
+    matrices = gguf.GGMLQuantizationType.__members__[kind]
     for name, weight in tensors(model).items():
-        wanted = QUANTISATION[kind] if weight.ndim == 2 else QUANTISATION.F32
+        wanted = matrices if weight.ndim == 2 else gguf.GGMLQuantizationType.F32
         data = gguf.quants.quantize(weight, wanted)
         writer.add_tensor(name, data, raw_dtype=wanted)
     writer.write_header_to_file()

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recipes.data import Tokens
 from recipes.native import Native
 
 K = 4
 Probabilities = NDArray[np.float64]
+Tokens = NDArray[np.uint16]
 
 
 @dataclass(slots=True)
@@ -60,7 +60,9 @@ def softmax(logits: NDArray[np.float32], temperature: float) -> Probabilities:
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
-def verify(p: Probabilities, q: Probabilities, guesses: list[int], rng: np.random.Generator, count: Count) -> list[int]:
+def verify(
+    p: Probabilities, q: Probabilities, guesses: list[int], rng: np.random.Generator, count: Count
+) -> list[int]:
     """Accept a prefix of the guesses and add one token. p is (k+1, V), q is (k, V)."""
     said: list[int] = []
     for i, guess in enumerate(guesses):
@@ -74,8 +76,10 @@ def verify(p: Probabilities, q: Probabilities, guesses: list[int], rng: np.rando
     return [*said, int(rng.choice(p.shape[1], p=p[-1]))]
 
 
-def guess(draft: Native, ids: list[int], held: int, temperature: float, rng: np.random.Generator) -> tuple[list[int], Probabilities]:
-    """Draft K tokens after ids, of which the cache holds `held`; return them with their distributions (K, V)."""
+def guess(
+    draft: Native, ids: list[int], held: int, temperature: float, rng: np.random.Generator
+) -> tuple[list[int], Probabilities]:
+    """Draft K tokens after ids, of which the cache holds `held`; return them and their rows (K, V)."""
     draft.forget(held)
     row = draft.logits(ids[held:], held)[-1]
     guesses: list[int] = []
@@ -89,7 +93,13 @@ def guess(draft: Native, ids: list[int], held: int, temperature: float, rng: np.
 
 
 def speculate(
-    target: Native, draft: Native, prompt: list[int], tokens: int, temperature: float, seed: int, ends: set[int]
+    target: Native,
+    draft: Native,
+    prompt: list[int],
+    tokens: int,
+    temperature: float,
+    seed: int,
+    ends: set[int],
 ) -> tuple[list[int], Count]:
     """Continue a prompt with drafts of K; return the new tokens and the counts."""
     rng = np.random.default_rng(seed)
@@ -115,7 +125,12 @@ def speculate(
 
 
 def acceptance(
-    target: Native, draft: Native, prompts: list[dict[str, Any]], temperature: float, tokens: int, ends: set[int]
+    target: Native,
+    draft: Native,
+    prompts: list[dict[str, Any]],
+    temperature: float,
+    tokens: int,
+    ends: set[int],
 ) -> dict[str, Any]:
     """Return rates by kind of prompt and over all."""
     counts: dict[str, Count] = {}
@@ -142,8 +157,8 @@ def loss(native: Native, tokens: Tokens, windows: int = 24, length: int = 512) -
 
 
 def measure(
-    target: Path, drafts: dict[str, Path], prompts: list[dict[str, Any]], held_out: dict[str, Tokens], ends: set[int],
-    tokens: int = 128, threads: int = 2,
+    target: Path, drafts: dict[str, Path], prompts: list[dict[str, Any]], held_out: dict[str, Tokens],
+    ends: set[int],    tokens: int = 128, threads: int = 2,
 ) -> dict[str, Any]:  # fmt: skip
     """Measure everything the model card quotes."""
     kinds = [k for k in ("code", "docs", "body", "fim") if k in held_out]

@@ -31,10 +31,9 @@ class Shape:
     eps: float = 1e-5
 
 
-TARGET = Shape(width=256, layers=12, heads=4, kv_heads=2, head_dim=64, ffn=704)
 SEED = Shape(width=256, layers=6, heads=4, kv_heads=2, head_dim=64, ffn=704)  # grows into TARGET
-DRAFT = Shape(width=192, layers=2, heads=3, kv_heads=1, head_dim=64, ffn=512)
-EARLY_DRAFT = Shape(width=128, layers=2, heads=2, kv_heads=1, head_dim=64, ffn=352)
+TARGET = Shape(width=256, layers=10, heads=4, kv_heads=2, head_dim=64, ffn=704)
+DRAFT = Shape(width=128, layers=2, heads=2, kv_heads=1, head_dim=64, ffn=352)
 
 
 class RMSNorm(nn.Module):
@@ -80,56 +79,29 @@ class Block(nn.Module):
         self.up = nn.Linear(shape.width, shape.ffn, bias=False)
         self.down = nn.Linear(shape.ffn, shape.width, bias=False)
 
-    def attend(self, x: Tensor, cos: Tensor, sin: Tensor, cache: "Cache | None", layer: int) -> Tensor:
-        """Mix positions causally; with a cache, x holds only the new positions."""
+    def attend(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Mix positions causally."""
         s = self.shape
         b, t, _ = x.shape
         q = rotate(self.wq(x).view(b, t, s.heads, s.head_dim).transpose(1, 2), cos, sin)
         k = rotate(self.wk(x).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2), cos, sin)
         v = self.wv(x).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2)
-        mask = None
-        if cache is not None:
-            k, v, mask = cache.extend(layer, k, v)
         k = k.repeat_interleave(s.heads // s.kv_heads, dim=1)
         v = v.repeat_interleave(s.heads // s.kv_heads, dim=1)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(y.transpose(1, 2).reshape(b, t, s.heads * s.head_dim))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: "Cache | None" = None, layer: int = 0) -> Tensor:
-        x = x + self.attend(self.attn_norm(x), cos, sin, cache, layer)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attend(self.attn_norm(x), cos, sin)
         h = self.ffn_norm(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
 
-class Cache:
-    """Keep keys and values of a batch of left-aligned sequences for generation.
-
-    `lengths` (B) is how many positions each row holds. A call adds T positions to every row; positions
-    past a row's own length are masked, so rows of different lengths share one batch.
-    """
-
-    def __init__(self, shape: Shape, batch: int, size: int, dtype: torch.dtype = torch.float32) -> None:
-        self.keys = torch.zeros(shape.layers, batch, shape.kv_heads, size, shape.head_dim, dtype=dtype)
-        self.values = torch.zeros_like(self.keys)
-        self.lengths = torch.zeros(batch, dtype=torch.long)
-        self.positions = torch.zeros(batch, 0, dtype=torch.long)
-
-    def place(self, t: int) -> None:
-        """Choose the positions (B, T) that the next forward pass writes."""
-        self.positions = self.lengths[:, None] + torch.arange(t)
-
-    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Write new keys and values (B, K, T, R); return all of them and the mask (B, 1, T, size)."""
-        rows = torch.arange(k.shape[0])[:, None]
-        self.keys[layer][rows, :, self.positions] = k.transpose(1, 2).to(self.keys.dtype)
-        self.values[layer][rows, :, self.positions] = v.transpose(1, 2).to(self.keys.dtype)
-        end = int(self.positions.max()) + 1
-        mask = torch.arange(end)[None, None, :] <= self.positions[:, :, None]
-        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end], mask[:, None]
-
-
 class Llama(nn.Module):
     """Map token ids (B, T) to logits (B, T, V)."""
+
+    cos: Tensor
+    sin: Tensor
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -142,6 +114,10 @@ class Llama(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
         self.initialise()
 
+    def layers(self) -> list[Block]:
+        """Return the blocks, first to last."""
+        return [block for block in self.blocks if isinstance(block, Block)]
+
     def initialise(self) -> None:
         """Draw weights; every layer adds nothing at first, so the first loss is near ln V."""
         nn.init.normal_(self.embed.weight, std=self.shape.width**-0.5)
@@ -152,23 +128,19 @@ class Llama(nn.Module):
                 elif weight.ndim == 2:
                     nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
 
-    def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+    def hidden(self, ids: Tensor) -> Tensor:
         """Return the normed last layer (B, T, D)."""
         x = self.embed(ids)
-        if cache is None:
-            cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
-        else:
-            cache.place(ids.shape[1])
-            cos, sin = self.cos[cache.positions][:, None], self.sin[cache.positions][:, None]
+        cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
         if torch.is_autocast_enabled("cpu"):
             kind = torch.get_autocast_dtype("cpu")
             x, cos, sin = x.to(kind), cos.to(kind), sin.to(kind)
-        for i, block in enumerate(self.blocks):
-            x = block(x, cos, sin, cache, i)
+        for block in self.blocks:
+            x = block(x, cos, sin)
         return self.norm(x)
 
-    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        return F.linear(self.hidden(ids, cache), self.embed.weight)
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.linear(self.hidden(ids), self.embed.weight)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -39,7 +39,9 @@ class Native:
     def __enter__(self) -> "Native":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         api.llama_free(self.context)
         api.llama_model_free(self.model)
 

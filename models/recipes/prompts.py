@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from recipes import corpus
-from recipes import tokenizer as tok
+from recipes import corpus, marks
 from recipes.template import render
 
 COUNTS = {"docs": 22, "body": 18, "code": 18, "fim": 14}
 LIMITS = {"docs": 300, "body": 500, "code": 600, "fim": 700}  # characters
-TURN = re.compile(re.escape(tok.TURN_START) + r"(\w+)\n(.*?)" + re.escape(tok.TURN_END), re.DOTALL)
+TURN = re.compile(re.escape(marks.TURN_START) + r"(\w+)\n(.*?)" + re.escape(marks.TURN_END), re.DOTALL)
 
 
 def first_turns(text: str) -> list[dict[str, str]]:
@@ -34,7 +33,7 @@ def first_turns(text: str) -> list[dict[str, str]]:
 def prompt_of(document: corpus.Document, rng: random.Random) -> dict[str, Any]:
     """Cut a held-out document where the pair is to go on."""
     if document.kind == "fim":
-        return {"prompt": document.text[: document.text.index(tok.FIM_MIDDLE) + len(tok.FIM_MIDDLE)]}
+        return {"prompt": document.text[: document.text.index(marks.FIM_MIDDLE) + len(marks.FIM_MIDDLE)]}
     if document.kind == "code":
         lines = document.text.splitlines(keepends=True)
         first = rng.randrange(max(1, len(lines) - 12))
@@ -54,7 +53,11 @@ def choose() -> Iterator[dict[str, Any]]:
             if document.kind != kind or taken.get(document.group, 0) >= max(3, count // 5):
                 continue
             found = prompt_of(document, rng)
-            if not 30 <= len(found["prompt"]) <= LIMITS[kind] or found["prompt"] in texts or not found["prompt"].isascii():
+            if (
+                not 30 <= len(found["prompt"]) <= LIMITS[kind]
+                or found["prompt"] in texts
+                or not found["prompt"].isascii()
+            ):
                 continue
             texts.add(found["prompt"])
             taken[document.group] = taken.get(document.group, 0) + 1

@@ -20,10 +20,13 @@ from recipes.model import Llama
 from recipes.native import Native
 
 ODD = [
-    "\t\tif x:\r\n\t\t\treturn 1\r\n", "   \n  \n\t \n", "naïve café — “quotes” … ‘x’", "Ünïcödé ß ſ ǅ ﬁ", "中文字符，測試。",
-    "日本語のテキスト", "العربية ٠١٢٣٤٥", "हिन्दी १२३", "ไทย ๑๒๓", "🙂👩‍👩‍👧‍👦🏳️‍🌈", "a\u0301e\u0308", "\u00a0\u2003\u3000x", "½ ² Ⅷ ①",
-    "x  =  12345678 ** 9", "it's we'll I'VE don't 'RE", "<|im_start|", "|im_end|>", "<think", "</tool_call", "\u200b\ufeff", "\x00\x01\x7f",
-    "def f(a,b):\n    return a+b#c", "\n\n\n    \n", "            deep", "'''\"\"\"```", "🐍.py", "\u2028\u2029\x85\x0b\x0c", "Straße ΑΒΓ αβγ Я",
+    "\t\tif x:\r\n\t\t\treturn 1\r\n", "   \n  \n\t \n", "naïve café — “quotes” … ‘x’", "Ünïcödé ß ſ ǅ ﬁ",
+    "中文字符，測試。", "日本語のテキスト", "العربية ٠١٢٣٤٥", "हिन्दी १२३", "ไทย ๑๒๓",
+    "🙂👩‍👩‍👧‍👦🏳️‍🌈", "a\u0301e\u0308",
+    "\u00a0\u2003\u3000x", "½ ² Ⅷ ①", "x  =  12345678 ** 9", "it's we'll I'VE don't 'RE", "<|im_start|",
+    "|im_end|>", "<think", "</tool_call", "\u200b\ufeff", "\x00\x01\x7f", "def f(a,b):\n    return a+b#c",
+    "\n\n\n    \n", "            deep", "'''\"\"\"```", "🐍.py", "\u2028\u2029\x85\x0b\x0c",
+    "Straße ΑΒΓ αβγ Я",
 ]  # fmt: skip
 
 
@@ -40,7 +43,15 @@ class Proof:
 
 def awkward(rng: random.Random, count: int) -> Iterator[str]:
     """Yield texts joined from odd pieces, random characters and words."""
-    ranges = [(32, 127), (160, 0x250), (0x370, 0x530), (0x5D0, 0x700), (0x900, 0xE00), (0x3040, 0x30FF), (0x4E00, 0x9FFF)]
+    ranges = [
+        (32, 127),
+        (160, 0x250),
+        (0x370, 0x530),
+        (0x5D0, 0x700),
+        (0x900, 0xE00),
+        (0x3040, 0x30FF),
+        (0x4E00, 0x9FFF),
+    ]
     for _ in range(count):
         parts = []
         for _ in range(rng.randrange(3, 12)):

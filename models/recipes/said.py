@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from recipes import corpus
+from recipes import corpus, marks
 from recipes import tokenizer as tok
 from recipes.native import Native
 
 TOP = 24
 SLOTS = 48
+SHARES = {"code": 2.0, "fim": 2.0, "docs": 0.5}
 PROMPT_LIMIT = 200  # tokens
 TEXT_LIMIT = 440
 
@@ -44,17 +45,22 @@ def prompt_of(document: corpus.Document, tokenizer: Tokenizer, rng: random.Rando
     """Cut a document where the target is to go on; None if that is too far in."""
     text = document.text
     if document.kind == "fim":
-        text = text[: text.index(tok.FIM_MIDDLE) + len(tok.FIM_MIDDLE)]
+        text = text[: text.index(marks.FIM_MIDDLE) + len(marks.FIM_MIDDLE)]
     elif document.kind == "code":
         lines = text.splitlines(keepends=True)
         first = 0 if rng.random() < 0.5 else rng.randrange(len(lines))
         text = "".join(lines[first : first + rng.randrange(3, 16)])
     else:
-        mark = f"{tok.TURN_START}assistant\n"
+        mark = f"{marks.TURN_START}assistant\n"
         cuts = [i + len(mark) for i in range(len(text)) if text.startswith(mark, i)]
         text = text[: rng.choice(cuts)]
     ids = list(tokenizer.encode(text).ids)
-    if not ids or len(ids) > PROMPT_LIMIT and document.kind not in {"tool", "fim"} or len(ids) > TEXT_LIMIT - 40:
+    if (
+        not ids
+        or len(ids) > PROMPT_LIMIT
+        and document.kind not in {"tool", "fim"}
+        or len(ids) > TEXT_LIMIT - 40
+    ):
         return None
     return ids
 
@@ -125,18 +131,20 @@ def write_shard(path: Path, texts: list[Text]) -> None:
 
 
 def prompts(tokenizer: Tokenizer, number: int) -> Iterator[list[int]]:
-    """Yield training prompts of an epoch, each kind in its share; code a little less."""
+    """Yield training prompts of an epoch; SHARES says how many a document of each kind gives."""
     rng = random.Random(f"prompts {number}")
     for document in corpus.epoch(number):
-        for _ in range({"code": 2, "fim": 1}.get(document.kind, 1)):
+        for _ in range(int(SHARES.get(document.kind, 1.0) + rng.random())):
             ids = prompt_of(document, tokenizer, rng)
             if ids:
                 yield ids
 
 
-def make_shard(path: Path, target: Path, tokenizer: Tokenizer, number: int, tokens: int, threads: int = 1) -> None:
+def make_shard(
+    path: Path, target: Path, tokenizer: Tokenizer, number: int, tokens: int, threads: int = 1
+) -> None:
     """Make one shard of about so many tokens, from the prompts of epoch `number`."""
-    ends = {tok.token_id(tokenizer, tok.TURN_END), tok.token_id(tokenizer, tok.END_OF_TEXT)}
+    ends = {tok.token_id(tokenizer, marks.TURN_END), tok.token_id(tokenizer, marks.END_OF_TEXT)}
     done: list[Text] = []
     size = 0
     with Native(target, context=512, threads=threads, sequences=SLOTS) as native:

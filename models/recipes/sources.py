@@ -16,16 +16,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LEFT_OUT = {
-    "__pycache__", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "ensurepip", "site-packages",
-    "dist-packages", "msilib", "pydoc_data", "lib-dynload", "__phello__",
+    "__pycache__", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "ensurepip",
+    "site-packages", "dist-packages", "msilib", "pydoc_data", "lib-dynload", "__phello__",
 }  # fmt: skip
-TABLES = {"html/entities.py", "antigravity.py", "this.py", "sre_constants.py", "stringprep.py", "__hello__.py"}
-CODECS_KEPT = {"__init__.py", "aliases.py", "idna.py", "punycode.py", "utf_8_sig.py", "utf_16.py", "rot_13.py"}
+TABLES = {
+    "html/entities.py",
+    "antigravity.py",
+    "this.py",
+    "sre_constants.py",
+    "stringprep.py",
+    "__hello__.py",
+}
+CODECS_KEPT = {
+    "__init__.py",
+    "aliases.py",
+    "idna.py",
+    "punycode.py",
+    "utf_8_sig.py",
+    "utf_16.py",
+    "rot_13.py",
+}
 COMPILED = (
-    "array atexit binascii builtins bz2 cmath collections contextvars csv datetime decimal errno faulthandler fcntl "
-    "functools gc grp hashlib heapq io itertools json lzma marshal math mmap operator os pickle pwd pyexpat queue "
-    "random re readline resource select signal socket sqlite3 ssl statistics struct symtable sys syslog termios "
-    "threading time tracemalloc types typing unicodedata warnings weakref zlib zoneinfo asyncio bisect"
+    "array atexit binascii builtins bz2 cmath collections contextvars csv datetime decimal errno "
+    "faulthandler fcntl functools gc grp hashlib heapq io itertools json lzma marshal math mmap operator "
+    "os pickle pwd pyexpat queue random re readline resource select signal socket sqlite3 ssl statistics "
+    "struct symtable sys syslog termios threading time tracemalloc types typing unicodedata warnings "
+    "weakref zlib zoneinfo asyncio bisect"
 ).split()
 HELD_OUT_SHARE = 24  # one group in 24
 
@@ -118,7 +134,9 @@ def segment(lines: list[str], first: int, last: int, indent: int) -> str:
     return "\n".join(line.rstrip() for line in taken).strip("\n")
 
 
-def function_item(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str], module: str, owner: str) -> Item:
+def function_item(
+    node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str], module: str, owner: str
+) -> Item:
     """Split a function into signature, documentation and body."""
     doc = clean_doc(node)
     statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
@@ -148,7 +166,9 @@ def items_of(file: SourceFile) -> Iterator[Item]:
             return
     lines = file.text.expandtabs(8).splitlines()
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    public = tuple(n.name for n in tree.body if isinstance(n, (*functions, ast.ClassDef)) and n.name[0] != "_")
+    public = tuple(
+        n.name for n in tree.body if isinstance(n, (*functions, ast.ClassDef)) and n.name[0] != "_"
+    )
     yield Item(file.module, file.module, "module", "", clean_doc(tree), members=public)
     for node in tree.body:
         if isinstance(node, functions):

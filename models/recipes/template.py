@@ -87,4 +87,6 @@ def render(
     add_generation_prompt: bool = False,
 ) -> str:
     """Return the text of a conversation, ready to be tokenised with special text parsed."""
-    return compiled().render(messages=messages, tools=list(tools), add_generation_prompt=add_generation_prompt)
+    return compiled().render(
+        messages=messages, tools=list(tools), add_generation_prompt=add_generation_prompt
+    )

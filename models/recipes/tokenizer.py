@@ -3,11 +3,6 @@
 Pre-tokenisation is the expression of `PRE` as llama.cpp knows it under the same name
 (`tokenizer.ggml.pre`), so that training and llama.cpp cut text alike. The control tokens come first,
 at fixed ids, so that a later vocabulary of another size keeps them.
-
-Two kinds of control token. CONTROL tokens are structure: llama.cpp prints them only when asked for
-special tokens, and finds them in text only when asked to parse special text, so a user cannot forge a
-turn. USER_DEFINED tokens (`<think>`, `<tool_call>` and their ends) are words that a client has to see:
-llama.cpp always prints them and always recognises them, so a parser that reads plain text finds the call.
 """
 
 from collections.abc import Iterable
@@ -15,23 +10,9 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-VOCAB = 4096
-END_OF_TEXT = "<|endoftext|>"
-TURN_START = "<|im_start|>"
-TURN_END = "<|im_end|>"
-FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE = "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"
-CONTROL = [
-    END_OF_TEXT,
-    TURN_START,
-    TURN_END,
-    FIM_PREFIX,
-    FIM_SUFFIX,
-    FIM_MIDDLE,
-    *(f"<|spare_{i}|>" for i in range(32)),
-]
-USER_DEFINED = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
-SPECIAL = CONTROL + USER_DEFINED
+from recipes.marks import SPECIAL
 
+VOCAB = 4096
 # llama.cpp src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_GPT2, _LLAMA3 and _QWEN2.
 EXPRESSIONS = {
     "gpt-2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",

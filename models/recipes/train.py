@@ -33,10 +33,8 @@ class Plan:
     tokens: int
     anneal: int = 0  # over how many last tokens the rate falls to nothing
     warmup: int = 400_000
-    batch: int = 16
-    length: int = 512
-    long_tokens: int = 0  # the last tokens are trained in windows of long_length
-    long_length: int = 2048
+    batch: int = 4096  # tokens a step
+    lengths: tuple[tuple[int, int], ...] = ((0, 256),)  # (from so many tokens on, window length)
     matrix_rate: float = 4e-3
     vector_rate: float = 3e-3
     decay: float = 0.05
@@ -50,6 +48,10 @@ class Plan:
         fall = min(1.0, (self.tokens - done) / self.anneal) if self.anneal else 1.0
         return max(0.0, min(rise, fall))
 
+    def length(self, done: int) -> int:
+        """Return the window length after `done` tokens."""
+        return [length for start, length in self.lengths if done >= start][-1]
+
 
 def optimisers(model: Llama, plan: Plan) -> list[torch.optim.Optimizer]:
     """Return Muon over the layers' matrices and AdamW over the rest."""
@@ -58,7 +60,7 @@ def optimisers(model: Llama, plan: Plan) -> list[torch.optim.Optimizer]:
     muon = torch.optim.Muon(
         matrices, lr=plan.matrix_rate, weight_decay=plan.decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
     )
-    groups = [{"params": [model.embed.weight]}, {"params": vectors}]
+    groups: list[dict[str, Any]] = [{"params": [model.embed.weight]}, {"params": vectors}]
     adam = torch.optim.AdamW(groups, lr=plan.vector_rate, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)
     for optimiser in (muon, adam):
         for group in optimiser.param_groups:
@@ -85,7 +87,7 @@ def loss_of(model: Llama, batch: Tensor) -> Tensor:
 
 def accumulate(model: Llama, window: Tensor, objective: Objective, micro: int) -> float:
     """Add the gradients of a batch (B, T + 1) in small parts; return its mean loss."""
-    parts = window.split(max(1, micro // (window.shape[1] - 1)))
+    parts = torch.split(window, max(1, micro // (window.shape[1] - 1)))
     total = 0.0
     for part in parts:
         loss = objective(model, part) * (len(part) / len(window))
@@ -99,23 +101,24 @@ def held_out_loss(model: Llama, tokens: data.Tokens, limit: int = 24, length: in
     """Return the mean loss over the first windows of held-out tokens."""
     rows = [tokens[i : i + length + 1] for i in range(0, len(tokens) - length - 1, length)][:limit]
     batch = torch.from_numpy(np.stack(rows).astype(np.int64))
-    return float(np.mean([float(loss_of(model, part)) for part in batch.split(8)]))
+    return float(np.mean([float(loss_of(model, part)) for part in torch.split(batch, 8)]))
 
 
-def batches(work: Path, tokenizer: Tokenizer, plan: Plan, done: int) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
-    """Yield training windows from where `done` tokens have been seen, epoch after epoch."""
+def batches(
+    work: Path, tokenizer: Tokenizer, plan: Plan, done: int
+) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+    """Yield windows from where `done` tokens have been seen; a new epoch, or length, takes new text."""
     seen = 0
     number = plan.first_epoch
     while True:
         tokens = data.epoch_tokens(work, tokenizer, number)
-        long = plan.long_tokens > 0 and seen >= plan.tokens - plan.long_tokens
-        length = plan.long_length if long else plan.length
-        rows = max(1, plan.batch * plan.length // length)
+        length = plan.length(seen)
+        rows = max(1, plan.batch // length)
         for window in data.windows(tokens, length, rows, number):
             if seen >= done:
                 yield window
             seen += rows * length
-            if not long and plan.long_tokens and seen >= plan.tokens - plan.long_tokens:
+            if plan.length(seen) != length:
                 break
         number += 1
 
@@ -135,13 +138,20 @@ class Stop:
 def describe(done: int, plan: Plan, loss: float, rate: float) -> str:
     """Write a line of progress; the time left is from the rate of late."""
     left = (plan.tokens - done) / max(rate, 1e-9)
-    return f"{done / 1e6:6.2f}M of {plan.tokens / 1e6:.1f}M tokens  loss {loss:.3f}  {rate:5.0f}/s  {left / 60:5.1f} min left"
+    progress = f"{done / 1e6:6.2f}M of {plan.tokens / 1e6:.1f}M tokens"
+    return f"{progress}  loss {loss:.3f}  {rate:5.0f}/s  {left / 60:5.1f} min left"
 
 
 def train(
-    model: Llama, work: Path, name: str, tokenizer: Tokenizer, plan: Plan, log: Log = print, objective: Objective = loss_of
+    model: Llama,
+    work: Path,
+    name: str,
+    tokenizer: Tokenizer,
+    plan: Plan,
+    log: Log = print,
+    objective: Objective = loss_of,
 ) -> bool:
-    """Train until the plan is fulfilled (True) or a signal asks to stop (False); `work/name.pt` has the state."""
+    """Train until the plan is fulfilled (True) or a signal asks to stop (False); state: `work/name.pt`."""
     path = work / f"{name}.pt"
     steppers = optimisers(model, plan)
     done = 0
@@ -157,7 +167,9 @@ def train(
 
     def save() -> None:
         checkpoint.save(path, model, optimisers=[o.state_dict() for o in steppers], done=done)
-        report = "  ".join(f"{k} {held_out_loss(model, evaluation[k]):.3f}" for k in ("code", "docs", "body", "fim"))
+        report = "  ".join(
+            f"{k} {held_out_loss(model, evaluation[k]):.3f}" for k in ("code", "docs", "body", "fim")
+        )
         log(f"{name}: saved at {done / 1e6:.2f}M; held-out {report}")
 
     average, rate, saved_at, clock = math.nan, 0.0, done, time.monotonic()

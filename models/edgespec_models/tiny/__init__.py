@@ -27,7 +27,7 @@ def draft_path() -> Path:
 
 
 def held_out_prompts_path() -> Path:
-    """Return the prompts that neither was trained on, one JSON object a line (`kind`, `prompt` or `messages`)."""
+    """Return the prompts that neither was trained on; a line is JSON: `kind`, `prompt`, often `messages`."""
     return _shipped(HELD_OUT_PROMPTS)
 
 

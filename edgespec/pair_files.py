@@ -1,0 +1,52 @@
+"""Which files a command runs on: what flags and environment name, a grown pair, or the embedded one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from edgespec import config
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec_models import tiny
+
+
+def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
+    """Returns target and draft as flags and environment name them; the embedded pair where they do not."""
+    wants_draft = not arguments.no_draft and arguments.drafter not in ("none", "lookup")
+    target = arguments.target or config.default_target()
+    draft = arguments.draft or (config.default_draft() if wants_draft else None)
+    if arguments.grow:
+        if arguments.target or arguments.draft:
+            raise SettingError("--grow grows the embedded pair: leave out --target and --draft")
+        target_file, draft_file = _grown(arguments.grow)
+        return target_file, draft_file if wants_draft else None
+    if target:
+        return Path(target), Path(draft) if draft else None
+    if arguments.draft:
+        raise SettingError(f"--draft {arguments.draft} has no target to guess for: name one with --target")
+    return tiny.target_path(), tiny.draft_path() if wants_draft else None
+
+
+def _grown(spec: str) -> tuple[Path, Path]:
+    from edgespec_models import grow  # gguf takes a while to load, and only this needs it
+
+    def show(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\rgrowing the embedded pair to {spec}: {done / max(total, 1):4.0%}")
+            sys.stderr.write("\n" if done >= total else "")
+
+    try:
+        return grow.grow_pair(
+            tiny.target_path(),
+            tiny.draft_path(),
+            config.cache_folder() / "grown",
+            grow.parse_spec(spec),
+            on_progress=show,
+        )
+    except grow.GrowError as error:
+        raise SettingError(str(error)) from None
+    except OSError as error:
+        raise EdgeSpecError(
+            f"the grown pair cannot be written: {error}; check the space in {config.cache_folder()}"
+        ) from None

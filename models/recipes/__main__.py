@@ -1,0 +1,52 @@
+"""Make the embedded pair: `cd models && python -m recipes`.
+
+Needs torch, tokenizers, gguf, jinja2, numpy and llama-cpp-python. Takes hours on two cores; stop it when
+you like (Ctrl+C or SIGTERM) and start it again with the same command.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine, waiting threads must not hold a core
+
+from recipes import stages  # after the variable: torch reads it when imported
+
+
+def cache_folder() -> Path:
+    """Return the user's cache folder for the work files."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return base / "edgespec" / "recipes"
+
+
+def say(line: str) -> None:
+    """Print a line of progress with the time of day."""
+    print(time.strftime("%H:%M:%S"), line, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m recipes", description="Make EdgeSpec's embedded pair.")
+    parser.add_argument(
+        "--work", type=Path, default=cache_folder(), help="folder for work files (default: %(default)s)"
+    )
+    parser.add_argument("--out", type=Path, help="folder for the pair (default: WORK/pair)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    chosen = parser.parse_args()
+    place = stages.Place(chosen.work, chosen.out or chosen.work / "pair", chosen.threads)
+    try:
+        stages.make_pair(place, say)
+    except KeyboardInterrupt as stopped:
+        say(str(stopped) or "stopped; the same command goes on")
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""Make the embedded pair from nothing, stage by stage.
+
+Every stage leaves a file in the work folder and is skipped once that file is complete, so an interrupted
+run goes on where it was. All seeds are fixed. The stages:
+
+1. vocabulary and token files of the epochs;
+2. `seed`: a network of 6 layers learns at a constant rate (cheap tokens first);
+3. `target`: the seed, grown to 10 layers, learns on and anneals, its last part in windows of 2,048;
+4. `plain`: the draft learns from the corpus alone;
+5. `said-N`: the exported target continues training prompts;
+6. `draft`: the plain draft learns from what the target said;
+7. both files are exported to Q8_0, the held-out prompts chosen, the pair measured.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from recipes import checkpoint, data, distil, export, marks, measure, model, prompts, said
+from recipes import tokenizer as tok
+from recipes.model import Llama, count_parameters
+from recipes.train import Log, Plan, train
+
+SEED = Plan(tokens=4_900_000, save_every=1_500_000)
+TARGET = Plan(
+    tokens=5_000_000,
+    anneal=5_000_000,
+    warmup=100_000,
+    lengths=((0, 256), (3_000_000, 512), (4_700_000, 2048)),
+    first_epoch=1,
+)
+PLAIN = Plan(tokens=3_000_000, anneal=1_500_000, warmup=100_000, matrix_rate=6e-3, first_epoch=2)
+DISTIL = Plan(tokens=8_000_000, anneal=5_000_000, warmup=100_000, matrix_rate=6e-3)
+SHARDS = 8
+SHARD_TOKENS = 150_000
+VERSION = "1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Say where the work files go, where the pair goes, and how many threads there are."""
+
+    work: Path
+    out: Path
+    threads: int
+
+
+def about(network: Llama, role: str) -> export.About:
+    """Describe a file of the pair in its metadata."""
+    size = f"{count_parameters(network) / 1e6:.1f}M"
+    what = f"EdgeSpec's embedded demonstration {role}, trained from scratch on the Python standard library"
+    return export.About(f"EdgeSpec tiny {role}", what, size, VERSION)
+
+
+def finished(path: Path, tokens: int) -> Llama | None:
+    """Return a stage's network if it has seen all its tokens."""
+    if not path.exists():
+        return None
+    network, state = checkpoint.load(path)
+    return network if state["done"] >= tokens else None
+
+
+def stage(place: Place, name: str, start: Llama, plan: Plan, tokenizer: Tokenizer, log: Log) -> Llama:
+    """Run one training stage, or return what it left."""
+    network = finished(place.work / f"{name}.pt", plan.tokens)
+    if network is None:
+        network = start
+        if not train(network, place.work, name, tokenizer, plan, log):
+            raise KeyboardInterrupt(f"stage {name} was stopped; the same command goes on with it")
+    return network
+
+
+def make_target(place: Place, tokenizer: Tokenizer, log: Log) -> Path:
+    """Train and export the target."""
+    torch.manual_seed(1)
+    seed = stage(place, "seed", Llama(model.SEED), SEED, tokenizer, log)
+    network = stage(place, "target", checkpoint.grow(seed, model.TARGET.layers), TARGET, tokenizer, log)
+    path = place.work / "target.gguf"
+    export.export(network, tokenizer, path, "Q8_0", about(network, "target"))
+    return path
+
+
+def make_draft(place: Place, tokenizer: Tokenizer, target: Path, log: Log) -> tuple[Path, Path]:
+    """Train the draft, let the target speak, tune the draft to it; return (plain, tuned) files."""
+    torch.manual_seed(2)
+    plain = stage(place, "plain", Llama(model.DRAFT), PLAIN, tokenizer, log)
+    plain_path, path = place.work / "plain.gguf", place.work / "draft.gguf"
+    export.export(plain, tokenizer, plain_path, "Q8_0", about(plain, "draft, not distilled"))
+    shards = [place.work / f"said-{i}.npz" for i in range(SHARDS)]
+    for i, shard in enumerate(shards):
+        if not shard.exists():
+            log(f"said: shard {i + 1} of {SHARDS}")
+            said.make_shard(shard, target, tokenizer, 2 + i, SHARD_TOKENS, place.threads)
+    tuned = finished(place.work / "draft.pt", DISTIL.tokens)
+    if tuned is None:
+        tuned = plain
+        if not distil.distil(tuned, shards, place.work, "draft", DISTIL, log):
+            raise KeyboardInterrupt("stage draft was stopped; the same command goes on with it")
+    export.export(tuned, tokenizer, path, "Q8_0", about(tuned, "draft"))
+    return plain_path, path
+
+
+def install(place: Place, target: Path, draft: Path) -> None:
+    """Put both files and the held-out prompts in their place, each at once."""
+    place.out.mkdir(parents=True, exist_ok=True)
+    for path in (target, draft):
+        aside = place.out / f".{path.name}.part"
+        aside.write_bytes(path.read_bytes())
+        os.replace(aside, place.out / path.name)
+    prompts.write(place.out / "held_out_prompts.jsonl")
+
+
+def measure_pair(place: Place, tokenizer: Tokenizer, target: Path, drafts: dict[str, Path]) -> Path:
+    """Measure through llama.cpp and write `figures.json` into the work folder."""
+    ends = {tok.token_id(tokenizer, marks.TURN_END), tok.token_id(tokenizer, marks.END_OF_TEXT)}
+    asked = list(prompts.choose())
+    found = measure.measure(
+        target, drafts, asked, data.held_out_tokens(place.work, tokenizer), ends, threads=place.threads
+    )
+    path = place.work / "figures.json"
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def make_pair(place: Place, log: Log) -> None:
+    """Run every stage that is not done yet."""
+    place.work.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(place.threads)
+    tokenizer = data.prepare_tokenizer(place.work)
+    target = make_target(place, tokenizer, log)
+    plain, draft = make_draft(place, tokenizer, target, log)
+    install(place, target, draft)
+    figures = measure_pair(place, tokenizer, target, {"plain": plain, "distilled": draft})
+    log(f"done: {place.out}, figures in {figures}")

@@ -1,0 +1,125 @@
+"""The number of threads is that of the physical performance cores one may use, on machines made of files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edgespec import cores
+
+
+def machine(folder: Path, siblings: list[str], **files: str) -> Path:
+    """Writes a /sys/devices: siblings[i] is the list of threads that share the core of cpu i."""
+    for cpu, text in enumerate(siblings):
+        path = folder / f"system/cpu/cpu{cpu}/topology/thread_siblings_list"
+        path.parent.mkdir(parents=True)
+        path.write_text(text + "\n")
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return folder
+
+
+HYPERTHREADED = ["0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7"]
+
+
+def test_threads_of_one_core_count_once(tmp_path: Path) -> None:
+    system = machine(tmp_path, HYPERTHREADED)
+    assert cores._linux_cores(set(range(8)), system) == 4
+    assert cores._linux_cores({0, 4, 5}, system) == 2
+
+
+def test_only_cores_one_may_run_on_count(tmp_path: Path) -> None:
+    system = machine(tmp_path, HYPERTHREADED)
+    assert cores._linux_cores({2}, system) == 1
+    assert cores._linux_cores({2, 3}, system) == 2
+
+
+def test_efficiency_cores_are_left_out_where_the_kernel_names_them(tmp_path: Path) -> None:
+    """Two fast cores of two threads, four slow ones of one."""
+    siblings = ["0-1", "0-1", "2-3", "2-3", "4", "5", "6", "7"]
+    system = machine(tmp_path, siblings, **{"cpu_core/cpus": "0-3", "cpu_atom/cpus": "4-7"})
+    assert cores._linux_cores(set(range(8)), system) == 2
+    assert cores._linux_cores({3, 4, 5}, system) == 1
+    assert cores._linux_cores({4, 5, 6}, system) == 3, "with nothing else, slow cores are what there is"
+
+
+def test_little_cores_are_left_out_by_their_capacity(tmp_path: Path) -> None:
+    capacity = {f"system/cpu/cpu{i}/cpu_capacity": "1024" if i >= 4 else "446" for i in range(6)}
+    system = machine(tmp_path, [str(i) for i in range(6)], **capacity)
+    assert cores._linux_cores(set(range(6)), system) == 2
+    assert cores._linux_cores({0, 1, 2}, system) == 3
+
+
+def test_a_machine_that_tells_nothing_counts_its_cpus(tmp_path: Path) -> None:
+    assert cores._linux_cores({0, 1, 2}, tmp_path) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0-3,8", {0, 1, 2, 3, 8}),
+        ("5", {5}),
+        ("", set()),
+        ("\n", set()),
+        ("0,2-3\n", {0, 2, 3}),
+        ("x-y", set()),
+    ],
+)
+def test_the_kernels_lists_are_read(tmp_path: Path, text: str, cpus: set[int]) -> None:
+    (tmp_path / "list").write_text(text)
+    assert cores._cpu_list(tmp_path / "list") == cpus
+    assert cores._cpu_list(tmp_path / "absent") == set()
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.max": "250000 100000"}, 2.5),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 0.5),
+        ({"cpu.max": "nonsense"}, None),
+        ({}, None),
+    ],
+)
+def test_the_quota_of_a_container_is_read(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
+    machine(tmp_path, [], **files)
+    assert cores._cgroup_quota(tmp_path) == quota
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="affinity and quotas are Linux's")
+@pytest.mark.parametrize(("quota", "wanted"), [(None, 6), (2.9, 2), (0.5, 1), (40.0, 6)])
+def test_a_quota_bounds_the_threads_and_one_is_the_least(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, wanted: int
+) -> None:
+    monkeypatch.setattr(cores, "_linux_cores", lambda allowed: 6)
+    monkeypatch.setattr(cores, "_cgroup_quota", lambda: quota)
+    assert cores.performance_cores() == wanted
+
+
+@pytest.mark.parametrize(("fast", "wanted"), [(4, 4), (0, 8)])
+def test_a_mac_counts_its_performance_cores(monkeypatch: pytest.MonkeyPatch, fast: int, wanted: int) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(cores, "_mac_performance_cores", lambda: fast)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8)
+    assert cores.performance_cores() == wanted
+
+
+@pytest.mark.parametrize(("physical", "logical", "wanted"), [(6, 12, 6), (None, 12, 12), (None, None, 1)])
+def test_elsewhere_physical_cores_count_and_one_is_the_least(
+    monkeypatch: pytest.MonkeyPatch, physical: int | None, logical: int | None, wanted: int
+) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: physical)
+    monkeypatch.setattr(os, "cpu_count", lambda: logical)
+    assert cores.performance_cores() == wanted
+
+
+def test_this_machine_has_at_least_one_and_no_more_than_it_shows() -> None:
+    assert 1 <= cores.performance_cores() <= (os.cpu_count() or 1)
