@@ -84,7 +84,7 @@ FRUGAL = "with CMAKE_BUILD_PARALLEL_LEVEL=1 if memory is short"
 FAILURES = (
     (
         r"No space left on device",
-        "The disk filled up: make room (setting up takes about 3 GB) and run make again",
+        "The disk filled up: make room (setting up takes up to 2 GB) and run make again",
     ),
     (
         r"CERTIFICATE_VERIFY_FAILED|SSLError",

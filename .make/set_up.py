@@ -25,6 +25,7 @@ from obstacles import GIB, Obstacle, check_compilers, check_space, check_venv_mo
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOG = VENV / "install.log"
+LLAMA = "llama-cpp-python"
 
 
 # -- what pip is given -------------------------------------------------------------------------------------
@@ -113,6 +114,8 @@ def watch(command: Sequence[str], env: Mapping[str, str]) -> int:
         finally:
             if live:
                 print("\r\033[K", end="", file=sys.stderr, flush=True)
+    if child.returncode < 0:  # pip was killed: so are the compilers it had started
+        end_session(child)
     return child.returncode
 
 
@@ -179,11 +182,20 @@ def install_llama(spec: str, env: Mapping[str, str], *, own_build: bool) -> None
     if not own_build and is_built(spec, env):
         return install(spec, env=env)
     check_compilers(env)
-    check_space({ROOT: 1, Path(tempfile.gettempdir()): 2})
+    check_space({ROOT: 1, Path(tempfile.gettempdir()): 1})
     say(f"Building llama.cpp from source: {estimate(cores())}, once.")
     # pip's cache does not know with which CMAKE_ARGS a wheel was built: one's own stays out of it both ways
     fresh = ["--no-cache-dir", "--force-reinstall", "--no-deps"] if own_build else []
-    install("-v", *fresh, "--no-binary", "llama-cpp-python", spec, env=env)
+    install("-v", *fresh, "--no-binary", LLAMA, spec, env=env)
+
+
+def needs_own_build(here: Mapping[str, str], want: Mapping[str, str]) -> bool:
+    """Tell whether llama.cpp is to be compiled with CMAKE_ARGS of the person's; here: what .venv holds."""
+    if "CMAKE_ARGS" not in want:
+        return False
+    if here.get("CMAKE_ARGS") != want["CMAKE_ARGS"]:
+        return True
+    return pinned(here["pyproject"], LLAMA) != pinned(want["pyproject"], LLAMA)
 
 
 def set_up(env: Mapping[str, str]) -> None:
@@ -199,13 +211,14 @@ def set_up(env: Mapping[str, str]) -> None:
     else:
         say(f"Making .venv with Python {want['version']}, once.")
         make_venv()
-    asked = want.get("CMAKE_ARGS", record.get("CMAKE_ARGS"))  # asked for once, kept from then on
-    own_build = asked is not None and not (update and asked == record.get("CMAKE_ARGS"))
-    given = {**env, "CMAKE_ARGS": asked} if asked else env
+    here = record if update else {}  # what .venv holds
+    if "CMAKE_ARGS" in record:
+        want.setdefault("CMAKE_ARGS", record["CMAKE_ARGS"])
+    given = {**env, "CMAKE_ARGS": want.get("CMAKE_ARGS", "")}
     pip_env = pip_environment(given, n_cores=cores(), memory=memory)
-    install_llama(pinned(want["pyproject"], "llama-cpp-python"), pip_env, own_build=own_build)
+    install_llama(pinned(want["pyproject"], LLAMA), pip_env, own_build=needs_own_build(here, want))
     install("--editable", f"{ROOT}[dev]", env=pip_env)
-    (VENV / "ready").write_text(json.dumps(record | want), encoding="utf-8")
+    (VENV / "ready").write_text(json.dumps(here | want), encoding="utf-8")
     say(f"Ready after {clock(time.monotonic() - start)}.")
 
 

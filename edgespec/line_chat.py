@@ -62,8 +62,14 @@ def _greeting(arguments: argparse.Namespace, pair: Pair) -> str:
 
 def _read_line(talking: bool) -> str | None:
     """Returns the next line; None at the end of the input."""
+    prompt = "> " if talking else ""
+    if (
+        "readline" not in sys.modules
+    ):  # without it input() shows its prompt on C's stderr, which is turned aside
+        print(prompt, end="", flush=True)
+        prompt = ""
     try:
-        return input("> " if talking else "")
+        return input(prompt)
     except EOFError:
         if talking:
             print(file=sys.stderr)
