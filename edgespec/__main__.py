@@ -2,6 +2,16 @@
 
 import sys
 
-from edgespec.cli import main
 
-sys.exit(main())
+def run() -> int:
+    """Runs the command line. Ctrl+C while Python is still importing ends it quietly, as later."""
+    try:
+        from edgespec.cli import main
+
+        return main()
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -6,8 +6,10 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from edgespec import __version__, isolate
+from edgespec.errors import SettingError
 
 FILES = """With no --target the embedded pair answers: a tiny model of Python and its documentation."""
 
@@ -34,8 +36,15 @@ def _command(arguments: argparse.Namespace) -> int:
     return chat(arguments)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells a mistake in one line, as every other error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(SettingError.exit_code, f"edgespec: {message}; {self.prog} --help lists what there is\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="edgespec",
         description="Runs a local model, sooner: a small draft guesses, the target decides.",
         epilog=FILES,

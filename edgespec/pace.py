@@ -12,7 +12,7 @@ from typing import Protocol
 from edgespec.errors import SettingError
 from edgespec.events import Ask, Round
 
-LONGEST = 64  # no draft is longer; sizes the buffers of the target's context
+LONGEST = 48  # no draft is longer (batches past 63 rows may use other kernels); sizes the target's buffers
 
 
 class Pace(Protocol):

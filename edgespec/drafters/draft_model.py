@@ -29,11 +29,10 @@ class DraftModel:
         self.n_ctx = n_ctx
         self.n_vocab = n_vocab
         self.min_confidence = min_confidence
-        self._known = 0  # how many leading tokens were seen to be ids that the draft knows
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
         limit = min(limit, self.n_ctx - tokens.size)
-        if limit <= 0 or not self._knows(tokens):
+        if limit <= 0 or int(tokens.max()) >= self.n_vocab:  # an id of the target's padding
             return Draft()
         guesses: list[int] = []
         probs: list[Distribution] = []
@@ -50,11 +49,3 @@ class DraftModel:
             probs.append(q)
             reach *= confidence
         return Draft(tuple(guesses), tuple(probs), ("model",) * len(guesses))
-
-    def _knows(self, tokens: NDArray[np.int32]) -> bool:
-        """True where every token exists in the draft's vocabulary (padding may differ between the two)."""
-        start = min(self._known, max(tokens.size - 64, 0))  # an edited tail is looked at again
-        if int(tokens[start:].max(initial=0)) >= self.n_vocab:
-            return False
-        self._known = tokens.size
-        return True
