@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 
 import numpy as np
@@ -14,11 +15,12 @@ from edgespec.errors import EdgeSpecError, PromptTooLongError
 from edgespec.interrupt import Interrupt
 from edgespec.one_shot import open_pair, request_for
 from edgespec.stats import Tally
+from edgespec_models import tiny
 
 with contextlib.suppress(ImportError):  # not on Windows
     import readline  # noqa: F401  (input() then has a history and line editing)
 
-HELP = "/clear begins anew, /help shows this, /exit or Ctrl+D ends; Ctrl+C stops an answer."
+HELP = "/clear begins anew, /help shows this, Ctrl+C stops an answer, Ctrl+D ends."
 
 
 def chat(arguments: argparse.Namespace) -> int:
@@ -28,7 +30,7 @@ def chat(arguments: argparse.Namespace) -> int:
     with open_pair(arguments) as pair:
         request = request_for(arguments, pair)
         if talking:
-            print(_greeting(arguments, pair), file=sys.stderr)
+            print(_greeting(pair), file=sys.stderr)
         system = [{"role": "system", "content": arguments.system}] if arguments.system else []
         turns: list[dict[str, str]] = []
         while (line := _read_line(talking)) is not None:
@@ -50,14 +52,12 @@ def chat(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _greeting(arguments: argparse.Namespace, pair: Pair) -> str:
-    embedded = not (arguments.target or arguments.grow)
-    who = f"{pair.target.name}, drafting with {pair.draft.name}" if pair.draft else pair.target.name
-    hint = (
-        "\nIt is the tiny pair that ships with EdgeSpec: it knows Python's standard library and little else. "
-        "Your own: --target FILE --draft FILE."
-    )
-    return f"{who}. {HELP}{hint if embedded else ''}\n"
+def _greeting(pair: Pair) -> str:
+    lines = [f"{pair.target.name}, drafting with {pair.draft.name}" if pair.draft else pair.target.name, HELP]
+    if pair.target.path == tiny.target_path():
+        lines.insert(1, "It ships with EdgeSpec and knows a little about Python's library, nothing else.")
+        lines.insert(2, "Your own models: --target FILE --draft FILE.")
+    return "\n".join(lines) + "\n"
 
 
 def _read_line(talking: bool) -> str | None:
@@ -68,12 +68,18 @@ def _read_line(talking: bool) -> str | None:
     ):  # without it input() shows its prompt on C's stderr, which is turned aside
         print(prompt, end="", flush=True)
         prompt = ""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return input(prompt)
+    except KeyboardInterrupt:  # as in a shell: the line is dropped, the conversation stays
+        print("\n(Ctrl+D ends)", file=sys.stderr)
+        return ""
     except EOFError:
         if talking:
             print(file=sys.stderr)
         return None
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _answer(

@@ -41,20 +41,18 @@ class Statistics:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Returns the figures in two or three lines for people."""
+        """Returns the figures in two or three short lines for people."""
         speed = f"{self.tok_per_s:.1f} tok/s" if self.tok_per_s else "too few tokens for a speed"
         first = f", first token after {self.ttft_s * 1000:.0f} ms" if self.ttft_s is not None else ""
+        spent = ", ".join(f"{name} {value * 1000:.0f} ms" for name, value in self.seconds.items())
         out = [f"{self.n_tokens} tokens, {speed}{first} ({self.prompt_tokens} tokens of prompt)"]
         if self.acceptance_rate is None or self.mean_accepted_length is None:
-            out.append("plain decoding: nothing was drafted")
+            out.append(f"plain decoding: nothing was drafted; {spent}")
         else:
             by_position = " ".join(f"{rate:.2f}" for rate in self.acceptance_by_position[:8])
-            out.append(
-                f"acceptance rate {self.acceptance_rate:.2f} ({self.accepted} of {self.drafted} drafted; "
-                f"by position {by_position}), mean accepted length {self.mean_accepted_length:.2f}"
-            )
-        spent = ", ".join(f"{name} {value * 1000:.0f} ms" for name, value in self.seconds.items())
-        out.append(f"time: {spent}")
+            rate = f"{self.acceptance_rate:.2f} ({self.accepted} of {self.drafted})"
+            out.append(f"acceptance rate {rate}, by position {by_position}")
+            out.append(f"mean accepted length {self.mean_accepted_length:.2f}; {spent}")
         return out
 
 
