@@ -2,8 +2,9 @@
 
 - acceptance_rate = accepted / drafted (None when nothing was drafted);
 - acceptance_by_position[i] = accepted at position i / times position i was reached;
-- mean_accepted_length = tokens emitted per verification round, recovered or bonus token included; a
-  verification round is one in which drafted tokens were judged (None when there was none);
+- mean_accepted_length = tokens emitted per verification round, recovered or bonus token included (also
+  where a stop or limit then cut them); a verification round is one in which drafted tokens were judged
+  (None when there was none);
 - ttft_s = from the request to the first token; tpot_s = (last - first token time) / (n_tokens - 1);
 - tok_per_s = 1 / tpot_s; n_tokens counts without the end token;
 - seconds = where the time between the first and the last token went: in the draft (llama.cpp), in the

@@ -143,7 +143,7 @@ def uniforms(seed: int, choice: int, position: int, ids: NDArray[np.int64]) -> N
     for value in (seed, choice, position):
         key = _mix(key + np.uint64(value % 2**64))
     mixed = _mix(key + ids.astype(np.uint64))
-    return ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) * math.ldexp(1.0, -53)
+    return ((mixed >> np.uint64(12)).astype(np.float64) + 0.5) * math.ldexp(1.0, -52)
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -148,6 +148,16 @@ def test_the_order_of_the_stages_matters_and_is_llama_cpps() -> None:
     assert after_k.ids.tolist() == [0], "0.5 of the remaining 0.8 is 0.625"
 
 
+def test_a_share_that_is_met_exactly_is_enough_for_top_p_and_not_for_typical_p() -> None:
+    """llama.cpp compares with >= in the one and with > in the other."""
+    row = np.zeros(4, np.float32)
+    for s, kept in [
+        (Sampling(temperature=1, min_p=0, top_p=0.5), 2),
+        (Sampling(temperature=1, min_p=0, top_p=1, typical_p=0.5), 3),
+    ]:
+        assert Sampler(s, 4)(row).ids.size == kept == len(llamas(row, [], s))
+
+
 # --- against llama.cpp itself
 
 
@@ -484,6 +494,14 @@ def test_weights_need_not_sum_to_1_and_a_token_without_weight_is_never_drawn() -
     d = Distribution(np.arange(5), np.array([0, 0.1, 0, 0.3, 0]))
     quantiles = [0.0, 1e-300, 0.2499999, 0.25, math.nextafter(0.25, 0), 0.9, math.nextafter(1, 0)]
     assert {draw(d, u) for u in quantiles} == {1, 3}
+
+
+def test_blocks_without_weight_are_passed_over_and_borders_belong_to_what_follows() -> None:
+    probs = np.zeros(4 * WIDE, np.float32)
+    probs[[WIDE + 7, 3 * WIDE]] = 0.5
+    d = Distribution(np.arange(4 * WIDE), probs)
+    tokens = [draw(d, u) for u in (0.0, math.nextafter(0.5, 0), 0.5, math.nextafter(1, 0))]
+    assert tokens == [WIDE + 7, WIDE + 7, 3 * WIDE, 3 * WIDE]
 
 
 @pytest.mark.parametrize("n", [WIDE, WIDE + 1, 3 * WIDE, 20_011])

@@ -302,8 +302,8 @@ def test_the_noise_is_pinned() -> None:
     assert uniforms(-1, 0, 0, np.arange(3)).tolist() == uniforms(2**64 - 1, 0, 0, np.arange(3)).tolist()
 
 
-PINNED_ZERO = [0.4854345037179934, 0.4504049434636704, 0.8356754543653646]
-PINNED_SEED = [0.18117446431398726, 0.691179242894647]
+PINNED_ZERO = [0.48543450371799335, 0.45040494346367044, 0.8356754543653645]
+PINNED_SEED = [0.18117446431398732, 0.6911792428946469]
 
 
 def test_the_noise_of_a_token_does_not_depend_on_which_others_are_asked_for() -> None:

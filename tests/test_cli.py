@@ -1,0 +1,598 @@
+"""`edgespec run` and `edgespec chat` as a person or a script uses them: in processes of their own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_gguf
+
+from edgespec import cli, isolate
+
+posix = pytest.mark.skipif(os.name != "posix", reason="pipes and terminals as POSIX has them")
+EDGESPEC = [sys.executable, "-m", "edgespec"]
+NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]
+QUICK = ["--threads", "1", "-n", "24", "--seed", "1"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> Path:
+    return tiny_gguf.write_llama(folder / "target.gguf", context_length=4096, dtype="Q8_0")
+
+
+@pytest.fixture(scope="module")
+def draft(folder: Path, target: Path) -> Path:
+    return tiny_gguf.write_llama(folder / "draft.gguf", context_length=4096, dtype="Q8_0", noise=0.05)
+
+
+def edgespec(
+    *arguments: str | Path, said: bytes = b"", **environment: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs the program to its end, in seconds."""
+    return subprocess.run(
+        [*EDGESPEC, *map(str, arguments)],
+        input=said,
+        capture_output=True,
+        timeout=30,
+        env={**os.environ, **environment},
+    )
+
+
+def run(target: Path, *arguments: str | Path, said: bytes = b"", **environment: str) -> tuple[str, str]:
+    """Runs `edgespec run` where it should work; returns (stdout, stderr)."""
+    done = edgespec("run", "--target", target, *QUICK, *arguments, said=said, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def in_process(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """Does what the child does, without the child: for what is refused before llama.cpp sees it."""
+    parsed = cli._parser().parse_args([*map(str, arguments)])
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        code = isolate.told(lambda: cli._command(parsed))
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    return code, *capsys.readouterr()
+
+
+# ---- run: what goes in ------------------------------------------------------------------------------------
+
+
+def test_the_prompt_may_come_from_the_command_line_or_standard_input(target: Path, draft: Path) -> None:
+    from_line, _ = run(target, "--draft", draft, "tell me about words")
+    assert len(from_line) > 20
+    assert run(target, "--draft", draft, said=b"tell me about words\n")[0] == from_line
+    assert run(target, "--draft", draft, "-", said=b"tell me about words")[0] == from_line
+    assert run(target, "--draft", draft, "tell me about nothing")[0] != from_line
+
+
+def test_raw_continues_the_text_and_without_it_the_template_is_used(target: Path) -> None:
+    raw = json.loads(run(target, "--raw", "--json", "the people")[0])
+    chat = json.loads(run(target, "--json", "the people")[0])
+    turn = json.loads(run(target, "--raw", "--json", "<|im_start|>")[0])
+    assert raw["prompt_tokens"] < 6
+    assert chat["prompt_tokens"] > raw["prompt_tokens"] + 8  # the template's own
+    assert turn["prompt_tokens"] > 1  # a control token in a user's text is text
+    assert raw["text"] != chat["text"]
+
+
+def test_the_system_prompt_is_part_of_the_conversation(target: Path) -> None:
+    without = json.loads(run(target, "--json", "hello")[0])
+    with_it = json.loads(run(target, "--json", "--system", "be brief", "hello")[0])
+    assert with_it["prompt_tokens"] > without["prompt_tokens"]
+
+
+def test_the_files_may_be_named_by_the_environment(target: Path, draft: Path) -> None:
+    done = edgespec("run", *QUICK, "--json", "hello", EDGESPEC_TARGET=str(target), EDGESPEC_DRAFT=str(draft))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["drafted"] > 0
+
+
+def test_bytes_that_are_no_utf8_are_answered(target: Path) -> None:
+    """The shell's bytes became lone surrogates, and the template's text could not be encoded."""
+    for arguments, said in (([b"caf\xe9 \xff"], b""), ([], b"caf\xe9 \xff"), ([b"--raw", b"\xff"], b"")):
+        done = subprocess.run(
+            [*EDGESPEC, "run", "--target", target, *QUICK, "-q", *arguments],
+            input=said,
+            capture_output=True,
+            timeout=30,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == b""
+
+
+# ---- run: what comes out ----------------------------------------------------------------------------------
+
+
+def test_stdout_has_the_text_and_stderr_the_figures(target: Path, draft: Path) -> None:
+    out, err = run(target, "--draft", draft, "hello")
+    text = json.loads(run(target, "--draft", draft, "--json", "hello")[0])["text"]
+    assert out in (text, text + "\n")
+    assert out.endswith("\n")
+    assert err.startswith("\n24 tokens, ")
+    for figure in (
+        "tok/s",
+        "first token after",
+        "acceptance rate",
+        "mean accepted length",
+        "draft",
+        "verify",
+    ):
+        assert figure in err
+    assert run(target, "--draft", draft, "-q", "hello") == (out, "")
+
+
+def test_json_is_one_object_with_the_documented_keys(target: Path, draft: Path) -> None:
+    out, err = run(target, "--draft", draft, "--json", *NO_END, "hello")
+    assert err == ""
+    assert out.count("\n") == 1
+    figures = json.loads(out)
+    kinds = {name: type(value) for name, value in figures.items() if name != "seconds"}
+    assert kinds == {
+        "text": str,
+        "n_tokens": int,
+        "tok_per_s": float,
+        "ttft_s": float,
+        "tpot_s": float,
+        "drafted": int,
+        "accepted": int,
+        "acceptance_rate": float,
+        "mean_accepted_length": float,
+        "acceptance_by_position": list,
+        "finish_reason": str,
+        "prompt_tokens": int,
+    }
+    assert {name: type(value) for name, value in figures["seconds"].items()} == {
+        "draft": float,
+        "verify": float,
+        "other": float,
+    }
+    assert figures["n_tokens"] == 24
+    assert figures["finish_reason"] == "length"
+    assert figures["acceptance_rate"] == figures["accepted"] / figures["drafted"]
+    assert figures["tok_per_s"] == pytest.approx(1 / figures["tpot_s"])
+    assert 1 <= figures["mean_accepted_length"] <= 5
+    assert 0 < figures["ttft_s"] < 30
+    assert all(0 < seconds < 30 for seconds in figures["seconds"].values())
+
+
+def test_json_says_null_where_there_is_nothing_to_divide(target: Path) -> None:
+    figures = json.loads(run(target, "--no-draft", "--json", "-n", "1", *NO_END, "hello")[0])
+    assert figures["n_tokens"] == 1
+    assert figures["drafted"] == figures["accepted"] == 0
+    for name in ("acceptance_rate", "mean_accepted_length", "tpot_s", "tok_per_s"):
+        assert figures[name] is None
+
+
+def test_the_end_token_ends_the_answer_and_is_not_counted(target: Path) -> None:
+    figures = json.loads(run(target, "--no-draft", "--json", "--logit-bias", "511=1000", "hello")[0])
+    assert (figures["text"], figures["n_tokens"], figures["finish_reason"]) == ("", 0, "stop")
+
+
+def test_a_seed_gives_the_same_text_with_and_without_a_draft(target: Path, draft: Path) -> None:
+    """On one thread, with short contexts and Q8_0 weights: nearly always the same bytes of logits."""
+    exact = ["--temperature", "1", "hello"]
+    ways = (["--draft", draft], ["--draft", draft, "--draft-length", "2"], ["--no-draft"])
+    texts = {run(target, *way, *exact)[0] for way in ways}
+    assert len(texts) == 1
+    assert run(target, "--no-draft", "--seed", "2", *exact)[0] not in texts
+
+
+def test_without_a_seed_answers_differ(target: Path) -> None:
+    command = ["run", "--target", target, "--no-draft", "--threads", "1", "-n", "30", "-q", "hello"]
+    assert edgespec(*command).stdout != edgespec(*command).stdout
+
+
+def test_a_stop_text_ends_the_answer_before_it(target: Path) -> None:
+    whole = json.loads(run(target, "--no-draft", "--json", *NO_END, "hello")[0])["text"]
+    stop = whole[6:9]
+    figures = json.loads(
+        run(target, "--no-draft", "--json", *NO_END, "--stop", "never said", "--stop", stop, "hello")[0]
+    )
+    assert figures["text"] == whole[: whole.index(stop)]
+    assert figures["finish_reason"] == "stop"
+
+
+def test_no_draft_and_drafter_none_are_plain_decoding(target: Path, draft: Path) -> None:
+    for files in (["--draft", draft, "--drafter", "none"], ["--draft", draft, "--draft-length", "0"]):
+        assert json.loads(run(target, *files, "--json", "hello")[0])["drafted"] == 0
+    assert "plain decoding: nothing was drafted" in run(target, "--no-draft", "hello")[1]
+
+
+def test_a_terminal_that_cannot_show_a_character_shows_another(target: Path) -> None:
+    """A redirected stdout on Windows is cp1252; the answer ended in a UnicodeEncodeError."""
+    answer = ["--no-draft", "-n", "120", *NO_END, "hello"]
+    assert not run(target, *answer)[0].isascii()
+    for encoding in ("ascii", "cp1252"):
+        done = edgespec("run", "--target", target, *QUICK, *answer, PYTHONIOENCODING=encoding)
+        assert done.returncode == 0, done.stderr
+        assert b"tok/s" in done.stderr
+
+
+@posix
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_reader_that_has_seen_enough_is_no_error(target: Path, joined: bool) -> None:
+    with subprocess.Popen(
+        [*EDGESPEC, "run", "--target", target, "--no-draft", *QUICK, "-n", "2000", *NO_END, "hello"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if joined else subprocess.PIPE,
+    ) as process:
+        assert process.stdout
+        assert len(process.stdout.read(5)) == 5
+        process.stdout.close()  # as `head -c 5` does
+        err = process.stderr.read() if process.stderr else b""
+        assert process.wait(20) == 0
+        assert err == b""
+
+
+@posix
+def test_a_full_disk_or_a_closed_output_is_told_in_a_sentence(target: Path) -> None:
+    command = [*map(str, EDGESPEC), "run", "--target", str(target), "--no-draft", *QUICK, "hello"]
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    for redirected in (">/dev/full", ">&-"):
+        done = subprocess.run(
+            ["sh", "-c", f'"$@" {redirected}', "sh", *command], stderr=subprocess.PIPE, timeout=30
+        )
+        lines = [line for line in done.stderr.decode().splitlines() if line]
+        assert b"Traceback" not in done.stderr
+        assert lines[-1].startswith("edgespec: ")
+        assert done.returncode == 1
+
+
+# ---- run: what is refused ---------------------------------------------------------------------------------
+
+
+NONSENSE = [
+    (["--temperature", "nan"], "temperature is nan"),
+    (["--temperature", "-1"], "temperature is -1"),
+    (["--temperature", "inf"], "temperature is inf"),
+    (["--top-k", "-1"], "top_k is -1"),
+    (["--top-p", "1.5"], "top_p is 1.5"),
+    (["--min-p", "-0.1"], "min_p is -0.1"),
+    (["--typical-p", "7"], "typical_p is 7"),
+    (["--top-n-sigma", "-1"], "top_n_sigma is -1"),
+    (["--repeat-penalty", "0"], "repeat_penalty is 0"),
+    (["--frequency-penalty", "1e9"], "frequency_penalty is 1000000000"),
+    (["--presence-penalty", "nan"], "presence_penalty is nan"),
+    (["--penalty-last-n", "-5"], "penalty_last_n is -5"),
+    (["--logit-bias", "five"], "--logit-bias 'five' is not understood"),
+    (["--logit-bias", "5=nan"], "logit_bias of token 5 is nan"),
+    (["--logit-bias=-5=1"], "a token of logit_bias is -5"),
+    (["-n", "0"], "-n is 0"),
+    (["-n", "-7"], "-n is -7"),
+    (["--threads", "0"], "the number of threads is 0"),
+    (["--threads", "-1"], "the number of threads is -1"),
+    (["--threads", "1000000"], "the number of threads is 1000000"),
+    (["--gpu-layers", "-7"], "n_gpu_layers is -7"),
+    (["--ctx", "2000000000"], "the context length is 2,000,000,000"),
+    (["--ctx", "1"], "the context length is 1"),
+    (["--ctx", "-1"], "the context length is -1"),
+    (["--ctx", "999999999999999999"], "the context length is 999999999999999999"),
+    (["--grow", "0.6B-F16"], "leave out --target"),
+]
+NONSENSE_OF_A_REQUEST = [
+    (["--logit-bias", "512=1"], "logit_bias names token 512"),
+    (["--stop", ""], "the stop strings are"),
+    (["--draft-length", "-1"], "the draft length is -1"),
+    (["--draft-length", "99"], "the draft length is 99"),
+    (["--drafter", "model"], "name one with --draft"),
+]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """Returns the one sentence with which the arguments are refused."""
+    code, out, err = in_process(capsys, *arguments)
+    assert out == ""
+    assert err.startswith("edgespec: ")
+    assert err.count("\n") == 1
+    assert code == 2
+    return err
+
+
+@pytest.mark.parametrize("wrong, named", [*NONSENSE, *NONSENSE_OF_A_REQUEST])
+def test_run_refuses_nonsense_in_one_sentence(
+    target: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], named: str
+) -> None:
+    assert named in refused(capsys, "run", "--target", target, *wrong, "hello")
+
+
+@pytest.mark.parametrize("wrong, named", NONSENSE)
+def test_chat_refuses_nonsense_in_one_sentence_before_the_first_question(
+    target: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: list[str],
+    named: str,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert named in refused(capsys, "chat", "--target", target, *wrong)
+
+
+def test_an_empty_prompt_is_refused(target: Path) -> None:
+    for arguments, said in ((["run"], b""), (["run", "-"], b"\n"), (["run", ""], b"")):
+        done = edgespec(*arguments, "--target", target, "--no-draft", said=said)
+        assert done.stderr == b"edgespec: the prompt is empty: say something for the model to answer\n"
+        assert (done.returncode, done.stdout) == (2, b"")
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+BAD_FILES: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
+    "missing": (lambda folder, model: folder / "none.gguf", "there is no file"),
+    "a folder": (lambda folder, model: folder, "is a folder"),
+    "empty": (lambda folder, model: write(folder / "empty.gguf", b""), "is empty"),
+    "garbage": (lambda folder, model: write(folder / "g.gguf", bytes(range(256)) * 40), "is not a GGUF file"),
+    "garbage behind a header": (
+        lambda folder, model: write(folder / "h.gguf", b"GGUF\x03\x00\x00\x00" + bytes(range(256)) * 40),
+        "cannot load",
+    ),
+    "truncated": (lambda folder, model: write(folder / "t.gguf", model.read_bytes()[:-5000]), "cannot load"),
+    "without a vocabulary": (
+        lambda folder, model: tiny_gguf.write_llama(folder / "v.gguf", vocab="none"),
+        "has no vocabulary",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "role, what",
+    [*(("--target", what) for what in BAD_FILES), *(("--draft", what) for what in ("missing", "truncated"))],
+)
+def test_a_bad_file_is_told_in_one_sentence(target: Path, tmp_path: Path, role: str, what: str) -> None:
+    make, named = BAD_FILES[what]
+    bad = make(tmp_path, target)
+    files = ["--target", bad, "--no-draft"] if role == "--target" else ["--target", target, "--draft", bad]
+    started = time.monotonic()
+    done = edgespec("run", *files, "hello")
+    assert time.monotonic() - started < 20
+    err = done.stderr.decode()
+    assert err.startswith("edgespec: ")
+    assert str(bad.name) in err
+    assert named in err
+    assert err.count("\n") == 1
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_a_mismatched_pair_is_told_in_one_sentence(target: Path, tmp_path: Path) -> None:
+    other = tiny_gguf.altered(tiny_gguf.make_vocabulary(), texts={300: "else"})
+    stranger = tiny_gguf.write_llama(tmp_path / "stranger.gguf", vocab=other)
+    done = edgespec("run", "--target", target, "--draft", stranger, "hello")
+    err = done.stderr.decode()
+    assert err.startswith("edgespec: stranger.gguf cannot draft for target.gguf: token 300 is ")
+    assert err.count("\n") == 1
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_a_prompt_longer_than_the_context_is_told_in_one_sentence(target: Path) -> None:
+    done = edgespec("run", "--target", target, "--no-draft", "--ctx", "64", said=b"word salad " * 500)
+    err = done.stderr.decode()
+    assert err.startswith("edgespec: the prompt has ")
+    assert "the context holds 64" in err
+    assert err.count("\n") == 1
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_weights_that_are_no_numbers_are_told_in_one_sentence(tmp_path: Path) -> None:
+    import numpy as np
+
+    weights = np.full((512, 64), np.nan, np.float32)
+    path = tiny_gguf.write_llama(tmp_path / "nan.gguf", tensors={"output.weight": weights})
+    done = edgespec("run", "--target", path, "--no-draft", *QUICK, "hello")
+    err = done.stderr.decode()
+    assert err.startswith("edgespec: the model returned nan")
+    assert err.count("\n") == 1
+    assert done.returncode == 1
+
+
+def test_a_model_without_template_and_a_broken_template_are_told(tmp_path: Path) -> None:
+    bare = tiny_gguf.write_llama(tmp_path / "bare.gguf", chat_template=None)
+    broken = tiny_gguf.write_llama(tmp_path / "broken.gguf", chat_template="{% for %}")
+    for path, named in ((bare, "has no chat template: --raw"), (broken, "the chat template is broken")):
+        done = edgespec("run", "--target", path, "--no-draft", *QUICK, "hello")
+        err = done.stderr.decode()
+        assert err.startswith("edgespec: ")
+        assert named in err
+        assert err.count("\n") == 1
+        assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [["run", "--temperature", "hot", "x"], ["run", "--kv-type", "f8", "x"], ["walk"], []]
+)
+def test_what_the_parser_does_not_know_ends_with_code_2(
+    capsys: pytest.CaptureFixture[str], wrong: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(wrong)
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("edgespec: ")
+    assert err.count("\n") == 1
+
+
+def test_version_and_help_name_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, named in ((["--version"], "edgespec 0."), (["run", "--help"], "--no-draft")):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        assert ended.value.code == 0
+        assert named in capsys.readouterr().out
+
+
+# ---- chat -------------------------------------------------------------------------------------------------
+
+
+def chat(target: Path, said: bytes, *arguments: str | Path) -> tuple[list[str], str]:
+    """Talks through a pipe; returns the answers (one line each: the model cannot say more) and stderr."""
+    one_line = [f"--logit-bias={token}=-inf" for token in range(32)]
+    done = edgespec("chat", "--target", target, *QUICK, *one_line, *NO_END, *arguments, said=said)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().splitlines(), done.stderr.decode()
+
+
+def test_a_conversation_through_a_pipe(target: Path, draft: Path) -> None:
+    answers, err = chat(target, b"hello\n\nand then?\n", "--draft", draft)
+    assert len(answers) == 2  # an empty line is no question
+    assert all(answers)
+    assert err.count("tok/s") == 2
+    assert err.count("acceptance rate") == 2
+    quiet, silence = chat(target, b"hello\n\nand then?\n", "--draft", draft, "-q")
+    assert (quiet, silence) == (answers, "")
+
+
+def test_what_was_said_before_counts_until_clear(target: Path) -> None:
+    one, _ = chat(target, b"first\nsecond\n", "--no-draft", "-q")
+    other, _ = chat(target, b"other\nsecond\n", "--no-draft", "-q")
+    alone, _ = chat(target, b"second\n", "--no-draft", "-q")
+    cleared, err = chat(target, b"first\n/clear\nsecond\n", "--no-draft", "-q")
+    assert one[1] != other[1]
+    assert cleared == [one[0], alone[0]]
+    assert err == "A new conversation.\n"
+
+
+def test_commands_are_answered_on_stderr_and_exit_ends(target: Path) -> None:
+    answers, err = chat(target, b"/help\n/nonsense now\n/\n/exit\nnever read\n", "--no-draft")
+    assert answers == []
+    helped, unknown, bare = err.splitlines()
+    assert "/clear" in helped
+    assert unknown.startswith("/nonsense is not a command.")
+    assert bare.startswith("/ is not a command.")
+
+
+def test_a_question_that_does_not_fit_is_told_and_the_conversation_goes_on(target: Path) -> None:
+    answers, err = chat(
+        target, b"hello\n" + b"word " * 300 + b"\nhello again\n", "--no-draft", "-q", "--ctx", "160"
+    )
+    assert len(answers) == 2
+    assert err.startswith("edgespec: the prompt has ")
+    assert err.count("\n") == 1
+
+
+def test_old_messages_are_left_out_where_the_context_is_full(target: Path) -> None:
+    answers, err = chat(target, b"hello to you\n" * 8, "--no-draft", "-q", "--ctx", "200")
+    assert len(answers) == 8
+    assert "no longer fit and are left out" in err
+    assert "edgespec:" not in err
+
+
+def test_chat_survives_bytes_that_are_no_utf8(target: Path) -> None:
+    answers, _ = chat(target, b"caf\xe9 \xff\nhello\n", "--no-draft", "-q")
+    assert len(answers) == 2
+
+
+# ---- a terminal -------------------------------------------------------------------------------------------
+
+IN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, "-m", "edgespec", *sys.argv[1:]])
+"""
+
+
+class Terminal:
+    """A program on a terminal of its own, typed to and read from."""
+
+    def __init__(self, *arguments: str | Path) -> None:
+        import pty
+
+        self.master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", IN_TERMINAL, *map(str, arguments)],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self.master)
+
+    def type(self, text: str) -> None:
+        self.shown = ""
+        os.write(self.master, text.encode())
+
+    def wait_for(self, text: str, *, seconds: float = 15) -> None:
+        """Reads until `text` is shown."""
+        import select
+
+        deadline = time.monotonic() + seconds
+        while text not in self.shown:
+            left = deadline - time.monotonic()
+            assert left > 0 and select.select([self.master], [], [], left)[0], (
+                f"no {text!r} in {self.shown!r}"
+            )
+            try:
+                self.shown += os.read(self.master, 4096).decode(errors="replace")
+            except OSError:  # Linux says so where the other side is closed
+                raise AssertionError(f"ended without {text!r}: {self.shown!r}") from None
+
+
+@posix
+def test_a_conversation_on_a_terminal(target: Path) -> None:
+    endless = [*NO_END, "--threads", "1", "--seed", "1", "-n", "4000", "--no-draft"]
+    endless += [f"--logit-bias={token}=-inf" for token in range(256)]
+    with Terminal("chat", "--target", target, *endless) as terminal:
+        terminal.wait_for("> ")
+        assert "Ctrl+C stops an answer" in terminal.shown
+        terminal.type("hello there\n")
+        terminal.wait_for("hello there\r\n")
+        terminal.wait_for(" ")
+        time.sleep(0.3)
+        terminal.type("\x03")  # Ctrl+C while it talks
+        terminal.wait_for("(stopped)")
+        terminal.wait_for("tok/s")
+        terminal.wait_for("> ")
+        terminal.type("/help\n")
+        terminal.wait_for("/clear begins anew")
+        terminal.wait_for("> ")
+        terminal.type("\x04")  # Ctrl+D
+        assert terminal.process.wait(10) == 0
+        assert "Traceback" not in terminal.shown
+
+
+@posix
+def test_ctrl_c_at_the_prompt_drops_the_line_and_says_how_to_end(target: Path) -> None:
+    with Terminal("chat", "--target", target, "--no-draft", *QUICK) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("half a ques")
+        terminal.wait_for("half a ques")
+        terminal.type("\x03")
+        terminal.wait_for("(Ctrl+D ends)")
+        terminal.wait_for("> ")
+        terminal.type("/exit\n")
+        assert terminal.process.wait(10) == 0
+        assert "Traceback" not in terminal.shown
+        assert "tok/s" not in terminal.shown  # the half question was not asked
+
+
+@posix
+def test_run_on_a_terminal_without_a_prompt_says_so(target: Path) -> None:
+    with Terminal("run", "--target", target, "--no-draft") as terminal:
+        terminal.wait_for("edgespec: there is no prompt: give one in quotes, or pipe it in")
+        assert terminal.process.wait(10) == 2

@@ -1,0 +1,671 @@
+"""The loop says exactly what the target alone would say, whatever guesses: by enumeration and by chi-square.
+
+Everything here runs `generate` and `drive` as they are, on table models. Each statistical test fails at a
+rate of 1e-6 where all is well; seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import fakes
+import numpy as np
+import pytest
+from fakes import Remembering, Restless, TableModel, speculate, text_of, tokens_of
+
+from edgespec.decode import Limits, drive, generate
+from edgespec.drafters import Drafter, Drafting, NoDrafter
+from edgespec.drafters.draft_model import DraftModel
+from edgespec.drafters.first_of import FirstOf
+from edgespec.drafters.suffix_lookup import SuffixLookup
+from edgespec.errors import PromptTooLongError, SettingError
+from edgespec.events import Ask, Draft, Round
+from edgespec.pace import LONGEST, FixedLength, Pace
+from edgespec.sampling import Sampler, Sampling, point_mass
+from edgespec.text import TextRelease
+from edgespec.verify import Coupled, Independent, Rule, Verdict, verify_block, verify_tokens
+
+GREEDY = Sampling(temperature=0)
+USUAL = Sampling(temperature=0.8, top_p=0.95, min_p=0)
+PUNISHING = Sampling(
+    temperature=0.8, top_p=0.95, min_p=0.02, repeat_penalty=1.2, frequency_penalty=0.3, penalty_last_n=3
+)
+RULES = pytest.mark.parametrize("judge", [verify_block, verify_tokens])
+DRAFTERS = ("model", "lookup", "both")
+
+
+def drafter_named(name: str, s: Sampling, n_vocab: int, n_ctx: int = 512) -> Drafter:
+    if name == "none":
+        return NoDrafter()
+    model = DraftModel(Remembering(s, n_vocab), n_ctx=n_ctx, n_vocab=n_vocab)
+    lookup = SuffixLookup(min_match=1 if name == "lookup" else 2, reach=5)
+    return {"model": model, "lookup": lookup, "both": FirstOf(lookup, model)}[name]
+
+
+class Reciter:
+    """A drafter that guesses what it is told to, as far as the limit allows."""
+
+    def __init__(self, *tokens: int) -> None:
+        self.tokens = tokens
+        self.limits: list[int] = []
+
+    def draft(self, tokens: np.ndarray, limit: int, rule: Rule) -> Drafting:
+        self.limits.append(limit)
+        guess = self.tokens[:limit]
+        return Draft(guess, tuple(map(point_mass, guess)), ("reciter",) * len(guess))
+        yield
+
+
+class Script:
+    """A target that says a given text, then again from its beginning: row i favours token i of the text."""
+
+    def __init__(self, *text: int, n_vocab: int = 26) -> None:
+        self.text, self.n_vocab = text, n_vocab
+
+    def score(self, wants: Sequence[fakes.Want]) -> list[fakes.Rows]:
+        (want,) = wants
+        n = want.tokens.size + len(want.tail)
+        rows = np.zeros((want.rows, self.n_vocab), np.float32)
+        for i, position in enumerate(range(n - want.rows + 1, n + 1)):
+            rows[i, self.text[(position - 1) % len(self.text)]] = 9  # after a prompt of one token
+        return [rows]
+
+
+def recite(script: Script, drafter: Drafter | None = None, **wanted: object) -> list[Round]:
+    """Speaks a script greedily behind the one-token prompt 25."""
+    arguments: dict[str, object] = {"pace": LONGEST, "max_tokens": 12} | wanted
+    return speculate(
+        script,  # type: ignore[arg-type]
+        [25],
+        sampler=Sampler(GREEDY, script.n_vocab),
+        rule=Coupled(0),
+        drafter=drafter,
+        **arguments,  # type: ignore[arg-type]
+    )
+
+
+# --- the same text, exactly
+
+
+@pytest.mark.parametrize("s", [GREEDY, Sampling(temperature=0, repeat_penalty=1.3, presence_penalty=0.4)])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_greedy_text_is_that_of_plain_decoding_on_50_prompts(name: str, s: Sampling) -> None:
+    n = 7
+    target = TableModel(n, seed=1, order=3)
+    draft = TableModel(n, seed=2, near=target, spread=0.6)
+    rng = np.random.default_rng(3)
+    accepted = 0
+    for i in range(50):
+        prompt = rng.integers(0, n, rng.integers(1, 12)).tolist()
+        text = list(prompt)
+        while len(text) < len(prompt) + 20:  # the plainest decoding there is
+            text.append(next(iter(fakes.reference(target.row(text), text, s).probs)))
+        for k in (0, 1, 2, 4, 9):
+            for judge in (verify_block, verify_tokens)[: 1 + i % 2]:
+                rounds = speculate(
+                    target, prompt, sampler=Remembering(s, n), rule=Independent(rng, judge),
+                    drafter=drafter_named(name, s, n), draft=draft, pace=k,
+                )  # fmt: skip
+                assert tokens_of(rounds) == tuple(text[len(prompt) :])
+                accepted += sum(r.accepted for r in rounds)
+    assert accepted > 500, "and drafts were of use"
+
+
+@pytest.mark.parametrize("s", [USUAL, PUNISHING])
+def test_coupled_text_is_the_seeds_alone_for_3_drafters_3_lengths_and_20_seeds(s: Sampling) -> None:
+    n, prompt = 6, [1, 2, 0, 1, 2]
+    target = TableModel(n, seed=4)
+    draft = TableModel(n, seed=5, near=target, spread=0.7)
+    texts, accepted = set(), 0
+    for seed in range(20):
+        plain = tokens_of(speculate(target, prompt, sampler=Remembering(s, n), rule=Coupled(seed)))
+        for name in DRAFTERS:
+            for pace in (1, 4, Restless()):
+                rounds = speculate(
+                    target, prompt, sampler=Remembering(s, n), rule=Coupled(seed),
+                    drafter=drafter_named(name, s, n), draft=draft, pace=pace,
+                )  # fmt: skip
+                assert tokens_of(rounds) == plain
+                accepted += sum(r.accepted for r in rounds)
+        texts.add(plain)
+    assert len(texts) == 20 and accepted > 1000
+
+
+def test_coupled_texts_of_two_choices_differ() -> None:
+    target = TableModel(6, seed=4)
+    texts = {
+        tokens_of(speculate(target, [1], sampler=Sampler(USUAL, 6), rule=Coupled(7, c))) for c in range(5)
+    }
+    assert len(texts) == 5
+
+
+def test_coupled_text_does_not_depend_on_the_sampling_of_the_draft() -> None:
+    target = TableModel(6, seed=4)
+    plain = tokens_of(speculate(target, [1, 2], sampler=Sampler(USUAL, 6), rule=Coupled(3)))
+    for s in (GREEDY, Sampling(temperature=2, top_p=1, min_p=0), Sampling(top_k=1)):
+        rounds = speculate(
+            target, [1, 2], sampler=Sampler(USUAL, 6), rule=Coupled(3), draft=TableModel(6, seed=9),
+            drafter=drafter_named("model", s, 6),
+        )  # fmt: skip
+        assert tokens_of(rounds) == plain
+
+
+# --- the same distribution: by enumeration of all that chance can do in whole generations
+
+
+def exact_law(
+    target: TableModel,
+    prompt: Sequence[int],
+    end: int,
+    max_tokens: int,
+    p: Callable[[np.ndarray, list[int]], dict[int, float]],
+) -> dict[tuple[int, ...], float]:
+    """Returns the probability of every text by the target alone. p: row, history -> probabilities."""
+    found: dict[tuple[int, ...], float] = {}
+
+    def go_on(text: tuple[int, ...], weight: float) -> None:
+        if len(text) == max_tokens or end in text:
+            found[text] = weight
+            return
+        history = [*prompt, *text]
+        for token, share in p(target.row(history), history).items():
+            go_on((*text, token), weight * share)
+
+    go_on((), 1.0)
+    return found
+
+
+def said(rounds: Sequence[Round], end: int) -> tuple[int, ...]:
+    """Returns the tokens, and the end token where it ended them."""
+    return (*tokens_of(rounds), *([end] if rounds[-1].finish == "stop" else []))
+
+
+def loop_error(
+    judge: fakes.Judge, name: str, pace: Callable[[], Pace | int], s: Sampling, max_tokens: int = 5,
+    drafter: Callable[[Sampler, int], Drafter] | None = None,
+) -> float:  # fmt: skip
+    """Returns how far the law of whole generations is from the target's, token 2 being the end."""
+    n, prompt, end = 3, [0, 1, 1, 0], 2
+    target, draft = TableModel(n, seed=6, spread=0.5), TableModel(n, seed=7, spread=0.8)
+    sampler = Remembering(s, n)
+
+    def run(world: fakes.World) -> tuple[int, ...]:
+        rounds = speculate(
+            target, prompt, sampler=sampler, rule=Independent(world, judge),  # type: ignore[arg-type]
+            drafter=drafter(sampler, n) if drafter else drafter_named(name, s, n), draft=draft, pace=pace(),
+            max_tokens=max_tokens, end=[end],
+        )  # fmt: skip
+        return said(rounds, end)
+
+    def p(row: np.ndarray, history: list[int]) -> dict[int, float]:
+        distribution = sampler(row, history)
+        return dict(zip(distribution.ids.tolist(), distribution.probs.tolist(), strict=True))
+
+    return fakes.distance(fakes.law(run), exact_law(target, prompt, end, max_tokens, p))
+
+
+@RULES
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("s", [USUAL, PUNISHING], ids=["usual", "punishing"])
+def test_whole_generations_have_the_targets_distribution_exactly(
+    judge: fakes.Judge, name: str, s: Sampling
+) -> None:
+    assert loop_error(judge, name, lambda: 2, s) < 1e-12
+
+
+@RULES
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_pace_that_changes_from_round_to_round_leaves_the_distribution_exact(
+    judge: fakes.Judge, name: str
+) -> None:
+    """The target may also be asked for fewer rows than were guessed: lookup guesses past what is granted."""
+    assert loop_error(judge, name, lambda: Restless((2, 1, 0)), USUAL) < 1e-12
+
+
+LONGER = [("model", 1, 6), ("model", 2, 6), ("model", 3, 5), ("lookup", 5, 7), ("both", 3, 6), ("both", 4, 6)]
+
+
+@pytest.mark.slow
+@RULES
+@pytest.mark.parametrize(("name", "k", "max_tokens"), LONGER)
+def test_longer_generations_have_the_targets_distribution_exactly(
+    judge: fakes.Judge, name: str, k: int, max_tokens: int
+) -> None:
+    assert loop_error(judge, name, lambda: k, PUNISHING, max_tokens) < 1e-12
+
+
+def flipped(draft: Draft, p: Callable[[int], fakes.Distribution], rng: np.random.Generator) -> Verdict:
+    """Accepts with q/p; the rest is as it should be."""
+    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
+        if rng.random() * p(i).prob(token) >= q.prob(token):
+            rest, mass = fakes.verify.residual(p(i), q)
+            left = fakes.Distribution(p(i).ids, rest) if mass else p(i)
+            return Verdict(i, fakes.verify.draw(left, rng.random()))
+    return Verdict(len(draft.tokens), fakes.verify.draw(p(len(draft.tokens)), rng.random()))
+
+
+def without_residual(
+    draft: Draft, p: Callable[[int], fakes.Distribution], rng: np.random.Generator
+) -> Verdict:
+    """Draws what replaces a rejected guess from the target's whole distribution."""
+    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
+        if rng.random() * q.prob(token) >= p(i).prob(token):
+            return Verdict(i, fakes.verify.draw(p(i), rng.random()))
+    return Verdict(len(draft.tokens), fakes.verify.draw(p(len(draft.tokens)), rng.random()))
+
+
+def by_index(draft: Draft, p: Callable[[int], fakes.Distribution], rng: np.random.Generator) -> Verdict:
+    """Subtracts the i-th largest of q from the i-th largest of p (algorithms 1.4)."""
+    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
+        if rng.random() * q.prob(token) >= p(i).prob(token):
+            order = np.argsort(-p(i).probs)
+            rest, m = p(i).probs.copy(), min(p(i).ids.size, q.ids.size)
+            rest[order[:m]] -= np.sort(q.probs)[::-1][:m]
+            rest = np.maximum(rest, 0)
+            left = fakes.Distribution(p(i).ids, rest) if rest.any() else p(i)
+            return Verdict(i, fakes.verify.draw(left, rng.random()))
+    return Verdict(len(draft.tokens), fakes.verify.draw(p(len(draft.tokens)), rng.random()))
+
+
+class Discarding(DraftModel):
+    """Throws the last guesses away where they turned out to be unlikely ones (the trap of algorithms 4.2)."""
+
+    def draft(self, tokens: np.ndarray, limit: int, rule: Rule) -> Drafting:
+        guess = yield from super().draft(tokens, limit, rule)
+        kept = len(guess.tokens)
+        while kept and guess.probs[kept - 1].prob(guess.tokens[kept - 1]) < 0.6:
+            kept -= 1
+        return guess.cut(kept)
+
+
+MUTANTS = pytest.mark.parametrize("mutant", [flipped, without_residual, by_index])
+
+
+@MUTANTS
+def test_a_broken_rule_is_seen_in_whole_generations(mutant: fakes.Judge) -> None:
+    assert loop_error(mutant, "model", lambda: 2, USUAL, max_tokens=4) > 1e-3
+
+
+@RULES
+def test_a_drafter_that_discards_after_looking_is_seen_in_whole_generations(judge: fakes.Judge) -> None:
+    trap = lambda sampler, n: Discarding(sampler, n_ctx=99, n_vocab=n)  # noqa: E731
+    assert loop_error(judge, "", lambda: 2, USUAL, drafter=trap) > 1e-3
+
+
+# --- the same distribution: by chi-square, with a real generator, longer texts and more tokens
+
+
+def counted(
+    judge: fakes.Judge, name: str, pace: Pace | int, s: Sampling, times: int,
+    drafter: Callable[[Sampler, int], Drafter] | None = None,
+) -> tuple[dict[str, Counter[tuple[int, ...]]], dict[str, dict[tuple[int, ...], float]], float]:  # fmt: skip
+    """Returns counts and exact probabilities of the first and of the last 3 tokens of 6, and the acceptance.
+
+    Token 4 ends the text; what is missing behind it counts as no token.
+    """
+    n, prompt, end, length = 5, [0, 1, 2, 0, 3, 0, 1], 4, 6
+    target = TableModel(n, seed=8, spread=1.2)
+    draft = TableModel(n, seed=9, near=target, spread=0.8)
+    sampler = Remembering(s, n)
+    guesser = drafter(sampler, n) if drafter else drafter_named(name, s, n)
+    rule = Independent(np.random.default_rng(10), judge)
+    counts: dict[str, Counter[tuple[int, ...]]] = {"head": Counter(), "tail": Counter()}
+    drafted = accepted = 0
+    for _ in range(times):
+        rounds = speculate(
+            target, prompt, sampler=sampler, rule=rule, drafter=guesser, draft=draft, pace=pace,
+            max_tokens=length, end=[end],
+        )  # fmt: skip
+        text = said(rounds, end)
+        counts["head"][text[:3]] += 1
+        counts["tail"][text[3:]] += 1
+        drafted += sum(r.drafted for r in rounds)
+        accepted += sum(r.accepted for r in rounds)
+    wanted: dict[str, dict[tuple[int, ...], float]] = {"head": {}, "tail": {}}
+    plain = lambda row, history: fakes.reference(row, history, s).probs  # noqa: E731
+    for text, weight in exact_law(target, prompt, end, length, plain).items():
+        for part, piece in (("head", text[:3]), ("tail", text[3:])):
+            wanted[part][piece] = wanted[part].get(piece, 0.0) + weight
+    return counts, wanted, accepted / max(drafted, 1)
+
+
+def all_fit(*arguments: object, **more: object) -> bool:
+    counts, wanted, acceptance = counted(*arguments, **more)  # type: ignore[arg-type]
+    assert 0.1 < acceptance < 0.95, "guesses are both accepted and rejected"
+    return all(fakes.fits(counts[part], wanted[part]) for part in counts)
+
+
+CASES = [
+    (verify_block, "model", 3, USUAL),
+    (verify_tokens, "model", 5, USUAL),
+    (verify_block, "lookup", 2, USUAL),
+    (verify_tokens, "both", 4, PUNISHING),
+    (verify_block, "both", 1, PUNISHING),
+    (verify_block, "both", 5, PUNISHING),
+]
+
+
+@pytest.mark.parametrize(("judge", "name", "k", "s"), CASES)
+def test_generated_texts_are_distributed_as_the_targets(
+    judge: fakes.Judge, name: str, k: int, s: Sampling
+) -> None:
+    """Chi-square over 6,000 texts of up to 6 tokens, first and last 3 apart."""
+    assert all_fit(judge, name, k, s, 6000)
+
+
+@pytest.mark.slow
+@RULES
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("s", [USUAL, PUNISHING], ids=["usual", "punishing"])
+def test_very_many_generated_texts_are_distributed_as_the_targets(
+    judge: fakes.Judge, name: str, k: int, s: Sampling
+) -> None:
+    """Chi-square over 10,000 texts in each of 60 settings: 600,000 in all."""
+    assert all_fit(judge, name, k, s, 10_000)
+
+
+@pytest.mark.slow
+@RULES
+def test_a_hundred_thousand_texts_under_a_restless_pace_are_distributed_as_the_targets(
+    judge: fakes.Judge,
+) -> None:
+    assert all_fit(judge, "both", Restless(), PUNISHING, 100_000)
+
+
+@MUTANTS
+def test_the_chi_square_sees_a_broken_rule(mutant: fakes.Judge) -> None:
+    """With fewer texts than the test of the sound rules has."""
+    assert not all_fit(mutant, "model", 3, USUAL, 2500)
+
+
+@RULES
+def test_the_chi_square_sees_a_drafter_that_discards_after_looking(judge: fakes.Judge) -> None:
+    trap = lambda sampler, n: Discarding(sampler, n_ctx=99, n_vocab=n)  # noqa: E731
+    assert not all_fit(judge, "", 3, USUAL, 2500, drafter=trap)
+
+
+def test_the_chi_square_is_about_as_strict_as_it_says() -> None:
+    """Sound counts pass; a shift of 3 % of the mass in 20,000 is seen; an impossible outcome always."""
+    rng = np.random.default_rng(11)
+    p = dict(enumerate(rng.dirichlet(np.ones(40)).tolist()))
+    draws = lambda n: Counter(rng.choice(40, n, p=list(p.values())).tolist())  # noqa: E731
+    statistics = [fakes.chi_square(draws(5000), p) for _ in range(300)]
+    over = sum(statistic > fakes.chi_square_bound(freedom, 0.05) for statistic, freedom in statistics)
+    assert 3 < over < 32, "5 % of 300 are 15 +- 3.8; 4.5 standard deviations"
+    skewed = draws(19_400) + Counter({0: 600})
+    assert not fakes.fits(skewed, p)
+    assert not fakes.fits(Counter({1: 1000, 77: 1}), p)
+
+
+# --- where generation ends
+
+
+def test_the_number_of_tokens_wanted_is_never_passed() -> None:
+    script = Script(*range(10))
+    for wanted in (1, 2, 3, 7):
+        rounds = recite(script, Reciter(1, 2, 3, 4, 5, 6, 7, 8), max_tokens=wanted)
+        assert tokens_of(rounds) == tuple(range(wanted))
+        assert [r.finish for r in rounds[:-1]] == [None] * (len(rounds) - 1)
+        assert rounds[-1].finish == "length"
+
+
+def test_a_full_context_ends_the_text() -> None:
+    rounds = recite(Script(*range(10)), Reciter(1, 2, 3, 4, 5, 6), n_ctx=6, max_tokens=100)
+    assert tokens_of(rounds) == (0, 1, 2, 3, 4) and rounds[-1].finish == "length"
+    assert text_of(rounds) == "abcde"
+
+
+def test_no_more_is_guessed_than_can_be_used() -> None:
+    """The last place belongs to the token that verification adds; LONGEST bounds the rest."""
+    reciter = Reciter()
+    recite(Script(*range(10)), reciter, max_tokens=4)
+    assert reciter.limits == [2, 1], "before the second and third token; before the fourth nothing is asked"
+    reciter = Reciter()
+    recite(Script(*range(10)), reciter, max_tokens=200)
+    assert max(reciter.limits) == LONGEST
+
+
+def test_an_end_token_inside_an_accepted_draft_ends_the_text_there() -> None:
+    rounds = recite(Script(0, 1, 2, 9, 4, 5), Reciter(1, 2, 9, 4, 5), end=[9])
+    assert tokens_of(rounds) == (0, 1, 2) and text_of(rounds) == "abc"
+    assert rounds[-1] == Round((1, 2), "bc", 5, 5, ("reciter", "reciter"), "stop")
+
+
+def test_an_end_token_as_bonus_or_recovered_token_ends_the_text() -> None:
+    for guess in [(1, 2), (1, 7), ()]:
+        rounds = recite(Script(0, 1, 2, 9, 4), Reciter(*guess), end=[3, 9])
+        assert tokens_of(rounds) == (0, 1, 2) and rounds[-1].finish == "stop"
+
+
+def test_an_end_token_at_once_gives_an_empty_text() -> None:
+    assert recite(Script(9, 1), end=[9]) == [Round((), "", 0, 0, (), "stop")]
+
+
+def test_a_stop_string_inside_an_accepted_draft_ends_the_text_before_it() -> None:
+    rounds = recite(Script(0, 1, 2, 3, 4, 5), Reciter(1, 2, 3, 4, 5), stop=["cd"])
+    assert text_of(rounds) == "ab" and rounds[-1].finish == "stop"
+    assert tokens_of(rounds) == (0, 1, 2, 3), "the token that completes it is the last that counts"
+    assert rounds[-1].sources == ("reciter",) * 3
+
+
+def test_a_stop_string_across_rounds_is_found() -> None:
+    rounds = recite(Script(0, 1, 2, 3, 4), stop=["bcd"])
+    assert [r.text for r in rounds] == ["a", "", "", ""] and rounds[-1].finish == "stop"
+
+
+def test_half_a_stop_string_at_the_end_is_shown() -> None:
+    for end, wanted in (([], 3), ([3], 12)):
+        rounds = recite(Script(0, 1, 2, 3), stop=["bcx"], end=end, max_tokens=wanted)
+        assert text_of(rounds) == "abc"
+
+
+def test_a_draft_gives_the_same_rounds_of_text_as_none_where_characters_are_split() -> None:
+    pieces = [b"\xf0\x9f", b"\x91\xa9", b"e\xcc", b"\x81", b"!"]
+    script = Script(0, 1, 2, 3, 4)
+    for drafter in (None, Reciter(1, 2, 3, 4), Reciter(1, 2)):
+        rounds = recite(script, drafter, piece=lambda t: pieces[t], max_tokens=5)
+        assert text_of(rounds) == "👩e\u0301!"
+        assert not any("\ufffd" in r.text for r in rounds)
+
+
+# --- rounds
+
+
+def test_a_round_tells_what_was_drafted_what_stayed_and_who_said_it() -> None:
+    rounds = recite(Script(0, 1, 2, 3, 4, 5, 6, 7), Reciter(1, 2, 9, 9), max_tokens=6)
+    assert rounds == [
+        Round((0,), "a", 0, 0, ("target",), None),
+        Round((1, 2, 3), "bcd", 4, 2, ("reciter", "reciter", "target"), None),
+        Round((4,), "e", 1, 0, ("target",), None),
+        Round((5,), "f", 0, 0, ("target",), "length"),
+    ]
+
+
+def test_the_first_token_is_not_kept_waiting_for_a_draft() -> None:
+    asks = asks_of(Reciter(1, 2))
+    assert (asks[0].model, asks[0].tail, asks[0].rows) == ("target", (), 1)
+    assert (asks[1].model, asks[1].tail, asks[1].rows) == ("target", (1, 2), 3)
+
+
+def asks_of(drafter: Drafter, rounds: int = 3) -> list[Ask]:
+    """Returns the asks of the first rounds, answered by the text 0 1 2 3 ..."""
+    script, asks = Script(*range(10)), []
+    loop = generate(
+        [25], drafter=drafter, sampler=Sampler(GREEDY, 26), rule=Coupled(0), text=TextRelease(fakes.letter),
+        limits=Limits(20, 100),
+    )  # fmt: skip
+    answer = None
+    while rounds:
+        item = loop.send(answer)
+        answer = None
+        if isinstance(item, Round):
+            rounds -= 1
+        else:
+            asks.append(item)
+            answer = script.score([fakes.Want(item.tokens, item.tail, item.rows)])[0]
+    loop.close()
+    return asks
+
+
+def test_an_answer_of_fewer_rows_cuts_the_draft() -> None:
+    """A driver that serves many may have room for fewer rows than were guessed."""
+    loop = generate(
+        [25], drafter=Reciter(1, 2, 3), sampler=Sampler(GREEDY, 26), rule=Coupled(0),
+        text=TextRelease(fakes.letter), limits=Limits(20, 100),
+    )  # fmt: skip
+    script = Script(*range(10))
+    ask = next(loop)
+    first = loop.send(script.score([fakes.Want(ask.tokens)])[0])
+    assert isinstance(first, Round)
+    ask = next(loop)
+    round_ = loop.send(script.score([fakes.Want(ask.tokens, ask.tail[:1], 2)])[0])
+    assert round_ == Round((1, 2), "bc", 1, 1, ("reciter", "target"), None)
+
+
+def test_the_pace_is_told_every_round_and_bounds_every_draft() -> None:
+    told: list[Round] = []
+
+    class Listening(Restless):
+        def observe(self, round_: Round) -> None:
+            told.append(round_)
+            super().observe(round_)
+
+    target = TableModel(6, seed=12)
+    rounds = speculate(
+        target, [1, 2], sampler=Sampler(USUAL, 6), rule=Independent(np.random.default_rng(1)),
+        drafter=drafter_named("model", USUAL, 6), draft=TableModel(6, seed=13), pace=Listening((0, 3, 1, 2)),
+        max_tokens=40,
+    )  # fmt: skip
+    assert told == rounds
+    for i, round_ in enumerate(rounds[1:-3], 1):
+        assert round_.drafted == (0, 3, 1, 2)[i % 4]
+
+
+def test_a_pace_of_0_is_plain_decoding_and_leaves_the_draft_alone() -> None:
+    target, draft = TableModel(6, seed=12), TableModel(6, seed=13)
+    rounds = speculate(
+        target, [1, 2], sampler=Sampler(USUAL, 6), rule=Coupled(1), draft=draft, pace=0,
+        drafter=drafter_named("model", USUAL, 6),
+    )  # fmt: skip
+    assert draft.decoded == [] and all(r.drafted == 0 and len(r.tokens) == 1 for r in rounds)
+    assert target.decoded == [2] + [1] * 19, "each token of plain decoding is one evaluation of one token"
+
+
+# --- drivers and cancellation
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_cancelling_between_rounds_keeps_what_was_said(after: int) -> None:
+    target, draft = TableModel(6, seed=14), TableModel(6, seed=15)
+    whole = tokens_of(speculate(target, [1], sampler=Sampler(GREEDY, 6), rule=Coupled(0), max_tokens=30))
+    seen: list[Round] = []
+    loop = generate(
+        [1], drafter=drafter_named("model", GREEDY, 6), sampler=Sampler(GREEDY, 6), rule=Coupled(0),
+        text=TextRelease(fakes.letter), limits=Limits(30, 100),
+    )  # fmt: skip
+    for round_ in drive(
+        loop, {"target": target, "draft": draft}, FixedLength(3), cancelled=lambda: len(seen) >= after
+    ):
+        seen.append(round_)
+    assert len(seen) == after
+    assert tokens_of(seen) == whole[: len(tokens_of(seen))]
+    assert inspect.getgeneratorstate(loop) == inspect.GEN_CLOSED, "and nothing is left running"
+
+
+def test_contexts_serve_the_next_generation_after_a_cancelled_one() -> None:
+    """Caches are synced to token lists: what was cancelled, or edited, leaves no trace."""
+    target, draft = TableModel(6, seed=14, order=None), TableModel(6, seed=15)
+    drafter = drafter_named("both", GREEDY, 6)
+
+    def generate_from(prompt: list[int], stop_after: int) -> tuple[int, ...]:
+        seen: list[Round] = []
+        loop = generate(
+            prompt, drafter=drafter, sampler=Sampler(GREEDY, 6), rule=Coupled(0),
+            text=TextRelease(fakes.letter), limits=Limits(12, 100),
+        )  # fmt: skip
+        contexts = {"target": target, "draft": draft}
+        seen.extend(drive(loop, contexts, FixedLength(3), cancelled=lambda: len(seen) >= stop_after))
+        return tokens_of(seen)
+
+    generate_from([1, 2, 3], 2)
+    for prompt in ([1, 2, 3, 0], [1, 2], [4], [1, 2, 3]):
+        fresh = TableModel(6, seed=14, order=None)
+        wanted = tokens_of(
+            speculate(fresh, prompt, sampler=Sampler(GREEDY, 6), rule=Coupled(0), max_tokens=12)
+        )
+        assert generate_from(prompt, 99) == wanted
+
+
+def test_a_failure_of_a_model_reaches_the_caller() -> None:
+    class Broken(TableModel):
+        def score(self, wants: Sequence[fakes.Want]) -> list[fakes.Rows]:
+            if len(self.decoded) == 2:
+                raise SettingError("the model broke")
+            return super().score(wants)
+
+    heard: list[Round] = []
+    with pytest.raises(SettingError, match="the model broke"):
+        for round_ in drive(
+            generate(
+                [1], drafter=NoDrafter(), sampler=Sampler(GREEDY, 6), rule=Coupled(0),
+                text=TextRelease(fakes.letter), limits=Limits(9, 99),
+            ),
+            {"target": Broken(6, seed=1)}, FixedLength(3),
+        ):  # fmt: skip
+            heard.append(round_)
+    assert len(heard) == 2
+
+
+# --- what is refused
+
+
+def refused(prompt: Sequence[int], n_ctx: int = 10) -> Iterator[Round]:
+    return iter(
+        speculate(TableModel(6, seed=1), prompt, sampler=Sampler(GREEDY, 6), rule=Coupled(0), n_ctx=n_ctx)
+    )
+
+
+def test_an_empty_prompt_is_refused() -> None:
+    with pytest.raises(SettingError, match="the prompt has no tokens"):
+        refused([])
+
+
+@pytest.mark.parametrize("n", [10, 11, 5000])
+def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(n: int) -> None:
+    with pytest.raises(
+        PromptTooLongError, match=f"the prompt has {n:,} tokens and the context holds 10 "
+    ) as told:
+        refused([1] * n)
+    assert (told.value.n_prompt, told.value.n_ctx) == (n, 10)
+
+
+def test_a_prompt_that_leaves_room_for_one_token_gets_one() -> None:
+    assert [len(r.tokens) for r in refused([1] * 9)] == [1]
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, None])
+def test_a_number_of_tokens_that_makes_no_sense_is_refused(n: object) -> None:
+    with pytest.raises(SettingError, match="number of tokens wanted is"):
+        Limits(n, 10)  # type: ignore[arg-type]
+
+
+# --- penalties
+
+
+def test_each_position_is_judged_with_the_history_before_it() -> None:
+    """Settled tokens and the guesses in front of it, no others: seen by a sampler that writes it down."""
+    seen: list[tuple[int, ...]] = []
+
+    class Writing(Sampler):
+        def __call__(self, row: np.ndarray, history: Sequence[int] | np.ndarray = ()) -> fakes.Distribution:
+            seen.append(tuple(int(t) for t in history))
+            return super().__call__(row, history)
+
+    speculate(
+        Script(0, 1, 2, 3, 4, 5), [25], sampler=Writing(GREEDY, 26), rule=Coupled(0),  # type: ignore[arg-type]
+        drafter=Reciter(1, 2, 7), max_tokens=5,
+    )  # fmt: skip
+    assert seen == [(25,), (25, 0), (25, 0, 1), (25, 0, 1, 2), (25, 0, 1, 2, 3)]
