@@ -52,11 +52,11 @@ def generate(
     """Generates behind `prompt`; ends with a Round that has a finish reason.
 
     The first evaluation is the prompt alone, so that the first token is not kept waiting for a draft.
-    Raises PromptTooLongError, or SettingError for a prompt without tokens.
+    Raises PromptTooLongError, or SettingError for a prompt without tokens or with unknown ones.
     """
     tokens = np.zeros(limits.n_ctx + LONGEST + 1, np.int32)
     start = n = len(prompt)
-    _check_prompt(n, limits)
+    _check_prompt(prompt, limits, sampler.n_vocab)
     tokens[:n] = prompt
     end = min(start + limits.max_tokens, limits.n_ctx)
     finish: FinishReason | None = None
@@ -77,11 +77,15 @@ def generate(
         yield Round(fresh[:kept], released, len(draft.tokens), verdict.accepted, sources, finish)
 
 
-def _check_prompt(n: int, limits: Limits) -> None:
-    if n == 0:
+def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_vocab: int) -> None:
+    if len(prompt) == 0:
         raise SettingError("the prompt has no tokens: say something for the model to continue")
-    if n >= limits.n_ctx:
-        raise PromptTooLongError(n, limits.n_ctx)
+    if len(prompt) >= limits.n_ctx:
+        raise PromptTooLongError(len(prompt), limits.n_ctx)
+    low, high = int(min(prompt)), int(max(prompt))
+    if low < 0 or high >= n_vocab:
+        wrong = low if low < 0 else high
+        raise SettingError(f"token {wrong} of the prompt does not exist: the target has {n_vocab:,} tokens")
 
 
 def _target_distributions(

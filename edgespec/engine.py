@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import psutil
@@ -162,6 +162,10 @@ class Pair:
         return drive(loop, contexts, FixedLength(request.draft_length), cancelled=cancelled)
 
     def _drafter(self, request: Request) -> Drafter:
+        if request.drafter not in get_args(DrafterName):
+            raise SettingError(
+                f"the drafter is {request.drafter!r}: it must be one of {', '.join(get_args(DrafterName))}"
+            )
         if request.drafter == "none" or request.draft_length == 0:
             return NoDrafter()
         if request.drafter == "model" and not self.draft:

@@ -32,6 +32,11 @@ def isolated() -> bool:
 
 def run_isolated(argv: Sequence[str]) -> int:
     """Runs `edgespec argv` in a child; returns its exit code. Raises EngineDiedError if a signal ended it."""
+    while (
+        fd := os.open(os.devnull, os.O_RDONLY)
+    ) <= 2:  # a closed stdin or stdout: let no pipe take its place
+        pass
+    os.close(fd)
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
         noise = Path(folder) / "stderr"
         environment = {**os.environ, _NOISE: str(noise)}

@@ -29,6 +29,7 @@ def chat(arguments: argparse.Namespace) -> int:
     talking = sys.stdin.isatty()
     with open_pair(arguments) as pair:
         request = request_for(arguments, pair)
+        pair.generate([0], request)  # evaluates nothing; what the pair cannot do is told now
         if talking:
             print(_greeting(pair), file=sys.stderr)
         system = [{"role": "system", "content": arguments.system}] if arguments.system else []

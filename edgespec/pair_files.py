@@ -14,6 +14,9 @@ from edgespec_models import tiny
 def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
     """Returns target and draft as flags and environment name them; the embedded pair where they do not."""
     wants_draft = not arguments.no_draft and arguments.drafter not in ("none", "lookup")
+    for flag, value in (("--target", arguments.target), ("--draft", arguments.draft)):
+        if value == "":
+            raise SettingError(f"{flag} names no file: give a path, or leave it out")
     target = arguments.target or config.default_target()
     draft = arguments.draft or (config.default_draft() if wants_draft else None)
     if arguments.grow:
