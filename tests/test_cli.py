@@ -582,6 +582,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_says_how_to_end(target: Path) -
         terminal.wait_for("> ")
         terminal.type("half a ques")
         terminal.wait_for("half a ques")
+        time.sleep(0.3)  # a signal while Python's readline echoes a key is seen at the next key only
         terminal.type("\x03")
         terminal.wait_for("(Ctrl+D ends)")
         terminal.wait_for("> ")

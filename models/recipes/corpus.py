@@ -207,7 +207,7 @@ def epoch(number: int) -> list[Document]:
         *fim_documents(library, rng, 0.25),
         *dialogue_documents(library, rng, greet=True),
         *topic_documents(library, rng),
-        *talk_documents(rng, 1500),
+        *talk_documents(rng, 1500 if number < 2 else 3000),  # the last words heard are remembered best
     ]
     rng.shuffle(documents)
     return documents

@@ -171,3 +171,31 @@ def measure(
                 result["greedy"][name] = acceptance(p, q, prompts, 0.0, tokens, ends)
                 result["sampled"][name] = acceptance(p, q, prompts, 0.8, tokens, ends)
     return result
+
+
+def tables(found: dict[str, Any]) -> str:
+    """Write the figures as the Markdown tables of the model card."""
+    kinds = list(found["loss"]["target"])
+    lines = ["| held-out loss, nats a token | " + " | ".join(kinds) + " |", "| --- |" + " --- |" * len(kinds)]
+    for name, losses in found["loss"].items():
+        lines.append(f"| {name} | " + " | ".join(f"{losses[k]:.2f}" for k in kinds) + " |")
+    for mode, title in (("greedy", "greedy"), ("sampled", "temperature 0.8")):
+        lines += [
+            "",
+            f"| {title}, k = {K} | kind | accepted / drafted | by position | tokens a round | drafted |",
+        ]
+        lines.append("| --- | --- | --- | --- | --- | --- |")
+        for name, rates in found[mode].items():
+            for kind in sorted(rates):
+                r = rates[kind]
+                places = ", ".join(f"{x:.2f}" for x in r["by_position"])
+                row = (
+                    name,
+                    kind,
+                    f"{r['acceptance_rate']:.2f}",
+                    places,
+                    r["mean_accepted_length"],
+                    r["drafted"],
+                )
+                lines.append("| " + " | ".join(map(str, row)) + " |")
+    return "\n".join(lines) + "\n"

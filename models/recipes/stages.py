@@ -25,18 +25,19 @@ from recipes import tokenizer as tok
 from recipes.model import Llama, count_parameters
 from recipes.train import Log, Plan, train
 
-SEED = Plan(tokens=4_900_000, save_every=1_500_000)
+SEED = Plan(tokens=8_400_000, anneal=3_800_000, floor=0.43, save_every=1_500_000)
 TARGET = Plan(
-    tokens=5_000_000,
-    anneal=5_000_000,
-    warmup=100_000,
-    lengths=((0, 256), (3_000_000, 512), (4_700_000, 2048)),
-    first_epoch=1,
+    tokens=4_000_000,
+    anneal=4_000_000,
+    full=0.5,
+    warmup=50_000,
+    lengths=((0, 256), (2_400_000, 512), (3_700_000, 2048)),
+    first_epoch=2,
 )
-PLAIN = Plan(tokens=3_000_000, anneal=1_500_000, warmup=100_000, matrix_rate=6e-3, first_epoch=2)
-DISTIL = Plan(tokens=8_000_000, anneal=5_000_000, warmup=100_000, matrix_rate=6e-3)
-SHARDS = 8
-SHARD_TOKENS = 150_000
+PLAIN = Plan(tokens=2_000_000, anneal=1_200_000, warmup=100_000, matrix_rate=6e-3, first_epoch=2)
+DISTIL = Plan(tokens=6_000_000, anneal=4_000_000, warmup=100_000, matrix_rate=6e-3)
+SHARDS = 3
+SHARD_TOKENS = 300_000
 VERSION = "1.0"
 
 
@@ -46,7 +47,7 @@ class Place:
 
     work: Path
     out: Path
-    threads: int
+    threads: int  # of torch; llama.cpp gets one, its threads wait by spinning and hinder each other
 
 
 def about(network: Llama, role: str) -> export.About:
@@ -94,7 +95,7 @@ def make_draft(place: Place, tokenizer: Tokenizer, target: Path, log: Log) -> tu
     for i, shard in enumerate(shards):
         if not shard.exists():
             log(f"said: shard {i + 1} of {SHARDS}")
-            said.make_shard(shard, target, tokenizer, 2 + i, SHARD_TOKENS, place.threads)
+            said.make_shard(shard, target, tokenizer, 2 + i, SHARD_TOKENS)
     tuned = finished(place.work / "draft.pt", DISTIL.tokens)
     if tuned is None:
         tuned = plain
@@ -115,14 +116,14 @@ def install(place: Place, target: Path, draft: Path) -> None:
 
 
 def measure_pair(place: Place, tokenizer: Tokenizer, target: Path, drafts: dict[str, Path]) -> Path:
-    """Measure through llama.cpp and write `figures.json` into the work folder."""
+    """Measure through llama.cpp and write `figures.json` and `figures.md`."""
     ends = {tok.token_id(tokenizer, marks.TURN_END), tok.token_id(tokenizer, marks.END_OF_TEXT)}
     asked = list(prompts.choose())
-    found = measure.measure(
-        target, drafts, asked, data.held_out_tokens(place.work, tokenizer), ends, threads=place.threads
-    )
+    held_out = data.held_out_tokens(place.work, tokenizer)
+    found = measure.measure(target, drafts, asked, held_out, ends, threads=1)
     path = place.work / "figures.json"
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    path.with_suffix(".md").write_text(measure.tables(found), encoding="utf-8")
     return path
 
 

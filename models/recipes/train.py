@@ -1,15 +1,15 @@
 """Train a network on the corpus by next-token prediction.
 
 Optimisers: Muon for the matrices of the layers, AdamW for the embedding and the norms. Schedule by tokens,
-not by the clock: warm up, constant, then linear to nothing over the last `anneal` tokens. A stopped process
-(SIGSTOP) or a restart changes nothing but the finishing time. SIGTERM saves and ends.
+not by the clock: warm up, constant, then linear from `full` to `floor` over the last `anneal` tokens. A
+stopped process (SIGSTOP) or a restart changes nothing but the finishing time. SIGTERM saves and ends.
 """
 
 import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,9 @@ class Plan:
     """Say how long and how a stage trains; lengths and counts are in tokens."""
 
     tokens: int
-    anneal: int = 0  # over how many last tokens the rate falls to nothing
+    anneal: int = 0  # over how many last tokens the rate falls
+    full: float = 1.0  # share of the rate where it does not fall yet
+    floor: float = 0.0  # and where it has fallen
     warmup: int = 400_000
     batch: int = 4096  # tokens a step
     lengths: tuple[tuple[int, int], ...] = ((0, 256),)  # (from so many tokens on, window length)
@@ -45,8 +47,8 @@ class Plan:
     def factor(self, done: int) -> float:
         """Return the share of the full rate after `done` tokens."""
         rise = min(1.0, (done + 1) / self.warmup) if self.warmup else 1.0
-        fall = min(1.0, (self.tokens - done) / self.anneal) if self.anneal else 1.0
-        return max(0.0, min(rise, fall))
+        fall = min(1.0, max(0.0, (self.tokens - done) / self.anneal)) if self.anneal else 1.0
+        return rise * (self.floor + (self.full - self.floor) * fall)
 
     def length(self, done: int) -> int:
         """Return the window length after `done` tokens."""
@@ -192,8 +194,3 @@ def train(
             saved_at, clock = done, time.monotonic()
     save()
     return done >= plan.tokens
-
-
-def shorter(plan: Plan, tokens: int) -> Plan:
-    """Return the plan that anneals from where it stands over `tokens` more."""
-    return replace(plan, tokens=tokens, anneal=tokens, warmup=0)
