@@ -32,11 +32,7 @@ def isolated() -> bool:
 
 def run_isolated(argv: Sequence[str]) -> int:
     """Runs `edgespec argv` in a child; returns its exit code. Raises EngineDiedError if a signal ended it."""
-    while (
-        fd := os.open(os.devnull, os.O_RDONLY)
-    ) <= 2:  # a closed stdin or stdout: let no pipe take its place
-        pass
-    os.close(fd)
+    _fill_closed_streams()
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
         noise = Path(folder) / "stderr"
         environment = {**os.environ, _NOISE: str(noise)}
@@ -52,6 +48,15 @@ def run_isolated(argv: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         code = child.wait()
         return _explain(code, noise.read_text(errors="replace") if noise.exists() else "")
+
+
+def _fill_closed_streams() -> None:
+    """Puts something unwritable where our caller closed stdin or stdout, so that no pipe takes its number."""
+    fd = os.open(os.devnull, os.O_RDONLY)
+    while fd <= 2:
+        os.set_inheritable(fd, True)
+        fd = os.open(os.devnull, os.O_RDONLY)
+    os.close(fd)
 
 
 def _explain(code: int, noise: str) -> int:

@@ -27,11 +27,11 @@ from recipes.train import Log, Plan, train
 
 SEED = Plan(tokens=8_400_000, anneal=3_800_000, floor=0.43, save_every=1_500_000)
 TARGET = Plan(
-    tokens=4_000_000,
-    anneal=4_000_000,
+    tokens=5_000_000,
+    anneal=5_000_000,
     full=0.5,
     warmup=50_000,
-    lengths=((0, 256), (2_400_000, 512), (3_700_000, 2048)),
+    lengths=((0, 256), (3_000_000, 512), (4_650_000, 2048)),
     first_epoch=2,
 )
 PLAIN = Plan(tokens=2_000_000, anneal=1_200_000, warmup=100_000, matrix_rate=6e-3, first_epoch=2)
