@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgespec.engine import Pair, Request
 from edgespec.errors import EdgeSpecError, PromptTooLongError
 from edgespec.interrupt import Interrupt
-from edgespec.one_shot import open_pair, request_for
+from edgespec.one_shot import open_pair, request_for, speak
 from edgespec.stats import Tally
 from edgespec_models import tiny
 
@@ -64,9 +64,7 @@ def _greeting(pair: Pair) -> str:
 def _read_line(talking: bool) -> str | None:
     """Returns the next line; None at the end of the input."""
     prompt = "> " if talking else ""
-    if (
-        "readline" not in sys.modules
-    ):  # without it input() shows its prompt on C's stderr, which is turned aside
+    if "readline" not in sys.modules:  # input() would show its prompt on C's stderr, which is turned aside
         print(prompt, end="", flush=True)
         prompt = ""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -90,19 +88,13 @@ def _answer(
     with Interrupt() as interrupt:
         tally = Tally(pair.busy)
         prompt = _fitting_prompt(pair, system, turns)
-        pieces = []
-        for round_ in pair.generate(prompt, request, cancelled=interrupt):
-            tally.note(round_)
-            pieces.append(round_.text)
-            sys.stdout.write(round_.text)
-            sys.stdout.flush()
-    print(flush=True)
+        text = speak(pair.generate(prompt, request, cancelled=interrupt), tally)
     if interrupt.asked:
         print("(stopped)", file=sys.stderr)
     if not quiet:
         figures = tally.statistics(len(prompt)).lines()
         print("\n".join(f"  {line}" for line in figures) + "\n", file=sys.stderr)
-    return "".join(pieces)
+    return text
 
 
 def _fitting_prompt(

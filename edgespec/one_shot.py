@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from edgespec.engine import Pair, PairSettings, Request
 from edgespec.errors import SettingError
+from edgespec.events import Round
 from edgespec.interrupt import Interrupt
 from edgespec.isolate import INTERRUPTED
 from edgespec.pair_files import pair_files
@@ -99,21 +100,30 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             system = [{"role": "system", "content": arguments.system}] if arguments.system else []
             tokens = pair.chat_tokens([*system, {"role": "user", "content": prompt}])
-        pieces = []
-        for round_ in pair.generate(tokens, request, cancelled=interrupt):
-            tally.note(round_)
-            pieces.append(round_.text)
-            if not arguments.json:
-                sys.stdout.write(round_.text)
-                sys.stdout.flush()
+        rounds = pair.generate(tokens, request, cancelled=interrupt)
+        text = speak(rounds, tally, show=not arguments.json)
         if interrupt.asked and tally.finish is None:
             tally.finish = "cancelled"
         figures = tally.statistics(len(tokens))
         if arguments.json:
-            print(json.dumps({"text": "".join(pieces), **figures.as_dict()}))
-        else:
-            sys.stdout.write("" if "".join(pieces).endswith("\n") else "\n")
-            sys.stdout.flush()
+            print(json.dumps({"text": text, **figures.as_dict()}))
         if not arguments.quiet and not arguments.json:
             print("\n" + "\n".join(figures.lines()), file=sys.stderr)
         return INTERRUPTED if tally.finish == "cancelled" else 0
+
+
+def speak(rounds: Iterable[Round], tally: Tally, *, show: bool = True) -> str:
+    """Writes an answer to stdout as it comes and counts its rounds; returns it. Its line is always ended."""
+    pieces: list[str] = []
+    try:
+        for round_ in rounds:
+            tally.note(round_)
+            pieces.append(round_.text)
+            if show:
+                sys.stdout.write(round_.text)
+                sys.stdout.flush()
+    finally:  # an error message begins a line of its own
+        if show and pieces and not "".join(pieces).endswith("\n"):
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+    return "".join(pieces)

@@ -330,6 +330,24 @@ def test_an_empty_prompt_is_refused(target: Path) -> None:
         assert (done.returncode, done.stdout) == (2, b"")
 
 
+@posix
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_a_closed_standard_input_is_an_empty_one(target: Path, command: str) -> None:
+    """The pipe over which the child notices its parent's end became its standard input, and it waited."""
+    words = [*EDGESPEC, command, "--target", str(target), "--no-draft", *QUICK]
+    done = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *words], capture_output=True, timeout=20)
+    assert b"Traceback" not in done.stderr
+    assert done.returncode == (2 if command == "run" else 0)
+    assert done.stdout == b""
+
+
+@pytest.mark.parametrize("role", ["--target", "--draft"])
+def test_an_empty_file_name_is_refused(target: Path, capsys: pytest.CaptureFixture[str], role: str) -> None:
+    """A script's unset variable; the embedded pair answered in its place."""
+    files = ["--target", ""] if role == "--target" else ["--target", target, "--draft", ""]
+    assert "names no file" in refused(capsys, "run", *files, "hello")
+
+
 def write(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path

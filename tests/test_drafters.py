@@ -402,3 +402,14 @@ def test_stopping_before_drawing_leaves_the_distribution_exact(
 @pytest.mark.parametrize("judge", [verify_tokens, verify_block])
 def test_discarding_after_looking_is_seen_to_be_inexact(judge: fakes.Judge) -> None:
     assert max(round_error(Discarding, judge, seed, 0.0)[0] for seed in range(4)) > 0.005
+
+
+def test_a_draft_whose_logits_are_no_numbers_guesses_nothing_and_stops_nothing() -> None:
+    """A damaged draft used to end the answer of a sound target."""
+    drafting = DraftModel(Sampler(Sampling(), 8), n_ctx=64, n_vocab=8).draft(
+        np.array([1, 2], np.int32), 4, Independent(np.random.default_rng(0))
+    )
+    next(drafting)
+    with pytest.raises(StopIteration) as end:
+        drafting.send(np.full((1, 8), np.nan, np.float32))
+    assert end.value.value.tokens == ()

@@ -18,6 +18,7 @@ from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
+import edgespec.llama  # noqa: F401  (keeps llama.cpp's log off the terminal)
 import edgespec_models
 from edgespec_models.grow import SHAPES, GrowError, Shape, fit, grow, grow_pair, parse_spec, read_shape
 from edgespec_models.grow_tensors import RANDOM
@@ -27,10 +28,6 @@ PROMPT = [84, 104, 256, 300, 61, 310, 256, 290, 84]
 MARGIN = 0.1  # logits have a standard deviation of 2; rounding to F16 was seen to move them by up to 0.03
 TINY = Path(edgespec_models.__file__).parent / "tiny"
 PAIR = [TINY / "target.gguf", TINY / "draft.gguf"]
-
-
-@llama_cpp.llama_log_callback
-def _silent(_level: int, _text: bytes, _data: Any) -> None: ...
 
 
 class Scorer:
@@ -63,7 +60,6 @@ class Scorer:
 @contextmanager
 def opened(path: Path) -> Iterator[Scorer]:
     """Load a model and give its scorer."""
-    llama_cpp.llama_log_set(_silent, ctypes.c_void_p(0))
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
     assert model, f"{path} does not load"
     params = llama_cpp.llama_context_default_params()

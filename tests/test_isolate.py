@@ -17,6 +17,7 @@ import tiny_gguf
 
 from edgespec import isolate
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
+from edgespec.interrupt import Interrupt
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]  # the control tokens that end text
@@ -190,6 +191,22 @@ def test_an_error_is_told_on_one_line_with_its_exit_code(capsys: pytest.CaptureF
     assert isolate.told(lambda: fail(EdgeSpecError("no"))) == 1
     assert isolate.told(lambda: 7) == 7
     assert capsys.readouterr() == ("", "edgespec: n is 0\nedgespec: no\n")
+
+
+@posix
+def test_the_first_ctrl_c_is_a_wish_and_the_second_a_demand() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with Interrupt() as interrupt:
+            assert not interrupt()
+            signal.raise_signal(signal.SIGINT)
+            assert interrupt()
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # a second one ends the process
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        with interrupt:
+            assert not interrupt()  # the next answer begins anew
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 SERVE = """

@@ -21,7 +21,7 @@ from edgespec.context import Context, ContextSettings
 from edgespec.decode import Want
 from edgespec.engine import check_pair
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError, SettingError
-from edgespec.llama import Model
+from edgespec.llama import C, Model, _keep_log
 
 TEXTS = {
     "ascii": "def main():\n    return [x for x in range(10) if x % 2]\n",
@@ -406,6 +406,12 @@ def test_the_vocabulary_of_a_closed_model_is_not_touched(path: Path) -> None:
 
 
 # ---- llama.cpp is silent ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def our_log() -> None:
+    """Another file's tests may have turned the log elsewhere (the recipes have a callback of their own)."""
+    C.llama_log_set(_keep_log, None)
 
 
 def use(path: Path) -> None:

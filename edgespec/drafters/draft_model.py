@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.drafters import Drafting
+from edgespec.errors import LogitsError
 from edgespec.events import Ask, Draft
 from edgespec.sampling import Distribution, Sampler
 from edgespec.verify import Rule
@@ -41,7 +42,10 @@ class DraftModel:
             row = yield Ask("draft", tokens, tuple(guesses), rows=1, worth=reach)
             if row is None:
                 break
-            q = self.sampler(row[0], np.append(tokens, guesses) if self.sampler.sampling.penalises else ())
+            try:
+                q = self.sampler(row[0], self._history(tokens, guesses))
+            except LogitsError:  # a damaged draft costs speed, not the answer
+                break
             confidence = float(q.probs.max())
             if confidence < self.min_confidence:  # by q's shape, before x ~ q: exact
                 break
@@ -49,3 +53,7 @@ class DraftModel:
             probs.append(q)
             reach *= confidence
         return Draft(tuple(guesses), tuple(probs), ("model",) * len(guesses))
+
+    def _history(self, tokens: NDArray[np.int32], guesses: list[int]) -> NDArray[np.int32]:
+        """Returns what the penalties look at; all of it only where there are any."""
+        return np.append(tokens, np.array(guesses, np.int32)) if self.sampler.sampling.penalises else tokens

@@ -1,0 +1,79 @@
+"""The checks themselves: the chi-square test alarms as rarely as it says, excuses are not given lightly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from real.equality import Difference, complaint, first_difference
+from real.goodness import REST, Prefix, chi_square, expected_cells, survival
+
+from edgespec.sampling import Distribution, draw
+
+END = 0
+
+
+def chain(prefix: Prefix) -> Distribution:
+    """A language of 30 tokens, one of which ends the text, with some very rare sequences."""
+    rng = np.random.default_rng([7, *prefix])
+    return Distribution(np.arange(30), rng.dirichlet(np.full(30, 0.3)))
+
+
+def sequence(rng: np.random.Generator, n: int) -> Prefix:
+    tokens: Prefix = ()
+    while len(tokens) < n:
+        token = draw(chain(tokens), rng.random())
+        if token == END:
+            break
+        tokens = (*tokens, token)
+    return tokens
+
+
+def test_the_cells_are_a_partition() -> None:
+    cells = expected_cells(chain, 3, 2000, frozenset([END]))
+    assert sum(cells.probs.values()) == pytest.approx(1)
+    assert min(cells.probs.values()) * 2000 >= 5
+    assert len(cells.probs) > 20
+    assert all(cells.cell(sequence(np.random.default_rng(i), 3)) in cells.probs for i in range(500))
+    assert cells.cell((1, 2, 3, 4)) == cells.cell((1, 2, 3))
+    assert any(cell[-1:] == REST for cell in cells.probs)
+
+
+def test_p_values_of_true_samples_are_spread_evenly() -> None:
+    """Of 100 p-values a tenth lies below 0.1 (between 1 and 24 do, but for one case in 10,000)."""
+    rng = np.random.default_rng(1)
+    cells = expected_cells(chain, 2, 400, frozenset([END]))
+    values = [chi_square(cells, [sequence(rng, 2) for _ in range(400)])[0] for _ in range(100)]
+    assert 1 <= sum(value < 0.1 for value in values) <= 24
+    assert 0.35 < np.mean(values) < 0.65
+
+
+def test_p_values_of_other_samples_are_small() -> None:
+    rng = np.random.default_rng(2)
+    cells = expected_cells(chain, 2, 400, frozenset([END]))
+    other = [tuple(rng.permutation(sequence(rng, 2)).tolist()) for _ in range(400)]
+    assert chi_square(cells, other)[0] < 1e-6
+
+
+@pytest.mark.parametrize(
+    "x, df, p",
+    [(3.841, 1, 0.05), (5.991, 2, 0.05), (7.815, 3, 0.05), (149.449, 100, 0.001), (0.0, 4, 1), (1e5, 50, 0)],
+)
+def test_the_chi_square_distribution_is_the_tables(x: float, df: int, p: float) -> None:
+    assert survival(x, df) == pytest.approx(p, abs=2e-5)
+
+
+def test_the_first_difference() -> None:
+    assert first_difference((1, 2, 3), (1, 2, 3)) is None
+    assert first_difference((1, 2, 3), (1, 9, 3)) == 1
+    assert first_difference((1, 2), (1, 2, 3)) == 2
+    assert first_difference((), (1,)) == 0
+
+
+def test_excuses() -> None:
+    excused, blamed = Difference(3, True, 0.1), Difference(3, False, 0.1)
+    assert complaint([None] * 20, identical=True) is None
+    assert complaint([None] * 19 + [excused], identical=False) is None
+    assert complaint([None] * 19 + [excused], identical=True) is not None
+    assert complaint([None] * 18 + [excused] * 2, identical=False) is not None
+    assert complaint([None] * 99 + [blamed], identical=False) is not None
+    assert complaint([None] * 99 + [Difference(3, True, 0.3)], identical=False) is not None
