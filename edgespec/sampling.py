@@ -12,7 +12,7 @@ and a support some dozens.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -27,7 +27,9 @@ Ids = NDArray[np.int64]
 COLDEST = 1e-30  # temperatures below this one are the same in float32: the largest logit alone
 WIDE = 4096  # supports past this many tokens keep float32 probabilities
 MOST_BIAS = 1e9  # far past any logit, and safe to add to one in float32
-BLOCK = 64  # width of the blocks that the top-k search looks at first
+NEAR = 9.0  # logits this far below the largest have 1e-4 of its probability: blocks beyond are not opened
+MOST_BLOCKS = 200  # where more blocks reach near the top, the whole row is no dearer
+BLOCK = 64  # logits in a block, the unit that is opened or passed over by its maximum
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +225,11 @@ class Sampler:
         head, and whichever is cheapest to find may be applied first.
         """
         s = self.sampling
+        whole_row = not 0 < s.top_k < row.size and s.typical_p >= 1 and s.top_n_sigma <= 0
+        if whole_row and s.top_p < 1 and row.size >= WIDE:
+            nucleus = _nucleus(row, s.top_p, s.min_p, self._mass)
+            if nucleus is not None:
+                return nucleus
         top = _check(float(row.max()))
         floor = _sigma_floor(row, top, s.top_n_sigma)
         ids: Ids | None = None
@@ -244,7 +251,7 @@ class Sampler:
             return _head(row, np.flatnonzero(row >= cut), top, mass * s.top_p)
         return _widening_head(row, floor, top, mass * s.top_p)
 
-    def _mass(self, row: NDArray[np.float32], top: float, floor: float) -> float:
+    def _mass(self, row: NDArray[np.float32], top: float, floor: float = -math.inf) -> float:
         """Returns the sum of exp(logit - top) over all logits from `floor` up."""
         with np.errstate(over="ignore"):
             np.subtract(row, np.float32(top), out=self._scratch)
@@ -271,6 +278,24 @@ def _sigma_floor(row: NDArray[np.float32], top: float, n: float) -> float:
     return top - n * float(valid.std(dtype=np.float64))
 
 
+def _block_maxima(row: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Returns the maximum of each block of BLOCK logits; block j holds ids j, j + n, j + 2n, ... (n blocks).
+
+    Interleaved, because a maximum down the columns of a matrix is several times cheaper than along rows.
+    The last row.size % BLOCK logits are in no block.
+    """
+    n = row.size // BLOCK
+    maxima: NDArray[np.float32] = row[: n * BLOCK].reshape(BLOCK, n).max(axis=0)
+    return maxima
+
+
+def _ids_in_blocks(row: NDArray[np.float32], blocks: Ids) -> Ids:
+    """Returns the ids in the given blocks and in none, ascending."""
+    n = row.size // BLOCK
+    ids = (np.arange(BLOCK)[:, None] * n + blocks).ravel()
+    return np.concatenate([ids, np.arange(n * BLOCK, row.size)])
+
+
 def largest(row: NDArray[np.float32], k: int) -> Ids:
     """Returns the ids of the k largest logits in descending order, the lower id first among equals.
 
@@ -281,16 +306,51 @@ def largest(row: NDArray[np.float32], k: int) -> Ids:
     if k >= blocks:
         ids: Ids = np.arange(row.size)
     else:
-        maxima = row[: blocks * BLOCK].reshape(blocks, BLOCK).max(axis=1)
+        maxima = _block_maxima(row)
         bound = np.partition(maxima, blocks - k)[blocks - k]
-        starts = np.flatnonzero(maxima >= bound) * BLOCK
-        ids = (starts[:, None] + np.arange(BLOCK)).ravel()
-        ids = np.concatenate([ids, np.arange(blocks * BLOCK, row.size)])
+        ids = _ids_in_blocks(row, np.flatnonzero(maxima >= bound))
         ids = ids[row[ids] >= bound]
     if 4 * k < ids.size:  # cut the pool before sorting; equals of the last one stay in
         bound = np.partition(row[ids], ids.size - k)[ids.size - k]
         ids = ids[row[ids] >= bound]
     return ids[np.argsort(-row[ids], kind="stable")][:k]
+
+
+def _nucleus(
+    row: NDArray[np.float32],
+    top_p: float,
+    min_p: float,
+    mass_of: Callable[[NDArray[np.float32], float], float],
+) -> Ids | None:
+    """Returns what top-p and min-p leave; None where that reaches too far down to be found this way.
+
+    Only blocks that reach near the largest logit are looked into. Each other logit is at most its block's
+    maximum, which bounds the whole row's mass from above, as the mass that was seen bounds it from below.
+    Where both bounds cut at the same place, so does the true mass; else `mass_of` the row is asked for.
+    """
+    maxima = _block_maxima(row)
+    top = _check(float(max(maxima.max(), row[maxima.size * BLOCK :].max(initial=-np.inf))))
+    near = maxima >= top - NEAR
+    blocks = np.flatnonzero(near)
+    if blocks.size > MOST_BLOCKS:
+        return None
+    ids = _ids_in_blocks(row, blocks)
+    with np.errstate(over="ignore"):  # as in _mass
+        logits = row[ids] - np.float32(top)
+        rest = maxima[~near] - np.float32(top)
+    seen = float(np.exp(logits).sum(dtype=np.float64))
+    unseen = BLOCK * float(np.exp(rest).sum(dtype=np.float64))
+    cut = max(-NEAR, math.log(min_p) if min_p > 0 else -math.inf)  # all logits from here up are among `ids`
+    at_least = logits >= cut
+    ids, logits = ids[at_least], logits[at_least]
+    order = np.argsort(-logits, kind="stable")
+    cumulative = np.exp(logits[order].astype(np.float64)).cumsum()
+    first, last = cumulative.searchsorted([top_p * seen, top_p * (seen + unseen)])
+    if first != last:
+        first = cumulative.searchsorted(top_p * mass_of(row, top))
+    if first < ids.size or cut > -NEAR:  # past the end: min-p cuts before top-p
+        return ids[order[: first + 1]]
+    return None
 
 
 def _head(row: NDArray[np.float32], ids: Ids, top: float, wanted: float) -> Ids:

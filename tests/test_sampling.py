@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import edgespec.sampling
 from edgespec.errors import EdgeSpecError, LogitsError, SettingError
 from edgespec.sampling import (
     WIDE,
@@ -550,3 +551,36 @@ def test_draws_are_distributed_as_said(n: int) -> None:
 def test_a_point_mass_is_certain() -> None:
     d = point_mass(7)
     assert (d.prob(7), d.prob(6), draw(d, 0.999)) == (1, 0, 7)
+
+
+@pytest.mark.parametrize("min_p", [0.0, 1e-6, 0.05, 0.5])
+@pytest.mark.parametrize("top_p", [0.3, 0.95, 0.999999])
+def test_the_short_way_to_a_nucleus_leaves_what_the_whole_row_leaves(
+    top_p: float, min_p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flat and peaked rows, ties, banned tokens; some decided by the bounds, some by the mass, some by neither."""
+    rng = np.random.default_rng(21)
+    rows = [
+        rng.normal(scale=scale, size=20_011).astype(np.float32) for scale in (0.5, 1.5, 2.5, 4, 8, 15) * 3
+    ]
+    rows[5][rng.integers(0, 20_011, 5_000)] = -np.inf
+    rows[7] = np.round(rows[7])
+    rows[9][-7:] += 20  # the largest are in no block
+    ways = set()
+
+    def spied(row: np.ndarray, top_p: float, min_p: float, mass_of: Any) -> Any:
+        asked: list[float] = []
+        found = nucleus(row, top_p, min_p, lambda *a: asked.append(mass_of(*a)) or asked[0])
+        ways.add("neither" if found is None else "mass" if asked else "bounds")
+        return found
+
+    nucleus = edgespec.sampling._nucleus
+    sampler = Sampler(Sampling(temperature=1, top_p=top_p, min_p=min_p), 20_011)
+    monkeypatch.setattr("edgespec.sampling._nucleus", spied)
+    short = [sampler(row) for row in rows]
+    monkeypatch.setattr("edgespec.sampling._nucleus", lambda *_: None)
+    for quick, row in zip(short, rows, strict=True):
+        whole = sampler(row)
+        assert np.array_equal(quick.ids, whole.ids)
+        assert np.array_equal(quick.probs, whole.probs)
+    assert top_p > 0.99 or ("bounds" in ways and len(ways) > 1), "several ways were really taken"
