@@ -558,7 +558,7 @@ def test_a_point_mass_is_certain() -> None:
 def test_the_short_way_to_a_nucleus_leaves_what_the_whole_row_leaves(
     top_p: float, min_p: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flat and peaked rows, ties, banned tokens; some decided by the bounds, some by the mass, some by neither."""
+    """Flat and peaked rows, ties, banned tokens: decided by the bounds, by the mass, or by neither."""
     rng = np.random.default_rng(21)
     rows = [
         rng.normal(scale=scale, size=20_011).astype(np.float32) for scale in (0.5, 1.5, 2.5, 4, 8, 15) * 3

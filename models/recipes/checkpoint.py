@@ -3,26 +3,39 @@
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from recipes.model import Llama, Shape
 
+Steppers = list[torch.optim.Optimizer]
 
-def save(path: Path, model: Llama, **more: Any) -> None:
-    """Write the weights, the shape and whatever else the stage needs to go on."""
+
+def save(path: Path, model: Llama, steppers: Steppers, done: int, passes: int = 0) -> None:
+    """Write weights, shape, optimisers, the tokens done, and how often the text was passed through."""
     aside = path.with_suffix(".part")
-    torch.save({"shape": asdict(model.shape), "model": model.state_dict(), **more}, aside)
+    content = {"shape": asdict(model.shape), "model": model.state_dict(), "done": done, "passes": passes}
+    torch.save({**content, "optimisers": [s.state_dict() for s in steppers]}, aside)
     os.replace(aside, path)
 
 
-def load(path: Path) -> tuple[Llama, dict[str, Any]]:
-    """Return the network of a checkpoint and the rest of its content."""
-    state = torch.load(path, weights_only=True)
-    model = Llama(Shape(**state.pop("shape")))
-    model.load_state_dict(state.pop("model"))
-    return model, state
+def load(path: Path) -> tuple[Llama, int]:
+    """Return the network of a checkpoint and the tokens it has seen."""
+    content = torch.load(path, weights_only=True)
+    model = Llama(Shape(**content["shape"]))
+    model.load_state_dict(content["model"])
+    return model, int(content["done"])
+
+
+def resume(path: Path, model: Llama, steppers: Steppers) -> tuple[int, int]:
+    """Put a saved state into model and optimisers; return (tokens done, passes), zeros if there is none."""
+    if not path.exists():
+        return 0, 0
+    content = torch.load(path, weights_only=True)
+    model.load_state_dict(content["model"])
+    for stepper, state in zip(steppers, content["optimisers"], strict=True):
+        stepper.load_state_dict(state)
+    return int(content["done"]), int(content.get("passes", 0))
 
 
 def grow(model: Llama, layers: int) -> Llama:

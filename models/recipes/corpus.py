@@ -33,7 +33,6 @@ from recipes.sources import (
 )
 from recipes.template import render
 
-KINDS = ("code", "docs", "body", "fim", "talk", "tool", "think")
 PIECE = 5000  # characters of a code document, about 1,500 tokens
 FIM_PIECE = 1700
 

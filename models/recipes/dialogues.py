@@ -64,13 +64,6 @@ EXAMPLE = [
     "Give me an example of `{name}`.", "Show an example for `{name}`.",
     "How is `{name}` used? Show an example.", "example of {name}", "Show me `{name}` at work.",
 ]  # fmt: skip
-FURTHER = [
-    "And `{name}`?",
-    "What about `{name}`?",
-    "And what does `{name}` do?",
-    "Now explain `{name}`.",
-    "and {name}?",
-]
 GO_ON = ["Go on.", "Continue.", "Tell me more.", "And then?", "more", "Please go on."]
 TOPIC = [
     "Explain {topic} in Python.", "Tell me about {topic} in Python.",

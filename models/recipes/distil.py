@@ -6,7 +6,6 @@ which is where both acceptance rules are best (accepted at temperature 1: 1 - TV
 """
 
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ from torch import Tensor
 
 from recipes import checkpoint
 from recipes.model import Llama
+from recipes.progress import Log, Meter, Stop
 from recipes.said import TOP
-from recipes.train import Log, Plan, Stop, describe, optimisers, step
+from recipes.train import Plan, optimisers, step
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,30 +85,19 @@ def distil(model: Llama, shards: list[Path], work: Path, name: str, plan: Plan, 
     """Train on the shards until `plan.tokens`; `work/name.pt` has the state. False if asked to stop."""
     path = work / f"{name}.pt"
     steppers = optimisers(model, plan)
-    done = passes = 0
-    if path.exists():
-        saved, state = checkpoint.load(path)
-        model.load_state_dict(saved.state_dict())
-        done, passes = state["done"], state["passes"] + 1
-        for optimiser, content in zip(steppers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(content)
+    done, passes = checkpoint.resume(path, model, steppers)
     stop = Stop()
-    average, rate, count = 0.0, 0.0, 0
+    meter = Meter(name, plan.tokens, log, every=100)
     while done < plan.tokens and not stop.wanted:
         for lesson in lessons(shards, passes, plan.batch):
-            clock = time.monotonic()
             loss = divergence(model, lesson)
             loss.backward()  # type: ignore[no-untyped-call]
             step(model, steppers, plan.factor(done))
-            size = lesson.ids.numel()
-            done += size
-            count += 1
-            rate += (size / (time.monotonic() - clock) - rate) * max(0.05, 1 / count)
-            average += (loss.item() - average) * max(0.02, 1 / count)
-            if count % 100 == 0:
-                log(f"{name}: {describe(done, plan, average, rate)}")
+            done += lesson.ids.numel()
+            meter.add(lesson.ids.numel(), loss.item(), done)
             if done >= plan.tokens or stop.wanted:
                 break
         passes += 1
-        checkpoint.save(path, model, optimisers=[o.state_dict() for o in steppers], done=done, passes=passes)
+        checkpoint.save(path, model, steppers, done, passes)
+        meter.rest()
     return done >= plan.tokens

@@ -83,8 +83,7 @@ def group_of(module: str) -> str:
     if top in {"os", "distutils", "tkinter", "encodings", "email", "asyncio", "unittest", "multiprocessing"}:
         parts = module.split(".")
         top = ".".join(parts[:2])
-    top = top.removeprefix("_py") if top not in {"_py", "_pyio"} else top.removeprefix("_py")
-    return top.lstrip("_") or "main"
+    return top.removeprefix("_py").lstrip("_") or "main"
 
 
 def fraction(text: str) -> float:

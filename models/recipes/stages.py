@@ -23,7 +23,8 @@ from tokenizers import Tokenizer
 from recipes import checkpoint, data, distil, export, marks, measure, model, prompts, said
 from recipes import tokenizer as tok
 from recipes.model import Llama, count_parameters
-from recipes.train import Log, Plan, train
+from recipes.progress import Log
+from recipes.train import Plan, train
 
 SEED = Plan(tokens=8_400_000, anneal=3_800_000, floor=0.43, save_every=1_500_000)
 TARGET = Plan(
@@ -61,8 +62,8 @@ def finished(path: Path, tokens: int) -> Llama | None:
     """Return a stage's network if it has seen all its tokens."""
     if not path.exists():
         return None
-    network, state = checkpoint.load(path)
-    return network if state["done"] >= tokens else None
+    network, done = checkpoint.load(path)
+    return network if done >= tokens else None
 
 
 def stage(place: Place, name: str, start: Llama, plan: Plan, tokenizer: Tokenizer, log: Log) -> Llama:

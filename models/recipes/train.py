@@ -5,9 +5,6 @@ not by the clock: warm up, constant, then linear from `full` to `floor` over the
 stopped process (SIGSTOP) or a restart changes nothing but the finishing time. SIGTERM saves and ends.
 """
 
-import math
-import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +18,8 @@ from torch import Tensor, nn
 
 from recipes import checkpoint, data
 from recipes.model import Llama, count_parameters
+from recipes.progress import Log, Meter, Stop
 
-Log = Callable[[str], None]
 Objective = Callable[[Llama, Tensor], Tensor]
 
 
@@ -125,25 +122,6 @@ def batches(
         number += 1
 
 
-class Stop:
-    """Turn SIGTERM and SIGINT into a wish that the loop reads."""
-
-    def __init__(self) -> None:
-        self.wanted = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self.note)
-
-    def note(self, number: int, frame: object) -> None:
-        self.wanted = True
-
-
-def describe(done: int, plan: Plan, loss: float, rate: float) -> str:
-    """Write a line of progress; the time left is from the rate of late."""
-    left = (plan.tokens - done) / max(rate, 1e-9)
-    progress = f"{done / 1e6:6.2f}M of {plan.tokens / 1e6:.1f}M tokens"
-    return f"{progress}  loss {loss:.3f}  {rate:5.0f}/s  {left / 60:5.1f} min left"
-
-
 def train(
     model: Llama,
     work: Path,
@@ -156,41 +134,30 @@ def train(
     """Train until the plan is fulfilled (True) or a signal asks to stop (False); state: `work/name.pt`."""
     path = work / f"{name}.pt"
     steppers = optimisers(model, plan)
-    done = 0
-    if path.exists():
-        saved, state = checkpoint.load(path)
-        model.load_state_dict(saved.state_dict())
-        for optimiser, content in zip(steppers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(content)
-        done = state["done"]
+    done, _ = checkpoint.resume(path, model, steppers)
     stop = Stop()
     evaluation = data.held_out_tokens(work, tokenizer)
     log(f"{name}: {count_parameters(model) / 1e6:.2f}M parameters, {done / 1e6:.2f}M tokens done")
 
     def save() -> None:
-        checkpoint.save(path, model, optimisers=[o.state_dict() for o in steppers], done=done)
-        report = "  ".join(
-            f"{k} {held_out_loss(model, evaluation[k]):.3f}" for k in ("code", "docs", "body", "fim")
-        )
+        checkpoint.save(path, model, steppers, done)
+        losses = {kind: held_out_loss(model, evaluation[kind]) for kind in ("code", "docs", "body", "fim")}
+        report = "  ".join(f"{kind} {loss:.3f}" for kind, loss in losses.items())
         log(f"{name}: saved at {done / 1e6:.2f}M; held-out {report}")
 
-    average, rate, saved_at, clock = math.nan, 0.0, done, time.monotonic()
-    for i, window in enumerate(batches(work, tokenizer, plan, done)):
+    meter = Meter(name, plan.tokens, log, every=20)
+    saved_at = done
+    for window in batches(work, tokenizer, plan, done):
         if done >= plan.tokens or stop.wanted:
             break
-        value = accumulate(model, torch.from_numpy(window), objective, plan.micro)
+        loss = accumulate(model, torch.from_numpy(window), objective, plan.micro)
         step(model, steppers, plan.factor(done))
         size = window.shape[0] * (window.shape[1] - 1)
         done += size
-        now = time.monotonic()
-        speed = size / (now - clock)
-        clock = now
-        rate = speed if rate == 0 else 0.95 * rate + 0.05 * speed
-        average = value if math.isnan(average) else 0.95 * average + 0.05 * value
-        if i % 20 == 19:
-            log(f"{name}: {describe(done, plan, average, rate)}")
+        meter.add(size, loss, done)
         if done - saved_at >= plan.save_every:
             save()
-            saved_at, clock = done, time.monotonic()
+            saved_at = done
+            meter.rest()
     save()
     return done >= plan.tokens
