@@ -44,6 +44,7 @@ _KV_TYPES: dict[str, tuple[int, float]] = {
     "q4_0": (2, 18 / 32),
 }  # id, bytes
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+MOST_THREADS = 512  # GGML_MAX_N_THREADS
 SNAPSHOTS = (
     8  # recurrent states kept for rollback where the architecture can; each is a copy of the whole state
 )
@@ -72,7 +73,7 @@ class ContextSettings:
         _whole("the number of sequences", self.n_seq, 1, MAX_SEQUENCES)
         _whole("the number of logits rows", self.n_rows, self.n_seq, 2**16)
         if self.threads is not None:
-            _whole("the number of threads", self.threads, 1, 512)
+            _whole("the number of threads", self.threads, 1, MOST_THREADS)
         _whole("the chunk", self.chunk, max(2, self.n_rows), 2**16)
         if self.kv_type not in _KV_TYPES:
             raise SettingError(
@@ -167,10 +168,9 @@ class Context:
         missing = [self._sync(want) for want in wants]
         share = (self.settings.chunk - sum(want.rows for want in wants)) // len(wants)
         for i, want in enumerate(wants):  # all but what fits the last, common evaluation
-            while missing[i].size > want.rows + share:
-                piece = min(self.settings.chunk, missing[i].size - want.rows)
-                self._decode([(want.seq, missing[i][:piece], 0)])
-                missing[i] = missing[i][piece:]
+            n_unread = max(0, missing[i].size - want.rows - share)
+            self._decode_unread(want.seq, missing[i][:n_unread])
+            missing[i] = missing[i][n_unread:]
         self._decode([(want.seq, tokens, want.rows) for want, tokens in zip(wants, missing, strict=True)])
         return self._rows(wants, missing)
 
@@ -202,11 +202,9 @@ class Context:
             wrong = int(fresh[unknown][0])
             raise SettingError(f"token {wrong} does not exist: the model has {self.model.n_vocab:,} tokens")
         self._rewind(want.seq, keep)
-        if (
-            self.model.has_recurrent_state
-            and len(want.tail) > self._n_rs_seq
-            and seq.held <= want.tokens.size
-        ):
+        settled = min(want.tokens.size, tokens.size - want.rows)
+        if self.model.has_recurrent_state and len(want.tail) > self._n_rs_seq and seq.held <= settled:
+            self._decode_unread(want.seq, tokens[seq.held : settled])
             self._save_checkpoint(want.seq)
         return tokens[seq.held :]
 
@@ -225,7 +223,7 @@ class Context:
         if state is not None and at <= keep:
             C.llama_memory_seq_rm(
                 self._memory, s, at, -1
-            )  # attention cells; the recurrent part is overwritten
+            )  # may refuse while the old recurrent state is there
             if C.llama_state_seq_set_data_ext(self._handle, state, len(state), s, CHECKPOINT_FLAGS):
                 C.llama_memory_seq_rm(self._memory, s, at, -1)
                 seq.held = at
@@ -246,6 +244,11 @@ class Context:
         if C.llama_state_seq_get_data_ext(self._handle, state, size, s, CHECKPOINT_FLAGS) != size:
             raise EngineError(f"the state of {self.model.path.name} cannot be saved: {last_complaint()}")
         seq.checkpoint = (seq.held, state)
+
+    def _decode_unread(self, s: int, tokens: NDArray[np.int32]) -> None:
+        """Evaluates tokens of which no logits are wanted, in pieces."""
+        for at in range(0, tokens.size, self.settings.chunk):
+            self._decode([(s, tokens[at : at + self.settings.chunk], 0)])
 
     def _decode(self, parts: Sequence[tuple[int, NDArray[np.int32], int]]) -> None:
         """Evaluates (sequence, tokens, rows) parts in one llama_decode and keeps the record true."""
@@ -346,12 +349,13 @@ def _new_context(model: Model, settings: ContextSettings) -> Any:
     params.n_ctx = settings.n_ctx * settings.n_seq
     params.n_batch = params.n_ubatch = settings.chunk
     params.n_seq_max = settings.n_seq
-    params.n_rs_seq = (
-        min(settings.n_rows - 1, settings.chunk - 2, SNAPSHOTS) if model.has_recurrent_state else 0
-    )
+    if model.has_recurrent_state:  # a micro-batch must be longer than the snapshots, else llama.cpp aborts
+        params.n_rs_seq = max(0, min(settings.n_rows - 1, settings.chunk - 2, params.n_ctx - 2, SNAPSHOTS))
     params.n_outputs_max = settings.n_rows
     params.n_outputs_max_per_seq = settings.n_rows
-    params.n_threads = params.n_threads_batch = settings.threads or threads_wanted()
+    threads = settings.threads or threads_wanted()
+    _whole("the number of threads (EDGESPEC_THREADS)", threads, 1, MOST_THREADS)
+    params.n_threads = params.n_threads_batch = threads
     params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
     params.type_k = params.type_v = _KV_TYPES[settings.kv_type][0]
     params.kv_unified = True  # sequences of unequal length share one batch and one pool of cells

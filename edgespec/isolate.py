@@ -40,7 +40,13 @@ def run_isolated(argv: Sequence[str]) -> int:
         if os.name == "posix":
             reading, writing = os.pipe()
             environment[_PARENT], kept_open = str(reading), (reading,)
-        command = [sys.executable, "-m", "edgespec", *argv]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "edgespec",
+            *argv,
+        ]  # -P: a json.py in this folder is none of ours
         signal.signal(signal.SIGINT, lambda *_: None)  # the child gets Ctrl+C too, and decides
         child = subprocess.Popen(command, env=environment, pass_fds=kept_open)
         for fd in kept_open:

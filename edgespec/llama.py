@@ -199,13 +199,15 @@ class Model:
         """
         if len(text) > 2**30:
             raise SettingError(f"the text has {len(text):,} bytes: at most 1 GiB can be turned into tokens")
+        bos = C.llama_vocab_bos(self._vocab)
+        start = [bos] if add_bos and bos >= 0 and C.llama_vocab_get_add_bos(self._vocab) else []
         room = len(text) + 8
-        while True:
+        while True:  # llama.cpp's own add_special would put an end token behind the text as well
             ids = np.empty(room, np.int32)
             pointer = ids.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-            n = C.llama_tokenize(self._vocab, text, len(text), pointer, room, add_bos, special)
+            n = C.llama_tokenize(self._vocab, text, len(text), pointer, room, False, special)
             if n >= 0:
-                return ids[:n]
+                return np.concatenate([np.array(start, np.int32), ids[:n]])
             room = -n
 
     def piece(self, token: int, *, special: bool = False) -> bytes:

@@ -329,7 +329,7 @@ def _nucleus(
     Where both bounds cut at the same place, so does the true mass; else `mass_of` the row is asked for.
     """
     maxima = _block_maxima(row)
-    top = _check(float(max(maxima.max(), row[maxima.size * BLOCK :].max(initial=-np.inf))))
+    top = _check(float(np.maximum(maxima.max(), row[maxima.size * BLOCK :].max(initial=-np.inf))))
     near = maxima >= top - NEAR
     blocks = np.flatnonzero(near)
     if blocks.size > MOST_BLOCKS:

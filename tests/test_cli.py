@@ -615,3 +615,23 @@ def test_run_on_a_terminal_without_a_prompt_says_so(target: Path) -> None:
     with Terminal("run", "--target", target, "--no-draft") as terminal:
         terminal.wait_for("edgespec: there is no prompt: give one in quotes, or pipe it in")
         assert terminal.process.wait(10) == 2
+
+
+def test_a_json_py_in_the_users_folder_is_not_imported(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('imported the wrong json')")
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "edgespec",
+        "run",
+        "--target",
+        target,
+        "--threads",
+        "1",
+        "-n",
+        "2",
+        "hi",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr

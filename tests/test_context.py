@@ -695,3 +695,38 @@ def test_256_sequences_are_the_most_and_work(plain: Model) -> None:
     with Context(plain, settings(n_ctx=32, n_seq=256, n_rows=256)) as context:
         answers = context.score([Want(tokens[:5], seq=0), Want(tokens, seq=255)])
         assert furthest(answers[1][0], fresh(plain, tokens)) < MARGIN
+
+
+@pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
+def test_a_rejected_tail_is_not_evaluated_again_every_round(kind: str, tmp_path: Path) -> None:
+    """The checkpoint used to stay where it was until a draft was accepted whole: rounds grew without bound."""
+    write = tiny_gguf.write_recurrent if kind == "recurrent" else tiny_gguf.write_hybrid
+    with Model(write(tmp_path / "model.gguf")) as model:
+        k = 10  # past the snapshots of the hybrid
+        with Context(model, ContextSettings(n_ctx=256, n_rows=k + 1, threads=1)) as context:
+            tokens = np.arange(300, 310, dtype=np.int32)
+            context.score([Want(tokens)])
+            costs = []
+            for i in range(12):
+                before = context.evaluated
+                context.score([Want(tokens, tuple(range(320, 320 + k)), k + 1)])
+                costs.append(context.evaluated - before)
+                tokens = np.append(tokens, np.int32(400 + i))  # every guess rejected
+            assert max(costs[1:]) == k + 2  # the token before, the last one and the guesses
+
+
+@pytest.mark.parametrize("n_ctx", [2, 5, 9, 12])
+def test_a_hybrid_model_runs_in_the_smallest_contexts(n_ctx: int, tmp_path: Path) -> None:
+    """More snapshots than a micro-batch has tokens ended the process."""
+    with Model(tiny_gguf.write_hybrid(tmp_path / "model.gguf")) as model:
+        with Context(model, ContextSettings(n_ctx=n_ctx, n_rows=33, threads=1)) as context:
+            assert context.score([Want(np.array([300], np.int32))])[0].shape == (1, model.n_vocab)
+
+
+def test_an_impossible_number_of_threads_in_the_environment_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_THREADS", "100000")
+    with Model(tiny_gguf.write_llama(tmp_path / "model.gguf")) as model:
+        with pytest.raises(SettingError, match="EDGESPEC_THREADS.*100000"):
+            Context(model, ContextSettings(n_ctx=64))

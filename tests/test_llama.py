@@ -497,3 +497,14 @@ def test_a_family_drafts_for_itself(vocabulary_of: dict[str, Path]) -> None:
     check_pair(vocabulary_of["gpt-2"], vocabulary_of["gpt-2"])
     check_pair(vocabulary_of["phi-3"], vocabulary_of["llama-spm"])  # Phi-3 took Llama 2's, and padded it
     check_pair(vocabulary_of["llama-spm"], vocabulary_of["phi-3"])
+
+
+def test_no_end_token_is_put_behind_a_prompt(folder: Path) -> None:
+    """Where a model asks for an automatic end token, the prompt used to end in one, and so did the answer."""
+    facts = {"tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.add_bos_token": True}
+    with Model(tiny_gguf.write_llama(folder / "eos.gguf", metadata=facts)) as model:
+        tokens = model.tokenize(b"hello", special=False)
+        assert model.vocabulary.add_eos
+        assert tokens[0] == model.vocabulary.bos
+        assert tokens[-1] != model.vocabulary.eos
+        assert model.detokenize(tokens) == b"hello"

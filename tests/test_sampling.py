@@ -584,3 +584,11 @@ def test_the_short_way_to_a_nucleus_leaves_what_the_whole_row_leaves(
         assert np.array_equal(quick.ids, whole.ids)
         assert np.array_equal(quick.probs, whole.probs)
     assert top_p > 0.99 or ("bounds" in ways and len(ways) > 1), "several ways were really taken"
+
+
+def test_a_row_whose_last_logits_are_no_numbers_is_refused() -> None:
+    """The logits past the last whole block were overlooked by the short way to a nucleus."""
+    row = np.random.default_rng(22).normal(size=5_001).astype(np.float32)
+    row[-1] = np.nan
+    with pytest.raises(LogitsError):
+        Sampler(Sampling(), 5_001)(row)
