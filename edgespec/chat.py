@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -32,24 +33,33 @@ def render(
     messages: {"role", "content", ...} in order. bos, eos: texts of those tokens. Raises TemplateError with
     the template's own complaint where it refuses the messages, or with the place where it is broken.
     """
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = (now or datetime.datetime.now()).strftime
     try:
-        return environment.from_string(template).render(
-            messages=list(messages), tools=tools, add_generation_prompt=True, bos_token=bos, eos_token=eos
+        return _compiled(template).render(
+            messages=list(messages),
+            tools=tools,
+            add_generation_prompt=True,
+            bos_token=bos,
+            eos_token=eos,
+            strftime_now=(now or datetime.datetime.now()).strftime,
         )
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"the chat template is broken in line {error.lineno}: {error.message}") from None
     except _REFUSALS as error:
         raise TemplateError(f"the chat template refuses these messages: {error}") from None
+
+
+@lru_cache(maxsize=4)
+def _compiled(template: str) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _refuse
+    return environment.from_string(template)
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
 
 
 _REFUSALS = (

@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from edgespec.cores import threads_wanted
+from edgespec.cores import MOST_THREADS, threads_wanted
 from edgespec.decode import Rows, Want
 from edgespec.errors import (
     DecodeAbortedError,
@@ -44,7 +44,6 @@ _KV_TYPES: dict[str, tuple[int, float]] = {
     "q4_0": (2, 18 / 32),
 }  # id, bytes
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
-MOST_THREADS = 512  # GGML_MAX_N_THREADS
 SNAPSHOTS = (
     8  # recurrent states kept for rollback where the architecture can; each is a copy of the whole state
 )
@@ -70,6 +69,7 @@ class ContextSettings:
     chunk: int = 512
 
     def __post_init__(self) -> None:
+        _whole("the context length", self.n_ctx, 2, 2**31 - 1)
         _whole("the number of sequences", self.n_seq, 1, MAX_SEQUENCES)
         _whole("the number of logits rows", self.n_rows, self.n_seq, 2**16)
         if self.threads is not None:
@@ -107,7 +107,6 @@ class Context:
 
     def __init__(self, model: Model, settings: ContextSettings) -> None:
         """Raises SettingError or ModelUnsupportedError with a reason instead of letting llama.cpp abort."""
-        _whole("the context length", settings.n_ctx, 2, 2**31 - 1)
         if settings.n_ctx > model.n_ctx_train:
             raise SettingError(
                 f"the context length is {settings.n_ctx:,}: {model.path.name} was trained for "
@@ -213,9 +212,9 @@ class Context:
         seq = self._sequences[s]
         if keep == seq.held:
             return
-        back = seq.held - keep
-        if (not self.model.has_recurrent_state or back <= seq.snapshots) and keep > 0:
-            seq.snapshots = 0
+        near = not self.model.has_recurrent_state or seq.held - keep <= seq.snapshots
+        seq.snapshots = 0  # whatever follows, they are used up
+        if near and keep > 0:
             if C.llama_memory_seq_rm(self._memory, s, keep, -1):
                 seq.held = keep
                 return
@@ -354,7 +353,6 @@ def _new_context(model: Model, settings: ContextSettings) -> Any:
     params.n_outputs_max = settings.n_rows
     params.n_outputs_max_per_seq = settings.n_rows
     threads = settings.threads or threads_wanted()
-    _whole("the number of threads (EDGESPEC_THREADS)", threads, 1, MOST_THREADS)
     params.n_threads = params.n_threads_batch = threads
     params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
     params.type_k = params.type_v = _KV_TYPES[settings.kv_type][0]
@@ -383,6 +381,8 @@ def kv_bytes(model: Model, n_tokens: int, kv_type: KvType) -> int:
 
 def _check_memory(model: Model, settings: ContextSettings) -> None:
     """Refuses a cache larger than the free memory: llama.cpp would be killed by the system, not fail."""
+    if model.on_gpu:  # the cache goes to its memory, and llama.cpp says by itself where that is too small
+        return
     wanted = kv_bytes(model, settings.n_ctx * settings.n_seq, settings.kv_type)
     free = psutil.virtual_memory().available
     if wanted > free:

@@ -14,11 +14,24 @@ from pathlib import Path
 
 import psutil
 
+from edgespec.errors import SettingError
+
+MOST_THREADS = 512  # GGML_MAX_N_THREADS
+
 
 def threads_wanted() -> int:
-    """Returns how many threads to use where nobody says: EDGESPEC_THREADS, else the performance cores."""
-    said = os.environ.get("EDGESPEC_THREADS", "")
-    return max(1, int(said)) if said.isdecimal() else performance_cores()
+    """Returns how many threads to use where no flag says: EDGESPEC_THREADS, else the performance cores.
+
+    Raises SettingError for nonsense in the environment.
+    """
+    said = os.environ.get("EDGESPEC_THREADS")
+    if not said:
+        return min(MOST_THREADS, performance_cores())
+    if not said.isdecimal() or not 1 <= int(said) <= MOST_THREADS:
+        raise SettingError(
+            f"EDGESPEC_THREADS is {said!r}: it must be a whole number from 1 to {MOST_THREADS}"
+        )
+    return int(said)
 
 
 def performance_cores() -> int:

@@ -82,7 +82,7 @@ def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_v
         raise SettingError("the prompt has no tokens: say something for the model to continue")
     if len(prompt) >= limits.n_ctx:
         raise PromptTooLongError(len(prompt), limits.n_ctx)
-    low, high = int(min(prompt)), int(max(prompt))
+    low, high = int(np.min(prompt)), int(np.max(prompt))
     if low < 0 or high >= n_vocab:
         wrong = low if low < 0 else high
         raise SettingError(f"token {wrong} of the prompt does not exist: the target has {n_vocab:,} tokens")

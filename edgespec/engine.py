@@ -45,6 +45,16 @@ class PairSettings:
     threads: int | None = None
     n_gpu_layers: int = -1
 
+    def __post_init__(self) -> None:
+        """Raises SettingError for nonsense, before anything is loaded."""
+        for kv_type in (self.kv_type, self.draft_kv_type):
+            ContextSettings(
+                n_ctx=DEFAULT_N_CTX if self.n_ctx is None else self.n_ctx,
+                kv_type=kv_type,
+                flash_attention=self.flash_attention,
+                threads=self.threads,
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -63,6 +73,21 @@ class Request:
     rng_seed: int | None = None
     drafter: DrafterName = "auto"
     draft_length: int = DEFAULT_DRAFT_LENGTH
+
+    def __post_init__(self) -> None:
+        """Raises SettingError for nonsense, before anything is loaded."""
+        for name, value in (("seed", self.seed), ("choice", self.choice), ("rng_seed", self.rng_seed)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise SettingError(f"the {name} is {value!r}: it must be a whole number")
+        if self.rng_seed is not None and self.rng_seed < 0:
+            raise SettingError(f"the rng_seed is {self.rng_seed}: it must be 0 or more")
+        if self.drafter not in get_args(DrafterName):
+            drafters = ", ".join(get_args(DrafterName))
+            raise SettingError(f"the drafter is {self.drafter!r}: it must be one of {drafters}")
+        if self.rule not in get_args(RuleName):
+            raise SettingError(f"the acceptance rule is {self.rule!r}: it must be block or token")
+        FixedLength(self.draft_length)
+        TextRelease(lambda _: b"", self.stop)
 
 
 class Pair:
@@ -94,6 +119,7 @@ class Pair:
                 n_ctx = min(wanted.n_ctx, self.draft.n_ctx_train)
                 wanted = replace(wanted, n_ctx=n_ctx, kv_type=settings.draft_kv_type)
                 self._draft_context = opened.enter_context(Context(self.draft, wanted))
+            self._end_tokens = self.target.end_tokens  # asked of llama.cpp now, not before the first token
             self._opened = opened.pop_all()
         self._lookup = SuffixLookup()
 
@@ -128,11 +154,8 @@ class Pair:
             raise TemplateError(
                 f"{self.target.path.name} has no chat template: --raw continues the text as it is"
             )
-        facts = self.target.vocabulary
-        bos, eos = (
-            facts.texts[i].decode("utf-8", "replace") if i >= 0 else "" for i in (facts.bos, facts.eos)
-        )
-        text = chat.render(template, messages, bos=bos, eos=eos)
+        bos = self.target.bos_text
+        text = chat.render(template, messages, bos=bos, eos=self.target.eos_text)
         add_bos = not (bos and text.startswith(bos))  # most templates write the start token themselves
         return self.target.tokenize(text.encode("utf-8", "replace"), special=True, add_bos=add_bos)
 
@@ -148,24 +171,22 @@ class Pair:
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
         sampler = Sampler(request.sampling, self.target.n_vocab)
+        text = TextRelease(self.target.piece, request.stop)
         loop = generate(
             prompt,
             drafter=self._drafter(request),
             sampler=sampler,
             rule=_rule(request),
-            text=TextRelease(self.target.piece, request.stop),
-            limits=Limits(request.max_tokens, self.n_ctx, self.target.end_tokens),
+            text=text,
+            limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
         )
         contexts: dict[ModelName, Scorer] = {"target": self._target_context}
         if self._draft_context:
             contexts["draft"] = self._draft_context
-        return drive(loop, contexts, FixedLength(request.draft_length), cancelled=cancelled)
+        rounds = drive(loop, contexts, FixedLength(request.draft_length), cancelled=cancelled)
+        return _to_the_end(rounds, text)
 
     def _drafter(self, request: Request) -> Drafter:
-        if request.drafter not in get_args(DrafterName):
-            raise SettingError(
-                f"the drafter is {request.drafter!r}: it must be one of {', '.join(get_args(DrafterName))}"
-            )
         if request.drafter == "none" or request.draft_length == 0:
             return NoDrafter()
         if request.drafter == "model" and not self.draft:
@@ -181,6 +202,16 @@ class Pair:
             n_vocab=self.draft.n_vocab,
         )
         return model if request.drafter == "model" else FirstOf(self._lookup, model)
+
+
+def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:
+    """Yields the rounds and, after a cancellation, a last one with the text that was held back."""
+    finish = None
+    for round_ in rounds:
+        finish = round_.finish
+        yield round_
+    if finish is None:
+        yield Round((), text.flush(), 0, 0, (), "cancelled")
 
 
 def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) -> None:
@@ -202,9 +233,7 @@ def _shared_bias(sampling: Sampling, n_vocab: int) -> Sampling:
 def _rule(request: Request) -> Rule:
     if request.seed is not None:
         return Coupled(request.seed, request.choice)
-    judge = {"block": verify_block, "token": verify_tokens}.get(request.rule)
-    if judge is None:
-        raise SettingError(f"the acceptance rule is {request.rule!r}: it must be block or token")
+    judge = verify_block if request.rule == "block" else verify_tokens
     return Independent(np.random.default_rng(request.rng_seed), judge)
 
 

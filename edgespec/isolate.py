@@ -77,10 +77,11 @@ def _explain(code: int, noise: str) -> int:
         raise EngineDiedError(
             "the engine was killed (SIGKILL), most likely for lack of memory: use a smaller model or --ctx"
         )
-    name = f"code {code:#x}" if windows_fault else signal.Signals(-code).name
+    known = -code in list(signal.Signals)
+    name = signal.Signals(-code).name if known else f"code {code:#x}"
     raise EngineDiedError(
-        f"llama.cpp aborted ({name}): {said}; the model file is probably damaged or made for another "
-        "version: download it again, or try another file"
+        f"llama.cpp aborted ({name}): {said}; mostly the model file is damaged or made for another version "
+        "(download it again, or try another file), else this is a fault of llama.cpp's"
     )
 
 
@@ -125,7 +126,7 @@ def told(work: Callable[[], int]) -> int:
         return 0
     except OSError as error:
         what = error.filename or "the output cannot be written"
-        print(f"edgespec: {what}: {error.strerror}", file=sys.stderr)
+        print(f"edgespec: {what}: {error.strerror or error}", file=sys.stderr)
         _abandon_output()
         return 1
 

@@ -100,19 +100,21 @@ def _answer(
 def _fitting_prompt(
     pair: Pair, system: list[dict[str, str]], turns: list[dict[str, str]]
 ) -> NDArray[np.int32]:
-    """Returns the prompt, without the oldest turns where it would fill over three quarters of the context.
+    """Returns the prompt. Where it would fill over three quarters of the context, the oldest turns go.
 
-    Raises PromptTooLongError where the last question alone does not fit.
+    They go down to half of it at once: what stays the same at the front need not be evaluated again.
+    Raises PromptTooLongError where the last question alone does not fit, and leaves the turns as they are.
     """
-    left_out = 0
-    while True:
-        prompt = pair.chat_tokens([*system, *turns[left_out:]])
-        last = left_out + 2 >= len(turns)
-        if prompt.size <= pair.n_ctx * 3 // 4 or (last and prompt.size < pair.n_ctx):
-            break
-        if last:
-            raise PromptTooLongError(prompt.size, pair.n_ctx)
-        left_out += 2  # a question and its answer
-    if left_out:
+    prompt = pair.chat_tokens([*system, *turns])
+    if prompt.size <= pair.n_ctx * 3 // 4:
+        return prompt
+    alone = pair.chat_tokens([*system, turns[-1]])
+    if alone.size >= pair.n_ctx:
+        raise PromptTooLongError(alone.size, pair.n_ctx)
+    before = len(turns)
+    while len(turns) > 2 and prompt.size > pair.n_ctx // 2:
+        del turns[:2]  # a question and its answer
+        prompt = pair.chat_tokens([*system, *turns])
+    if left_out := before - len(turns):
         print(f"(the oldest {left_out} messages no longer fit and are left out)", file=sys.stderr)
     return prompt

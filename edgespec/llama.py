@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,8 @@ from edgespec.errors import ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.vocab import Vocabulary
 
 log_tail: deque[str] = deque(maxlen=40)  # what llama.cpp said last, newest at the end
-LOG_LEVEL_WARN, LOG_LEVEL_CONTINUES = 2, 5
+LOG_LEVEL_CONTINUES = 5
+LONG_TEXT = 1000  # bytes; longer texts are turned into tokens on a deep stack
 
 
 @C.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
@@ -70,6 +72,7 @@ class Model:
                 f"n_gpu_layers is {n_gpu_layers!r}: it must be a whole number from -1 (all) to 10000"
             )
         _check_gguf(self.path)
+        self.on_gpu = n_gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
         params = C.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
         params.vocab_only = vocab_only
@@ -160,16 +163,6 @@ class Model:
         return int(C.llama_model_n_ctx_train(self.handle))
 
     @cached_property
-    def size(self) -> int:
-        """Bytes of all tensors."""
-        return int(C.llama_model_size(self.handle))
-
-    @cached_property
-    def description(self) -> str:
-        """llama.cpp's words for it, such as "llama 8B Q4_K - Medium"."""
-        return _grown(lambda buffer, size: C.llama_model_desc(self.handle, buffer, size))
-
-    @cached_property
     def has_recurrent_state(self) -> bool:
         """True for recurrent and hybrid models, whose memory cannot simply forget its last tokens."""
         return bool(C.llama_model_is_recurrent(self.handle) or C.llama_model_is_hybrid(self.handle))
@@ -186,6 +179,19 @@ class Model:
             eos=C.llama_vocab_eos(vocab),
         )
 
+    @property
+    def bos_text(self) -> str:
+        """The text of the start token, "" where there is none."""
+        return self._token_text(C.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos_text(self) -> str:
+        """The text of the end token, "" where there is none."""
+        return self._token_text(C.llama_vocab_eos(self._vocab))
+
+    def _token_text(self, token: int) -> str:
+        return C.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace") if token >= 0 else ""
+
     @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Every token that ends a generation (end of text, of turn, of message)."""
@@ -199,6 +205,11 @@ class Model:
         """
         if len(text) > 2**30:
             raise SettingError(f"the text has {len(text):,} bytes: at most 1 GiB can be turned into tokens")
+        if len(text) > LONG_TEXT:
+            return _on_a_deep_stack(lambda: self._tokenize(text, special, add_bos), len(text))
+        return self._tokenize(text, special, add_bos)
+
+    def _tokenize(self, text: bytes, special: bool, add_bos: bool) -> NDArray[np.int32]:
         bos = C.llama_vocab_bos(self._vocab)
         start = [bos] if add_bos and bos >= 0 and C.llama_vocab_get_add_bos(self._vocab) else []
         room = len(text) + 8
@@ -236,6 +247,26 @@ class Model:
         return b"".join(self.piece(int(token), special=special) for token in tokens)
 
 
+def _on_a_deep_stack(work: Callable[[], NDArray[np.int32]], n_bytes: int) -> NDArray[np.int32]:
+    """Runs `work` in a thread with room for llama.cpp's recursive regular expressions.
+
+    Some pre-tokenisers recurse once for every character of an unbroken run; 40,000 of them overflow the
+    usual 8 MB. Where the system refuses so large a stack, the usual one has to do.
+    """
+    done: list[NDArray[np.int32]] = []
+    before = threading.stack_size()
+    try:
+        threading.stack_size(min(1024 * n_bytes + 2**20, 2**30))
+        thread = threading.Thread(target=lambda: done.append(work()))
+        thread.start()
+        thread.join()
+    except (RuntimeError, ValueError):
+        pass
+    finally:
+        threading.stack_size(before)
+    return done[0] if done else work()
+
+
 def _grown(call: Any) -> str:
     """Calls a C function that fills (buffer, size) and returns the length wanted, with room enough."""
     size = 256
@@ -265,8 +296,3 @@ def _check_gguf(path: Path) -> None:
         raise ModelFileError(f"{path} {what}: EdgeSpec runs models in GGUF format")
     if head[4:8] == b"\x00\x00\x00\x03":
         raise ModelFileError(f"{path} is a big-endian GGUF: convert it, or download one for this machine")
-
-
-def gpu_offload() -> bool:
-    """True where this build of llama.cpp can put layers on a GPU."""
-    return bool(C.llama_supports_gpu_offload())

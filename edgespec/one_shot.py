@@ -25,7 +25,6 @@ SAMPLING_FLAGS = (
 
 def open_pair(arguments: argparse.Namespace) -> Pair:
     """Loads the pair that the flags ask for."""
-    target, draft = pair_files(arguments)
     settings = PairSettings(
         n_ctx=arguments.ctx,
         kv_type=arguments.kv_type,
@@ -33,6 +32,7 @@ def open_pair(arguments: argparse.Namespace) -> Pair:
         threads=arguments.threads,
         n_gpu_layers=arguments.gpu_layers,
     )
+    target, draft = pair_files(arguments)
     with _notice(f"loading {target.name}"):
         return Pair(target, draft, settings)
 
@@ -82,7 +82,7 @@ def read_prompt(prompt: str | None) -> str:
     if prompt is None and sys.stdin.isatty():
         raise SettingError("there is no prompt: give one in quotes, or pipe it in")
     if prompt is None or prompt == "-":
-        prompt = sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
+        prompt = sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
     if not prompt:
         raise SettingError("the prompt is empty: say something for the model to answer")
     return prompt
@@ -102,8 +102,6 @@ def run(arguments: argparse.Namespace) -> int:
             tokens = pair.chat_tokens([*system, {"role": "user", "content": prompt}])
         rounds = pair.generate(tokens, request, cancelled=interrupt)
         text = speak(rounds, tally, show=not arguments.json)
-        if interrupt.asked and tally.finish is None:
-            tally.finish = "cancelled"
         figures = tally.statistics(len(tokens))
         if arguments.json:
             print(json.dumps({"text": text, **figures.as_dict()}))

@@ -699,7 +699,7 @@ def test_256_sequences_are_the_most_and_work(plain: Model) -> None:
 
 @pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
 def test_a_rejected_tail_is_not_evaluated_again_every_round(kind: str, tmp_path: Path) -> None:
-    """The checkpoint used to stay where it was until a draft was accepted whole: rounds grew without bound."""
+    """The checkpoint used to stay until a draft was accepted whole: rounds grew without bound."""
     write = tiny_gguf.write_recurrent if kind == "recurrent" else tiny_gguf.write_hybrid
     with Model(write(tmp_path / "model.gguf")) as model:
         k = 10  # past the snapshots of the hybrid
@@ -730,3 +730,24 @@ def test_an_impossible_number_of_threads_in_the_environment_is_refused(
     with Model(tiny_gguf.write_llama(tmp_path / "model.gguf")) as model:
         with pytest.raises(SettingError, match="EDGESPEC_THREADS.*100000"):
             Context(model, ContextSettings(n_ctx=64))
+
+
+def test_snapshots_are_used_up_by_a_restored_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They used to count on, and a failed evaluation later the state was silently wrong (logits off by 7)."""
+    with Model(tiny_gguf.write_hybrid(tmp_path / "model.gguf")) as model:
+        with Context(model, ContextSettings(n_ctx=128, n_rows=13, threads=1)) as context:
+            tokens = np.arange(300, 320, dtype=np.int32)
+            context.score([Want(tokens[:10])])
+            context.score(
+                [Want(tokens[:11], tuple(range(330, 342)), 13)]
+            )  # checkpoint at 10, past the snapshots
+            with monkeypatch.context() as patch:
+                patch.setattr("edgespec.context.C.llama_decode", lambda *_: 1)
+                with pytest.raises(NoRoomError):
+                    context.score([Want(tokens[:12])])  # restored, and nothing evaluated
+            held = tokens[:8]
+            got = context.score([Want(held)])[0].copy()
+        with Context(model, ContextSettings(n_ctx=128, n_rows=13, threads=1)) as fresh:
+            assert np.abs(got - fresh.score([Want(held)])[0]).max() < 0.02

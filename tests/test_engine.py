@@ -540,7 +540,8 @@ def test_a_generation_given_up_or_cancelled_leaves_the_pair_in_order(
         given_up.close()  # type: ignore[attr-defined]
         left = iter([False] * stop_after + [True] * 99)
         cancelled = list(pair.generate(prompt, request, cancelled=lambda left=left: next(left)))
-        assert len(cancelled) <= stop_after
+        assert len(cancelled) <= stop_after + 1
+        assert cancelled[-1].finish == "cancelled"
         again = tuple(token for round_ in pair.generate(prompt, request) for token in round_.tokens)
         assert again[:4] == whole[:4]  # later ones may differ by rounding: the shapes are not the same
         if is_identical(pair):
@@ -686,3 +687,16 @@ def test_the_rule_without_a_seed_is_block_verification() -> None:
     assert isinstance(rule, Independent)
     assert rule.judge is engine.verify_block
     assert isinstance(engine._rule(Request(seed=0)), Coupled)
+
+
+def test_text_held_back_for_a_stop_text_is_given_when_the_answer_is_cancelled(plain: Pair) -> None:
+    prompt, request = some_prompt(9), Request(GREEDY, 30, drafter="none")
+    spoken = [round_.text for round_ in plain.generate(prompt, request)]
+    n = next(i for i in range(2, 20) if spoken[i].strip())
+    stop = spoken[n] + "never said"
+    left = iter([False] * 2 * (n + 1) + [True] * 99)  # asked before an evaluation and after
+    held = replace(request, stop=[stop])
+    rounds = list(plain.generate(prompt, held, cancelled=lambda: next(left)))
+    assert rounds[-1].finish == "cancelled"
+    assert rounds[-1].text
+    assert "".join(round_.text for round_ in rounds) == "".join(spoken[: sum(len(r.tokens) for r in rounds)])
