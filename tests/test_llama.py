@@ -507,3 +507,23 @@ def test_no_end_token_is_put_behind_a_prompt(folder: Path) -> None:
         assert tokens[0] == model.vocabulary.bos
         assert tokens[-1] != model.vocabulary.eos
         assert model.detokenize(tokens) == b"hello"
+
+
+DEEP = """
+import sys
+import edgespec.llama
+edgespec.llama.LONG_TEXT = int(sys.argv[2])
+with edgespec.llama.Model(sys.argv[1]) as model:
+    print(len(model.tokenize(b"a" * 300_000, special=False)))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="deaths by signal are told as POSIX tells them")
+@pytest.mark.parametrize(("threshold", "dies"), [(1000, False), (10**9, True)])
+def test_a_long_unbroken_text_gets_a_stack_deep_enough(threshold: int, dies: bool, folder: Path) -> None:
+    """A pasted blob of base64 ended the process for models with this tokeniser."""
+    path = tiny_gguf.write_llama(folder / "deep.gguf", metadata={"tokenizer.ggml.pre": "deepseek-llm"})
+    command = [sys.executable, "-c", DEEP, str(path), str(threshold)]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert (done.returncode < 0) == dies
+    assert dies or done.stdout.strip() == b"300000"
