@@ -67,7 +67,7 @@ def test_a_wheel_has_all_that_the_packages_need_and_nothing_else(wheel: zipfile.
 
 def test_a_wheel_installs_the_command(wheel: zipfile.ZipFile) -> None:
     entry_points = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
-    assert b"edgespec = edgespec.cli:main" in wheel.read(entry_points)
+    assert b"edgespec = edgespec.__main__:run" in wheel.read(entry_points)
 
 
 def test_the_embedded_pair_is_small() -> None:

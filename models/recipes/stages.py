@@ -5,10 +5,11 @@ run goes on where it was. All seeds are fixed. The stages:
 
 1. vocabulary and token files of the epochs;
 2. `seed`: a network of 6 layers learns at a constant rate (cheap tokens first);
-3. `target`: the seed, grown to 10 layers, learns on and anneals, its last part in windows of 2,048;
+3. `target`: the seed, grown to 10 layers, learns on and anneals; then `long`: windows of 2,048 at a raised
+   rate, without which text past the 512th token falls apart;
 4. `plain`: the draft learns from the corpus alone;
 5. `said-N`: the exported target continues training prompts;
-6. `draft`: the plain draft learns from what the target said;
+6. `draft` and `draft-again`: the plain draft learns from what the target said, then from more of it;
 7. both files are exported to Q8_0, the held-out prompts chosen, the pair measured.
 """
 
@@ -35,9 +36,12 @@ TARGET = Plan(
     lengths=((0, 256), (3_000_000, 512), (4_650_000, 2048)),
     first_epoch=2,
 )
+LONG = Plan(tokens=450_000, anneal=430_000, full=0.25, warmup=20_000, lengths=((0, 2048),), first_epoch=5)
 PLAIN = Plan(tokens=2_000_000, anneal=1_200_000, warmup=100_000, matrix_rate=6e-3, first_epoch=2)
-DISTIL = Plan(tokens=6_000_000, anneal=4_000_000, warmup=100_000, matrix_rate=6e-3)
-SHARDS = 3
+DISTIL = Plan(tokens=9_000_000, anneal=6_000_000, warmup=100_000, matrix_rate=6e-3)
+AGAIN = Plan(tokens=5_600_000, anneal=5_300_000, full=0.8, warmup=100_000, matrix_rate=6e-3)
+SHARDS = 4  # for DISTIL; AGAIN has MORE besides
+MORE = 2
 SHARD_TOKENS = 300_000
 VERSION = "1.0"
 
@@ -76,11 +80,22 @@ def stage(place: Place, name: str, start: Llama, plan: Plan, tokenizer: Tokenize
     return network
 
 
+def tune(place: Place, name: str, start: Llama, shards: list[Path], plan: Plan, log: Log) -> Llama:
+    """Run one stage of distillation, or return what it left."""
+    network = finished(place.work / f"{name}.pt", plan.tokens)
+    if network is None:
+        network = start
+        if not distil.distil(network, shards, place.work, name, plan, log):
+            raise KeyboardInterrupt(f"stage {name} was stopped; the same command goes on with it")
+    return network
+
+
 def make_target(place: Place, tokenizer: Tokenizer, log: Log) -> Path:
     """Train and export the target."""
     torch.manual_seed(1)
     seed = stage(place, "seed", Llama(model.SEED), SEED, tokenizer, log)
     network = stage(place, "target", checkpoint.grow(seed, model.TARGET.layers), TARGET, tokenizer, log)
+    network = stage(place, "long", network, LONG, tokenizer, log)
     path = place.work / "target.gguf"
     export.export(network, tokenizer, path, "Q8_0", about(network, "target"))
     return path
@@ -92,16 +107,13 @@ def make_draft(place: Place, tokenizer: Tokenizer, target: Path, log: Log) -> tu
     plain = stage(place, "plain", Llama(model.DRAFT), PLAIN, tokenizer, log)
     plain_path, path = place.work / "plain.gguf", place.work / "draft.gguf"
     export.export(plain, tokenizer, plain_path, "Q8_0", about(plain, "draft, not distilled"))
-    shards = [place.work / f"said-{i}.npz" for i in range(SHARDS)]
+    shards = [place.work / f"said-{i}.npz" for i in range(SHARDS + MORE)]
     for i, shard in enumerate(shards):
         if not shard.exists():
-            log(f"said: shard {i + 1} of {SHARDS}")
+            log(f"said: shard {i + 1} of {len(shards)}")
             said.make_shard(shard, target, tokenizer, 2 + i, SHARD_TOKENS)
-    tuned = finished(place.work / "draft.pt", DISTIL.tokens)
-    if tuned is None:
-        tuned = plain
-        if not distil.distil(tuned, shards, place.work, "draft", DISTIL, log):
-            raise KeyboardInterrupt("stage draft was stopped; the same command goes on with it")
+    tuned = tune(place, "draft", plain, shards[:SHARDS], DISTIL, log)
+    tuned = tune(place, "draft-again", tuned, shards, AGAIN, log)
     export.export(tuned, tokenizer, path, "Q8_0", about(tuned, "draft"))
     return plain_path, path
 

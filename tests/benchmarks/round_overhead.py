@@ -47,8 +47,8 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         target, draft = Path(folder) / "target.gguf", Path(folder) / "draft.gguf"
-        write_llama(target, n_vocab=arguments.n_vocab, context_length=4096, logit_scale=4.0)
-        write_llama(draft, n_vocab=arguments.n_vocab, context_length=4096, logit_scale=4.0, noise=0.05)
+        write_llama(target, n_vocab=arguments.n_vocab, context_length=4096, logit_scale=12.0)
+        write_llama(draft, n_vocab=arguments.n_vocab, context_length=4096, logit_scale=12.0, noise=0.05)
         with Pair(target, draft, PairSettings(n_ctx=4096)) as pair:
             for name, sampling in (
                 ("greedy", Sampling(temperature=0)),

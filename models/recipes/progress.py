@@ -1,0 +1,47 @@
+"""Show how far a stage is, and hear when it is asked to stop."""
+
+import signal
+import time
+from collections.abc import Callable
+
+Log = Callable[[str], None]
+SMOOTH = 0.05  # weight of the newest step in what is shown
+
+
+class Stop:
+    """Turn SIGTERM and SIGINT into a wish that the loop reads."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.note)
+
+    def note(self, number: int, frame: object) -> None:
+        self.wanted = True
+
+
+class Meter:
+    """Average loss and speed, and say them every so many steps; the time left is from the speed of late."""
+
+    def __init__(self, name: str, goal: int, log: Log, every: int) -> None:
+        self.name, self.goal, self.log, self.every = name, goal, log, every
+        self.loss = self.rate = 0.0
+        self.steps = 0
+        self.clock = time.monotonic()
+
+    def rest(self) -> None:
+        """Leave out the time since the last step (saving, evaluating)."""
+        self.clock = time.monotonic()
+
+    def add(self, size: int, loss: float, done: int) -> None:
+        """Count a step of so many tokens."""
+        now = time.monotonic()
+        self.steps += 1
+        weight = max(SMOOTH, 1 / self.steps)
+        self.rate += (size / (now - self.clock) - self.rate) * weight
+        self.loss += (loss - self.loss) * weight
+        self.clock = now
+        if self.steps % self.every == 0:
+            left = (self.goal - done) / self.rate / 60
+            shown = f"loss {self.loss:.3f}  {self.rate:5.0f}/s  {left:5.1f} min left"
+            self.log(f"{self.name}: {done / 1e6:6.2f}M of {self.goal / 1e6:.1f}M tokens  {shown}")

@@ -1,0 +1,22 @@
+"""Make `models/recipes` importable: it is no part of what is installed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "models"))
+
+
+@pytest.fixture(scope="session")
+def small_library():
+    """A few modules of the standard library, with everything that is made of them."""
+    from recipes import sources
+    from recipes.corpus import Library
+
+    wanted = {"textwrap", "bisect", "queue", "shlex", "heapq"}
+    files = tuple(f for f in sources.read_files() if f.module in wanted)
+    items = tuple(i for f in files for i in sources.items_of(f))
+    topics = tuple(sources.read_topics().items())[:4]
+    return Library(files, items, topics)

@@ -1,0 +1,112 @@
+"""The network and its file: what torch computes, llama.cpp computes. Skipped where torch is absent."""
+
+import random
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the recipes train with torch; install the extra `recipes`")
+pytest.importorskip("tokenizers", reason="the recipes need tokenizers; install the extra `recipes`")
+pytest.importorskip("llama_cpp", reason="exported files are checked with llama.cpp")
+
+from recipes import checkpoint, distil, marks, proof, said  # noqa: E402
+from recipes.export import About, export, interleave  # noqa: E402
+from recipes.model import Llama, Shape  # noqa: E402
+from recipes.native import Native  # noqa: E402
+from recipes.tokenizer import token_id, train_tokenizer  # noqa: E402
+from recipes.train import Plan, accumulate, loss_of  # noqa: E402
+
+SMALL = Shape(width=64, layers=2, heads=2, kv_heads=1, head_dim=32, ffn=96, vocab=512, context=512)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(small_library):
+    return train_tokenizer([f.text for f in small_library.files], vocab=SMALL.vocab)
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    model = Llama(SMALL)
+    for weight in model.parameters():
+        if weight.ndim == 2:
+            torch.nn.init.normal_(weight, std=0.2)
+    return model
+
+
+@pytest.fixture(scope="module")
+def file(network, tokenizer, tmp_path_factory):
+    path = tmp_path_factory.mktemp("gguf") / "small.gguf"
+    export(network, tokenizer, path, "Q8_0", About("small", "small", "small", "0"))
+    return path
+
+
+def test_tokens_are_cut_as_in_training(file, tokenizer, small_library):
+    rng = random.Random(0)
+    texts = [f.text[:20_000] for f in small_library.files] + list(proof.awkward(rng, 300))
+    texts += [f"{marks.TURN_START}user\nhi{marks.TURN_END}\n<think>x</think>{marks.FIM_PREFIX}a"]
+    assert proof.compare_tokens(file, tokenizer, texts)[2] == 0
+
+
+def test_logits_are_those_of_torch(network, tokenizer):
+    error, same = proof.compare_logits(network, tokenizer, "def f(x):\n    return x + 1\n" * 8)
+    assert error < 1e-2 and same > 0.99
+
+
+def test_control_tokens_have_their_roles(file, tokenizer):
+    import llama_cpp as api
+
+    with Native(file, context=64) as native:
+        assert api.llama_vocab_eos(native.vocab) == token_id(tokenizer, marks.TURN_END)
+        assert api.llama_vocab_fim_mid(native.vocab) == token_id(tokenizer, marks.FIM_MIDDLE)
+        assert not api.llama_vocab_get_add_bos(native.vocab)
+        for text in (marks.TURN_END, marks.END_OF_TEXT):
+            assert api.llama_vocab_is_eog(native.vocab, token_id(tokenizer, text))
+        call = token_id(tokenizer, "<tool_call>")
+        assert native.detokenise([call, token_id(tokenizer, marks.TURN_END)]) == b"<tool_call>"
+        assert native.tokenise("<tool_call>", special=False) == [call]
+        assert len(native.tokenise(marks.TURN_END, special=False)) > 1
+
+
+def test_interleaved_rows_pair_the_halves():
+    weight = np.arange(8, dtype=np.float32)[:, None]
+    assert interleave(weight, 2, 4)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+
+
+@pytest.mark.parametrize("layers", [2, 3, 4])
+def test_a_grown_network_computes_the_same(network, layers):
+    ids = torch.arange(40)[None]
+    with torch.inference_mode():
+        assert torch.equal(checkpoint.grow(network, layers)(ids), network(ids))
+
+
+def test_gradients_in_parts_are_those_of_the_whole(network):
+    batch = torch.randint(0, SMALL.vocab, (4, 33))
+    grads = []
+    for micro in (32, 1024):
+        network.zero_grad()
+        accumulate(network, batch, loss_of, micro)
+        grads.append(network.embed.weight.grad.clone())
+    network.zero_grad()
+    assert (grads[0] - grads[1]).abs().max() < 1e-2 * grads[1].abs().max()
+
+
+def test_the_rate_rises_stays_and_falls():
+    plan = Plan(tokens=1000, anneal=500, warmup=100)
+    assert plan.factor(0) < 0.05 and plan.factor(300) == 1.0
+    assert plan.factor(750) == pytest.approx(0.5) and plan.factor(1000) == 0.0
+
+
+def test_what_the_target_says_can_be_learned(file, network, tokenizer, tmp_path):
+    """Divergence from the very network that spoke is near nothing; only the file is rounded."""
+    ends = {token_id(tokenizer, marks.TURN_END)}
+    prompts = iter([list(tokenizer.encode(f"def f{i}(x):").ids) for i in range(6)])
+    with Native(file, context=512, threads=1, sequences=said.SLOTS) as native:
+        texts = list(said.speak(native, prompts, ends, 0))
+    assert len(texts) == 6
+    said.write_shard(tmp_path / "s.npz", texts)
+    lesson = next(distil.lessons([tmp_path / "s.npz"], 0, 4096))
+    with torch.inference_mode():
+        itself = float(distil.divergence(network, lesson))
+        stranger = float(distil.divergence(Llama(SMALL), lesson))
+    assert itself < 0.1 * stranger
