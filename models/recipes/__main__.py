@@ -12,7 +12,12 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine, waiting threads must not hold a core
 
-from recipes import stages  # after the variable: torch reads it when imported
+try:
+    from recipes import stages  # after the variable: torch reads it when imported
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f'The recipes need {missing.name}: python -m pip install -e ".[recipes]" at the root installs it.'
+    )
 
 
 def cache_folder() -> Path:

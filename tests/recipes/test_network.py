@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="the recipes train with torch; insta
 pytest.importorskip("tokenizers", reason="the recipes need tokenizers; install the extra `recipes`")
 pytest.importorskip("llama_cpp", reason="exported files are checked with llama.cpp")
 
-from recipes import checkpoint, distil, marks, proof, said  # noqa: E402
+from recipes import checkpoint, distil, marks, proof, restore, said  # noqa: E402
 from recipes.export import About, export, interleave  # noqa: E402
 from recipes.model import Llama, Shape  # noqa: E402
 from recipes.native import Native  # noqa: E402
@@ -110,3 +110,13 @@ def test_what_the_target_says_can_be_learned(file, network, tokenizer, tmp_path)
         itself = float(distil.divergence(network, lesson))
         stranger = float(distil.divergence(Llama(SMALL), lesson))
     assert itself < 0.1 * stranger
+
+
+def test_a_file_comes_back_into_torch(network, tokenizer, file, small_library):
+    """Q8_0 rounds weights to 1/127 of the greatest of 32; beyond that nothing may change."""
+    model = restore.read_network(file)
+    assert model.shape == SMALL
+    for ours, theirs in zip(network.parameters(), model.parameters(), strict=True):
+        assert (ours - theirs).abs().max() <= ours.abs().max() / 127
+    text = "".join(f.text[:5000] for f in small_library.files) + marks.TURN_END + "<think>é\t"
+    assert restore.read_tokenizer(file).encode(text).ids == tokenizer.encode(text).ids
