@@ -220,9 +220,8 @@ class Context:
                 return
         at, state = seq.checkpoint
         if state is not None and at <= keep:
-            C.llama_memory_seq_rm(
-                self._memory, s, at, -1
-            )  # may refuse while the old recurrent state is there
+            # this first removal may be refused while the old recurrent state is there; the second counts
+            C.llama_memory_seq_rm(self._memory, s, at, -1)
             if C.llama_state_seq_set_data_ext(self._handle, state, len(state), s, CHECKPOINT_FLAGS):
                 C.llama_memory_seq_rm(self._memory, s, at, -1)
                 seq.held = at

@@ -110,25 +110,20 @@ def replayed_row(model: Model, settings: ContextSettings, run: Output, at: int) 
 
 
 def difference(model: Model, settings: ContextSettings, plain: Output, drafted: Output) -> Difference | None:
-    """Compares an output of plain decoding with one that had a draft; None where they are the same.
-
-    `logits_differ` is that of the two tokens chosen. Over the whole vocabulary the rows of the trained pair
-    were seen to differ by up to 0.27 after 36 tokens of rounding in the cache (flash attention off).
-    """
+    """Compares an output of plain decoding with one that had a draft; None where they are the same."""
     at = first_difference(plain.tokens, drafted.tokens)
     if at is None:
         return None
     sampler = Sampler(plain.request.sampling, model.n_vocab)
     rule = Coupled(plain.request.seed or 0, plain.request.choice)  # greedy leaves nothing to draw
-    rows, choices, explained = [], [], True
+    rows, explained = [], True
     for run in (plain, drafted):
         rows.append(replayed_row(model, settings, run, at))
         before = np.concatenate([run.prompt, np.array(run.tokens[:at], np.int32)])
         chosen = rule.draw(sampler(rows[-1], before), before.size)
         said = run.tokens[at] if at < len(run.tokens) else END
-        choices.append(chosen)
         explained &= said == (END if chosen in model.end_tokens else chosen)
-    return Difference(at, explained, float(np.abs(rows[0] - rows[1])[choices].max()))
+    return Difference(at, explained, float(np.abs(rows[0] - rows[1]).max()))
 
 
 def complaint(differences: Sequence[Difference | None], *, identical: bool) -> str | None:
