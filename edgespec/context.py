@@ -17,13 +17,13 @@ import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import llama_cpp as C
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
+from edgespec.cache_size import KvType, check_memory, kv_bytes
 from edgespec.cores import MOST_THREADS, threads_wanted
 from edgespec.decode import Rows, Want
 from edgespec.errors import (
@@ -37,12 +37,9 @@ from edgespec.errors import (
 )
 from edgespec.llama import Model, last_complaint, log_tail
 
-KvType = Literal["f16", "q8_0", "q4_0"]
-_KV_TYPES: dict[str, tuple[int, float]] = {
-    "f16": (1, 2.0),
-    "q8_0": (8, 34 / 32),
-    "q4_0": (2, 18 / 32),
-}  # id, bytes
+__all__ = ["Context", "ContextSettings", "KvType", "kv_bytes"]
+
+_KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # llama.cpp's ids
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 SNAPSHOTS = (
     8  # recurrent states kept for rollback where the architecture can; each is a copy of the whole state
@@ -101,7 +98,8 @@ class _Sequence:
 class Context:
     """Evaluates tokens of one model. Logits it returns are views, valid until the next `score`.
 
-    `seconds` counts the time spent inside llama.cpp, `calls` and `evaluated` its decode calls and tokens.
+    `seconds` counts the time spent inside llama.cpp, `calls` its decode calls, `evaluated` the tokens that
+    it evaluated.
     Not for two threads at once. Close it before its model, or use it in a `with`.
     """
 
@@ -112,7 +110,7 @@ class Context:
                 f"the context length is {settings.n_ctx:,}: {model.path.name} was trained for "
                 f"{model.n_ctx_train:,} tokens; ask for no more than that"
             )
-        _check_memory(model, settings)
+        check_memory(model, settings.n_ctx * settings.n_seq, settings.kv_type)
         self.model, self.settings = model, settings
         self.n_ctx = settings.n_ctx
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
@@ -255,7 +253,7 @@ class Context:
         code = C.llama_decode(self._handle, self._batch.struct)
         self.seconds += time.perf_counter() - started
         self.calls += 1
-        self.evaluated += self._batch.struct.n_tokens
+        self.evaluated += 0 if code in (1, -1) else self._batch.struct.n_tokens
         for s, tokens, _ in parts:
             seq = self._sequences[s]
             if code in (1, -1):  # nothing was changed
@@ -354,7 +352,7 @@ def _new_context(model: Model, settings: ContextSettings) -> Any:
     threads = settings.threads or threads_wanted()
     params.n_threads = params.n_threads_batch = threads
     params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
-    params.type_k = params.type_v = _KV_TYPES[settings.kv_type][0]
+    params.type_k = params.type_v = _KV_TYPES[settings.kv_type]
     params.kv_unified = True  # sequences of unequal length share one batch and one pool of cells
     params.swa_full = True  # sliding-window layers keep all cells, so that tails can be withdrawn
     params.no_perf = True
@@ -365,27 +363,3 @@ def _new_context(model: Model, settings: ContextSettings) -> Any:
             f"llama.cpp cannot make a context for {model.path.name}: {last_complaint()}"
         )
     return handle
-
-
-def kv_bytes(model: Model, n_tokens: int, kv_type: KvType) -> int:
-    """Returns about how many bytes a KV cache of `n_tokens` takes (an upper bound for hybrid models)."""
-    arch, meta = model.architecture, model.metadata
-    heads = int(C.llama_model_n_head_kv(model.handle)) or int(C.llama_model_n_head(model.handle))
-    width = int(C.llama_model_n_embd(model.handle)) // max(1, int(C.llama_model_n_head(model.handle)))
-    widths = [int(meta.get(f"{arch}.attention.{name}_length", width)) for name in ("key", "value")]
-    return int(
-        n_tokens * int(C.llama_model_n_layer(model.handle)) * heads * sum(widths) * _KV_TYPES[kv_type][1]
-    )
-
-
-def _check_memory(model: Model, settings: ContextSettings) -> None:
-    """Refuses a cache larger than the free memory: llama.cpp would be killed by the system, not fail."""
-    if model.on_gpu:  # the cache goes to its memory, and llama.cpp says by itself where that is too small
-        return
-    wanted = kv_bytes(model, settings.n_ctx * settings.n_seq, settings.kv_type)
-    free = psutil.virtual_memory().available
-    if wanted > free:
-        raise SettingError(
-            f"a context of {settings.n_ctx:,} tokens takes about {wanted / 2**30:.1f} GiB and "
-            f"{free / 2**30:.1f} GiB of memory are free: ask for fewer with --ctx"
-        )

@@ -12,6 +12,8 @@ tokens) nothing differs at all, where the machine has that profile.
 from __future__ import annotations
 
 import ctypes
+import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +24,10 @@ import pytest
 import tiny_gguf
 from numpy.typing import NDArray
 
+import edgespec.llama
 from edgespec import context as module
-from edgespec.context import Context, ContextSettings, kv_bytes
+from edgespec.cache_size import gguf_array, kv_bytes
+from edgespec.context import Context, ContextSettings
 from edgespec.decode import Want
 from edgespec.errors import (
     DecodeAbortedError,
@@ -585,6 +589,39 @@ def test_the_size_of_the_cache_is_known_beforehand(plain: Model) -> None:
     two_layers_of_keys_and_values = 2 * 2 * 64
     assert kv_bytes(plain, 100, "f16") == 100 * 2 * two_layers_of_keys_and_values
     assert kv_bytes(plain, 100, "q8_0") < kv_bytes(plain, 100, "f16")
+
+
+def test_layers_that_do_not_attend_have_no_keys_and_values(models: dict[str, Model], tmp_path: Path) -> None:
+    """All layers of a hybrid were counted: contexts were refused, or made short, that fit well."""
+    one_layer_of_two_heads = 2 * 2 * 16
+    assert kv_bytes(models["hybrid"], 100, "f16") == 100 * 2 * one_layer_of_two_heads  # an array in the file
+    assert kv_bytes(models["recurrent"], 100, "f16") == 0
+    metadata = {"llama.full_attention_interval": 2}  # how Qwen3-Next and later say it
+    with Model(tiny_gguf.write_llama(tmp_path / "model.gguf", layers=5, metadata=metadata)) as model:
+        assert kv_bytes(model, 100, "f16") == 100 * 2 * 2 * (2 * 64)
+
+
+def test_the_size_of_the_cache_is_what_llama_cpp_makes(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("plain", "hybrid"):
+        said: deque[str] = deque()
+        monkeypatch.setattr(edgespec.llama, "log_tail", said)
+        with Context(models[kind], settings()):
+            made = re.search(r"K \(f16\): +([0-9.]+) MiB, V \(f16\): +([0-9.]+) MiB", "\n".join(said))
+        assert made
+        wanted = kv_bytes(models[kind], 256, "f16") / 2**20
+        assert float(made[1]) + float(made[2]) == pytest.approx(wanted, abs=0.011)
+
+
+def test_arrays_are_found_in_the_head_of_a_file_wherever_they_stand(tmp_path: Path) -> None:
+    metadata = {"z.numbers": [3, 1, 2], "a.texts": ["one", "", "three"], "b.sizes": [0.5, 2.0], "c.on": True}
+    path = tiny_gguf.write_llama(tmp_path / "model.gguf", metadata=metadata)
+    assert gguf_array(path, "z.numbers") == (3, 1, 2)
+    assert gguf_array(path, "b.sizes") == (0.5, 2.0)
+    assert gguf_array(path, "tokenizer.ggml.token_type")[:2] == (1, 1)
+    for absent in ("c.on", "z.number", "llama.block_count", ""):
+        assert gguf_array(path, absent) == ()
 
 
 REFUSED = {

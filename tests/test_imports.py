@@ -32,14 +32,14 @@ RANKS = (
         "drafters.suffix_lookup",
     },
     {"decode"},
-    {"llama", "context", "engine"},
+    {"llama", "cache_size", "context", "engine"},
     {"", "pair_files", "one_shot", "line_chat"},  # "" is the package itself, the public face
     {"cli"},
     {"__main__"},
 )
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 LLAMA = {"llama", "context"}  # the only modules that import llama_cpp
-OF_LLAMA = {*LLAMA, "engine", "one_shot", "line_chat"}  # and those that stand on them
+OF_LLAMA = {*LLAMA, "cache_size", "engine", "one_shot", "line_chat"}  # and those that stand on them
 TUI_MAY_SEE = {"edgespec.client", "edgespec.events"}
 
 
