@@ -14,7 +14,8 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 │   ├── InvalidBatchError      llama.cpp refused the batch (llama_decode -1)
 │   ├── FatalDecodeError       the backend failed in the middle (llama_decode < -1)
 │   └── LogitsError            the model returned values that are not numbers
-└── EngineDiedError            the process that runs llama.cpp was ended by a signal
+├── EngineDiedError            the process that runs llama.cpp was ended by a signal
+└── PeerError                  another program, which `bench` compares with, cannot be measured
 """
 
 from __future__ import annotations
@@ -89,3 +90,7 @@ class LogitsError(EngineError):
 
 class EngineDiedError(EdgeSpecError):
     """The process that runs llama.cpp was ended by a signal (an assertion, no memory, a kill)."""
+
+
+class PeerError(EdgeSpecError):
+    """Another program, which `bench` compares with, cannot be measured."""

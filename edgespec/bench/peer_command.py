@@ -1,0 +1,104 @@
+"""llama-server's command line: which program, which version, and the flags that this version knows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from edgespec.errors import PeerError, SettingError
+
+NAME = "llama-server"
+HOST = "127.0.0.1"
+HELP_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """How the peer is started. Without a draft it decodes plainly; draft_length None leaves its default.
+
+    threads, n_ctx and the rest are to be those of the pair that it is compared with.
+    """
+
+    program: Path
+    target: Path
+    draft: Path | None = None
+    draft_length: int | None = None
+    threads: int = 1
+    n_ctx: int = 2048
+    n_gpu_layers: int = -1
+    kv_type: str = "f16"
+    draft_kv_type: str = "f16"
+
+
+def parse_peer(text: str) -> Path:
+    """Reads `llama-server=PATH` (or a command's name) and returns the program. Raises SettingError."""
+    name, equals, program = text.partition("=")
+    if name != NAME or not equals or not program:
+        raise SettingError(f"--peer {text!r} is not understood: write {NAME}=PATH, the peer there is")
+    found = shutil.which(program)
+    if found is None:
+        raise SettingError(f"--peer: there is no program {program}: give the path of a {NAME} that runs here")
+    return Path(found).resolve()
+
+
+def version(program: Path) -> str:
+    """Returns the first line of what the program says of its version. Raises PeerError."""
+    return (said(program, "--version").strip().splitlines() or ["unknown"])[0]
+
+
+@lru_cache(maxsize=8)
+def said(program: Path, flag: str) -> str:
+    try:
+        done = subprocess.run(
+            [str(program), flag],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=HELP_S,
+            env=environment(),
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PeerError(f"{program} {flag} failed ({error}): give another {NAME}") from None
+    return done.stdout.decode("utf-8", "replace")
+
+
+def environment() -> dict[str, str]:
+    """Leaves out LLAMA_ARG_*, which stand for flags: the peer is to run as it is said here."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+
+
+def command(settings: PeerSettings, port: int) -> list[str]:
+    """Returns the command line, in the flags that this version of llama-server knows. Raises PeerError."""
+    known = said(settings.program, "--help")
+    if "--model-draft" not in known or "--parallel" not in known:
+        raise PeerError(f"{settings.program} does not look like a {NAME}: its --help names no --model-draft")
+    words = [str(settings.program), "--host", HOST, "--port", str(port), "--parallel", "1"]
+    words += ["--model", str(settings.target), "--ctx-size", str(settings.n_ctx)]
+    words += ["--threads", str(settings.threads), "--threads-batch", str(settings.threads)]
+    words += ["--cache-type-k", settings.kv_type, "--cache-type-v", settings.kv_type]
+    if settings.n_gpu_layers >= 0:
+        words += ["--n-gpu-layers", str(settings.n_gpu_layers)]
+    if "--cache-ram" in known:  # else it keeps old prompts in memory, between two requests
+        words += ["--cache-ram", "0"]
+    return words + _draft_flags(settings, known)
+
+
+def _draft_flags(settings: PeerSettings, known: str) -> list[str]:
+    if settings.draft is None:
+        return []
+    words = ["--model-draft", str(settings.draft)]
+    if "draft-simple" in known:  # since 2026 a draft model alone drafts nothing
+        words += ["--spec-type", "draft-simple"]
+    if settings.n_gpu_layers >= 0:
+        words += ["--n-gpu-layers-draft", str(settings.n_gpu_layers)]
+    if "--cache-type-k-draft" in known:
+        words += ["--cache-type-k-draft", settings.draft_kv_type]
+        words += ["--cache-type-v-draft", settings.draft_kv_type]
+    if settings.draft_length is not None:
+        longest = "--spec-draft-n-max" if "--spec-draft-n-max" in known else "--draft-max"
+        words += [longest, str(settings.draft_length)]
+    return words
