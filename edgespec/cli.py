@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from edgespec import __version__, isolate
+from edgespec.bench import arguments as bench_arguments
 from edgespec.errors import SettingError
 
 FILES = """With no --target the embedded pair answers: a tiny model of Python and its documentation."""
@@ -31,6 +32,10 @@ def _command(arguments: argparse.Namespace) -> int:
         from edgespec.one_shot import run
 
         return run(arguments)
+    if arguments.command == "bench":
+        from edgespec.bench.command import bench
+
+        return bench(arguments)
     from edgespec.line_chat import chat
 
     return chat(arguments)
@@ -66,6 +71,13 @@ def _parser() -> argparse.ArgumentParser:
         _add_model(command)
         _add_sampling(command)
         _add_speculation(command)
+    bench = commands.add_parser(
+        "bench", help=bench_arguments.HELP, description=bench_arguments.DESCRIPTION + " " + FILES
+    )
+    bench_arguments.add(bench)
+    _add_model(bench)
+    _add_sampling(bench, longest=bench_arguments.LONGEST_ANSWER)
+    _add_speculation(bench)
     return parser
 
 
@@ -97,11 +109,13 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     group.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
 
 
-def _add_sampling(command: argparse.ArgumentParser) -> None:
+def _add_sampling(command: argparse.ArgumentParser, *, longest: int = 512) -> None:
     group = command.add_argument_group(
         "sampling (defaults: the model's own, else 0.8, top-p 0.95, min-p 0.05)"
     )
-    group.add_argument("-n", "--max-tokens", type=int, default=512, metavar="N", help="longest answer (512)")
+    group.add_argument(
+        "-n", "--max-tokens", type=int, default=longest, metavar="N", help=f"longest answer ({longest})"
+    )
     group.add_argument(
         "--temperature", "--temp", type=float, metavar="T", help="0 always takes the likeliest token"
     )

@@ -34,12 +34,27 @@ RANKS = (
     {"decode"},
     {"llama", "cache_size", "context", "engine"},
     {"", "pair_files", "one_shot", "line_chat"},  # "" is the package itself, the public face
+    {
+        "bench",
+        "bench.arguments",
+        "bench.figures",
+        "bench.keeper",
+        "bench.machine",
+        "bench.plot",
+        "bench.prompts",
+    },
+    {"bench.lines", "bench.peer_command"},
+    {"bench.peer"},
+    {"bench.measure", "bench.takers", "bench.progress", "bench.report"},
+    {"bench.about", "bench.picture", "bench.record"},
+    {"bench.command"},
     {"cli"},
     {"__main__"},
 )
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 LLAMA = {"llama", "context"}  # the only modules that import llama_cpp
 OF_LLAMA = {*LLAMA, "cache_size", "engine", "one_shot", "line_chat"}  # and those that stand on them
+OF_LLAMA |= {"bench.takers", "bench.about", "bench.command"}
 TUI_MAY_SEE = {"edgespec.client", "edgespec.events"}
 
 

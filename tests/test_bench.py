@@ -1,0 +1,202 @@
+"""`edgespec bench` as a person uses it: from the command line, on the embedded pair."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli import EDGESPEC, edgespec, in_process, posix
+
+FAKE = Path(__file__).with_name("fake_llama_server.py")
+QUICK = ["--threads", "1", "-n", "8", "--seconds", "0.3"]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The fake llama-server, as a program."""
+    path = tmp_path / "llama-server"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def bench(tmp_path: Path, *arguments: str | Path, **environment: str) -> tuple[dict[str, Any], str, str]:
+    """Runs `edgespec bench` where it should work; returns (the document, stdout, stderr)."""
+    file = tmp_path / "out.json"
+    done = edgespec("bench", *QUICK, "--json", file, *arguments, **environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(file.read_text()), done.stdout.decode(), done.stderr.decode()
+
+
+# ---- what comes out ---------------------------------------------------------------------------------------
+
+
+def test_a_run_on_the_embedded_pair(tmp_path: Path) -> None:
+    got, out, _ = bench(tmp_path)
+    assert got["run"]["finished"] >= 1
+    modes = [line["mode"] for line in got["lines"]]
+    assert set(modes) <= {"greedy", "sampled", "coupled"} and len(modes) == 2 * len(set(modes))
+    assert got["settings"]["threads"] == 1 and got["settings"]["sampling"]["temperature"] > 0
+    assert got["command"].startswith("edgespec bench --threads 1 -n 8")
+    assert got["machine"]["llama-cpp-python"] and got["machine"]["processor"]
+    for line in out.splitlines():
+        assert len(line) <= 80 or line.startswith("* "), line
+    assert "95 % interval" in out and "| is plain decoding" in out
+
+
+def test_samples_have_rounds_that_add_up(tmp_path: Path) -> None:
+    got, _, _ = bench(tmp_path, "--modes", "greedy")
+    for sample in got["samples"]:
+        rounds = sample["rounds"]
+        assert sum(round_["tokens"] for round_ in rounds) == sample["n_tokens"]
+        assert sum(round_["drafted"] for round_ in rounds) == sample["drafted"]
+        assert sample["decode_s"] == pytest.approx(sum(sample["seconds"].values()), rel=0.01)
+        assert sample["tok_per_s"] is None or sample["tok_per_s"] == pytest.approx(
+            sample["steps"] / sample["decode_s"]
+        )
+        assert (sample["drafted"] == 0) == (sample["line"] == "plain") or sample["n_tokens"] < 8
+    texts: dict[int, set[str]] = {}
+    for sample in got["samples"]:
+        texts.setdefault(sample["unit"], set()).add(sample["text"])
+    assert all(len(said) == 1 for said in texts.values())  # greedy, on one thread: the same bytes
+
+
+def test_every_generation_reads_its_whole_prompt_and_knows_nothing_of_the_last(tmp_path: Path) -> None:
+    """Caches that held the prompt would make the second line's first token free, and guesses that were
+    remembered would be right: the same prompt, again and again, is to fare alike each time."""
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("What does os.path.join do? " * 12)
+    got, _, _ = bench(tmp_path, "--modes", "greedy", "--prompts", prompt, "--repeat", "5", "--seconds", "9")
+    ours = [sample for sample in got["samples"] if sample["line"] == "edgespec"]
+    first = [sample["ttft_s"] for sample in got["samples"]]
+    assert len(ours) == 5
+    assert min(first) > 0.2 * max(sorted(first)[:-2])  # a prompt in the cache takes a fiftieth
+    assert all(sample["prompt_tokens"] > 80 for sample in ours)
+
+
+def test_a_sweep_has_every_length(tmp_path: Path) -> None:
+    got, out, _ = bench(tmp_path, "--sweep", "--modes", "greedy", "--seconds", "0.1")
+    assert {f"edgespec n={n}" for n in (1, 2, 3, 4, 6, 8, 12, 16)} < {line["line"] for line in got["lines"]}
+    assert got["run"]["finished"] == 1
+    assert "the time was up: --seconds" in out
+
+
+def test_prompts_of_the_users_with_their_kinds(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "def f(x):", "kind": "mine", "raw": true}\n{"prompt": "hello"}\n')
+    got, _, _ = bench(tmp_path, "--prompts", file, "--modes", "sampled", "--temperature", "0.5")
+    assert {sample["kind"] for sample in got["samples"]} == {"mine", "file"}
+    assert got["settings"]["sampling"]["temperature"] == 0.5
+
+
+def test_prompts_that_do_not_fit_are_left_out_and_temperature_0_is_one_mode(tmp_path: Path) -> None:
+    got, out, _ = bench(tmp_path, "--ctx", "64", "--temperature", "0")
+    assert "of 15 prompts do not fit the context of 64 tokens" in out
+    assert {line["mode"] for line in got["lines"]} == {"greedy"}
+
+
+@posix
+def test_ctrl_c_tells_what_was_measured_so_far(tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    words = [*EDGESPEC, "bench", *QUICK, "--seconds", "60", "--repeat", "1000", "--json", str(file)]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        time.sleep(3)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert b"stopped by Ctrl+C: these are the figures so far" in out
+    got = json.loads(file.read_text())
+    assert got["run"]["interrupted"] and got["run"]["finished"] > 0
+    assert b"Traceback" not in err
+
+
+# ---- a peer -----------------------------------------------------------------------------------------------
+
+
+@posix
+def test_a_peer_is_measured_beside_ours(tmp_path: Path, program: Path) -> None:
+    log = tmp_path / "log"
+    got, out, _ = bench(tmp_path, "--peer", f"llama-server={program}", FAKE_LLAMA_LOG=str(log))
+    names = {(line["mode"], line["line"]) for line in got["lines"]}
+    assert {("greedy", "llama-server plain"), ("greedy", "llama-server")} < names
+    assert not any(mode == "coupled" and line.startswith("llama-server") for mode, line in names)
+    theirs = next(s for s in got["samples"] if s["line"] == "llama-server")
+    assert theirs["tok_per_s"] == pytest.approx(200.0)
+    speedups = [line["speedup"] for line in got["lines"] if line["line"] == "llama-server"]
+    assert all(speedup["value"] == pytest.approx(2.0) for speedup in speedups)
+    assert "greedy: the peer at its default length" in out
+    assert got["peer"] == {"name": "llama-server", "version": "version: fake (build 0)"}
+    said = [json.loads(line) for line in log.read_text().splitlines()]
+    starts, asked = [x for x in said if isinstance(x, list)], [x for x in said if isinstance(x, dict)]
+    assert len(starts) == 2  # kept running: one plain, one with the draft
+    assert all("--threads 1" in " ".join(start) for start in starts)
+    assert {request["temperature"] for request in asked} == {0.0, 0.8}
+    assert {request["seed"] for request in asked} <= {0, 1}
+
+
+@posix
+@pytest.mark.parametrize(
+    "how, named", [("dies", "failed to load model"), ("refuses", "the prompt is too long")]
+)
+def test_a_peer_that_fails_is_one_sentence_and_ours_goes_on(
+    tmp_path: Path, program: Path, how: str, named: str
+) -> None:
+    got, out, err = bench(tmp_path, "--peer", f"llama-server={program}", "--modes", "greedy", FAKE_LLAMA=how)
+    told = [line for line in err.splitlines() if line.startswith("edgespec: ")]
+    assert len(told) == 1 and named in told[0] and told[0].endswith("the bench went on without it")
+    assert {line["line"] for line in got["lines"]} == {"plain", "edgespec"}
+    assert named in out and got["run"]["troubles"]
+
+
+# ---- what is refused, before anything is loaded -----------------------------------------------------------
+
+REFUSED = [
+    (["--no-draft"], "leave out what switches it off"),
+    (["--drafter", "none"], "leave out what switches it off"),
+    (["--draft-length", "0"], "leave out what switches it off"),
+    (["-n", "4"], "-n is 4: a speed needs 5 tokens"),
+    (["--repeat", "0"], "--repeat is 0"),
+    (["--seconds", "0"], "--seconds is 0"),
+    (["--seconds", "nan"], "--seconds is nan"),
+    (["--seed", "-1"], "--seed is -1"),
+    (["--modes", "fast"], "--modes 'fast' is not understood"),
+    (["--prompts", "/nowhere/at/all.jsonl"], "cannot be read"),
+    (["--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json cannot be written"),
+    (["--picture", "figure.jpg"], "--picture figure.jpg names no kind of picture"),
+    (["--picture", "/nowhere/at/all.png"], "cannot be written"),
+    (["--peer", "vllm=/bin/true"], "--peer 'vllm=/bin/true' is not understood"),
+    (["--peer", "llama-server=/nowhere/llama-server"], "there is no program"),
+    (["--temperature", "hot"], "invalid float"),
+    (["--grow", "0.6B-F16", "--target", "x.gguf"], "leave out --target and --draft"),
+    (["--grow", "7B-Q9"], "is not a size to grow to"),
+]
+
+
+@pytest.mark.parametrize("wrong, named", REFUSED)
+def test_nonsense_is_refused_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wrong: list[str], named: str
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if matplotlib were there
+    try:
+        code, out, err = in_process(capsys, "bench", *wrong)
+    except SystemExit as ended:  # what argparse itself refuses
+        code, (out, err) = int(ended.code or 0), capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("edgespec: ") and err.count("\n") == 1
+    assert named in err
+
+
+def test_a_missing_model_is_told(tmp_path: Path) -> None:
+    done = edgespec("bench", "--target", tmp_path / "none.gguf", *QUICK)
+    assert done.returncode == 1
+    assert b"there is no file" in done.stderr and done.stderr.count(b"edgespec: ") == 1

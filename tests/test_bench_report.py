@@ -1,0 +1,142 @@
+"""What `bench` shows: tables of 80 columns, bars of plain characters, a document, a picture."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_bench_figures import round_, sample
+
+from edgespec.bench import picture, record
+from edgespec.bench.figures import Sample
+from edgespec.bench.lines import lines_for
+from edgespec.bench.measure import Measured
+from edgespec.bench.plot import bars
+from edgespec.bench.report import Results, results, tables
+from edgespec.errors import SettingError
+
+LINES = lines_for(("greedy", "sampled", "coupled"), sweep=True, peer="llama-server")
+
+
+def run(*, sweep: bool = True, fast: float = 100.0) -> tuple[list[Sample], Results]:
+    """Samples of every line on six prompts of two kinds, and their figures."""
+    rng = np.random.default_rng(0)
+    samples = []
+    for unit in range(6):
+        for line in LINES:
+            if line.draft_length and not sweep:
+                continue
+            drafted = 0 if line.plain else 40
+            rounds = (round_(1, 0.5), *[round_(5, 0.02, 4, 4)] * 4) if not line.plain else ()
+            samples.append(
+                sample(
+                    line.name, fast * rng.uniform(0.5, 2), unit=unit, prompt=str(unit), mode=line.mode,
+                    kind="code" if unit % 2 else "a kind with a very long name indeed",
+                    drafted=drafted, accepted=drafted // 2, rounds=() if line.peer else rounds,
+                    seconds=None if line.peer else {"draft": 0.1, "verify": 0.8, "other": 0.1},
+                )
+            )  # fmt: skip
+    return samples, results(samples, LINES)
+
+
+@pytest.mark.parametrize("fast", [0.01, 3.0, 100.0, 98765.0])
+def test_no_line_is_wider_than_80_columns_and_all_is_ascii(fast: float) -> None:
+    for sweep in (False, True):
+        for line in tables(run(sweep=sweep, fast=fast)[1]):
+            assert len(line) <= 80, line
+            assert line.isascii()
+            assert line == line.rstrip()
+
+
+def test_the_tables_have_every_line_and_say_who_won() -> None:
+    text = "\n".join(tables(run()[1]))
+    for named in ("edgespec n=16", "llama-server plain", "llama-server n=8", "accepted at position"):
+        assert named in text
+    for than in ("plain decoding", "the peer at its default length", "the best fixed length (n="):
+        assert f"greedy: {than}" in text
+    assert "sampled: the best llama-server (n=" in text
+
+
+def test_nothing_measured_makes_no_tables_and_no_trouble() -> None:
+    assert not any("edgespec" in line for line in tables(results([], LINES)))
+    one = [sample("plain", 10.0), sample("edgespec", 20.0)]
+    verdict = tables(results(one, LINES))[-1]
+    assert verdict.split() == ["greedy:", "plain", "decoding", "2.00", "too", "few", "values"]
+
+
+# ---- bars -------------------------------------------------------------------------------------------------
+
+
+def test_bars_share_a_scale_and_show_the_mark() -> None:
+    got = bars([("plain", 10.0, 10.0), ("twice", 20.0, 10.0), ("half", 5.0, 10.0)], width=40)
+    assert got[1].count("#") == pytest.approx(2 * got[0].count("#"), abs=2)
+    assert {line.index("|") for line in got} == {got[0].index("|")}
+    assert all(len(line) <= 40 for line in got)
+    assert got[2].startswith("half   ") and got[2].endswith(" 5")
+
+
+def test_bars_of_nothing_or_of_zero_are_drawn() -> None:
+    assert bars([]) == []
+    assert bars([("none", 0.0, None)]) == ["none   0"]
+
+
+# ---- the document -----------------------------------------------------------------------------------------
+
+
+def test_the_document_holds_every_figure_and_the_raw_rounds(tmp_path: Path) -> None:
+    samples, found = run()
+    measured = Measured(8, samples, [0.1] * 6, 6, 12.0, troubles=["a peer fell over"])
+    path = tmp_path / "out.json"
+    record.write(path, record.document(found, measured, {"edgespec": "0", "command": "edgespec bench"}))
+    got = json.loads(path.read_text())
+    assert len(got["samples"]) == len(samples)
+    first = next(s for s in got["samples"] if s["rounds"] and s["drafted"])
+    assert first["rounds"][1] == {
+        "seconds": 0.02, "tokens": 5, "drafted": 4, "accepted": 4, "sources": [], "gain": 1.0,
+    }  # fmt: skip
+    assert got["run"]["cores_busy_with_others"] == [0.1] * 6
+    assert got["run"]["troubles"] == ["a peer fell over"]
+    assert {"greedy", "sampled"} == got["over_peer_default"].keys()
+    ours = next(line for line in got["lines"] if (line["mode"], line["line"]) == ("greedy", "edgespec"))
+    assert ours["speedup"]["n"] == 6 and ours["speedup"]["low"] < ours["speedup"]["value"]
+    assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_a_place_that_cannot_be_written_is_found_before(tmp_path: Path) -> None:
+    record.check_writable("--json", tmp_path / "new.json")
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "old.json").write_text("kept")
+    record.check_writable("--json", tmp_path / "old.json")
+    assert (tmp_path / "old.json").read_text() == "kept"
+    for wrong in (tmp_path, tmp_path / "no" / "such.json", tmp_path / "old.json" / "below.json"):
+        with pytest.raises(SettingError, match="cannot be written"):
+            record.check_writable("--json", wrong)
+
+
+# ---- the picture ------------------------------------------------------------------------------------------
+
+
+def test_a_picture_of_no_kind_is_refused(tmp_path: Path) -> None:
+    for name in ("figure.jpg", "figure", "png"):
+        with pytest.raises(SettingError, match=r"let it end in \.png or \.svg"):
+            picture.check_picture(tmp_path / name)
+
+
+def test_without_matplotlib_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=r"pip install 'edgespec\[bench\]'"):
+        picture.check_picture(Path("figure.png"))
+
+
+@pytest.mark.parametrize("sweep", [False, True])
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_a_picture_is_drawn(tmp_path: Path, suffix: str, sweep: bool) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / f"figure{suffix}"
+    picture.draw(run(sweep=sweep)[1], path, title="a title")
+    head = path.read_bytes()[:200]
+    assert head.startswith(b"\x89PNG") if suffix == ".png" else b"<?xml" in head
+    assert path.stat().st_size > 5000
