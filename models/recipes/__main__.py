@@ -13,7 +13,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine, waiting threads must not hold a core
 
 try:
-    from recipes import stages  # after the variable: torch reads it when imported
+    from recipes import device, onward, stages  # after the variable: torch reads it when imported
 except ModuleNotFoundError as missing:
     sys.exit(
         f'The recipes need {missing.name}: python -m pip install -e ".[recipes]" at the root installs it.'
@@ -38,15 +38,18 @@ def say(line: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m recipes", description="Make EdgeSpec's embedded pair.")
-    parser.add_argument(
-        "--work", type=Path, default=cache_folder(), help="folder for work files (default: %(default)s)"
-    )
+    usual = str(cache_folder()).replace("%", "%%")
+    parser.add_argument("--work", type=Path, help=f"folder for work files (default: in {usual})")
     parser.add_argument("--out", type=Path, help="folder for the pair (default: WORK/pair)")
+    parser.add_argument(
+        "--from-shipped", action="store_true", help="keep the shipped target, train the shipped draft on"
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args()
-    place = stages.Place(chosen.work, chosen.out or chosen.work / "pair", chosen.threads)
+    work = chosen.work or cache_folder() / ("onward" if chosen.from_shipped else "")
+    place = stages.Place(work, chosen.out or work / "pair", chosen.threads, device.choose())
     try:
-        stages.make_pair(place, say)
+        (onward.go_on if chosen.from_shipped else stages.make_pair)(place, say)
     except KeyboardInterrupt as stopped:
         say(str(stopped) or "stopped; the same command goes on")
         return 130

@@ -30,6 +30,10 @@ class Lesson:
     top_ids: Tensor
     top_p: Tensor  # all zero where the target was not asked
 
+    def on(self, device: torch.device) -> "Lesson":
+        """Return the lesson in the memory of a device."""
+        return Lesson(self.ids.to(device), self.top_ids.to(device), self.top_p.to(device))
+
 
 def read_texts(paths: list[Path]) -> list[tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.float16]]]:
     """Return (ids, top_ids, top_p) of every text of the shards."""
@@ -69,8 +73,9 @@ def lessons(paths: list[Path], seed: int, size: int) -> Iterator[Lesson]:
 
 def divergence(model: Llama, lesson: Lesson) -> Tensor:
     """Return the mean KL(p || q) in nats over the places where the target spoke."""
+    lesson = lesson.on(model.embed.weight.device)
     asked = lesson.top_p.sum(-1) > 0
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(lesson.ids.device.type, torch.bfloat16):
         hidden = model.hidden(lesson.ids)[asked]  # (n, D)
         logits = torch.nn.functional.linear(hidden, model.embed.weight)  # (n, V)
     log_q = logits.float().log_softmax(-1).gather(-1, lesson.top_ids[asked])  # (n, TOP)

@@ -49,7 +49,7 @@ def tensors(model: Llama) -> dict[str, Array]:
     """Name every weight as llama.cpp does; matrices are (out, in), norms are vectors."""
 
     def array(t: Tensor) -> Array:
-        return t.detach().float().numpy()
+        return t.detach().float().cpu().numpy()
 
     s = model.shape
     out = {"token_embd.weight": array(model.embed.weight), "output_norm.weight": array(model.norm.weight)}

@@ -132,8 +132,9 @@ class Llama(nn.Module):
         """Return the normed last layer (B, T, D)."""
         x = self.embed(ids)
         cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
-        if torch.is_autocast_enabled("cpu"):
-            kind = torch.get_autocast_dtype("cpu")
+        device = ids.device.type
+        if torch.is_autocast_enabled(device):
+            kind = torch.get_autocast_dtype(device)
             x, cos, sin = x.to(kind), cos.to(kind), sin.to(kind)
         for block in self.blocks:
             x = block(x, cos, sin)

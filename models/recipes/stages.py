@@ -53,6 +53,7 @@ class Place:
     work: Path
     out: Path
     threads: int  # of torch; llama.cpp gets one, its threads wait by spinning and hinder each other
+    device: torch.device  # of torch; llama.cpp computes on the processor
 
 
 def about(network: Llama, role: str) -> export.About:
@@ -74,7 +75,7 @@ def stage(place: Place, name: str, start: Llama, plan: Plan, tokenizer: Tokenize
     """Run one training stage, or return what it left."""
     network = finished(place.work / f"{name}.pt", plan.tokens)
     if network is None:
-        network = start
+        network = start.to(place.device)
         if not train(network, place.work, name, tokenizer, plan, log):
             raise KeyboardInterrupt(f"stage {name} was stopped; the same command goes on with it")
     return network
@@ -84,7 +85,7 @@ def tune(place: Place, name: str, start: Llama, shards: list[Path], plan: Plan, 
     """Run one stage of distillation, or return what it left."""
     network = finished(place.work / f"{name}.pt", plan.tokens)
     if network is None:
-        network = start
+        network = start.to(place.device)
         if not distil.distil(network, shards, place.work, name, plan, log):
             raise KeyboardInterrupt(f"stage {name} was stopped; the same command goes on with it")
     return network

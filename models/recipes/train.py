@@ -79,7 +79,8 @@ def step(model: nn.Module, steppers: list[torch.optim.Optimizer], factor: float)
 
 def loss_of(model: Llama, batch: Tensor) -> Tensor:
     """Return the mean cross-entropy (nats a token) of windows (B, T + 1)."""
-    with torch.autocast("cpu", torch.bfloat16):
+    batch = batch.to(model.embed.weight.device)
+    with torch.autocast(batch.device.type, torch.bfloat16):
         logits = model(batch[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
 
@@ -133,6 +134,7 @@ def train(
 ) -> bool:
     """Train until the plan is fulfilled (True) or a signal asks to stop (False); state: `work/name.pt`."""
     path = work / f"{name}.pt"
+    micro = plan.micro if model.embed.weight.device.type == "cpu" else plan.batch
     steppers = optimisers(model, plan)
     done, _ = checkpoint.resume(path, model, steppers)
     stop = Stop()
@@ -150,7 +152,7 @@ def train(
     for window in batches(work, tokenizer, plan, done):
         if done >= plan.tokens or stop.wanted:
             break
-        loss = accumulate(model, torch.from_numpy(window), objective, plan.micro)
+        loss = accumulate(model, torch.from_numpy(window), objective, micro)
         step(model, steppers, plan.factor(done))
         size = window.shape[0] * (window.shape[1] - 1)
         done += size

@@ -1,6 +1,7 @@
 """The network and its file: what torch computes, llama.cpp computes. Skipped where torch is absent."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ torch = pytest.importorskip("torch", reason="the recipes train with torch; insta
 pytest.importorskip("tokenizers", reason="the recipes need tokenizers; install the extra `recipes`")
 pytest.importorskip("llama_cpp", reason="exported files are checked with llama.cpp")
 
-from recipes import checkpoint, distil, marks, proof, restore, said  # noqa: E402
+from recipes import checkpoint, chorus, distil, marks, proof, restore, said  # noqa: E402
 from recipes.export import About, export, interleave  # noqa: E402
 from recipes.model import Llama, Shape  # noqa: E402
 from recipes.native import Native  # noqa: E402
@@ -120,3 +121,57 @@ def test_a_file_comes_back_into_torch(network, tokenizer, file, small_library):
         assert (ours - theirs).abs().max() <= ours.abs().max() / 127
     text = "".join(f.text[:5000] for f in small_library.files) + marks.TURN_END + "<think>é\t"
     assert restore.read_tokenizer(file).encode(text).ids == tokenizer.encode(text).ids
+
+
+def test_a_wider_network_computes_the_same(network):
+    """Only the small constant in the norms' root counts otherwise."""
+    ids = torch.arange(40)[None]
+    with torch.inference_mode():
+        same, wider = network(ids), checkpoint.widen(network, 96, 160)(ids)
+    assert (wider - same).abs().max() < 1e-3 * same.abs().max()
+    with pytest.raises(ValueError, match="less"):
+        checkpoint.widen(network, 32, 96)
+
+
+def test_texts_side_by_side_are_those_of_one_at_a_time(network):
+    """Prompts of several lengths in one batch: greedy tokens, and how likely the network finds them."""
+    prompts = [list(range(40 + i, 43 + 4 * i)) for i in range(5)]
+    texts = list(chorus.sing(network, prompts, {7}, 0))
+    assert [t.temperature for t in texts] == [0, 0, 0, 0, 0.8]
+    for text in texts:
+        with torch.inference_mode():
+            logits = network(torch.tensor([text.ids]))[0, text.prompt - 1 : -1]
+        p = logits.softmax(-1).numpy()
+        assert len(text.top_ids) == len(text.ids) - text.prompt
+        for row, ids, top_p in zip(p, text.top_ids, text.top_p, strict=True):
+            assert np.abs(row[ids] - top_p).max() < 2e-3
+        if text.temperature == 0:
+            assert logits.argmax(-1).tolist() == text.ids[text.prompt :]
+        assert 7 not in text.ids[text.prompt : -1]
+
+
+def test_training_goes_on_from_files_that_ship(
+    network, tokenizer, file, small_library, tmp_path, monkeypatch
+):
+    """All of it, small: the target is left as it is, a wider draft comes out, and figures of both drafts."""
+    import json
+    import shutil
+
+    from recipes import corpus, onward, prompts, stages
+
+    shipped = tmp_path / "shipped"
+    shipped.mkdir()
+    shutil.copy(file, shipped / "target.gguf")
+    shutil.copy(file, shipped / "draft.gguf")
+    monkeypatch.setattr(corpus, "split", lambda: (small_library, small_library))
+    monkeypatch.setattr(prompts, "COUNTS", {"docs": 2})
+    monkeypatch.setattr(chorus, "NEW", 4)
+    monkeypatch.setattr(onward, "SHAPE", replace(SMALL, width=96))
+    monkeypatch.setattr(onward, "PLAN", Plan(tokens=512, batch=256))
+    monkeypatch.setattr(onward, "SHARDS", 1)
+    monkeypatch.setattr(onward, "PROMPTS", 8)
+    place = stages.Place(tmp_path / "work", tmp_path / "out", 1, torch.device("cpu"))
+    onward.go_on(place, lambda line: None, shipped)
+    assert (place.out / "target.gguf").read_bytes() == file.read_bytes()
+    assert restore.read_network(place.out / "draft.gguf").shape.width == 96
+    assert set(json.loads((place.work / "figures.json").read_text())["greedy"]) == {"shipped", "onward"}
