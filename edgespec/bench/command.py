@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from edgespec.interrupt import Interrupt
 from edgespec.isolate import INTERRUPTED
 from edgespec.one_shot import open_pair, request_for
 
+WIDTH = 79  # of sentences
 FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measured
 
 
@@ -172,11 +174,11 @@ def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> 
 
 def _warn_if_busy(cores: float) -> None:
     if cores >= machine.BUSY_CORES:
-        print(
+        warning = (
             f"Other programs keep {cores:.1f} cores busy: the figures will be lower and less certain than "
-            "they could be. Close what you can, or measure later.",
-            file=sys.stderr,
+            "they could be. Close what you can, or measure later."
         )
+        print(textwrap.fill(warning, WIDTH), file=sys.stderr)
 
 
 def _others_note(measured: Measured, before: float) -> str:
@@ -210,4 +212,5 @@ def _notes(measured: Measured, notes: list[str]) -> list[str]:
     if measured.out_of_time and measured.finished:
         whole = measured.seconds / measured.finished * measured.planned * 1.1
         said.append(f"the time was up: --seconds {whole:.0f} would do all {measured.planned} comparisons")
-    return ["", *(f"* {note}" for note in said)] if said else []
+    wrapped = [textwrap.wrap(note, WIDTH, initial_indent="* ", subsequent_indent="  ") for note in said]
+    return ["", *(line for lines in wrapped for line in lines)] if said else []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-BUSY_CORES = 0.15  # kept busy by others, this much is worth a warning
+BUSY_CORES = 0.2  # kept busy by others, this much is worth a warning
 _OURS = ("edgespec", "llama-cpp-python", "numpy")
 
 

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from edgespec.bench.figures import Ratio
+from edgespec.bench.figures import Ratio, Summary
 from edgespec.bench.lines import OURS, PLAIN
 from edgespec.bench.report import Results
 from edgespec.errors import SettingError
@@ -62,8 +62,8 @@ def _draw_speeds(axes: Any, found: Results) -> None:
     labels = [f"{speed:.3g}{_said(s.speedup)}" for speed, s in zip(speeds, shown, strict=True)]
     axes.bar_label(bars, labels, padding=3, fontsize=8)
     axes.set_yticks(range(len(shown)), [f"{s.mode}: {s.line}" for s in shown], fontsize=9)
-    axes.set_xlim(0, 1.3 * max(speeds, default=1.0))
-    axes.set_xlabel("tokens a second (median), and speed-up over plain")
+    axes.set_xlim(0, 1.45 * max(speeds, default=1.0))
+    axes.set_xlabel("tokens a second, and speed-up over plain decoding")
     _plain_frame(axes)
 
 
@@ -75,57 +75,66 @@ def _said(ratio: Ratio | None) -> str:
 
 
 def _draw_sweep(axes: Any, found: Results) -> None:
-    """Draws speed-up over fixed draft length as points, and what the controller reached as a line."""
-    by_line: dict[tuple[str, str], list[tuple[int, Ratio]]] = {}
+    """Draws speed over fixed draft length as points; what was reached without one, and plain, as lines."""
+    fixed: dict[tuple[str, str], list[tuple[int, Summary]]] = {}
     for s in found.summaries:
         name, _, length = s.line.rpartition(" n=")
-        if name and s.speedup:
-            by_line.setdefault((s.mode, name), []).append((int(length), s.speedup))
-    for (mode, name), points in by_line.items():
-        colour, ours = COLOURS.get(mode, "grey"), name == OURS
-        low_high = [
-            [r.value - (r.low or r.value) for _, r in points],
-            [(r.high or r.value) - r.value for _, r in points],
-        ]
+        colour, ours = COLOURS.get(s.mode, "grey"), s.line in (OURS, PLAIN)
+        if not s.tok_per_s:
+            continue
+        if name:
+            fixed.setdefault((s.mode, name), []).append((int(length), s))
+        elif s.line == OURS:
+            axes.axhline(
+                s.tok_per_s, color=colour, linestyle="--", label=f"{s.mode}: {OURS}, no length given"
+            )
+        elif s.line.endswith(PLAIN):
+            style = "-" if ours else ":"
+            axes.axhline(
+                s.tok_per_s, color=colour, linewidth=0.8, linestyle=style, label=f"{s.mode}: {s.line}"
+            )
+    for (mode, name), points in fixed.items():
         axes.errorbar(
             [length for length, _ in points],
-            [ratio.value for _, ratio in points],
-            yerr=low_high,
-            color=colour,
-            marker="o" if ours else "x",
-            linestyle="-" if ours else ":",
+            [s.tok_per_s for _, s in points],
+            yerr=_whiskers([(s.speedup, s.tok_per_s or 0.0) for _, s in points]),
+            color=COLOURS.get(mode, "grey"),
+            marker="o" if name == OURS else "x",
+            linestyle="-" if name == OURS else ":",
+            linewidth=1.2,
             capsize=2,
             label=f"{mode}: {name}, fixed length",
         )
-    for s in found.summaries:
-        if s.line == OURS and s.speedup:
-            axes.axhline(
-                s.speedup.value,
-                color=COLOURS.get(s.mode, "grey"),
-                linestyle="--",
-                label=f"{s.mode}: {OURS}, no length given",
-            )
-    axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xlabel("tokens guessed at a time")
-    axes.set_ylabel("speed-up over plain decoding")
+    axes.set_ylabel("tokens a second")
     axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=7, frameon=False, loc="lower left", ncols=2)
     _plain_frame(axes)
+
+
+def _whiskers(of: list[tuple[Ratio | None, float]]) -> list[list[float]]:
+    """Returns how far the interval of a ratio reaches below and above a height that stands for the ratio."""
+    below, above = [0.0] * len(of), [0.0] * len(of)
+    for i, (ratio, height) in enumerate(of):
+        if ratio and ratio.low is not None and ratio.high is not None:
+            below[i] = height * (1 - ratio.low / ratio.value)
+            above[i] = height * (ratio.high / ratio.value - 1)
+    return [below, above]
 
 
 def _draw_kinds(axes: Any, found: Results) -> None:
     kinds = list(found.by_kind)
     modes = list(dict.fromkeys(mode for of in found.by_kind.values() for mode in of))
-    width = 0.8 / max(1, len(modes))
+    width = min(0.8 / max(1, len(modes)), 0.3)
     for i, mode in enumerate(modes):
-        places = [k + (i - (len(modes) - 1) / 2) * width for k in range(len(kinds))]
-        heights = [of[mode].value if mode in of else 0.0 for of in found.by_kind.values()]
-        axes.bar(places, heights, 0.9 * width, color=COLOURS.get(mode, "grey"), label=mode)
+        here = [(k, of[mode]) for k, of in enumerate(found.by_kind.values()) if mode in of]
+        places = [k + (i - (len(modes) - 1) / 2) * width for k, _ in here]
+        colour = COLOURS.get(mode, "grey")
+        axes.bar(places, [ratio.value for _, ratio in here], 0.9 * width, color=colour, label=mode)
     axes.axhline(1, color="black", linewidth=0.8)
     slanted = len(kinds) > 6
-    axes.set_xticks(
-        range(len(kinds)), kinds, rotation=60 if slanted else 0, ha="right" if slanted else "center"
-    )
+    rotation, align = (60, "right") if slanted else (0, "center")
+    axes.set_xticks(range(len(kinds)), kinds, rotation=rotation, ha=align)
     axes.set_ylabel("speed-up over plain decoding")
     axes.legend(fontsize=8, frameon=False)
     _plain_frame(axes)

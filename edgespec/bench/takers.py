@@ -26,6 +26,7 @@ from edgespec.stats import Tally
 
 Cancelled = Callable[[], bool]
 WARM_UP_TOKENS = 8
+FORGETTING = 99.0  # a temperature of its own: acceptance is learned by temperature, and this teaches none
 FREE_SHARE = 0.5  # of the free memory: as much may be taken by peers that are kept running
 
 
@@ -127,7 +128,7 @@ def forget(pair: Pair, first: int) -> None:
     of what followed what, in which a text said before could be read off. What was learned of costs and of
     acceptance stays, as it does in use."""
     never_ends = {token: -float("inf") for token in pair.target.end_tokens}
-    sampling = Sampling(temperature=0.0, logit_bias=never_ends)
+    sampling = Sampling(temperature=FORGETTING, top_k=1, logit_bias=never_ends)
     drafter: DrafterName = "model" if pair.draft else "none"
     request = Request(sampling=sampling, max_tokens=3, drafter=drafter, draft_length=1)
     for _ in pair.generate([0 if first else 1], request):

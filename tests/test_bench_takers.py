@@ -1,0 +1,106 @@
+"""One sample of a loaded pair, and of a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgespec.bench.lines import Line, Unit
+from edgespec.bench.peer import Completion
+from edgespec.bench.prompts import Prompt
+from edgespec.bench.takers import Asked, PairTaker, RoundWatch, forget, peer_sample, tokenize
+from edgespec.engine import Pair, PairSettings
+from edgespec.events import Round
+from edgespec.sampling import Sampling
+
+PROMPT = Prompt("p", "code", "What does os.path.join do? " * 8)
+PLAIN, OURS, FIXED = (
+    Line("greedy", "plain", plain=True),
+    Line("greedy", "edgespec"),
+    Line("greedy", "edgespec n=2", draft_length=2),
+)
+UNIT = Unit(4, PROMPT, "greedy", 0, (PLAIN, OURS))
+ASKED = Asked(Sampling(temperature=0.8), max_tokens=12, seed=1)
+
+
+@pytest.fixture(scope="module")
+def pair(tiny_target: Path, tiny_draft: Path) -> Iterator[Pair]:
+    with Pair(tiny_target, tiny_draft, PairSettings(n_ctx=512, threads=1)) as pair:
+        yield pair
+
+
+def taker(pair: Pair, *, cancelled: bool = False) -> PairTaker:
+    return PairTaker(pair, ASKED, tokenize(pair, [PROMPT], raw=False), lambda: cancelled)
+
+
+def test_a_sample_has_rounds_that_add_up_and_the_lines_length(pair: Pair) -> None:
+    for line, longest in ((PLAIN, 0), (FIXED, 2), (OURS, 48)):
+        got = taker(pair)(line, UNIT)
+        assert got and (got.unit, got.line, got.prompt, got.kind) == (4, line.name, "p", "code")
+        assert sum(round_.tokens for round_ in got.rounds) == got.n_tokens == got.steps + 1
+        assert max(round_.drafted for round_ in got.rounds) <= longest
+        assert sum(round_.drafted for round_ in got.rounds) == got.drafted
+        assert got.wall_s == pytest.approx(sum(round_.seconds for round_ in got.rounds))
+
+
+def test_every_generation_evaluates_its_whole_prompt(pair: Pair) -> None:
+    """Caches that held the prompt made the second line's first token free."""
+    take = taker(pair)
+    for line in (OURS, PLAIN, OURS, PLAIN):
+        before = pair._target_context.evaluated
+        got = take(line, UNIT)
+        assert got and pair._target_context.evaluated - before >= got.prompt_tokens > 50
+
+
+def test_what_followed_what_is_forgotten(pair: Pair) -> None:
+    """A table kept between requests would know a text that it has seen: all guesses on it would be right."""
+    table = getattr(pair, "_recycling", None)
+    forget(pair, 7)
+    assert table is None or pair._recycling is not table
+    assert pair._target_context.held().size < 5
+    assert pair._draft_context and pair._draft_context.held().size < 5
+
+
+def test_a_cancelled_generation_is_no_sample(pair: Pair) -> None:
+    assert taker(pair, cancelled=True)(PLAIN, UNIT) is None
+
+
+def test_requests_say_what_the_mode_means() -> None:
+    sampled, coupled = (Line(mode, "edgespec") for mode in ("sampled", "coupled"))
+    assert ASKED.request(OURS, 0).sampling.temperature == 0
+    assert (ASKED.request(sampled, 2).seed, ASKED.request(sampled, 2).rng_seed) == (None, 3)
+    assert (ASKED.request(coupled, 2).seed, ASKED.request(coupled, 2).rng_seed) == (3, None)
+    assert ASKED.request(coupled, 0).sampling.temperature == 0.8
+    assert ASKED.request(replace(PLAIN, mode="sampled"), 0).drafter == "none"
+    assert ASKED.request(FIXED, 0).draft_length == 2
+
+
+def test_prompts_go_through_the_template_unless_they_are_raw(pair: Pair) -> None:
+    prompts = [Prompt("chat", "a", "hi"), Prompt("raw", "a", "<|im_start|>hi", raw=True)]
+    got = tokenize(pair, prompts, raw=False)
+    assert len(got["chat"]) > len(got["raw"])
+    assert got["raw"][0] == got["chat"][0]  # a control token that is meant
+    assert len(tokenize(pair, prompts, raw=True)["chat"]) < len(got["chat"])
+
+
+def test_a_round_is_timed_from_the_one_before() -> None:
+    times = iter([10.0, 11.0, 11.5])
+    watch = RoundWatch(lambda: next(times))
+    watch.note(Round((1,), "a", 0, 0, ("target",)))
+    watch.note(Round((2, 3), "b", 2, 1, ("model", "target")))
+    assert [round_.seconds for round_ in watch.records] == [1.0, 0.5]
+    assert watch.passed == 1.5
+    assert watch.records[1].sources == ("model", "target")
+
+
+@pytest.mark.parametrize("reason, n_tokens", [("length", 9), ("stop", 8)])
+def test_a_peers_answer_counts_its_tokens_without_the_end_token(reason: str, n_tokens: int) -> None:
+    answer = Completion("text", (1,) * 9, 5, 0.2, 8, 0.4, 0.7, 6, 3, reason)
+    got = peer_sample(answer, Line("greedy", "llama-server", peer=True), UNIT, seed=1)
+    assert (got.n_tokens, got.steps, got.tok_per_s) == (n_tokens, 8, pytest.approx(20.0))
+    assert (got.rounds, got.seconds, got.ttft_s) == ((), None, 0.2)
+    assert np.isfinite(got.wall_s)
