@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +24,9 @@ import llama_cpp as C
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.cache_size import KvType, check_memory, kv_bytes
-from edgespec.cores import MOST_THREADS, threads_wanted
+from edgespec.batch import Batch
+from edgespec.cache_size import KvType, kv_bytes
+from edgespec.context_settings import ContextSettings, new_context, whole
 from edgespec.decode import Rows, Want
 from edgespec.errors import (
     DecodeAbortedError,
@@ -35,64 +37,31 @@ from edgespec.errors import (
     NoRoomError,
     SettingError,
 )
-from edgespec.llama import Model, last_complaint, log_tail
+from edgespec.llama import Model, last_complaint
 
 __all__ = ["Context", "ContextSettings", "KvType", "kv_bytes"]
 
-_KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # llama.cpp's ids
-MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
-SNAPSHOTS = (
-    8  # recurrent states kept for rollback where the architecture can; each is a copy of the whole state
-)
 CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state alone, kept in host memory
-
-
-@dataclass(frozen=True, slots=True)
-class ContextSettings:
-    """How a context is made. None means: what suits this machine.
-
-    n_ctx: tokens one sequence may hold, at most what the model was trained for. n_seq: sequences at once.
-    n_rows: logits rows one call may ask for, over all sequences (sizes llama.cpp's output buffer).
-    kv_type: the cache's number format; below f16 the logits change. flash_attention: None lets llama.cpp
-    choose. chunk: tokens in one evaluation; a prompt is evaluated in such pieces.
-    """
-
-    n_ctx: int
-    n_seq: int = 1
-    n_rows: int = 1
-    kv_type: KvType = "f16"
-    flash_attention: bool | None = None
-    threads: int | None = None
-    chunk: int = 512
-
-    def __post_init__(self) -> None:
-        _whole("the context length", self.n_ctx, 2, 2**31 - 1)
-        _whole("the number of sequences", self.n_seq, 1, MAX_SEQUENCES)
-        _whole("the number of logits rows", self.n_rows, self.n_seq, 2**16)
-        if self.threads is not None:
-            _whole("the number of threads", self.threads, 1, MOST_THREADS)
-        _whole("the chunk", self.chunk, max(2, self.n_rows), 2**16)
-        if self.kv_type not in _KV_TYPES:
-            raise SettingError(
-                f"the KV cache type is {self.kv_type!r}: it must be one of {', '.join(_KV_TYPES)}"
-            )
-        if self.kv_type != "f16" and self.flash_attention is False:
-            raise SettingError(f"a {self.kv_type} KV cache needs flash attention: leave it on, or keep f16")
-
-
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SettingError(f"{name} is {value!r}: it must be a whole number from {low} to {high:,}")
+_UNCHANGED = (1, -1)  # codes of llama_decode that leave the cache as it was
+_address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(
+    ctypes.cast(C.llama_get_logits_ith, ctypes.c_void_p).value or 0
+)  # returns a number; the function as llama_cpp has it makes a pointer object, which costs more than it does
 
 
 @dataclass(slots=True)
 class _Sequence:
     """What one sequence of the cache holds, and how far it can go back."""
 
-    tokens: NDArray[np.int32]  # (n_ctx,), the first `held` are in the cache
-    held: int = 0
+    tokens: bytearray = field(default_factory=bytearray)  # int32 each
     snapshots: int = 0  # how many last tokens can be rolled back now
     checkpoint: tuple[int, Any] = field(default=(0, None))  # (tokens held then, state blob)
+
+    @property
+    def held(self) -> int:
+        return len(self.tokens) // 4
+
+    def keep(self, n: int) -> None:
+        del self.tokens[4 * n :]
 
 
 class Context:
@@ -105,19 +74,14 @@ class Context:
 
     def __init__(self, model: Model, settings: ContextSettings) -> None:
         """Raises SettingError or ModelUnsupportedError with a reason instead of letting llama.cpp abort."""
-        if settings.n_ctx > model.n_ctx_train:
-            raise SettingError(
-                f"the context length is {settings.n_ctx:,}: {model.path.name} was trained for "
-                f"{model.n_ctx_train:,} tokens; ask for no more than that"
-            )
-        check_memory(model, settings.n_ctx * settings.n_seq, settings.kv_type)
         self.model, self.settings = model, settings
         self.n_ctx = settings.n_ctx
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
-        self._handle: Any = _new_context(model, settings)
+        self._handle: Any = new_context(model, settings)
         self._memory: Any = C.llama_get_memory(self._handle)
-        self._batch = _Batch(settings.chunk)
-        self._sequences = [_Sequence(np.zeros(settings.n_ctx, np.int32)) for _ in range(settings.n_seq)]
+        self._batch = Batch(settings.chunk, settings.n_ctx)
+        self._sequences = [_Sequence() for _ in range(settings.n_seq)]
+        self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits that lie there
         self._n_rs_seq = int(C.llama_n_rs_seq(self._handle)) if model.has_recurrent_state else 0
         try:
             self._probe()
@@ -139,7 +103,7 @@ class Context:
 
     def _probe(self) -> None:
         """Evaluates two tokens (a warm-up as well) and tries to remove the second."""
-        self._decode([(0, np.zeros(2, np.int32), 1)])
+        self._decode([(0, bytes(8), 1)])
         if not self.model.has_recurrent_state and not C.llama_memory_seq_rm(self._memory, 0, 1, -1):
             raise ModelUnsupportedError(
                 f"{self.model.path.name} cannot take back evaluated tokens (llama_memory_seq_rm refused), "
@@ -149,8 +113,13 @@ class Context:
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
-        """Returns the tokens that a sequence holds (a view)."""
-        return self._sequences[seq].tokens[: self._sequences[seq].held]
+        """Returns the tokens that a sequence holds."""
+        return np.frombuffer(bytes(self._sequences[seq].tokens), np.int32)
+
+    def missing(self, want: Want) -> int:
+        """Returns how many tokens `score` would evaluate for this, the cache being as it is."""
+        tokens = _bytes_of(want)
+        return len(tokens) // 4 - _shared(self._sequences[want.seq].tokens, tokens, want.rows)
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         """Makes each sequence hold its tokens + tail; returns the last `rows` logits rows of each.
@@ -163,58 +132,57 @@ class Context:
         if self.model.has_recurrent_state and len(wants) > 1:  # unequal lengths in one batch would split it
             return [self.score([want])[0].copy() for want in wants]
         missing = [self._sync(want) for want in wants]
-        share = (self.settings.chunk - sum(want.rows for want in wants)) // len(wants)
+        share = (self.settings.chunk - sum([want.rows for want in wants])) // len(wants)
         for i, want in enumerate(wants):  # all but what fits the last, common evaluation
-            n_unread = max(0, missing[i].size - want.rows - share)
-            self._decode_unread(want.seq, missing[i][:n_unread])
-            missing[i] = missing[i][n_unread:]
-        self._decode([(want.seq, tokens, want.rows) for want, tokens in zip(wants, missing, strict=True)])
-        return self._rows(wants, missing)
+            n_unread = len(missing[i]) // 4 - want.rows - share
+            if n_unread > 0:
+                self._decode_unread(want.seq, missing[i][: 4 * n_unread])
+                missing[i] = missing[i][4 * n_unread :]
+        parts = [(want.seq, tokens, want.rows) for want, tokens in zip(wants, missing, strict=True)]
+        return self._decode(parts)
 
     def _check(self, wants: Sequence[Want]) -> None:
         if not self._handle:
             raise SettingError("this context has been closed: make a new one")
-        rows, seqs = 0, set()
+        rows, settings = 0, self.settings
         for want in wants:
             n = want.tokens.size + len(want.tail)
-            _whole("the sequence", want.seq, 0, self.settings.n_seq - 1)
-            _whole("the number of tokens", n, 1, self.n_ctx)
-            _whole("the number of rows", want.rows, 1, n)
+            if not (0 <= want.seq < settings.n_seq and 0 < n <= self.n_ctx and 0 < want.rows <= n):
+                whole("the sequence", want.seq, 0, settings.n_seq - 1)
+                whole("the number of tokens", n, 1, self.n_ctx)
+                whole("the number of rows", want.rows, 1, n)
             rows += want.rows
-            seqs.add(want.seq)
-        _whole("the number of rows", rows, 1, self.settings.n_rows)
-        if len(seqs) != len(wants):
+        if not 0 < rows <= settings.n_rows:
+            whole("the number of rows", rows, 1, settings.n_rows)
+        if len(wants) > 1 and len({want.seq for want in wants}) != len(wants):
             raise SettingError("a sequence was asked for twice in one evaluation")
 
-    def _sync(self, want: Want) -> NDArray[np.int32]:
+    def _sync(self, want: Want) -> bytes:
         """Rewinds the sequence to what it shares with `want`; returns the tokens still to be decoded."""
         seq = self._sequences[want.seq]
-        tokens = np.concatenate([want.tokens, np.array(want.tail, np.int32)])
-        keep = min(seq.held, tokens.size - want.rows)
-        differs = np.flatnonzero(seq.tokens[:keep] != tokens[:keep])
-        keep = int(differs[0]) if differs.size else keep
-        fresh = tokens[keep:]
-        unknown = fresh.view(np.uint32) >= self.model.n_vocab  # negative ids are large ones here
-        if unknown.any():
-            wrong = int(fresh[unknown][0])
+        tokens = _bytes_of(want)
+        keep = _shared(seq.tokens, tokens, want.rows)
+        fresh = memoryview(tokens)[4 * keep :].cast("i")
+        if min(fresh) < 0 or max(fresh) >= self.model.n_vocab:
+            wrong = next(token for token in fresh if not 0 <= token < self.model.n_vocab)
             raise SettingError(f"token {wrong} does not exist: the model has {self.model.n_vocab:,} tokens")
-        self._rewind(want.seq, keep)
-        settled = min(want.tokens.size, tokens.size - want.rows)
-        if self.model.has_recurrent_state and len(want.tail) > self._n_rs_seq and seq.held <= settled:
-            self._decode_unread(want.seq, tokens[seq.held : settled])
-            self._save_checkpoint(want.seq)
-        return tokens[seq.held :]
+        if keep < seq.held:
+            self._rewind(want.seq, keep)
+        if self.model.has_recurrent_state and len(want.tail) > self._n_rs_seq:
+            settled = min(want.tokens.size, len(tokens) // 4 - want.rows)
+            if seq.held <= settled:
+                self._decode_unread(want.seq, tokens[4 * seq.held : 4 * settled])
+                self._save_checkpoint(want.seq)
+        return tokens[4 * seq.held :]
 
     def _rewind(self, s: int, keep: int) -> None:
         """Makes the sequence hold its first `keep` tokens, or fewer where the model cannot go back there."""
         seq = self._sequences[s]
-        if keep == seq.held:
-            return
         near = not self.model.has_recurrent_state or seq.held - keep <= seq.snapshots
         seq.snapshots = 0  # whatever follows, they are used up
         if near and keep > 0:
             if C.llama_memory_seq_rm(self._memory, s, keep, -1):
-                seq.held = keep
+                seq.keep(keep)
                 return
         at, state = seq.checkpoint
         if state is not None and at <= keep:
@@ -222,14 +190,15 @@ class Context:
             C.llama_memory_seq_rm(self._memory, s, at, -1)
             if C.llama_state_seq_set_data_ext(self._handle, state, len(state), s, CHECKPOINT_FLAGS):
                 C.llama_memory_seq_rm(self._memory, s, at, -1)
-                seq.held = at
+                seq.keep(at)
                 return
         self._clear(s)
 
     def _clear(self, s: int) -> None:
         C.llama_memory_seq_rm(self._memory, s, -1, -1)
         seq = self._sequences[s]
-        seq.held, seq.snapshots, seq.checkpoint = 0, 0, (0, None)
+        seq.keep(0)
+        seq.snapshots, seq.checkpoint = 0, (0, None)
 
     def _save_checkpoint(self, s: int) -> None:
         seq = self._sequences[s]
@@ -241,33 +210,58 @@ class Context:
             raise EngineError(f"the state of {self.model.path.name} cannot be saved: {last_complaint()}")
         seq.checkpoint = (seq.held, state)
 
-    def _decode_unread(self, s: int, tokens: NDArray[np.int32]) -> None:
+    def _decode_unread(self, s: int, tokens: bytes) -> None:
         """Evaluates tokens of which no logits are wanted, in pieces."""
-        for at in range(0, tokens.size, self.settings.chunk):
-            self._decode([(s, tokens[at : at + self.settings.chunk], 0)])
+        size = 4 * self.settings.chunk
+        for at in range(0, len(tokens), size):
+            self._decode([(s, tokens[at : at + size], 0)])
 
-    def _decode(self, parts: Sequence[tuple[int, NDArray[np.int32], int]]) -> None:
+    def _decode(self, parts: Sequence[tuple[int, bytes, int]]) -> list[Rows]:
         """Evaluates (sequence, tokens, rows) parts in one llama_decode and keeps the record true."""
-        self._batch.fill([(s, tokens, rows, self._sequences[s].held) for s, tokens, rows in parts])
+        batch = self._batch
+        batch.fill([(s, tokens, rows, self._sequences[s].held) for s, tokens, rows in parts])
         started = time.perf_counter()
-        code = C.llama_decode(self._handle, self._batch.struct)
+        code = C.llama_decode(self._handle, batch.struct)
+        ends = self._ends(parts) if code == 0 else []
         self.seconds += time.perf_counter() - started
         self.calls += 1
-        self.evaluated += 0 if code in (1, -1) else self._batch.struct.n_tokens
-        for s, tokens, _ in parts:
-            seq = self._sequences[s]
-            if code in (1, -1):  # nothing was changed
-                continue
-            end = seq.held + tokens.size
-            seq.tokens[seq.held : end] = tokens
+        if code not in _UNCHANGED:
+            self.evaluated += batch.n_tokens
+            for s, tokens, _ in parts:
+                self._note(self._sequences[s], tokens)
+        if code != 0:
+            for s, _, _ in parts:
+                if code not in _UNCHANGED:
+                    self._resync(s)
+            raise self._failure(code)
+        return [self._views[end] if end in self._views else self._view(*end) for end in ends]
+
+    def _note(self, seq: _Sequence, tokens: bytes) -> None:
+        """Records tokens that were evaluated."""
+        if self.model.has_recurrent_state:
             if seq.checkpoint[0] > seq.held:
                 seq.checkpoint = (0, None)
-            seq.held = end
-            seq.snapshots = min(tokens.size - 1, self._n_rs_seq)
-            if code != 0:
-                self._resync(s)
-        if code != 0:
-            raise self._failure(code)
+            seq.snapshots = min(len(tokens) // 4 - 1, self._n_rs_seq)
+        seq.tokens += tokens
+
+    def _ends(self, parts: Sequence[tuple[int, bytes, int]]) -> list[tuple[int, int]]:
+        """Returns (address of the last row, rows) for each part that wants some. Waits for the GPU."""
+        found, at = [], 0
+        for _, tokens, rows in parts:
+            at += len(tokens) // 4
+            if rows:
+                found.append((_address_of(self._handle, at - 1), rows))
+        return found
+
+    def _view(self, last: int | None, rows: int) -> Rows:
+        """Returns the rows of which the last lies at an address; llama.cpp has them one behind another."""
+        if not last:
+            raise EngineError(f"llama.cpp returned no logits: {last_complaint()}")
+        n_vocab = self.model.n_vocab
+        buffer: Any = (ctypes.c_float * (n_vocab * rows)).from_address(last - 4 * n_vocab * (rows - 1))
+        view = np.frombuffer(buffer, np.float32).reshape(rows, n_vocab)
+        self._views[last, rows] = view
+        return view
 
     def _resync(self, s: int) -> None:
         """After a failure in the middle: believes the cache, not the plan."""
@@ -277,10 +271,10 @@ class Context:
             self._clear(s)
         else:
             C.llama_memory_seq_rm(self._memory, s, reached, -1)
-            seq.held = reached
+            seq.keep(reached)
 
     def _failure(self, code: int) -> EngineError:
-        n, held = self._batch.struct.n_tokens, sum(seq.held for seq in self._sequences)
+        n, held = self._batch.n_tokens, sum(seq.held for seq in self._sequences)
         if code == 1:
             return NoRoomError(f"the KV cache has no room for {n} more tokens beside {held:,}: raise --ctx")
         if code == 2:
@@ -288,78 +282,17 @@ class Context:
         kind = InvalidBatchError if code == -1 else FatalDecodeError
         return kind(f"llama.cpp failed with code {code} on {n} tokens: {last_complaint()}")
 
-    def _rows(self, wants: Sequence[Want], missing: Sequence[NDArray[np.int32]]) -> list[Rows]:
-        started = time.perf_counter()
-        views: list[Rows] = []
-        at, n_vocab = 0, self.model.n_vocab
-        for want, tokens in zip(wants, missing, strict=True):
-            first = at + tokens.size - want.rows
-            at += tokens.size
-            begin = C.llama_get_logits_ith(self._handle, first)  # waits for the GPU
-            end = C.llama_get_logits_ith(self._handle, at - 1)
-            address = ctypes.cast(begin, ctypes.c_void_p).value
-            last = ctypes.cast(end, ctypes.c_void_p).value
-            if not address or not last or last - address != 4 * n_vocab * (want.rows - 1):
-                raise EngineError(f"llama.cpp returned no logits: {last_complaint()}")
-            buffer: Any = (ctypes.c_float * (n_vocab * want.rows)).from_address(address)
-            views.append(np.frombuffer(buffer, np.float32).reshape(want.rows, n_vocab))
-        self.seconds += time.perf_counter() - started
-        return views
+
+def _bytes_of(want: Want) -> bytes:
+    """Returns tokens + tail."""
+    tokens = want.tokens if want.tokens.dtype == np.int32 else want.tokens.astype(np.int32)
+    return tokens.tobytes() + array("i", want.tail).tobytes() if want.tail else tokens.tobytes()
 
 
-class _Batch:
-    """A llama_batch over numpy arrays that are allocated once."""
-
-    def __init__(self, size: int) -> None:
-        self._token = np.zeros(size, np.int32)
-        self._pos = np.zeros(size, np.int32)
-        self._n_seq_id = np.ones(size, np.int32)
-        self._seq_id = np.zeros(size, np.int32)
-        self._logits = np.zeros(size, np.int8)
-        self._seq_pointers = self._seq_id.ctypes.data + 4 * np.arange(size, dtype=np.uintp)
-        ints = ctypes.POINTER(ctypes.c_int32)
-        struct: Any = C.llama_batch()
-        struct.token = self._token.ctypes.data_as(ints)
-        struct.pos = self._pos.ctypes.data_as(ints)
-        struct.n_seq_id = self._n_seq_id.ctypes.data_as(ints)
-        struct.seq_id = self._seq_pointers.ctypes.data_as(ctypes.POINTER(ints))
-        struct.logits = self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
-        self.struct = struct
-
-    def fill(self, parts: Sequence[tuple[int, NDArray[np.int32], int, int]]) -> None:
-        """Takes (sequence, tokens, rows wanted at the end, position of the first token) parts."""
-        at = 0
-        for seq, tokens, rows, position in parts:
-            end = at + tokens.size
-            self._token[at:end] = tokens
-            self._pos[at:end] = np.arange(position, position + tokens.size)
-            self._seq_id[at:end] = seq
-            self._logits[at:end] = 0
-            self._logits[end - rows : end] = 1
-            at = end
-        self.struct.n_tokens = at
-
-
-def _new_context(model: Model, settings: ContextSettings) -> Any:
-    params = C.llama_context_default_params()
-    params.n_ctx = settings.n_ctx * settings.n_seq
-    params.n_batch = params.n_ubatch = settings.chunk
-    params.n_seq_max = settings.n_seq
-    if model.has_recurrent_state:  # a micro-batch must be longer than the snapshots, else llama.cpp aborts
-        params.n_rs_seq = max(0, min(settings.n_rows - 1, settings.chunk - 2, params.n_ctx - 2, SNAPSHOTS))
-    params.n_outputs_max = settings.n_rows
-    params.n_outputs_max_per_seq = settings.n_rows
-    threads = settings.threads or threads_wanted()
-    params.n_threads = params.n_threads_batch = threads
-    params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
-    params.type_k = params.type_v = _KV_TYPES[settings.kv_type]
-    params.kv_unified = True  # sequences of unequal length share one batch and one pool of cells
-    params.swa_full = True  # sliding-window layers keep all cells, so that tails can be withdrawn
-    params.no_perf = True
-    log_tail.clear()
-    handle = C.llama_init_from_model(model.handle, params)
-    if not handle:
-        raise ModelUnsupportedError(
-            f"llama.cpp cannot make a context for {model.path.name}: {last_complaint()}"
-        )
-    return handle
+def _shared(held: bytearray, tokens: bytes, rows: int) -> int:
+    """Returns how many first tokens of `tokens` but the last `rows` are those that are held."""
+    end = min(len(held), len(tokens) - 4 * rows)
+    if held.startswith(memoryview(tokens)[:end]):  # the usual case, at the speed of memory
+        return end // 4
+    differs = np.frombuffer(held, np.int32, end // 4) != np.frombuffer(tokens, np.int32, end // 4)
+    return int(differs.argmax())

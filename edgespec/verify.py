@@ -21,8 +21,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.distribution import Distribution, PointMass, draw
 from edgespec.events import Draft
-from edgespec.sampling import Distribution, draw
 
 Target = Callable[[int], Distribution]  # i -> p at draft position i (0..k), history x_1..x_i included
 
@@ -49,11 +49,16 @@ class Rule(Protocol):
 
 def residual(p: Distribution, q: Distribution, scale: float = 1.0) -> tuple[NDArray[np.floating], float]:
     """Returns max(0, scale * p - q) on p's ids, and its sum."""
+    if isinstance(p, PointMass):
+        left = max(0.0, scale - q.prob(p.token))
+        return np.array([left]), left
     rest = np.maximum(scale * p.probs - q.on(p.ids), 0.0)
     return rest, float(rest.sum(dtype=np.float64))
 
 
 def _draw_rest(p: Distribution, rest: NDArray[np.floating], mass: float, u: float) -> int:
+    if isinstance(p, PointMass):
+        return p.token
     return draw(Distribution(p.ids, rest) if mass > 0 else p, u)  # mass 0: p = q up to rounding
 
 
@@ -117,8 +122,8 @@ class Coupled:
     choice: int = 0
 
     def draw(self, distribution: Distribution, position: int) -> int:
-        if distribution.ids.size == 1:
-            return int(distribution.ids[0])
+        if isinstance(distribution, PointMass):
+            return distribution.token
         race = -np.log(uniforms(self.seed, self.choice, position, distribution.ids)) / distribution.probs
         return int(distribution.ids[race.argmin()])  # argmin E/p is argmax log p + Gumbel
 

@@ -227,10 +227,11 @@ def test_the_property_fails_where_every_tail_is_believed_to_roll_back(
     """llama.cpp rolls hybrid memory back to snapshots that it never wrote, and says that all is well."""
     decode = Context._decode
 
-    def careless(self: Context, parts: Any) -> None:
-        decode(self, parts)
+    def careless(self: Context, parts: Any) -> Any:
+        rows = decode(self, parts)
         for seq, _, _ in parts:
             self._sequences[seq].snapshots = 10**6
+        return rows
 
     monkeypatch.setattr(Context, "_decode", careless)
     assert worst_of(models["hybrid"], at_once=True) > 5 * MARGIN
@@ -242,10 +243,11 @@ def test_the_property_fails_where_a_rollback_is_done_twice(
     """A hybrid context that drafts token by token has one snapshot at most, whatever its n_rs_seq."""
     decode = Context._decode
 
-    def careless(self: Context, parts: Any) -> None:
-        decode(self, parts)
+    def careless(self: Context, parts: Any) -> Any:
+        rows = decode(self, parts)
         for seq, _, _ in parts:
             self._sequences[seq].snapshots = self._n_rs_seq
+        return rows
 
     monkeypatch.setattr(Context, "_decode", careless)
     with Context(models["hybrid"], settings(n_rows=LONGEST_TAIL + 1)) as context:
@@ -691,9 +693,7 @@ def test_logits_that_llama_cpp_does_not_have_are_an_error(
     plain: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Context(plain, settings()) as context:
-        monkeypatch.setattr(
-            module.C, "llama_get_logits_ith", lambda *_: ctypes.cast(None, ctypes.POINTER(ctypes.c_float))
-        )
+        monkeypatch.setattr(module, "_address_of", lambda *_: None)
         with pytest.raises(EngineError, match="no logits"):
             context.score([Want(np.arange(3, dtype=np.int32))])
 

@@ -21,17 +21,17 @@ import pytest
 from numpy.typing import NDArray
 
 import edgespec.sampling
+from edgespec.distribution import WIDE
 from edgespec.errors import EdgeSpecError, LogitsError, SettingError
 from edgespec.sampling import (
-    WIDE,
     Distribution,
     Sampler,
     Sampling,
     draw,
-    largest,
     point_mass,
     sampling_for,
 )
+from edgespec.truncation import largest
 
 OFF = Sampling(temperature=1, top_p=1, min_p=0)
 NEAR = 1e-5
@@ -570,15 +570,15 @@ def test_the_short_way_to_a_nucleus_leaves_what_the_whole_row_leaves(
 
     def spied(row: np.ndarray, top_p: float, min_p: float, mass_of: Any) -> Any:
         asked: list[float] = []
-        found = nucleus(row, top_p, min_p, lambda *a: asked.append(mass_of(*a)) or asked[0])
+        found = head(row, top_p, min_p, lambda *a: asked.append(mass_of(*a)) or asked[0])
         ways.add("neither" if found is None else "mass" if asked else "bounds")
         return found
 
-    nucleus = edgespec.sampling._nucleus
+    head = edgespec.sampling.head
     sampler = Sampler(Sampling(temperature=1, top_p=top_p, min_p=min_p), 20_011)
-    monkeypatch.setattr("edgespec.sampling._nucleus", spied)
+    monkeypatch.setattr("edgespec.sampling.head", spied)
     short = [sampler(row) for row in rows]
-    monkeypatch.setattr("edgespec.sampling._nucleus", lambda *_: None)
+    monkeypatch.setattr("edgespec.sampling.head", lambda *_: None)
     for quick, row in zip(short, rows, strict=True):
         whole = sampler(row)
         assert np.array_equal(quick.ids, whole.ids)
