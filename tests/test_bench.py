@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_gguf
 from test_cli import EDGESPEC, edgespec, in_process, posix
 
 FAKE = Path(__file__).with_name("fake_llama_server.py")
@@ -88,6 +89,13 @@ def test_prompts_that_do_not_fit_are_left_out_and_temperature_0_is_one_mode(tmp_
     got, out, _ = bench(tmp_path, "--ctx", "64", "--temperature", "0")
     assert "of 15 prompts do not fit the context of 64 tokens" in " ".join(out.split())
     assert {line["mode"] for line in got["lines"]} == {"greedy"}
+
+
+def test_a_model_without_a_template_continues_the_prompts_and_it_is_said(tmp_path: Path) -> None:
+    bare = tiny_gguf.write_llama(tmp_path / "bare.gguf", chat_template=None)
+    got, out, _ = bench(tmp_path, "--target", bare, "--modes", "greedy")
+    assert got["models"]["draft"] is None
+    assert "the model has no chat template" in out
 
 
 @posix

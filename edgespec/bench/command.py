@@ -31,6 +31,7 @@ from edgespec.isolate import INTERRUPTED
 from edgespec.one_shot import open_pair, request_for
 
 WIDTH = 79  # of sentences
+NO_TEMPLATE = "the model has no chat template: prompts were continued as they stand, as with --raw"
 FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measured
 
 
@@ -119,7 +120,9 @@ def bench(arguments: argparse.Namespace) -> int:
         )
         progress.clear()
         described = about(arguments, pair, asked, wanted.peer_version)
-    return _tell(measured, lines, wanted, described, [left_out, _others_note(measured, before)])
+        template = pair.target.chat_template or arguments.raw
+    notes = [left_out, "" if template else NO_TEMPLATE, _others_note(measured, before)]
+    return _tell(measured, lines, wanted, described, notes)
 
 
 def _fitting(

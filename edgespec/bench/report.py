@@ -60,7 +60,9 @@ def _by_kind(samples: Sequence[Sample]) -> dict[str, dict[str, Ratio]]:
 
 
 def tables(found: Results) -> list[str]:
-    """Returns the report, line by line."""
+    """Returns the report, line by line; nothing where nothing was measured."""
+    if not found.summaries:
+        return []
     parts = [
         _speeds(found.summaries),
         _times(found.summaries),
