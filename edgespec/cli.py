@@ -11,6 +11,7 @@ from typing import NoReturn
 from edgespec import __version__, isolate
 from edgespec.bench import arguments as bench_arguments
 from edgespec.errors import SettingError
+from edgespec.verify_pair import arguments as verify_arguments
 
 FILES = """With no --target the embedded pair answers: a tiny model of Python and its documentation."""
 
@@ -36,6 +37,10 @@ def _command(arguments: argparse.Namespace) -> int:
         from edgespec.bench.command import bench
 
         return bench(arguments)
+    if arguments.command == "verify":
+        from edgespec.verify_pair.command import verify
+
+        return verify(arguments)
     from edgespec.line_chat import chat
 
     return chat(arguments)
@@ -78,6 +83,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(bench)
     _add_sampling(bench, longest=bench_arguments.LONGEST_ANSWER)
     _add_speculation(bench)
+    verify = commands.add_parser(
+        "verify", help=verify_arguments.HELP, description=verify_arguments.DESCRIPTION + " " + FILES
+    )
+    verify_arguments.add(verify)
+    _add_model(verify)
     return parser
 
 

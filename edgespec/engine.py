@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -143,6 +143,19 @@ class Pair:
         draft = self._draft_context.seconds if self._draft_context else 0.0
         return draft, self._target_context.seconds
 
+    @property
+    def contexts(self) -> dict[ModelName, Context]:
+        """The contexts of target and, where there is one, draft."""
+        contexts: dict[ModelName, Context] = {"target": self._target_context}
+        if self._draft_context:
+            contexts["draft"] = self._draft_context
+        return contexts
+
+    def forget(self) -> None:
+        """Empties the caches, so that a generation can be repeated evaluation for evaluation."""
+        for context in self.contexts.values():
+            context._clear(0)
+
     def prompt_tokens(self, text: str, *, special: bool = False) -> NDArray[np.int32]:
         """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it are meant."""
         return self.target.tokenize(text.encode("utf-8", "replace"), special=special)
@@ -165,9 +178,11 @@ class Pair:
         request: Request,
         *,
         cancelled: Callable[[], bool] = lambda: False,
+        scorers: Mapping[ModelName, Scorer] | None = None,
     ) -> Iterator[Round]:
         """Generates behind `prompt` (token ids); what it shares with the one before is not evaluated again.
 
+        scorers: who evaluates in place of `contexts`, as a memory in front of them does.
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
         sampler = Sampler(request.sampling, self.target.n_vocab)
@@ -180,10 +195,7 @@ class Pair:
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
         )
-        contexts: dict[ModelName, Scorer] = {"target": self._target_context}
-        if self._draft_context:
-            contexts["draft"] = self._draft_context
-        rounds = drive(loop, contexts, FixedLength(request.draft_length), cancelled=cancelled)
+        rounds = drive(loop, scorers or self.contexts, FixedLength(request.draft_length), cancelled=cancelled)
         return _to_the_end(rounds, text)
 
     def _drafter(self, request: Request) -> Drafter:

@@ -54,12 +54,18 @@ RANKS = (
         "bench.machine",
         "bench.plot",
         "bench.prompts",
+        "verify_pair",
+        "verify_pair.arguments",
+        "verify_pair.equality",
+        "verify_pair.goodness",
+        "verify_pair.prompts",
+        "verify_pair.row_memory",
     },
-    {"bench.lines", "bench.peer_command"},
-    {"bench.peer"},
-    {"bench.measure", "bench.takers", "bench.progress", "bench.report"},
-    {"bench.about", "bench.picture", "bench.record"},
-    {"bench.command"},
+    {"bench.lines", "bench.peer_command", "verify_pair.budget"},
+    {"bench.peer", "verify_pair.texts"},
+    {"bench.measure", "bench.takers", "bench.progress", "bench.report", "verify_pair.samples"},
+    {"bench.about", "bench.picture", "bench.record", "verify_pair.report"},
+    {"bench.command", "verify_pair.command"},
     {"cli"},
     {"__main__"},
 )
@@ -67,6 +73,16 @@ RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 LLAMA = {"llama", "batch", "context_settings", "context"}  # the only modules that import llama_cpp
 OF_LLAMA = {*LLAMA, "cache_size", "engine", "one_shot", "line_chat"}  # and those that stand on them
 OF_LLAMA |= {"bench.takers", "bench.about", "bench.command"}
+OF_LLAMA |= {
+    "verify_pair.budget",
+    "verify_pair.command",
+    "verify_pair.equality",
+    "verify_pair.prompts",
+    "verify_pair.report",
+    "verify_pair.row_memory",
+    "verify_pair.samples",
+    "verify_pair.texts",
+}
 TUI_MAY_SEE = {"edgespec.client", "edgespec.events"}
 
 

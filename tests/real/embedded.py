@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edgespec.engine import PairSettings
+from edgespec.verify_pair import equality
 
 BYTE_IDENTICAL = PairSettings(threads=1, flash_attention=True)  # where the machine has it: it is probed
 ELSEWHERE = PairSettings(threads=1, flash_attention=False)  # batches take other kernels than single tokens
+
+EXCUSED_AT_MOST = 0.05  # of the texts
+LOGITS_DIFFER_AT_MOST = 0.25
+complaint = partial(
+    equality.complaint, explained_at_most=EXCUSED_AT_MOST, logits_differ_at_most=LOGITS_DIFFER_AT_MOST
+)
 
 
 def pair_files() -> tuple[Path, Path]:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
-from real.equality import Difference, complaint, first_difference
-from real.goodness import REST, Prefix, chi_square, expected_cells, survival
+from real.embedded import complaint
 
 from edgespec.sampling import Distribution, draw
+from edgespec.verify_pair.equality import Difference, first_difference, largest_difference
+from edgespec.verify_pair.goodness import (
+    REST,
+    Prefix,
+    chi_square,
+    divergence,
+    expected_cells,
+    shares,
+    survival,
+    total_variation,
+    visible,
+)
 
 END = 0
 
@@ -18,10 +31,10 @@ def chain(prefix: Prefix) -> Distribution:
     return Distribution(np.arange(30), rng.dirichlet(np.full(30, 0.3)))
 
 
-def sequence(rng: np.random.Generator, n: int) -> Prefix:
+def sequence(rng: np.random.Generator, n: int, language: Callable[[Prefix], Distribution] = chain) -> Prefix:
     tokens: Prefix = ()
     while len(tokens) < n:
-        token = draw(chain(tokens), rng.random())
+        token = draw(language(tokens), rng.random())
         if token == END:
             break
         tokens = (*tokens, token)
@@ -60,6 +73,55 @@ def test_p_values_of_other_samples_are_small() -> None:
 )
 def test_the_chi_square_distribution_is_the_tables(x: float, df: int, p: float) -> None:
     assert survival(x, df) == pytest.approx(p, abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    "x, df, shift, p",
+    [(20.0, 5, 7.0, 0.1063), (300.0, 20, 300.0, 0.7085), (5000.0, 20, 5000.0, 0.5532), (0.0, 3, 2.0, 1)],
+)
+def test_the_noncentral_one_is_the_simulations(x: float, df: int, shift: float, p: float) -> None:
+    """Of a million draws by numpy's generator; the last digit is theirs."""
+    assert survival(x, df, shift) == pytest.approx(p, abs=1e-3)
+
+
+def test_what_is_said_to_be_visible_is_seen_nine_times_in_ten() -> None:
+    """The hardest deviation of its size: every probability raised or lowered by the same factor."""
+    rng = np.random.default_rng(4)
+    p, samples, false_alarm = np.full(20, 0.05), 2000, 1e-3
+    tv = visible(19, samples, false_alarm)
+    other = p * (1 + np.where(np.arange(20) < 10, 2 * tv, -2 * tv))
+    counts = rng.multinomial(samples, other, size=2000)
+    statistics = ((counts - samples * p) ** 2 / (samples * p)).sum(axis=1)
+    seen = np.mean([survival(x, 19) < false_alarm for x in statistics])
+    assert 0.87 < seen < 0.93
+
+
+def test_what_arithmetic_may_do_is_allowed_for() -> None:
+    """Samples of a slightly other language are found out, unless that language is the one allowed."""
+
+    def other(prefix: Prefix) -> Distribution:
+        p = chain(prefix)
+        weights = p.probs * np.where(p.ids % 2, 1.25, 0.8)
+        return Distribution(p.ids, weights / weights.sum())
+
+    rng = np.random.default_rng(3)
+    cells = expected_cells(chain, 2, 3000, frozenset([END]))
+    batched = shares(cells, other, frozenset([END]))
+    assert sum(batched.values()) == pytest.approx(1)
+    allowed = divergence(cells.probs, batched)
+    assert allowed >= 4 * total_variation(cells.probs, batched) ** 2 > 0
+    drawn = [sequence(rng, 2, other) for _ in range(3000)]
+    assert chi_square(cells, drawn)[0] < 1e-4
+    assert chi_square(cells, drawn, allowed)[0] > 1e-4
+    assert shares(cells, chain, frozenset([END])) == pytest.approx(cells.probs)
+
+
+def test_padding_is_no_difference() -> None:
+    """The padded columns of a grown model stand thousands below and differ by whole logits."""
+    a = np.array([[3.0, 1.0, -2318.0, -np.inf]], np.float32)
+    b = np.array([[3.25, 1.0, -2316.0, -np.inf]], np.float32)
+    assert largest_difference(a, b) == 0.25
+    assert np.isnan(largest_difference(a, a * np.nan))
 
 
 def test_the_first_difference() -> None:

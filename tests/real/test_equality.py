@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from real.embedded import BYTE_IDENTICAL, ELSEWHERE, held_out_prompts, pair_files
-from real.equality import byte_identical, complaint, difference, output
+from real.embedded import BYTE_IDENTICAL, ELSEWHERE, complaint, held_out_prompts, pair_files
 
 from edgespec import engine
 from edgespec.context import Context
@@ -19,6 +18,7 @@ from edgespec.decode import Want
 from edgespec.engine import Pair, PairSettings, Request
 from edgespec.sampling import Sampling
 from edgespec.verify import Verdict
+from edgespec.verify_pair.equality import byte_identical, difference, output
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, min_p=0.0)
@@ -75,7 +75,7 @@ def test_greedy_text_with_the_draft_is_greedy_text_without(pair: Pair, identical
     if found and n == 50 and not identical and len(apart) <= 3:
         # missed on 2026-11-21 by the undertrained target: 3 texts of 50 apart (5 % allowed), each explained
         # by its replay, in one of them some logit off by 0.27 (0.25 allowed); anything worse fails
-        if all(d.excused and d.logits_differ < 0.28 for d in apart):
+        if all(d.explained and d.logits_differ < 0.28 for d in apart):
             pytest.xfail(found)
     assert found is None
 
@@ -108,13 +108,13 @@ def test_the_check_fails_under_a_rule_that_accepts_everything(
     pair: Pair, identical: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def accept_always(draft: Any, p: Any, rng: Any) -> Verdict:
-        return Verdict(len(draft.tokens), int(p(len(draft.tokens)).ids[0]))
+        return Verdict(len(draft.tokens), int([p(i) for i in range(len(draft.tokens) + 1)][-1].ids[0]))
 
     monkeypatch.setattr(engine, "verify_block", accept_always)
     prompts = [tokens_of(pair, prompt) for prompt in held_out_prompts(6)]
     found = compared(pair, prompts, lambda **changed: greedy(**({"drafter": "model"} | changed)))
     assert complaint(found, identical=identical) is not None
-    assert any(not d.excused for d in found if d)
+    assert any(not d.explained for d in found if d)
 
 
 def test_the_check_fails_where_a_batch_is_of_another_text(
@@ -137,7 +137,7 @@ def test_the_check_fails_where_a_batch_is_of_another_text(
         drafted = [output(pair, prompt, greedy("model")) for prompt in prompts]
     settings = pair._target_context.settings
     found = [difference(pair.target, settings, a, b) for a, b in zip(plain, drafted, strict=True)]
-    assert any(not d.excused for d in found if d)
+    assert any(not d.explained for d in found if d)
     assert complaint(found, identical=False) is not None
 
 
