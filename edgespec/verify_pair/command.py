@@ -25,7 +25,7 @@ from edgespec.interrupt import Interrupt
 from edgespec.isolate import INTERRUPTED
 from edgespec.one_shot import open_pair
 from edgespec.verify_pair.budget import LEAST_TOKENS, Progress, Speed, Watch, measured, text_plan
-from edgespec.verify_pair.prompts import fitting_prompts
+from edgespec.verify_pair.prompts import SAMPLE_PROMPTS, fitting_prompts
 from edgespec.verify_pair.report import Report
 from edgespec.verify_pair.samples import Fit, check_distribution, sampling_for, telling_prompt
 from edgespec.verify_pair.texts import GREEDY, SEEDED, Way, check_batches, compare_texts
@@ -90,6 +90,7 @@ def run_checks(
         seconds=clock() - started,
         rng_seed=rng_seed,
         prompts=len(prompts),
+        left_out=min(effort.prompts, len(SAMPLE_PROMPTS)) - len(prompts),
         spread=speed.spread,
         greedy=texts[0],
         seeded=texts[1],

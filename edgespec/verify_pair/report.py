@@ -22,7 +22,8 @@ class Report:
     """Everything that was found on one pair.
 
     draft: None where lookup alone guesses. seconds: what all of it took. spread: standard deviation of
-    the target's logits, by which differences are judged. prompts: how many would have been compared.
+    the target's logits, by which differences are judged. prompts: how many would have been compared;
+    left_out: how many more do not fit into the context.
     """
 
     target: str
@@ -30,6 +31,7 @@ class Report:
     seconds: float
     rng_seed: int
     prompts: int
+    left_out: int
     spread: float
     greedy: tuple[Comparison, ...]
     seeded: tuple[Comparison, ...]
@@ -69,7 +71,7 @@ class Report:
         elif not any(fit.drafted for fit in self.fits):
             found.append("nothing was guessed in the samples")
         if not self.batches:
-            found.append("there was no time to compare batches with single tokens")
+            found.append("there was no time, or no context, to compare batches with single tokens")
         return found
 
     @property
@@ -130,6 +132,7 @@ class Report:
         prompts = len({c.prompt for c in compared})
         drafted, accepted = sum(c.drafted for c in compared), sum(c.accepted for c in compared)
         fewer = f" ({self.prompts} with more time)" if prompts < self.prompts else ""
+        fewer += f" ({self.left_out} more do not fit the context)" if self.left_out else ""
         body = [
             f"{len(compared)} texts of up to {max(c.n_tokens for c in compared)} tokens behind {prompts} "
             f"prompts{fewer}: {', '.join(kinds)}; {how}.",
@@ -171,7 +174,7 @@ class Report:
     def _bytes(self) -> tuple[str, list[str]]:
         name = "Batches and single tokens"
         if not self.batches:
-            return f"{name}: not compared, for lack of time.", []
+            return f"{name}: not compared, for lack of time or context.", []
         same, n = sum(s.identical for s in self.batches), len(self.batches)
         told = (
             "the same bytes" if same == n else "never the same bytes" if not same else "partly the same bytes"

@@ -178,7 +178,9 @@ class _Tree:
         tokens = np.append(self.prompt.tokens, np.int32(prefix[0]))
         tail = (*prefix[1:], *(0,) * self.k)[: self.k]
         row = self.memory.score([Want(tokens, tail, self.k + 1)])[0][len(prefix) - 1]
-        self.logits_differ = max(self.logits_differ, largest_difference(row, self._one(prefix)))
+        one = self._one(prefix)
+        kept = np.isfinite(row) & np.isfinite(one)  # by the memory, of both
+        self.logits_differ = max(self.logits_differ, largest_difference(row[kept], one[kept]))
         return self.sampler(row)
 
 
