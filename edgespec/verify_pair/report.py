@@ -134,8 +134,8 @@ class Report:
         fewer = f" ({self.prompts} with more time)" if prompts < self.prompts else ""
         fewer += f" ({self.left_out} more do not fit the context)" if self.left_out else ""
         body = [
-            f"{len(compared)} texts of up to {max(c.n_tokens for c in compared)} tokens behind {prompts} "
-            f"prompts{fewer}: {', '.join(kinds)}; {how}.",
+            f"{_counted(len(compared), 'text')} of up to {max(c.n_tokens for c in compared)} tokens behind "
+            f"{_counted(prompts, 'prompt')}{fewer}: {', '.join(kinds)}; {how}.",
             f"Drafted by {', '.join(drafters)}: {accepted:,} of {drafted:,} guesses accepted. Compared token "
             "by token: no chance, so no false alarms.",
         ]
@@ -200,6 +200,10 @@ class Report:
                 f"{self.spread:.2g}; a difference past {BELIEVABLE * self.spread:.2g} would count as a fault."
             )
         return f"{name}: {told}.", body
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _power(fit: Fit) -> str:
