@@ -34,6 +34,10 @@ class Distribution:
         """Returns the probabilities of the given ids: (len(ids),) float64."""
         if ids is self.ids:
             return self.probs
+        if self.ids.size > WIDE and ids.size > WIDE:  # finding each among so many takes 20 times as long
+            probs = np.zeros(max(self.ids.item(-1), ids.item(-1)) + 1, self.probs.dtype)
+            probs[self.ids] = self.probs
+            return probs.take(ids)
         at = np.minimum(self.ids.searchsorted(ids), self.ids.size - 1)
         return np.where(self.ids[at] == ids, self.probs[at], 0.0)
 

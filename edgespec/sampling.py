@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edgespec.distribution import WIDE, Distribution, Floats, Ids, PointMass, all_ids, draw, point_mass
 from edgespec.errors import LogitsError, SettingError
-from edgespec.truncation import below, head, head_of, largest, sigma_floor, typical, widening_head
+from edgespec.truncation import below, binned_head, head, head_of, largest, sigma_floor, typical
 
 __all__ = ["Distribution", "Sampler", "Sampling", "draw", "point_mass", "sampling_for"]
 
@@ -168,7 +168,7 @@ class Sampler:
         else:
             with np.errstate(over="ignore"):  # a far-off logit may reach -inf, whose weight is 0
                 weights = np.exp(logits / np.float32(warmth))
-        weights /= np.add.reduce(weights, dtype=np.float64)
+        weights /= np.add.reduce(weights)
         if np.minimum.reduce(weights) == 0:  # underflow: those tokens can never come
             ids, weights = ids[weights > 0], weights[weights > 0]
         return Distribution(ids, weights)
@@ -219,10 +219,12 @@ class Sampler:
         if ids is not None:
             mass = float(np.exp(row[ids] - top).sum(dtype=np.float64))
             return head_of(row, ids[row[ids] >= cut], top, mass * s.top_p)
-        mass = self._mass(row, top, floor)
+        wanted = self._mass(row, top, floor) * s.top_p
         if s.min_p > 0:
-            return head_of(row, np.flatnonzero(row >= cut), top, mass * s.top_p)
-        return widening_head(row, floor, top, mass * s.top_p)
+            ids = np.flatnonzero(row >= cut)
+            if ids.size <= WIDE:
+                return head_of(row, ids, top, wanted)
+        return binned_head(row, cut, top, wanted)
 
     def _mass(self, row: NDArray[np.float32], top: float, floor: float = -math.inf) -> float:
         """Returns the sum of exp(logit - top) over all logits from `floor` up."""

@@ -20,6 +20,8 @@ Row = NDArray[np.float32]
 NEAR = 9.0  # logits this far below the largest have 1e-4 of its probability: blocks beyond are not opened
 MOST_BLOCKS = 200  # where more blocks reach near the top, the whole row is no dearer
 BLOCK = 64  # logits in a block, the unit that is opened or passed over by its maximum
+DEEPEST, BINS = 32, 64  # bins in one unit of logits, down to where e^-32 is left
+OUTSIDE = DEEPEST * BINS + 1  # the bin of what takes no part
 HUGE = 1e30  # differences from larger logits than this may overflow
 
 
@@ -101,7 +103,7 @@ def head(
     if rest.size:
         logits = np.concatenate([logits, below(rest, top)])
     at = (logits >= cut).nonzero()[0]
-    if top_p < 1:
+    if top_p < 1 and not (at.size == 1 and cut == lowest):  # one token is in any head
         least = float(np.add.reduce(np.exp(logits), dtype=np.float64))
         maxima[opened] = -np.inf
         most = least + BLOCK * float(np.add.reduce(np.exp(maxima), dtype=np.float64))
@@ -150,16 +152,24 @@ def head_of(row: Row, ids: Ids, top: float, wanted: float) -> Ids:
     return ids[: int(cumulative.searchsorted(wanted)) + 1]
 
 
-def widening_head(row: Row, floor: float, top: float, wanted: float) -> Ids:
-    """Returns the same as `head_of` of the whole row, sorting no more of it than needed."""
-    k = 128
-    while k < row.size:
-        ids = largest(row, k)
-        ids = ids[row[ids] >= floor]
-        if np.exp(row[ids].astype(np.float64) - top).sum() >= wanted:
-            return head_of(row, ids, top, wanted)
-        k *= 8
-    return head_of(row, np.flatnonzero(row >= floor), top, wanted)
+def binned_head(row: Row, floor: float, top: float, wanted: float) -> Ids:
+    """Returns the same as `head_of` the logits from `floor` up, sorting only those near its end.
+
+    Logits are binned by how far they are below the largest; the bins before the one in which the mass is
+    reached belong to the head as they are.
+    """
+    depth = below(row, top)
+    weights = np.exp(depth)
+    np.minimum(np.negative(depth, out=depth), DEEPEST, out=depth)
+    bins = np.multiply(depth, BINS, out=depth).astype(np.int32)
+    bins[row < floor] = OUTSIDE
+    sums = np.bincount(bins, weights, OUTSIDE + 1)[:OUTSIDE].cumsum()
+    last = int(sums.searchsorted(wanted))
+    if last == OUTSIDE:
+        return np.flatnonzero(bins < OUTSIDE)
+    before = float(sums[last - 1]) if last else 0.0
+    end = head_of(row, np.flatnonzero(bins == last), top, wanted - before)
+    return np.concatenate([np.flatnonzero(bins < last), end])
 
 
 def typical(row: Row, ids: Ids, keep: float) -> Ids:

@@ -8,6 +8,7 @@ tests count that such rows are rare.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -592,3 +593,50 @@ def test_a_row_whose_last_logits_are_no_numbers_is_refused() -> None:
     row[-1] = np.nan
     with pytest.raises(LogitsError):
         Sampler(Sampling(), 5_001)(row)
+
+
+ADVERSARIAL: dict[str, Callable[[np.random.Generator, int], Any]] = {
+    "all equal": lambda rng, n: np.zeros(n),
+    "two values": lambda rng, n: rng.integers(0, 2, n),
+    "few values": lambda rng, n: rng.integers(-40, 3, n),
+    "one token alone": lambda rng, n: np.where(np.arange(n) == n // 2, 0, -np.inf),
+    "mostly banned": lambda rng, n: np.where(rng.random(n) < 0.99, -np.inf, rng.normal(size=n)),
+    "huge": lambda rng, n: rng.normal(size=n) * 3e37,
+    "huge and near": lambda rng, n: 3.4e38 - np.abs(rng.normal(size=n)) * 1e32,
+    "far below zero": lambda rng, n: rng.normal(size=n) - 1e4,
+    "flat": lambda rng, n: rng.normal(size=n) * 0.01,
+    "spread": lambda rng, n: rng.normal(size=n) * 3,
+    "the largest last": lambda rng, n: np.linspace(-30, 0, n),
+    "a head and a cliff": lambda rng, n: np.where(np.arange(n) % 97 == 0, rng.normal(size=n), -20.0),
+}
+
+
+@pytest.mark.parametrize("n", [WIDE - 1, WIDE, WIDE + 1, 64 * 100, 64 * 100 + 63])
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+def test_rows_made_to_mislead_are_cut_as_the_whole_row_sorted_is(kind: str, n: int) -> None:
+    """Against the plain definition: sort all, keep the shortest head that has top-p, drop below min-p."""
+    rng = np.random.default_rng([7, n])
+    row = ADVERSARIAL[kind](rng, n).astype(np.float32)
+    order = np.lexsort((np.arange(n), -row))
+    logits = np.array(row[order], np.longdouble)
+    weights = np.exp(logits - logits[0])
+    shares = weights.cumsum() / weights.sum()
+    compared = 0
+    for top_p, min_p in itertools.product((0.0, 0.3, 0.95, 0.9999, 1.0), (0.0, 1e-6, 0.05, 1.0)):
+        inside = logits >= logits[0] + (np.log(np.longdouble(min_p)) if min_p else -np.inf)
+        inside &= weights > 0
+        share_before = np.concatenate([[0], shares[:-1]])
+        kept = inside & ((share_before < top_p) | (np.arange(n) == 0) | (top_p >= 1))
+        found = Sampler(Sampling(temperature=1, top_p=top_p, min_p=min_p), n)(
+            np.append(row, np.float32(9e37))
+        )
+        spacing = 1e-6 * max(1.0, float(np.abs(logits[0])))  # of float32 numbers around there
+        if 0 < top_p < 1 and np.abs(shares - top_p).min() < 1e-6:
+            continue  # too close to call
+        if 0 < min_p < 1 and np.abs(logits - logits[0] - math.log(min_p)).min() < spacing:
+            continue
+        compared += 1
+        assert np.array_equal(found.ids, np.sort(order[kept])), (top_p, min_p)
+        plain = weights[kept] / weights[kept].sum()
+        assert np.allclose(found.probs, plain[np.argsort(order[kept])].astype(float), rtol=1e-4, atol=1e-9)
+    assert compared >= 10
