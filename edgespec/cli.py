@@ -154,11 +154,11 @@ def _add_sampling(command: argparse.ArgumentParser, *, longest: int = 512) -> No
 def _add_speculation(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("speculation")
     group.add_argument(
-        "--draft-length", type=int, default=4, metavar="K", help="tokens guessed at a time (4)"
+        "--draft-length", type=int, metavar="K", help="tokens guessed at a time (default: what pays)"
     )
     group.add_argument(
         "--drafter",
         choices=("auto", "model", "lookup", "none"),
         default="auto",
-        help="who guesses (auto: lookup, else the draft model)",
+        help="who guesses (auto: draft model, lookup and recycling compete)",
     )

@@ -8,9 +8,9 @@ evaluates nor how long drafts may be; its driver does.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edgespec.drafters import Drafter
 from edgespec.errors import PromptTooLongError, SettingError
-from edgespec.events import Ask, Draft, FinishReason, ModelName, Round
+from edgespec.events import Ask, Draft, FinishReason, Judged, ModelName, Round
 from edgespec.pace import LONGEST, Pace
 from edgespec.sampling import Distribution, Sampler
 from edgespec.text import TextRelease
@@ -65,16 +65,20 @@ def generate(
         draft = Draft()
         if n > start and room > 0:
             draft = yield from drafter.draft(tokens[:n], min(room, LONGEST), rule)
-        rows = yield Ask("target", tokens[:n], draft.tokens, rows=len(draft.tokens) + 1)
+        rows = yield Ask("target", tokens[:n], draft.tokens, len(draft.tokens) + 1, draft.reach)
         assert rows is not None
         draft = draft.cut(len(rows) - 1)
-        verdict = rule.verify(draft, _target_distributions(sampler, rows, tokens, n, draft), n)
+        seen: dict[int, Distribution] = {}
+        p = _target_distributions(sampler, rows, tokens, n, draft, seen)
+        verdict = rule.verify(draft, p, n)
+        looked_at = tuple(p(i) for i in range(max([verdict.accepted, *seen]) + 1))
         fresh = (*draft.tokens[: verdict.accepted], verdict.token)
         released, kept, finish = _release(fresh, text, limits.end_tokens, end - n)
         tokens[n : n + kept] = fresh[:kept]
         n += kept
         sources = (*draft.sources[: verdict.accepted], "target")[:kept]
         yield Round(fresh[:kept], released, len(draft.tokens), verdict.accepted, sources, finish)
+        drafter.learn(Judged(tokens[:n], kept, draft, verdict.accepted, looked_at))
 
 
 def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_vocab: int) -> None:
@@ -89,14 +93,25 @@ def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_v
 
 
 def _target_distributions(
-    sampler: Sampler, rows: Rows, tokens: NDArray[np.int32], n: int, draft: Draft
+    sampler: Sampler,
+    rows: Rows,
+    tokens: NDArray[np.int32],
+    n: int,
+    draft: Draft,
+    seen: dict[int, Distribution],
 ) -> Callable[[int], Distribution]:
-    """Returns i -> p at draft position i, computed when first asked for.
+    """Returns i -> p at draft position i, computed when first asked for and kept in `seen`.
 
     The guesses are written behind the settled tokens, so that each position's history is a view.
     """
     tokens[n : n + len(draft.tokens)] = draft.tokens
-    return lru_cache(maxsize=None)(lambda i: sampler(rows[i], tokens[: n + i]))
+
+    def p(i: int) -> Distribution:
+        if i not in seen:
+            seen[i] = sampler(rows[i], tokens[: n + i])
+        return seen[i]
+
+    return p
 
 
 def _release(
@@ -128,9 +143,18 @@ class Want:
 class Scorer(Protocol):
     """A model's context as the drivers see it; `llama.Context` is one, the tests have others."""
 
+    evaluated: int  # tokens evaluated so far
+
+    def missing(self, want: Want) -> int:
+        """Returns how many tokens `score` would evaluate for this."""
+        ...
+
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         """Returns for each want float32 (rows, n_vocab), valid until the next call."""
         ...
+
+
+NO_ROWS: Rows = np.empty((0, 0), np.float32)
 
 
 def drive(
@@ -139,22 +163,45 @@ def drive(
     pace: Pace,
     *,
     cancelled: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Round]:
     """Answers one loop directly, as `pace` grants; yields its rounds. Cancellation is seen between rounds."""
     answer: Rows | None = None
+    told: Ask | None = None  # the evaluation whose time is running, with what Python makes of it
+    read_from: int | None = None  # the draft reads the settled tokens from here on
+    evaluated, since = 0, clock()
     while not cancelled():
         try:
             item = loop.send(answer)
         except StopIteration:
             return
+        if isinstance(item, Round) or item.rows:
+            now = clock()
+            pace.spent(told, evaluated, now - since)
+            told, since = None, now
         answer = None
         if isinstance(item, Round):
-            pace.observe(item)
-            yield item
-        elif item.model == "target":
+            yield replace(item, gain=pace.observe(item))
+            since = clock()
+            continue
+        want = Want(item.tokens, item.tail, item.rows)
+        if item.model == "target":
             tail = item.tail[: pace.grants_rows(item)]
-            dropped = len(item.tail) - len(tail)
-            answer = contexts["target"].score([Want(item.tokens, tail, item.rows - dropped)])[0]
-        elif pace.grants_step(item):
-            answer = contexts["draft"].score([Want(item.tokens, item.tail, item.rows)])[0]
+            want = Want(item.tokens, tail, item.rows - len(item.tail) + len(tail))
+        elif not item.rows:
+            answer = NO_ROWS if pace.grants_step(item, 0) else None
+            continue
+        else:
+            draft = contexts["draft"]
+            if read_from is None:
+                lag = draft.missing(want)
+                allowed = pace.window(lag)
+                read_from = 0 if allowed >= lag else item.tokens.size - allowed
+            want = Want(item.tokens[read_from:], item.tail, item.rows)
+            if not pace.grants_step(item, 1 if item.tail else draft.missing(want)):
+                continue
+        context = contexts[item.model]
+        before = context.evaluated
+        answer = context.score([want])[0]
+        told, evaluated = item, context.evaluated - before
     loop.close()

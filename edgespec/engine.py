@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 from edgespec import chat
 from edgespec.context import Context, ContextSettings, KvType, kv_bytes
 from edgespec.decode import Limits, Scorer, drive, generate
-from edgespec.drafters import Drafter, NoDrafter
+from edgespec.drafters import Drafter, Guesser, NoDrafter
+from edgespec.drafters.competition import Competition
 from edgespec.drafters.draft_model import DraftModel
-from edgespec.drafters.first_of import FirstOf
+from edgespec.drafters.recycling import TokenRecycling
 from edgespec.drafters.suffix_lookup import SuffixLookup
 from edgespec.errors import PairMismatchError, SettingError, TemplateError
 from edgespec.events import ModelName, Round
+from edgespec.experience import Experience, load, save
 from edgespec.llama import Model
-from edgespec.pace import LONGEST, FixedLength
+from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace
+from edgespec.pair_costs import costs_path, measure_costs, still_true
 from edgespec.sampling import Sampler, Sampling
 from edgespec.text import TextRelease
 from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
@@ -31,7 +34,6 @@ from edgespec.vocab import mismatch
 DrafterName = Literal["auto", "model", "lookup", "none"]
 RuleName = Literal["block", "token"]
 DEFAULT_N_CTX = 8192
-DEFAULT_DRAFT_LENGTH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Request:
 
     seed: the user's; selects coupled mode, in which the text depends on seed, choice, prompt and target
     alone. Without it tokens are drawn with `rng_seed` (None: anew every time) and judged by `rule`.
+    drafter: who may guess; "auto" lets all compete. draft_length: None leaves it to the controller, which
+    decides anew each round; a number is kept to.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -72,7 +76,7 @@ class Request:
     rule: RuleName = "block"
     rng_seed: int | None = None
     drafter: DrafterName = "auto"
-    draft_length: int = DEFAULT_DRAFT_LENGTH
+    draft_length: int | None = None
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""
@@ -86,7 +90,8 @@ class Request:
             raise SettingError(f"the drafter is {self.drafter!r}: it must be one of {drafters}")
         if self.rule not in get_args(RuleName):
             raise SettingError(f"the acceptance rule is {self.rule!r}: it must be block or token")
-        FixedLength(self.draft_length)
+        if self.draft_length is not None:
+            FixedLength(self.draft_length)
         TextRelease(lambda _: b"", self.stop)
 
 
@@ -121,7 +126,11 @@ class Pair:
                 self._draft_context = opened.enter_context(Context(self.draft, wanted))
             self._end_tokens = self.target.end_tokens  # asked of llama.cpp now, not before the first token
             self._opened = opened.pop_all()
+        self._known_in = costs_path(self._target_context, self._draft_context)
+        self._known = load(self._known_in)
+        self._costs_checked = False
         self._lookup = SuffixLookup()
+        self._recycling = TokenRecycling(self.target.n_vocab)
 
     def __enter__(self) -> Pair:
         return self
@@ -130,7 +139,8 @@ class Pair:
         self.close()
 
     def close(self) -> None:
-        """Frees models and caches."""
+        """Keeps what was learned of the pair, and frees models and caches."""
+        save(self._known_in, self._known)
         self._opened.close()
 
     @property
@@ -142,6 +152,17 @@ class Pair:
         """Returns the seconds spent so far inside llama.cpp: (draft, target)."""
         draft = self._draft_context.seconds if self._draft_context else 0.0
         return draft, self._target_context.seconds
+
+    def costs(self) -> Costs:
+        """Returns what evaluations cost here: as known, if still true, else measured in about a second."""
+        contexts = self._target_context, self._draft_context
+        if not self._costs_checked:
+            self._costs_checked = True
+            if self._known.costs is None or not still_true(self._known.costs, *contexts):
+                self._known.costs = measure_costs(*contexts)
+                save(self._known_in, self._known)
+        assert self._known.costs is not None
+        return self._known.costs
 
     @property
     def contexts(self) -> dict[ModelName, Context]:
@@ -186,34 +207,55 @@ class Pair:
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
         sampler = Sampler(request.sampling, self.target.n_vocab)
+        experience = self._known.at(_kind(request))
         text = TextRelease(self.target.piece, request.stop)
         loop = generate(
             prompt,
-            drafter=self._drafter(request),
+            drafter=self._drafter(request, experience),
             sampler=sampler,
             rule=_rule(request),
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
         )
-        rounds = drive(loop, scorers or self.contexts, FixedLength(request.draft_length), cancelled=cancelled)
+        rounds = drive(loop, scorers or self.contexts, self._pace(request, experience), cancelled=cancelled)
         return _to_the_end(rounds, text)
 
-    def _drafter(self, request: Request) -> Drafter:
+    def _pace(self, request: Request, experience: Experience) -> Pace:
+        if request.drafter == "none":
+            return FixedLength(0)
+        if request.draft_length is not None:
+            return FixedLength(request.draft_length)
+        return Controller(self.costs(), experience.record, max_tokens=request.max_tokens)
+
+    def _drafter(self, request: Request, known: Experience) -> Drafter:
         if request.drafter == "none" or request.draft_length == 0:
             return NoDrafter()
         if request.drafter == "model" and not self.draft:
             raise SettingError(
                 "drafting by a model was asked for and no draft is loaded: name one with --draft"
             )
-        if request.drafter == "lookup" or not self.draft or not self._draft_context:
-            return self._lookup
+        self._lookup.odds, self._recycling.odds = known.lookup, known.recycling
+        if request.drafter == "lookup":
+            return Competition([self._lookup])
+        guessers: list[Guesser] = [] if request.drafter == "model" else [self._lookup, self._recycling]
+        if not self.draft or not self._draft_context:
+            return Competition(guessers)
         shared = min(self.target.n_vocab, self.draft.n_vocab)  # the rest is padding
         model = DraftModel(
             Sampler(_shared_bias(request.sampling, shared), shared),
             n_ctx=self._draft_context.n_ctx,
             n_vocab=self.draft.n_vocab,
+            odds=known.model,
+            places=known.places,
+            temperature=known.temperature,
         )
-        return model if request.drafter == "model" else FirstOf(self._lookup, model)
+        return Competition(guessers, model)
+
+
+def _kind(request: Request) -> str:
+    """Returns what requests have in common whose guesses fare alike."""
+    mode = "coupled" if request.seed is not None else "drawn"
+    return f"{mode} at temperature {request.sampling.temperature:.1f}"
 
 
 def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:

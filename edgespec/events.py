@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ModelName = Literal["target", "draft"]
 FinishReason = Literal["stop", "length", "cancelled"]
+Reach = tuple[float, ...]  # for each token of a guess, the probability that it and all before it are accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,33 +26,65 @@ class Ask:
     """A request for logits: "what follows these tokens, on this model?"
 
     The answer is a float32 array of shape (rows, n_vocab), valid until the next ask to the same model,
-    or None where the driver refuses (only asks to the draft may be refused). A driver may answer an ask
-    to the target with fewer rows; the draft is then cut to rows - 1 tokens.
+    or None where the driver refuses (only asks to the draft may be refused). An ask of no rows to the
+    draft evaluates nothing: it asks whether one more guess may be drawn, to be verified with the others.
+
+    reach: what the asking drafter expects. Of an ask to the target: how likely each token of the tail
+    counts; empty where the tail was drawn and may not be cut. Of the first ask of a drafting: how likely
+    each guess to come will count. Of later ones: one number, for the next guess.
+    otherwise: the reach of the guess that stands where this ask is refused.
     """
 
     model: ModelName
     tokens: NDArray[np.int32]  # (n,) settled tokens
     tail: tuple[int, ...]  # drafted tokens behind them, not settled yet
     rows: int  # logits wanted for the last `rows` positions of tokens + tail
-    worth: float = 1.0  # probability, by the drafter's own reckoning, that the next guess is reached
+    reach: Reach = ()
+    otherwise: Reach = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A guess: tokens, and for each the distribution that it was really drawn from.
 
-    A deterministic guess (lookup, greedy) has point masses. `source` names who guessed each token.
+    A deterministic guess (lookup, recycling, greedy) has point masses. `source` names who guessed each
+    token. confidence: for each token how sure the drafter was of it, in (0, 1], on its own scale.
+    reach: see `Ask`; given only where the guess is deterministic as a whole, so that it may be cut.
     """
 
     tokens: tuple[int, ...] = ()
     probs: tuple[Distribution, ...] = ()
     sources: tuple[str, ...] = ()
+    confidence: tuple[float, ...] = ()
+    reach: Reach = ()
 
     def cut(self, length: int) -> Draft:
-        """Returns the first `length` tokens. Exact only where `length` does not depend on the tokens."""
+        """Returns the first `length` tokens. Exact only where `length` does not depend on drawn tokens."""
         if length >= len(self.tokens):
             return self
-        return Draft(self.tokens[:length], self.probs[:length], self.sources[:length])
+        return Draft(
+            self.tokens[:length],
+            self.probs[:length],
+            self.sources[:length],
+            self.confidence[:length],
+            self.reach[:length],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a verification showed, for drafters to learn from.
+
+    tokens: prompt and output so far, the last `fresh` of them from this round. draft: what was judged.
+    p: the target's distributions at the draft's positions, as far as they were looked at: at least up to
+    the first token that did not stay.
+    """
+
+    tokens: NDArray[np.int32]  # (n,)
+    fresh: int
+    draft: Draft
+    accepted: int
+    p: tuple[Distribution, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +93,8 @@ class Round:
 
     `tokens` are those that stay (without the end token, and cut at a stop string); `drafted` and
     `accepted` count what was verified; `sources` says for each of `tokens` who produced it: a drafter's
-    name, or "target" for the recovered or bonus token.
+    name, or "target" for the recovered or bonus token. gain: the speed-up over plain decoding that was
+    expected of this round when its draft was chosen (1: plain decoding, or nothing was expected).
     """
 
     tokens: tuple[int, ...]
@@ -69,3 +103,4 @@ class Round:
     accepted: int
     sources: tuple[str, ...]
     finish: FinishReason | None = None
+    gain: float = 1.0

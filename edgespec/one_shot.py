@@ -34,7 +34,10 @@ def open_pair(arguments: argparse.Namespace) -> Pair:
     )
     target, draft = pair_files(arguments)
     with _notice(f"loading {target.name}"):
-        return Pair(target, draft, settings)
+        pair = Pair(target, draft, settings)
+        if arguments.draft_length is None and arguments.drafter != "none":
+            pair.costs()  # measured now, not before the first answer
+        return pair
 
 
 @contextmanager

@@ -1,16 +1,25 @@
-"""How long a draft may be: the seam where the economic decision is made.
+"""How long a draft may be, who guesses, and when not to guess: an economic decision.
 
-For now the length is fixed. The controller that weighs measured costs against measured acceptance, with
-plain decoding among its choices, takes this place behind the same three calls.
+Everything is counted in the time of one token of plain decoding. A round that costs c of these and emits
+e tokens has the gain e / c; plain decoding has 1. A guess is worth making where the probability that it
+counts exceeds its marginal cost times the gain that time has elsewhere (Dinkelbach's rule for
+renewal-reward; algorithms 4.8). Plain decoding always competes, and what a draft may lose against it is
+bounded by a budget, whatever the draft does (`Record`).
+
+EXACTNESS: decisions see positions, costs and reach, which never depend on a token that is not yet kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.costs import CostTable
 from edgespec.errors import SettingError
-from edgespec.events import Ask, Round
+from edgespec.events import Ask, Reach, Round
 
 LONGEST = 48  # no draft is longer (batches past 63 rows may use other kernels); sizes the target's buffers
 
@@ -18,22 +27,30 @@ LONGEST = 48  # no draft is longer (batches past 63 rows may use other kernels);
 class Pace(Protocol):
     """Grants or refuses what loop and drafters ask for. Its decisions never see a drafted token."""
 
-    def grants_step(self, ask: Ask) -> bool:
-        """May the draft model evaluate this, to guess one token more?"""
+    def window(self, lag: int) -> int:
+        """How many tokens may the draft read, of `lag` that it has not read yet? Asked once a request."""
+        ...
+
+    def grants_step(self, ask: Ask, lag: int) -> bool:
+        """May the draft model guess one token more? `lag`: tokens it has to evaluate for that."""
         ...
 
     def grants_rows(self, ask: Ask) -> int:
         """How many of the ask's tail tokens may the target verify?"""
         ...
 
-    def observe(self, round_: Round) -> None:
-        """Takes note of a finished round."""
+    def spent(self, ask: Ask | None, n_evaluated: int, seconds: float) -> None:
+        """Takes note of seconds: of an ask with its follow-up in Python, or (None) of Python alone."""
+        ...
+
+    def observe(self, round_: Round) -> float:
+        """Takes note of a finished round; returns the gain that had been expected of it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedLength:
-    """Every draft has at most `length` tokens; 0 is plain decoding."""
+    """Every draft has at most `length` tokens; 0 is plain decoding. A likelier free guess goes first."""
 
     length: int
 
@@ -41,11 +58,209 @@ class FixedLength:
         if not isinstance(self.length, int) or not 0 <= self.length <= LONGEST:
             raise SettingError(f"the draft length is {self.length!r}: it must be from 0 to {LONGEST}")
 
-    def grants_step(self, ask: Ask) -> bool:
+    def window(self, lag: int) -> int:
+        return lag
+
+    def grants_step(self, ask: Ask, lag: int) -> bool:
+        if ask.otherwise and ask.otherwise[0] >= ask.reach[0]:
+            return False
         return len(ask.tail) < self.length
 
     def grants_rows(self, ask: Ask) -> int:
         return min(len(ask.tail), self.length)
 
-    def observe(self, round_: Round) -> None:
+    def spent(self, ask: Ask | None, n_evaluated: int, seconds: float) -> None:
         pass
+
+    def observe(self, round_: Round) -> float:
+        return 1.0
+
+
+FADE = 0.95  # of what earlier rounds say, with each new one
+PRIOR_ROUNDS = 6.0  # rounds that the expectation of a draft never tried is worth
+SHARE, START = 0.015, 3.5  # the budget: a share of the tokens emitted, and token times to begin with
+CREDIT = 8.0  # token times of past gains that may be lost again
+AHEAD = 4  # guesses looked ahead where the next alone would not pay: costs are not monotonic
+HORIZON = 256  # tokens over which reading the prompt with the draft has to pay, at most
+TRIAL = 64  # fewest tokens of prompt worth showing to a draft
+REFRESH = 256  # tokens after which plain decoding is timed again, by one round of it
+USUAL_FALL = 0.85  # acceptance of one position after the other, where a drafter says no more
+
+
+@dataclass(slots=True)
+class Gain:
+    """Tokens a token time, over the last rounds."""
+
+    tokens: float = 0.0
+    cost: float = 0.0
+
+    def add(self, tokens: float, cost: float) -> None:
+        self.tokens = FADE * self.tokens + tokens
+        self.cost = FADE * self.cost + cost
+
+    def over(self, expected: float) -> float:
+        """Returns the gain, `expected` counting as PRIOR_ROUNDS rounds of the cost of one token."""
+        return (self.tokens + PRIOR_ROUNDS * expected) / (self.cost + PRIOR_ROUNDS)
+
+
+@dataclass(slots=True)
+class Record:
+    """What one pair has shown at one kind of request. Outlives requests.
+
+    model: the gain of rounds in which the draft model guessed; all: of every round. lost: token times
+    that the draft model cost more than it brought, past gains counting up to CREDIT. emitted: tokens.
+    """
+
+    model: Gain = field(default_factory=Gain)
+    all: Gain = field(default_factory=Gain)
+    lost: float = 0.0
+    emitted: int = 0
+    since_plain: int = 0  # tokens since plain decoding was last seen
+
+    @property
+    def budget(self) -> float:
+        """Token times that trying the draft model may still lose."""
+        return START + SHARE * self.emitted - self.lost
+
+
+@dataclass(slots=True)
+class Costs:
+    """What one token, or several, cost on target and draft."""
+
+    target: CostTable
+    draft: CostTable
+
+
+class Controller:
+    """The pace of one request: weighs costs against acceptance, and plain decoding against both."""
+
+    def __init__(self, costs: Costs, record: Record, *, max_tokens: int) -> None:
+        """costs, record: shared by the requests of a pair; max_tokens: of this request."""
+        self.costs, self.record = costs, record
+        self._left = max_tokens
+        self._by: Literal["plain", "model", "free"] = "plain"
+        self._gain = 1.0  # expected of this round
+        self._seconds = self._reading = 0.0  # of this round; of those, the draft's reading of old tokens
+        self._prices: NDArray[np.float64] = np.empty(0)
+        self._step = 0.0  # seconds of one guess
+        self._trial = 0  # guesses granted without asking what they are worth, in a round that tries the draft
+        self._most = LONGEST  # guesses that may be lost in this round
+        self._n_ctx = -1
+
+    def window(self, lag: int) -> int:
+        """Reads all where that is affordable; else what is, so that a draft can show what it is worth."""
+        token = self.costs.draft.seconds(lag) / lag / self.costs.target.seconds(1)
+        affordable = int(max(self._worth_reading(), self.record.budget / 4) / token)
+        return lag if affordable >= lag else min(lag, max(affordable, TRIAL))
+
+    def _worth_reading(self) -> float:
+        """Returns the token times that the draft may spend on reading: half of what it should save."""
+        gain = self.record.model.over(1.0)
+        return min(self._left, HORIZON) * (1 - 1 / gain) / 2 if gain > 1 else 0.0
+
+    def grants_step(self, ask: Ask, lag: int) -> bool:
+        n = len(ask.tail)
+        if ask.rows and not n:
+            return self._grants_model(ask, lag)
+        if n >= self._most:
+            return False
+        return n < self._trial or self._pays(n, ask.reach[0], self._step if ask.rows else 0.0)
+
+    def _grants_model(self, ask: Ask, lag: int) -> bool:
+        """Decides between the draft model, the free guess, and none."""
+        self._look(ask.tokens.size)
+        one = self._prices[1]
+        planned, length = _best(ask.reach, self._prices, self._step)
+        instead = max(1.0, _best(ask.otherwise, self._prices, 0.0)[0])
+        gain = self.record.model.over(planned)
+        reading = max(0.0, self.costs.draft.seconds(lag) - self._step) / one if lag > 2 else 0.0
+        worth_it = gain > instead
+        self._most = self._affordable(reading if not worth_it or reading > self._worth_reading() else 0.0)
+        self._trial = 0 if worth_it else min(max(1, length), self._most)
+        granted = self._most > 0 and self.record.since_plain < REFRESH
+        if granted:
+            self._by, self._gain = "model", float(gain)
+        return granted
+
+    def _affordable(self, reading: float) -> int:
+        """Returns the longest draft that, all of it failing, loses no more than half of the budget."""
+        lengths = np.arange(LONGEST + 1)
+        lost = (self._prices[1:] + lengths * self._step) / self._prices[1] - 1 + reading
+        found = np.flatnonzero(lost <= self.record.budget / 2)
+        return int(found[-1]) if found.size else 0
+
+    def _pays(self, n: int, reach: float, step: float) -> bool:
+        """Is one guess more than `n` worth its time, alone or together with those it makes possible?"""
+        prices, rate = self._prices, max(1.0, self.record.all.over(self._gain)) / self._prices[1]
+        worth, cost = 0.0, 0.0
+        for m in range(1, min(AHEAD, LONGEST - n) + 1):
+            worth += reach
+            cost += step if m == 1 else self._step
+            if worth >= rate * (cost + prices[n + 1 + m] - prices[n + 1]):
+                return True
+            reach *= USUAL_FALL
+        return False
+
+    def grants_rows(self, ask: Ask) -> int:
+        if not ask.reach:  # drawn guesses, each granted when it was drawn; or none
+            return len(ask.tail)
+        self._look(ask.tokens.size)
+        gain, length = _best(ask.reach, self._prices, 0.0)
+        if gain > 1 and self.record.since_plain < REFRESH:
+            self._by, self._gain = "free", gain
+            return length
+        return 0
+
+    def _look(self, n_ctx: int) -> None:
+        """Looks up what things cost now."""
+        if n_ctx != self._n_ctx:
+            self._prices = self.costs.target.prices(LONGEST + 1, n_ctx)
+            self._step = self.costs.draft.seconds(1, n_ctx)
+            self._n_ctx = n_ctx
+
+    def spent(self, ask: Ask | None, n_evaluated: int, seconds: float) -> None:
+        self._seconds += seconds
+        if ask is None:
+            return
+        n_ctx = ask.tokens.size + len(ask.tail) - n_evaluated
+        if ask.model == "draft":
+            self.costs.draft.learn(n_evaluated, n_ctx, seconds)
+            if n_evaluated > 2:
+                self._reading = max(0.0, seconds - self._step)
+        elif n_evaluated == ask.rows:  # a prompt has one row for many tokens
+            self.costs.target.learn(n_evaluated, n_ctx, seconds)
+        else:
+            self._seconds = 0.0  # the prompt: not a round of speculation
+
+    def observe(self, round_: Round) -> float:
+        gain, self._gain = self._gain, 1.0
+        by, self._by = self._by, "plain"
+        seconds, self._seconds = self._seconds, 0.0
+        reading, self._reading = self._reading, 0.0
+        tokens = round_.accepted + 1
+        self._left -= tokens
+        self.record.emitted += tokens
+        self.record.since_plain = 0 if by == "plain" else self.record.since_plain + tokens
+        if seconds > 0:
+            one = self.costs.target.seconds(1, max(self._n_ctx, 0))
+            cost = (seconds - reading) / one if by == "model" else seconds / one
+            self.record.all.add(tokens, cost)
+            if by == "model":
+                self.record.model.add(tokens, cost)
+                self.record.lost = max(-CREDIT, self.record.lost + seconds / one - tokens)
+        return gain
+
+
+def _best(reach: Reach, prices: NDArray[np.float64], step: float) -> tuple[float, int]:
+    """Returns the best gain of a draft with this reach, and its length; (1, 0) where none beats plain.
+
+    prices: seconds of verifying 0, 1, ... tokens. step: seconds that one guess takes to make.
+    """
+    if not reach:
+        return 1.0, 0
+    n = len(reach)
+    tokens = 1.0 + np.cumsum(reach)
+    seconds = prices[2 : n + 2] + step * np.arange(1, n + 1)
+    gains = tokens * prices[1] / seconds
+    i = int(gains.argmax())
+    return (float(gains[i]), i + 1) if gains[i] > 1 else (1.0, 0)

@@ -76,6 +76,14 @@ class TableModel:
             self._table[state] = full.astype(np.float32)
         return self._table[state]
 
+    @property
+    def evaluated(self) -> int:
+        return sum(self.decoded)
+
+    def missing(self, want: Want) -> int:
+        """Returns how many tokens `score` would evaluate for this."""
+        return self._plan(want)[1]
+
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         """Answers like a real context (see the class)."""
         for rows in self._lent:
@@ -84,17 +92,21 @@ class TableModel:
         return self._lent
 
     def _score(self, want: Want) -> Rows:
-        tokens = [*want.tokens.tolist(), *want.tail]
+        tokens, missing = self._plan(want)
         assert 1 <= want.rows <= len(tokens), "rows are of tokens"
         assert all(0 <= t < self.n_vocab for t in tokens), "the model knows every token it is shown"
-        held = self.held.get(want.seq, [])
-        keep = min(len(held), len(tokens) - want.rows)
-        keep = next((i for i in range(keep) if held[i] != tokens[i]), keep)
         self.held[want.seq] = tokens
-        self.decoded.append(len(tokens) - keep)
+        self.decoded.append(missing)
         self.asked.append(want.rows)
         ends = range(len(tokens) - want.rows + 1, len(tokens) + 1)
         return np.stack([self.row(tokens[:end]) for end in ends])
+
+    def _plan(self, want: Want) -> tuple[list[int], int]:
+        """Returns the tokens wanted, and how many of the last are not held yet or wanted again."""
+        tokens = [*want.tokens.tolist(), *want.tail]
+        held = self.held.get(want.seq, [])
+        keep = min(len(held), len(tokens) - want.rows)
+        return tokens, len(tokens) - next((i for i in range(keep) if held[i] != tokens[i]), keep)
 
 
 class Remembering(Sampler):
@@ -162,23 +174,39 @@ def text_of(rounds: Sequence[Round]) -> str:
 
 @dataclass
 class Restless:
-    """A pace whose grants change from round to round, as a controller's do; it never looks at a token."""
+    """A pace whose grants change from round to round, as a controller's do; it never looks at a token.
+
+    Every second round a free guess goes first. least: a guess with a smaller reach is not drawn, which is
+    to stop by the shape of the distribution that it would be drawn from.
+    """
 
     lengths: Sequence[int] = (3, 0, 1, 5, 2)
     rounds: int = 0
+    least: float = 0.0
 
     @property
     def length(self) -> int:
         return self.lengths[self.rounds % len(self.lengths)]
 
-    def grants_step(self, ask: Ask) -> bool:
+    def window(self, lag: int) -> int:
+        return lag
+
+    def grants_step(self, ask: Ask, lag: int) -> bool:
+        if ask.otherwise and self.rounds % 2:
+            return False
+        if not ask.rows and ask.reach[0] < self.least:
+            return False
         return len(ask.tail) < self.length
 
     def grants_rows(self, ask: Ask) -> int:
-        return min(len(ask.tail), self.length)
+        return min(len(ask.tail), self.length) if ask.reach else len(ask.tail)
 
-    def observe(self, round_: Round) -> None:
+    def spent(self, ask: Ask | None, n_evaluated: int, seconds: float) -> None:
+        pass
+
+    def observe(self, round_: Round) -> float:
         self.rounds += 1
+        return 1.0
 
 
 # --- enumeration ------------------------------------------------------------------------------------------

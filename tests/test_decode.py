@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 from fakes import Remembering, Restless, TableModel, speculate, text_of, tokens_of
 
+from edgespec.acceptance import BINS, Odds, proportional
 from edgespec.decode import Limits, drive, generate
 from edgespec.drafters import Drafter, Drafting, NoDrafter
+from edgespec.drafters.competition import Competition
 from edgespec.drafters.draft_model import DraftModel
-from edgespec.drafters.first_of import FirstOf
+from edgespec.drafters.recycling import TokenRecycling
 from edgespec.drafters.suffix_lookup import SuffixLookup
 from edgespec.errors import PromptTooLongError, SettingError
-from edgespec.events import Ask, Draft, Round
+from edgespec.events import Ask, Draft, Judged, Reach, Round
 from edgespec.pace import LONGEST, FixedLength, Pace
 from edgespec.sampling import Sampler, Sampling, point_mass
 from edgespec.text import TextRelease
@@ -33,15 +35,25 @@ PUNISHING = Sampling(
     temperature=0.8, top_p=0.95, min_p=0.02, repeat_penalty=1.2, frequency_penalty=0.3, penalty_last_n=3
 )
 RULES = pytest.mark.parametrize("judge", [verify_block, verify_tokens])
-DRAFTERS = ("model", "lookup", "both")
+DRAFTERS = ("model", "lookup", "recycling", "all")
 
 
 def drafter_named(name: str, s: Sampling, n_vocab: int, n_ctx: int = 512) -> Drafter:
+    """Returns a drafter to whom a free guess seems at first a little likelier than one of the model."""
     if name == "none":
         return NoDrafter()
-    model = DraftModel(Remembering(s, n_vocab), n_ctx=n_ctx, n_vocab=n_vocab)
-    lookup = SuffixLookup(min_match=1 if name == "lookup" else 2, reach=5)
-    return {"model": model, "lookup": lookup, "both": FirstOf(lookup, model)}[name]
+    places = Odds((0.6,) * BINS)
+    model = DraftModel(
+        Remembering(s, n_vocab), n_ctx=n_ctx, n_vocab=n_vocab, odds=proportional(0.0, 1.0), places=places
+    )
+    lookup = SuffixLookup(Odds((0.7,) * BINS))
+    recycling = TokenRecycling(n_vocab, Odds((0.65,) * BINS))
+    return {
+        "model": Competition([], model),
+        "lookup": Competition([lookup]),
+        "recycling": Competition([recycling]),
+        "all": Competition([lookup, recycling], model),
+    }[name]
 
 
 class Reciter:
@@ -50,6 +62,7 @@ class Reciter:
     def __init__(self, *tokens: int) -> None:
         self.tokens = tokens
         self.limits: list[int] = []
+        self.heard: list[Judged] = []
 
     def draft(self, tokens: np.ndarray, limit: int, rule: Rule) -> Drafting:
         self.limits.append(limit)
@@ -57,15 +70,23 @@ class Reciter:
         return Draft(guess, tuple(map(point_mass, guess)), ("reciter",) * len(guess))
         yield
 
+    def learn(self, judged: Judged) -> None:
+        self.heard.append(judged)
+
 
 class Script:
     """A target that says a given text, then again from its beginning: row i favours token i of the text."""
 
     def __init__(self, *text: int, n_vocab: int = 26) -> None:
         self.text, self.n_vocab = text, n_vocab
+        self.evaluated = 0
+
+    def missing(self, want: fakes.Want) -> int:
+        return want.rows
 
     def score(self, wants: Sequence[fakes.Want]) -> list[fakes.Rows]:
         (want,) = wants
+        self.evaluated += want.rows
         n = want.tokens.size + len(want.tail)
         rows = np.zeros((want.rows, self.n_vocab), np.float32)
         for i, position in enumerate(range(n - want.rows + 1, n + 1)):
@@ -110,11 +131,11 @@ def test_greedy_text_is_that_of_plain_decoding_on_50_prompts(name: str, s: Sampl
                 )  # fmt: skip
                 assert tokens_of(rounds) == tuple(text[len(prompt) :])
                 accepted += sum(r.accepted for r in rounds)
-    assert accepted > 500, "and drafts were of use"
+    assert accepted > 200, "and drafts were of use"
 
 
 @pytest.mark.parametrize("s", [USUAL, PUNISHING])
-def test_coupled_text_is_the_seeds_alone_for_3_drafters_3_lengths_and_20_seeds(s: Sampling) -> None:
+def test_coupled_text_is_the_seeds_alone_for_4_drafters_3_paces_and_20_seeds(s: Sampling) -> None:
     n, prompt = 6, [1, 2, 0, 1, 2]
     target = TableModel(n, seed=4)
     draft = TableModel(n, seed=5, near=target, spread=0.7)
@@ -122,7 +143,7 @@ def test_coupled_text_is_the_seeds_alone_for_3_drafters_3_lengths_and_20_seeds(s
     for seed in range(20):
         plain = tokens_of(speculate(target, prompt, sampler=Remembering(s, n), rule=Coupled(seed)))
         for name in DRAFTERS:
-            for pace in (1, 4, Restless()):
+            for pace in (1, 4, Restless(least=0.3)):
                 rounds = speculate(
                     target, prompt, sampler=Remembering(s, n), rule=Coupled(seed),
                     drafter=drafter_named(name, s, n), draft=draft, pace=pace,
@@ -187,7 +208,7 @@ def loop_error(
     drafter: Callable[[Sampler, int], Drafter] | None = None,
 ) -> float:  # fmt: skip
     """Returns how far the law of whole generations is from the target's, token 2 being the end."""
-    n, prompt, end = 3, [0, 1, 1, 0], 2
+    n, prompt, end = 3, [0, 1, 1, 0, 0, 1], 2  # whether 0 or 1 comes first, something like it came before
     target, draft = TableModel(n, seed=6, spread=0.5), TableModel(n, seed=7, spread=0.8)
     sampler = Remembering(s, n)
 
@@ -224,7 +245,30 @@ def test_a_pace_that_changes_from_round_to_round_leaves_the_distribution_exact(
     assert loop_error(judge, name, lambda: Restless((2, 1, 0)), USUAL) < 1e-12
 
 
-LONGER = [("model", 1, 6), ("model", 2, 6), ("model", 3, 5), ("lookup", 5, 7), ("both", 3, 6), ("both", 4, 6)]
+@RULES
+@pytest.mark.parametrize("name", ["model", "all"])
+@pytest.mark.parametrize("least", [0.35, 0.5])
+def test_a_pace_that_goes_by_the_shape_of_what_is_to_be_drawn_leaves_the_distribution_exact(
+    judge: fakes.Judge, name: str, least: float
+) -> None:
+    """As a controller does: it refuses a guess after the draft looked, before it is drawn, and then a free
+    one may stand in its place. What it refuses changes as the odds are learned, within a generation too."""
+    refused = granted = 0
+
+    class Counting(Restless):
+        def grants_step(self, ask: Ask, lag: int) -> bool:
+            nonlocal refused, granted
+            said = super().grants_step(ask, lag)
+            if not ask.rows:
+                refused, granted = refused + (not said), granted + said
+            return said
+
+    assert loop_error(judge, name, lambda: Counting((2, 3), 1, least), USUAL) < 1e-12
+    assert refused > 20 and granted > 20
+
+
+LONGER = [("model", 1, 6), ("model", 2, 6), ("model", 3, 5), ("lookup", 5, 7), ("recycling", 4, 7)]
+LONGER += [("all", 3, 6), ("all", 4, 6)]
 
 
 @pytest.mark.slow
@@ -272,8 +316,8 @@ def by_index(draft: Draft, p: Callable[[int], fakes.Distribution], rng: np.rando
 class Discarding(DraftModel):
     """Throws the last guesses away where they turned out to be unlikely ones (the trap of algorithms 4.2)."""
 
-    def draft(self, tokens: np.ndarray, limit: int, rule: Rule) -> Drafting:
-        guess = yield from super().draft(tokens, limit, rule)
+    def draft(self, tokens: np.ndarray, limit: int, rule: Rule, otherwise: Reach = ()) -> Drafting:
+        guess = yield from super().draft(tokens, limit, rule, otherwise)
         kept = len(guess.tokens)
         while kept and guess.probs[kept - 1].prob(guess.tokens[kept - 1]) < 0.6:
             kept -= 1
@@ -290,7 +334,7 @@ def test_a_broken_rule_is_seen_in_whole_generations(mutant: fakes.Judge) -> None
 
 @RULES
 def test_a_drafter_that_discards_after_looking_is_seen_in_whole_generations(judge: fakes.Judge) -> None:
-    trap = lambda sampler, n: Discarding(sampler, n_ctx=99, n_vocab=n)  # noqa: E731
+    trap = lambda sampler, n: Competition([], Discarding(sampler, n_ctx=99, n_vocab=n))  # noqa: E731
     assert loop_error(judge, "", lambda: 2, USUAL, drafter=trap) > 1e-3
 
 
@@ -341,15 +385,17 @@ CASES = [
     (verify_block, "model", 3, USUAL),
     (verify_tokens, "model", 5, USUAL),
     (verify_block, "lookup", 2, USUAL),
-    (verify_tokens, "both", 4, PUNISHING),
-    (verify_block, "both", 1, PUNISHING),
-    (verify_block, "both", 5, PUNISHING),
+    (verify_tokens, "recycling", 3, USUAL),
+    (verify_tokens, "all", 4, PUNISHING),
+    (verify_block, "all", 1, PUNISHING),
+    (verify_block, "all", 5, PUNISHING),
+    (verify_block, "all", Restless((4, 2, 5), least=0.15), USUAL),
 ]
 
 
 @pytest.mark.parametrize(("judge", "name", "k", "s"), CASES)
 def test_generated_texts_are_distributed_as_the_targets(
-    judge: fakes.Judge, name: str, k: int, s: Sampling
+    judge: fakes.Judge, name: str, k: Pace | int, s: Sampling
 ) -> None:
     """Chi-square over 6,000 texts of up to 6 tokens, first and last 3 apart."""
     assert all_fit(judge, name, k, s, 6000)
@@ -363,7 +409,7 @@ def test_generated_texts_are_distributed_as_the_targets(
 def test_very_many_generated_texts_are_distributed_as_the_targets(
     judge: fakes.Judge, name: str, k: int, s: Sampling
 ) -> None:
-    """Chi-square over 10,000 texts in each of 60 settings: 600,000 in all."""
+    """Chi-square over 10,000 texts in each of 80 settings: 800,000 in all."""
     assert all_fit(judge, name, k, s, 10_000)
 
 
@@ -372,7 +418,7 @@ def test_very_many_generated_texts_are_distributed_as_the_targets(
 def test_a_hundred_thousand_texts_under_a_restless_pace_are_distributed_as_the_targets(
     judge: fakes.Judge,
 ) -> None:
-    assert all_fit(judge, "both", Restless(), PUNISHING, 100_000)
+    assert all_fit(judge, "all", Restless(least=0.2), PUNISHING, 100_000)
 
 
 @MUTANTS
@@ -383,7 +429,7 @@ def test_the_chi_square_sees_a_broken_rule(mutant: fakes.Judge) -> None:
 
 @RULES
 def test_the_chi_square_sees_a_drafter_that_discards_after_looking(judge: fakes.Judge) -> None:
-    trap = lambda sampler, n: Discarding(sampler, n_ctx=99, n_vocab=n)  # noqa: E731
+    trap = lambda sampler, n: Competition([], Discarding(sampler, n_ctx=99, n_vocab=n))  # noqa: E731
     assert not all_fit(judge, "", 3, USUAL, 2500, drafter=trap)
 
 
@@ -529,9 +575,9 @@ def test_the_pace_is_told_every_round_and_bounds_every_draft() -> None:
     told: list[Round] = []
 
     class Listening(Restless):
-        def observe(self, round_: Round) -> None:
+        def observe(self, round_: Round) -> float:
             told.append(round_)
-            super().observe(round_)
+            return super().observe(round_)
 
     target = TableModel(6, seed=12)
     rounds = speculate(
@@ -578,7 +624,7 @@ def test_cancelling_between_rounds_keeps_what_was_said(after: int) -> None:
 def test_contexts_serve_the_next_generation_after_a_cancelled_one() -> None:
     """Caches are synced to token lists: what was cancelled, or edited, leaves no trace."""
     target, draft = TableModel(6, seed=14, order=None), TableModel(6, seed=15)
-    drafter = drafter_named("both", GREEDY, 6)
+    drafter = drafter_named("all", GREEDY, 6)
 
     def generate_from(prompt: list[int], stop_after: int) -> tuple[int, ...]:
         seen: list[Round] = []

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import fakes
 import numpy as np
 import pytest
 from fakes import TableModel
 
-from edgespec.drafters import Drafter, Drafting, NoDrafter
-from edgespec.drafters.draft_model import DraftModel
-from edgespec.drafters.first_of import FirstOf
-from edgespec.drafters.suffix_lookup import SuffixAutomaton, SuffixLookup
-from edgespec.events import Ask, Draft
+from edgespec.acceptance import BINS, Odds, proportional
+from edgespec.decode import NO_ROWS
+from edgespec.drafters import HOPELESS, Drafter, Drafting, Guesser, NoDrafter, Offer, offer
+from edgespec.drafters.competition import Competition
+from edgespec.drafters.draft_model import DraftModel, _lead
+from edgespec.drafters.recycling import LONGEST_WALK, PLACES, STEADY, TokenRecycling
+from edgespec.drafters.suffix_lookup import MIN_MATCH, SURE, SuffixAutomaton, SuffixLookup
+from edgespec.events import Ask, Draft, Judged, Reach
 from edgespec.sampling import Distribution, Sampler, Sampling, point_mass
 from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 
@@ -26,6 +29,11 @@ def tokens(*ids: int) -> np.ndarray:
     return np.array(ids, np.int32)
 
 
+def always(odds: float) -> Odds:
+    """Returns odds that say the same whatever the confidence."""
+    return Odds((odds,) * BINS)
+
+
 def drafted(
     drafter: Drafter,
     prefix: Sequence[int],
@@ -34,21 +42,27 @@ def drafted(
     model: TableModel | None = None,
     rule: Rule | None = None,
     granted: int = 99,
+    draws: Callable[[Ask], bool] = lambda ask: True,
 ) -> tuple[Draft, list[Ask]]:
-    """Runs one drafting, answering from `model` `granted` times; returns the draft and what was asked."""
-    rule = rule or Coupled(1)
+    """Runs one drafting; returns the draft and the evaluations it asked for.
+
+    Answers come from `model`, `granted` times; `draws` says whether one more guess may be drawn.
+    """
     asks: list[Ask] = []
-    drafting = drafter.draft(tokens(*prefix), limit, rule)
+    drafting = drafter.draft(tokens(*prefix), limit, rule or Coupled(1))
     answer = None
     while True:
         try:
             ask = drafting.send(answer)
         except StopIteration as stop:
             return stop.value, asks
-        asks.append(ask)
         answer = None
-        if model and len(asks) <= granted:
-            answer = np.stack([model.row([*ask.tokens.tolist(), *ask.tail])])
+        if ask.rows:
+            asks.append(ask)
+            if model and len(asks) <= granted:
+                answer = np.stack([model.row([*ask.tokens.tolist(), *ask.tail])])
+        elif draws(ask):
+            answer = NO_ROWS
 
 
 # --- the suffix automaton
@@ -99,30 +113,40 @@ def test_the_worst_text_for_an_automaton_stays_small_too() -> None:
 
 
 def test_lookup_continues_an_earlier_occurrence_with_certainty() -> None:
-    guess, asks = drafted(SuffixLookup(min_match=3), [1, 2, 3, 4, 0, 1, 2, 3], 10)
+    guess, asks = drafted(Competition([SuffixLookup(always(1.0))]), [1, 2, 3, 4, 0, 1, 2, 3], 10)
     assert guess.tokens == (4, 0, 1, 2, 3)
     assert guess.sources == ("lookup",) * 5 and not asks
     assert [(p.ids.tolist(), p.probs.tolist()) for p in guess.probs] == [([t], [1.0]) for t in guess.tokens]
 
 
 def test_lookup_says_nothing_about_text_that_is_new() -> None:
-    assert drafted(SuffixLookup(min_match=3), [1, 2, 3, 4, 0, 2, 3], 10)[0] == Draft()
-    assert drafted(SuffixLookup(min_match=1), [1], 10)[0] == Draft()
+    for text in ([1, 2, 3, 4, 0, 3, 3], [1], [1, 1]):
+        assert SuffixLookup(always(1.0)).offer(tokens(*text), 10) == Offer(), MIN_MATCH
 
 
-def test_lookup_guesses_further_the_longer_the_match_and_never_past_the_limit() -> None:
-    text = [*range(20), *range(100, 120), *range(6)]
-    assert len(drafted(SuffixLookup(reach=1), text, 64)[0].tokens) == 6
-    assert len(drafted(SuffixLookup(reach=2), text, 64)[0].tokens) == 12
-    for limit in (1, 5, 11):
-        assert drafted(SuffixLookup(reach=2), text, limit)[0].tokens == tuple(range(6, 6 + limit))
+def test_lookup_is_surer_the_longer_the_match_and_offers_more() -> None:
+    text = [*range(20), *range(100, 120)]
+    offers = [SuffixLookup().offer(tokens(*text, *range(m)), 48) for m in (2, 4, 8)]
+    for m, made in zip((2, 4, 8), offers, strict=True):
+        assert made.tokens == tuple([*text, *range(m)][m : m + len(made.tokens)])
+        assert made.confidence == SURE[m : m + len(made.tokens)]
+    assert 0 < len(offers[0].tokens) < len(offers[1].tokens) < len(offers[2].tokens)
 
 
-@pytest.mark.parametrize("min_match", [1, 2, 3])
-def test_lookup_follows_edits_like_a_lookup_made_anew(min_match: int) -> None:
+@pytest.mark.parametrize("limit", [1, 5, 11, 48])
+@pytest.mark.parametrize("match", [2, 100, 400])
+def test_lookup_never_offers_more_than_the_limit(limit: int, match: int) -> None:
+    """Matches longer than there are degrees of sureness are as sure as it gets."""
+    text = [*range(500), *range(match)]
+    made = SuffixLookup(always(1.0)).offer(tokens(*text), limit)
+    assert made.tokens == tuple(text[match : match + limit])
+    assert len(made.confidence) == len(made.reach) == limit
+
+
+def test_lookup_follows_edits_like_a_lookup_made_anew() -> None:
     """Appends, shortens, changes in the middle, another conversation: the state is that of the tokens."""
-    rng = np.random.default_rng(min_match)
-    kept, text = SuffixLookup(min_match=min_match), [0]
+    rng = np.random.default_rng(1)
+    kept, text = SuffixLookup(always(1.0)), [0]
     for _ in range(300):
         change = rng.integers(5)
         if change == 0:
@@ -132,9 +156,9 @@ def test_lookup_follows_edits_like_a_lookup_made_anew(min_match: int) -> None:
         elif change == 2 and rng.random() < 0.2:
             text = rng.integers(0, 3, 5).tolist()
         text = [*text, *rng.integers(0, 3, rng.integers(0, 6)).tolist()]
-        old, _ = drafted(kept, text, 6)
+        made = kept.offer(tokens(*text), 6)
         matched = longest_repeat(text)
-        assert bool(old.tokens) == (matched >= min_match)
+        assert bool(made.tokens) == (matched >= MIN_MATCH)
         assert kept._automaton.tokens == text and kept._automaton.match[0] == matched
 
 
@@ -151,21 +175,128 @@ def test_lookup_appends_what_is_new_and_does_not_begin_again() -> None:
 
 def test_lookup_does_not_keep_a_view_of_the_callers_tokens() -> None:
     """The loop writes guesses behind its tokens in the same array."""
-    lookup, held = SuffixLookup(min_match=1), tokens(1, 2, 3, 1)
-    assert drafted(lookup, [1, 2, 3, 1], 4)[0].tokens[0] == 2
-    lookup.sync(held)
+    lookup, held = SuffixLookup(always(1.0)), tokens(1, 2, 3, 1, 2)
+    assert lookup.offer(held, 4).tokens[0] == 3
     held[:] = 7
     lookup.sync(held)
-    assert lookup._automaton.tokens == [7, 7, 7, 7]
+    assert lookup._automaton.tokens == [7] * 5
+
+
+# --- recycling
+
+
+def seen(
+    before: Sequence[int], guesses: Sequence[int], truth: Sequence[int], fresh: Sequence[int] | None = None
+) -> Judged:
+    """Returns what a greedy target showed: `truth` is what it finds likeliest at each place it looked at."""
+    accepted = next((i for i, (x, y) in enumerate(zip(guesses, truth, strict=False)) if x != y), len(guesses))
+    fresh = truth[: accepted + 1] if fresh is None else fresh
+    draft = Draft(tuple(guesses), tuple(map(point_mass, guesses)), ("lookup",) * len(guesses))
+    return Judged(tokens(*before, *fresh), len(fresh), draft, accepted, tuple(map(point_mass, truth)))
+
+
+def recycling(*texts: Sequence[int]) -> TokenRecycling:
+    """Returns a table that saw plain decoding of the texts."""
+    table = TokenRecycling(50, always(1.0))
+    for text in texts:
+        for n in range(2, len(text)):
+            table.learn(seen(text[:n], (), (text[n],)))
+    return table
+
+
+def test_recycling_walks_what_the_target_last_found_likeliest() -> None:
+    table = recycling([1, 2, 3, 4, 5])
+    assert table.offer(tokens(9, 1, 2), 10).tokens == (3, 4, 5)
+    assert table.offer(tokens(9, 1, 2), 2).tokens == (3, 4)
+    table.learn(seen([8, 1, 2], (), (7,)))
+    assert table.offer(tokens(9, 1, 2), 10).tokens == (7,), "the latest counts"
+
+
+def test_recycling_goes_by_two_tokens_and_by_one_where_they_are_new() -> None:
+    table = recycling([1, 2, 3], [4, 2, 5])
+    assert table.offer(tokens(1, 2), 1).tokens == (3,)
+    assert table.offer(tokens(4, 2), 1).tokens == (5,)
+    known, new = (table.offer(tokens(first, 2), 1) for first in (4, 9))
+    assert new.tokens == (5,), "what followed 2 the last time"
+    assert new.confidence[0] < known.confidence[0]
+
+
+def test_recycling_learns_from_guesses_that_were_rejected_too() -> None:
+    table = TokenRecycling(50, always(1.0))
+    table.learn(seen([1, 2], (7, 8), (3, 9, 6)))
+    assert table.offer(tokens(1, 2), 1).tokens == (3,)
+    assert table.offer(tokens(2, 7), 1).tokens == (9,), "behind a guess that did not stay"
+    assert table.offer(tokens(7, 8), 1).tokens == (6,)
+
+
+def test_recycling_learns_the_likeliest_token_of_a_distribution() -> None:
+    p = Distribution(np.array([3, 5, 6]), np.array([0.2, 0.5, 0.3]))
+    table = TokenRecycling(50, always(1.0))
+    table.learn(Judged(tokens(1, 2, 6), 1, Draft(), 0, (p,)))
+    assert table.offer(tokens(1, 2), 1).tokens == (5,)
+
+
+def test_recycling_is_surer_the_steadier_the_target_is() -> None:
+    table, before = recycling([1, 2, 3]), 0.0
+    for _ in range(STEADY):
+        sure = table.offer(tokens(1, 2), 1).confidence[0]
+        assert before < sure <= 1
+        before = sure
+        table.learn(seen([1, 2], (), (3,)))
+    for _ in range(3):
+        assert table.offer(tokens(1, 2), 1).confidence[0] <= 1
+        table.learn(seen([1, 2], (), (3,)))
+    table.learn(seen([1, 2], (), (4,)))
+    assert table.offer(tokens(1, 2), 1).confidence[0] < before, "a change of mind begins anew"
+
+
+def test_recycling_ends_a_walk_in_a_circle() -> None:
+    assert len(recycling([1, 1, 1, 1]).offer(tokens(1, 1), 48).tokens) == LONGEST_WALK
+
+
+def test_recycling_says_nothing_at_the_beginning_of_a_text_or_where_it_knows_nothing() -> None:
+    table = recycling([1, 2, 3])
+    assert table.offer(tokens(2), 5) == table.offer(tokens(1, 9), 5) == Offer()
+    table.learn(seen([4], (), (5,)))  # one token before it
+    table.learn(seen([4], (6, 7), (5, 8, 9)))
+    assert table.offer(tokens(4, 6), 1).tokens == (8,)
+
+
+def test_recycling_keeps_its_size_and_never_mistakes_a_pair_for_another() -> None:
+    """Pairs share places in the table; what another pair left there is no answer."""
+    rng = np.random.default_rng(0)
+    table = TokenRecycling(1000, always(1.0))
+    last: dict[tuple[int, int], int] = {}
+    single: dict[int, int] = {}
+    for a, b, c in rng.integers(0, 1000, (60_000, 3)).tolist():
+        table.learn(seen([a, b], (), (c,)))
+        last[a, b] = single[b] = c
+    assert table._pair.shape == (PLACES, 4)
+    right = 0
+    for (a, b), c in list(last.items())[-2000:]:
+        said = table.offer(tokens(a, b), 1).tokens[0]
+        assert said in (c, single[b])
+        right += said == c
+    assert right > 1900, "recent pairs are there"
+
+
+# --- offers
+
+
+def test_an_offer_ends_where_it_becomes_hopeless() -> None:
+    made = offer(range(10), [0.5] * 10, always(0.3))
+    assert made.reach == pytest.approx((0.3, 0.09))
+    assert made.tokens == (0, 1) and made.confidence == (0.5, 0.5) and 0.3**3 < HOPELESS
+    assert offer([1], [0.5], always(0.01)) == Offer() == offer([], [], always(1.0))
 
 
 # --- the draft model
 
 
 def model_drafter(
-    s: Sampling = PLAIN, *, n_ctx: int = 100, n_vocab: int = V, min_confidence: float = 0.0
+    s: Sampling = PLAIN, *, n_ctx: int = 100, n_vocab: int = V, odds: Odds | None = None
 ) -> DraftModel:
-    return DraftModel(Sampler(s, n_vocab), n_ctx=n_ctx, n_vocab=n_vocab, min_confidence=min_confidence)
+    return DraftModel(Sampler(s, n_vocab), n_ctx=n_ctx, n_vocab=n_vocab, odds=odds)
 
 
 def test_guesses_are_drawn_from_the_distributions_that_are_recorded_with_them() -> None:
@@ -249,21 +380,97 @@ def test_another_text_is_looked_at_from_its_beginning(length: int) -> None:
     assert drafted(drafter, [1, 2, V, *[0] * (length - 3)], 3, model=model)[0] == Draft()
 
 
+def likely(least: float) -> Callable[[Ask], bool]:
+    """Returns a driver's answer by the shape of q: a guess may be drawn where its reach is large enough."""
+    return lambda ask: ask.reach[0] >= least
+
+
 def test_drafting_stops_before_it_draws_from_an_unsure_distribution() -> None:
-    model = TableModel(V, seed=7, spread=3)
-    seen = set()
+    model, drawn = TableModel(V, seed=7, spread=3), 0
+
+    class Spy(Coupled):
+        def draw(self, distribution: Distribution, position: int) -> int:
+            nonlocal drawn
+            drawn += 1
+            return super().draw(distribution, position)
+
+    lengths = set()
     for start in range(V):
-        guess, asks = drafted(model_drafter(min_confidence=0.7), [start, 1], 8, model=model)
-        assert all(q.probs.max() >= 0.7 for q in guess.probs)
+        drawn = 0
+        drafter = model_drafter(odds=proportional(0.0, 1.0))
+        guess, asks = drafted(drafter, [start, 1], 8, model=model, rule=Spy(1), draws=likely(0.4))
+        assert drawn == len(guess.tokens)
+        assert np.prod([drafter.odds.of(q.probs.max()) for q in guess.probs]) >= 0.4
         assert len(asks) == min(len(guess.tokens) + 1, 8), "one look more than guesses: the unsure one"
-        seen.add(len(guess.tokens))
-    assert len(seen) > 1
+        lengths.add(len(guess.tokens))
+    assert len(lengths) > 1
 
 
-def test_each_ask_says_how_likely_its_guess_will_count() -> None:
-    guess, asks = drafted(model_drafter(), [1, 2], 4, model=TableModel(V, seed=8))
-    reach = [1.0, *np.cumprod([q.probs.max() for q in guess.probs[:-1]])]
-    assert [ask.worth for ask in asks] == pytest.approx(reach)
+def test_each_guess_is_asked_for_twice_by_its_place_and_by_how_sure_the_draft_is() -> None:
+    asks: list[Ask] = []
+    drafter = DraftModel(
+        Sampler(PLAIN, V), n_ctx=100, n_vocab=V, odds=proportional(0.0, 1.0),
+        places=Odds((0.9, 0.8, *[0.7] * (BINS - 2))),
+    )  # fmt: skip
+    model = TableModel(V, seed=8)
+    drafting = drafter.draft(tokens(1, 2), 3, Coupled(1), otherwise=(0.5, 0.2))
+    ask = next(drafting)
+    while True:
+        asks.append(ask)
+        row = np.stack([model.row([*ask.tokens.tolist(), *ask.tail])]) if ask.rows else NO_ROWS
+        try:
+            ask = drafting.send(row)
+        except StopIteration as end:
+            guess = end.value
+            break
+    assert [ask.rows for ask in asks] == [1, 0] * 3
+    assert [ask.tail for ask in asks] == [guess.tokens[: i // 2] for i in range(6)]
+    assert [ask.otherwise for ask in asks] == [(0.5, 0.2), *[()] * 5], "the free guess competes once"
+    sure = [float(q.probs.max()) for q in guess.probs]
+    assert guess.confidence == pytest.approx(sure)
+    by_shape = np.cumprod([drafter.odds.of(c) for c in sure])
+    assert asks[0].reach == pytest.approx((0.9, 0.9 * 0.8, 0.9 * 0.8 * 0.7)), "all that could come"
+    assert [asks[i].reach for i in (1, 3, 5)] == [pytest.approx((r,)) for r in by_shape]
+    assert asks[2].reach == pytest.approx((by_shape[0] * 0.8,))
+    assert asks[4].reach == pytest.approx((by_shape[1] * 0.7,))
+    assert guess.reach == (), "it was drawn: it may not be cut"
+
+
+def test_the_reach_of_a_draft_to_come_ends_where_it_is_hopeless_and_is_never_empty() -> None:
+    for odds, limit, wanted in ((0.5, 48, 5), (1.0, 48, 40), (1.0, 7, 7), (0.001, 48, 1)):
+        drafter = model_drafter()
+        drafter.places = always(odds)
+        _, asks = drafted(drafter, [1, 2], limit)
+        assert len(asks[0].reach) == wanted
+
+
+def test_a_draft_refused_at_first_is_nothing_and_draws_nothing() -> None:
+    model = TableModel(V, seed=8)
+    assert drafted(model_drafter(), [1, 2], 4, model=model, draws=lambda ask: False)[0] == Draft()
+    assert drafted(model_drafter(), [1, 2], 4, model=model, granted=0)[0] == Draft()
+
+
+@pytest.mark.parametrize("n_vocab", [2, 5, 100, 1000, 4097])
+def test_how_sure_a_greedy_choice_is_comes_from_the_two_largest_logits(n_vocab: int) -> None:
+    """A softmax over the whole vocabulary would say the same at a hundred times the cost."""
+    rng = np.random.default_rng(n_vocab)
+    for _ in range(50):
+        row = rng.normal(0, 3, n_vocab).astype(np.float32)
+        row[rng.integers(n_vocab)] = row.max()  # now and then a tie
+        second, first = np.sort(row)[-2:].astype(np.float64)
+        assert _lead(row) == pytest.approx(1 / (1 + np.exp(second - first)))
+        assert 0.5 <= _lead(row) <= 1
+    assert _lead(np.array([3], np.float32)) == 1
+
+
+def test_the_draft_model_learns_which_of_its_guesses_were_reached_and_kept() -> None:
+    drafter = model_drafter(odds=Odds((0.5,) * BINS))
+    drafter.places = always(0.5)
+    draft = Draft((1, 2, 3, 4), (point_mass(1),) * 4, ("model",) * 4, (0.95, 0.85, 0.75, 0.65))
+    drafter.learn(Judged(tokens(1, 2, 3), 3, draft, 2, ()))
+    assert drafter.odds.seen == [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]
+    assert drafter.odds.accepted == [0, 0, 0, 0, 0, 0, 0, 0, 1, 1], "the fourth was never reached"
+    assert drafter.places.seen[:4] == [1, 1, 1, 0] and drafter.places.accepted[:4] == [1, 1, 0, 0]
 
 
 # --- no second evaluation
@@ -277,13 +484,15 @@ def run_counting(
     seen = 0
 
     class Watching(fakes.Restless):
-        def observe(self, round_: fakes.Round) -> None:
+        def observe(self, round_: fakes.Round) -> float:
             nonlocal seen
             calls.append(draft.decoded[seen:])
             seen = len(draft.decoded)
+            return 1.0
 
     rounds = fakes.speculate(
-        target, [1, 2, 3, 4, 0, 1], sampler=Sampler(s, V), rule=rule, drafter=model_drafter(s), draft=draft,
+        target, [1, 2, 3, 4, 0, 1], sampler=Sampler(s, V), rule=rule, draft=draft,
+        drafter=Competition([], model_drafter(s)),
         pace=Watching([k]), max_tokens=60,
     )  # fmt: skip
     return rounds, calls
@@ -323,17 +532,73 @@ def test_a_draft_that_agrees_costs_one_call_a_guess_and_is_kept() -> None:
     assert all(now == [2, 1, 1, 1] for now in calls[2:-1])
 
 
-# --- combinations
+# --- the competition
 
 
-def test_the_first_drafter_that_has_a_guess_is_taken() -> None:
+class Offering:
+    """A guesser that offers what it is told to."""
+
+    def __init__(self, name: str, guesses: Sequence[int], odds: float) -> None:
+        self.name, self.guesses, self.odds = name, guesses, always(odds)
+        self.heard: list[Judged] = []
+
+    def offer(self, tokens: np.ndarray, limit: int) -> Offer:
+        return offer(self.guesses[:limit], [0.55] * limit, self.odds)
+
+    def learn(self, judged: Judged) -> None:
+        self.heard.append(judged)
+
+
+def test_the_offer_that_promises_most_tokens_is_taken() -> None:
+    short, long = Offering("short", [1], 0.9), Offering("long", [2, 3, 4], 0.6)
+    for guessers in ([short, long], [long, short]):
+        guess, asks = drafted(Competition(guessers), [1], 9)
+        assert guess.tokens == (2, 3, 4) and guess.sources == ("long",) * 3 and not asks
+        assert guess.reach == pytest.approx((0.6, 0.36, 0.216)), "and it may be cut anywhere"
+        assert drafted(Competition(guessers), [1], 1)[0].tokens == (1,), "one token: the surer"
+    assert drafted(Competition([]), [1, 2], 2)[0] == Draft()
+
+
+def test_the_pace_chooses_between_the_best_offer_and_the_model() -> None:
     model = TableModel(V, seed=11)
-    both = FirstOf(SuffixLookup(min_match=3), model_drafter())
-    guess, asks = drafted(both, [1, 2, 3, 4, 1, 2, 3], 2, model=model)
-    assert guess.sources == ("lookup", "lookup") and not asks, "a free guess costs no evaluation"
+    free = Offering("free", [3, 3, 3], 0.6)
+    both = Competition([Offering("worse", [2], 0.3), free], model_drafter())
     guess, asks = drafted(both, [1, 2, 3, 4], 2, model=model)
-    assert guess.sources == ("model", "model") and len(asks) == 2
-    assert drafted(FirstOf(NoDrafter(), SuffixLookup()), [1, 2], 2)[0] == Draft()
+    assert guess.sources == ("model", "model") and len(asks) == 2 and guess.reach == ()
+    assert asks[0].otherwise == pytest.approx((0.6, 0.36))
+    guess, asks = drafted(both, [1, 2, 3, 4], 2, model=model, granted=0)
+    assert guess.sources == ("free", "free") and len(guess.reach) == 2
+    guess, asks = drafted(both, [1, 2, 3, 4], 2, model=model, draws=lambda ask: False)
+    assert guess.sources == ("free", "free"), "also where the model looked and was not sure"
+
+
+def test_the_model_may_be_all_there_is() -> None:
+    guess, asks = drafted(Competition([], model_drafter()), [1, 2], 2, model=TableModel(V, seed=11))
+    assert guess.sources == ("model", "model") and asks[0].otherwise == ()
+
+
+def test_offers_are_scored_whether_taken_or_not_by_what_was_said_instead() -> None:
+    right, wrong = Offering("right", [7, 8, 9], 0.5), Offering("wrong", [7, 1, 9], 0.5)
+    both = Competition([right, wrong])
+    drafted(both, [1], 9)
+    judged = Judged(tokens(1, 7, 8), 2, Draft(), 0, ())
+    both.learn(judged)
+    assert (right.odds.seen[5], right.odds.accepted[5]) == pytest.approx((1.98, 1.98))
+    assert (wrong.odds.seen[5], wrong.odds.accepted[5]) == pytest.approx((1.98, 0.98))
+    assert right.heard == wrong.heard == [judged]
+    both.learn(judged)  # of a round in which nobody was asked
+    assert right.odds.seen[5] == pytest.approx(1.98) and len(right.heard) == 2
+
+
+def test_the_model_learns_from_its_own_drafts_alone() -> None:
+    both = Competition([Offering("free", [3], 0.9)], model_drafter())
+    assert both.model
+    free = Draft((3,), (point_mass(3),), ("free",), (0.5,), (0.9,))
+    both.learn(Judged(tokens(1, 3), 1, free, 1, ()))
+    assert sum(both.model.odds.seen) == 0
+    own = Draft((3,), (point_mass(3),), ("model",), (0.5,))
+    both.learn(Judged(tokens(1, 3), 1, own, 1, ()))
+    assert sum(both.model.odds.seen) == 1
 
 
 def test_no_drafter_asks_and_guesses_nothing() -> None:
@@ -341,9 +606,10 @@ def test_no_drafter_asks_and_guesses_nothing() -> None:
 
 
 def test_a_draft_is_cut_in_all_its_parts() -> None:
-    draft = Draft((1, 2, 3), tuple(map(point_mass, (1, 2, 3))), ("a", "b", "c"))
+    draft = Draft((1, 2, 3), tuple(map(point_mass, (1, 2, 3))), ("a", "b", "c"), (0.9, 0.8, 0.7), (1, 0.5, 0))
     cut = draft.cut(2)
     assert (cut.tokens, len(cut.probs), cut.sources) == ((1, 2), 2, ("a", "b"))
+    assert (cut.confidence, cut.reach) == ((0.9, 0.8), (1, 0.5))
     assert draft.cut(3) is draft and draft.cut(9) is draft and draft.cut(0) == Draft()
 
 
@@ -353,8 +619,8 @@ def test_a_draft_is_cut_in_all_its_parts() -> None:
 class Discarding(DraftModel):
     """The trap: throws the last guess away where it turned out to be an unlikely one."""
 
-    def draft(self, tokens: np.ndarray, limit: int, rule: Rule) -> Drafting:
-        guess = yield from super().draft(tokens, limit, rule)
+    def draft(self, tokens: np.ndarray, limit: int, rule: Rule, otherwise: Reach = ()) -> Drafting:
+        guess = yield from super().draft(tokens, limit, rule, otherwise)
         kept = len(guess.tokens)
         while kept and guess.probs[kept - 1].prob(guess.tokens[kept - 1]) < 0.5:
             kept -= 1
@@ -362,10 +628,10 @@ class Discarding(DraftModel):
 
 
 def round_error(
-    drafter: type[DraftModel], judge: fakes.Judge, seed: int, confidence: float
+    drafter: type[DraftModel], judge: fakes.Judge, seed: int, least: float, guessers: Sequence[Guesser] = ()
 ) -> tuple[float, set[int]]:
     """Returns how far one round with the drafter is from the target, over all that chance can do, and the
-    lengths of its drafts."""
+    lengths of its drafts. Guesses are drawn while their reach, which follows the shape of q, is `least`."""
     k = 2
     n = 3
     target = TableModel(n, seed=seed, order=None)
@@ -375,8 +641,9 @@ def round_error(
 
     def run(world: fakes.World) -> tuple[int, ...]:
         rule = Independent(world, judge)  # type: ignore[arg-type]
-        guesser = drafter(sampler, n_ctx=50, n_vocab=n, min_confidence=confidence)
-        guess, _ = drafted(guesser, [0, 1], k, model=draft, rule=rule)
+        model = drafter(sampler, n_ctx=50, n_vocab=n, odds=proportional(0.0, 1.0))
+        both = Competition(guessers, model)
+        guess, _ = drafted(both, [0, 1], k, model=draft, rule=rule, draws=likely(least))
         lengths.add(len(guess.tokens))
         verdict = rule.verify(guess, lambda i: sampler(target.row([0, 1, *guess.tokens[:i]])), 2)
         return (*guess.tokens[: verdict.accepted], verdict.token)
@@ -387,16 +654,27 @@ def round_error(
 
 
 @pytest.mark.parametrize("judge", [verify_tokens, verify_block])
-@pytest.mark.parametrize(("confidence", "lengths"), [(0.0, {2}), (0.5, {1, 2}), (0.6, {0, 1, 2})])
+@pytest.mark.parametrize(("least", "lengths"), [(0.0, {2}), (0.4, {1, 2}), (0.6, {0, 1, 2})])
 def test_stopping_before_drawing_leaves_the_distribution_exact(
-    judge: fakes.Judge, confidence: float, lengths: set[int]
+    judge: fakes.Judge, least: float, lengths: set[int]
 ) -> None:
-    seen: set[int] = set()
+    found: set[int] = set()
     for seed in range(12):
-        error, found = round_error(DraftModel, judge, seed, confidence)
+        error, drawn = round_error(DraftModel, judge, seed, least)
         assert error < 1e-12
-        seen |= found
-    assert seen == lengths
+        found |= drawn
+    assert found == lengths
+
+
+@pytest.mark.parametrize("judge", [verify_tokens, verify_block])
+def test_a_free_guess_in_the_place_of_one_that_was_not_drawn_leaves_it_exact(judge: fakes.Judge) -> None:
+    """The model's look at the shape of q decides who guesses; its guesses were not drawn yet."""
+    found: set[int] = set()
+    for seed in range(12):
+        error, drawn = round_error(DraftModel, judge, seed, 0.6, [Offering("free", [1, 0], 0.5)])
+        assert error < 1e-12
+        found |= drawn
+    assert found == {1, 2}
 
 
 @pytest.mark.parametrize("judge", [verify_tokens, verify_block])

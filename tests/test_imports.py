@@ -28,6 +28,8 @@ RANKS = (
         "sampling",
         "text",
         "pace",
+        "costs",
+        "acceptance",
         "events",
         "cores",
         "config",
@@ -40,11 +42,13 @@ RANKS = (
         "chat",
         "drafters",
         "drafters.draft_model",
-        "drafters.first_of",
+        "drafters.draft_temperature",
+        "drafters.competition",
+        "drafters.recycling",
         "drafters.suffix_lookup",
     },
-    {"decode"},
-    {"llama", "cache_size", "batch", "context_settings", "context", "engine"},
+    {"decode", "experience"},
+    {"llama", "cache_size", "batch", "context_settings", "context", "pair_costs", "engine"},
     {"", "pair_files", "one_shot", "line_chat"},  # "" is the package itself, the public face
     {
         "bench",
@@ -71,7 +75,14 @@ RANKS = (
 )
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 LLAMA = {"llama", "batch", "context_settings", "context"}  # the only modules that import llama_cpp
-OF_LLAMA = {*LLAMA, "cache_size", "engine", "one_shot", "line_chat"}  # and those that stand on them
+OF_LLAMA = {
+    *LLAMA,
+    "cache_size",
+    "pair_costs",
+    "engine",
+    "one_shot",
+    "line_chat",
+}  # and those that stand on them
 OF_LLAMA |= {"bench.takers", "bench.about", "bench.command"}
 OF_LLAMA |= {
     "verify_pair.budget",
@@ -127,7 +138,7 @@ def test_imports_are_found_wherever_they_stand() -> None:
     """The check of this file would be worth nothing if an import could hide."""
     source = "import a.b as c\ndef f():\n    from d import e\nif True:\n    from g.h import (i as j, k)\n"
     assert imported(source) == {"a.b", "d.e", "g.h.i", "g.h.k"}
-    assert place("edgespec.drafters.first_of.FirstOf") == "drafters.first_of"
+    assert place("edgespec.drafters.recycling.TokenRecycling") == "drafters.recycling"
     assert (
         place("edgespec.chat") == "chat" and place("edgespec.__version__") == "" and place("os.path") is None
     )
@@ -174,7 +185,7 @@ def reach(name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["decode", "drafters.draft_model", "drafters.suffix_lookup", "stats", "chat"]
+    "name", ["decode", "drafters.competition", "drafters.draft_model", "experience", "stats", "chat"]
 )
 def test_the_core_sees_a_protocol_and_never_llama(name: str) -> None:
     assert not OF_LLAMA & set(reach(name))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.acceptance import BINS, Odds, proportional
 from edgespec.drafters import Drafting
+from edgespec.drafters.draft_temperature import DraftTemperature
 from edgespec.errors import LogitsError
-from edgespec.events import Ask, Draft
+from edgespec.events import Ask, Draft, Judged, Reach
 from edgespec.sampling import Distribution, Sampler
 from edgespec.verify import Rule
+
+BLOCK = 64  # logits to a block, in looking for the second largest
+EVERY = 4  # rounds from which one is used to choose the temperature
 
 
 class DraftModel:
@@ -17,43 +24,104 @@ class DraftModel:
 
     The draft context is synced to tokens + guesses, so after a rejection its next evaluation is of one
     token, after full acceptance of two (the last guess, never evaluated so far, and the bonus).
+    Whether to go on is asked twice for each guess: before it is evaluated, by how often guesses at its
+    place were accepted, and before it is drawn, by how often guesses were of which the draft was as sure.
     """
 
-    def __init__(self, sampler: Sampler, *, n_ctx: int, n_vocab: int, min_confidence: float = 0.0) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        *,
+        n_ctx: int,
+        n_vocab: int,
+        odds: Odds | None = None,
+        places: Odds | None = None,
+        temperature: DraftTemperature | None = None,
+    ) -> None:
         """Sets the bounds of the draft.
 
         sampler: over the ids that target and draft share. n_ctx: tokens the draft context holds.
-        n_vocab: ids the draft knows. min_confidence: drafting stops, before drawing, where the largest
-        probability of the next token is below this.
+        n_vocab: ids the draft knows. odds: acceptance by confidence; places: by place in the draft.
+        temperature: how much warmer or colder than the target it guesses.
         """
-        self.sampler = sampler
+        self.temperature = temperature or DraftTemperature()
+        self._asked_for = sampler
+        self.sampler, self._factor = sampler, 1.0
+        self._rounds = 0
         self.n_ctx = n_ctx
         self.n_vocab = n_vocab
-        self.min_confidence = min_confidence
+        self.odds = odds or proportional(0.2, 0.95)
+        self.places = places or Odds((0.7,) * BINS)
 
-    def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
+    def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule, otherwise: Reach = ()) -> Drafting:
+        """Guesses at most `limit` tokens. otherwise: the reach of what stands in its place if refused."""
         limit = min(limit, self.n_ctx - tokens.size)
         if limit <= 0 or int(tokens.max()) >= self.n_vocab:  # an id of the target's padding
             return Draft()
+        self._adjust()
         guesses: list[int] = []
         probs: list[Distribution] = []
-        reach = 1.0  # probability, as the draft sees it, that the next guess will count
-        while len(guesses) < limit:
-            row = yield Ask("draft", tokens, tuple(guesses), rows=1, worth=reach)
+        confidence: list[float] = []
+        reach = 1.0  # probability that all guesses so far are accepted
+        while (n := len(guesses)) < limit:
+            expected = (reach * self.places.of_bin(min(n, BINS - 1)),) if n else self._reach(limit)
+            row = yield Ask("draft", tokens, tuple(guesses), 1, expected, () if n else otherwise)
             if row is None:
                 break
             try:
                 q = self.sampler(row[0], self._history(tokens, guesses))
             except LogitsError:  # a damaged draft costs speed, not the answer
                 break
-            confidence = float(q.probs.max())
-            if confidence < self.min_confidence:  # by q's shape, before x ~ q: exact
-                break
-            guesses.append(rule.draw(q, tokens.size + len(guesses)))
+            sure = float(q.probs.max()) if q.ids.size > 1 else _lead(row[0, : self.sampler.n_vocab])
+            reach *= self.odds.of(sure)
+            if (yield Ask("draft", tokens, tuple(guesses), 0, (reach,))) is None:
+                break  # by q's shape, before x ~ q: exact
+            guesses.append(rule.draw(q, tokens.size + n))
             probs.append(q)
-            reach *= confidence
-        return Draft(tuple(guesses), tuple(probs), ("model",) * len(guesses))
+            confidence.append(sure)
+        return Draft(tuple(guesses), tuple(probs), ("model",) * len(guesses), tuple(confidence))
+
+    def _reach(self, limit: int) -> Reach:
+        """Returns how likely each guess to come will count, going by places alone."""
+        reach, out = 1.0, []
+        for n in range(min(limit, 4 * BINS)):
+            reach *= self.places.of_bin(min(n, BINS - 1))
+            if reach < 0.02:
+                break
+            out.append(reach)
+        return tuple(out) or (reach,)
+
+    def _adjust(self) -> None:
+        """Follows the temperature that was chosen."""
+        if self._factor != self.temperature.factor:
+            self._factor, base = self.temperature.factor, self._asked_for
+            warmer = replace(base.sampling, temperature=min(base.sampling.temperature * self._factor, 100.0))
+            self.sampler = Sampler(warmer, base.n_vocab)
 
     def _history(self, tokens: NDArray[np.int32], guesses: list[int]) -> NDArray[np.int32]:
         """Returns what the penalties look at; all of it only where there are any."""
         return np.append(tokens, np.array(guesses, np.int32)) if self.sampler.sampling.penalises else tokens
+
+    def learn(self, judged: Judged) -> None:
+        """Counts which of its guesses were accepted, and now and then compares both distributions."""
+        self._rounds += 1
+        if self._rounds % EVERY == 0:
+            self.temperature.learn(judged.p[0], judged.draft.probs[0])
+        for n, sure in enumerate(judged.draft.confidence[: judged.accepted + 1]):
+            self.odds.note(sure, n < judged.accepted)
+            self.places.note_bin(min(n, BINS - 1), n < judged.accepted)
+
+
+def _lead(row: NDArray[np.float32]) -> float:
+    """Returns how sure a greedy choice is: the largest probability's share of the largest two."""
+    blocks = row.size // BLOCK
+    if blocks < 2:
+        second, first = np.partition(row, row.size - 2)[-2:].tolist() if row.size > 1 else (-np.inf, 0.0)
+    else:
+        maxima = row[: blocks * BLOCK].reshape(BLOCK, blocks).max(axis=0)
+        best = int(maxima.argmax())
+        within = np.partition(row[best : blocks * BLOCK : blocks], BLOCK - 2)[-2:]
+        rest = row[blocks * BLOCK :].tolist()
+        maxima[best] = -np.inf
+        second, first = sorted([*within.tolist(), float(maxima.max()), *rest])[-2:]
+    return float(1 / (1 + np.exp(min(second - first, 0.0))))

@@ -10,11 +10,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.drafters import Drafting
-from edgespec.events import Draft
-from edgespec.sampling import point_mass
-from edgespec.verify import Rule
+from edgespec.acceptance import Odds, proportional
+from edgespec.drafters import Offer, offer
+from edgespec.events import Judged
 
+MIN_MATCH = 2  # shortest repeated suffix worth following
+SURE = tuple(m / (m + 4) for m in range(256))  # confidence by length of the match, guesses included
 REFRESHED = 8  # suffix links followed to note the newest occurrence: bounded work a token
 
 
@@ -73,23 +74,28 @@ class SuffixAutomaton:
 
 
 class SuffixLookup:
-    """Guesses the continuation of an earlier occurrence, the further the longer the match."""
+    """Offers the continuation of an earlier occurrence; the longer the match, the surer."""
 
-    def __init__(self, *, min_match: int = 3, reach: float = 2.0) -> None:
-        """min_match: shortest repeated suffix worth following. reach: tokens guessed per token matched."""
-        self.min_match = min_match
-        self.reach = reach
+    name = "lookup"
+
+    def __init__(self, odds: Odds | None = None) -> None:
+        """odds: acceptance by SURE."""
+        self.odds = odds or proportional(0.0, 0.95)
         self._automaton = SuffixAutomaton()
         self._held = np.empty(0, np.int32)
 
-    def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
+    def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
+        """Offers what followed the longest repeated suffix of `tokens`, the last time."""
         self.sync(tokens)
         length, end = self._automaton.match
-        if length < self.min_match:
-            return Draft()
-        guesses = tuple(self._automaton.tokens[end : end + min(limit, int(length * self.reach))])
-        return Draft(guesses, tuple(point_mass(t) for t in guesses), ("lookup",) * len(guesses))
-        yield  # a generator, as the protocol wants
+        if length < MIN_MATCH:
+            return Offer()
+        guesses = self._automaton.tokens[end : end + limit]
+        length = min(length, len(SURE) - limit)
+        return offer(guesses, SURE[length : length + len(guesses)], self.odds)
+
+    def learn(self, judged: Judged) -> None:
+        pass
 
     def sync(self, tokens: NDArray[np.int32]) -> None:
         """Makes the automaton hold exactly `tokens`: appends what is new, begins again after an edit."""

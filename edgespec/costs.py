@@ -1,0 +1,140 @@
+"""What an evaluation costs: a table of seconds by number of tokens, measured when a model is loaded.
+
+Costs are not monotonic in shape, and differ by machine, number format and backend: on many CPUs four
+tokens are cheaper than three. So they are measured (`measure`), what was not measured is interpolated and
+marked so, and the table is corrected by every evaluation that follows (`CostTable.learn`).
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Hardware = Literal["gpu", "cpu-float", "cpu-quantised"]
+# Sizes worth measuring, those first that a draft of middling quality would use.
+SIZES = (4, 2, 3, 5, 8, 6, 12, 16, 7, 10, 24, 32, 48)
+REPEATS = 3  # of each size, if time allows
+# Seconds of n tokens / seconds of one, where nothing was measured. Between the points: straight lines.
+# CPU: measured on 2 cores, AVX2 (0.6B F16 and 1.1B Q4_0). GPU: an assumption; large cards are flatter.
+PRIORS: dict[Hardware, tuple[tuple[int, float], ...]] = {
+    "gpu": ((1, 1.0), (4, 1.05), (8, 1.15), (9, 1.4), (16, 1.5), (48, 2.0)),
+    "cpu-float": ((1, 1.0), (4, 1.35), (8, 1.7), (12, 2.3), (48, 8.0)),
+    "cpu-quantised": ((1, 1.0), (2, 1.6), (4, 2.1), (8, 3.8), (16, 6.9), (48, 19.0)),
+}
+SLOPE = 0.03  # of the cost of one token, per token evaluated and 1,000 tokens of context, until it is known
+BULK = 256  # evaluations of this many tokens and more (prompts) cost by the token, and share one point
+LARGEST = 63  # evaluations between this and BULK teach nothing: there are too few of each
+LEAP = 4.0  # no single observation counts for more than this many times what was expected
+LEVEL_GAIN, POINT_GAIN, SLOPE_GAIN = 0.1, 0.1, 0.02
+ONE_GAIN = 0.25  # for a single token, which is seen more rarely, and to which all is compared
+
+
+@dataclass(slots=True)
+class CostTable:
+    """Seconds of one evaluation by its number of tokens and the context before them. Learns.
+
+    points: number of tokens -> seconds without context. measured: which of them were measured here, the
+    others being assumptions. level: how much slower than then the machine is now. slope: see SLOPE.
+    """
+
+    points: dict[int, float]
+    measured: frozenset[int] = frozenset()
+    slope: float = SLOPE
+    level: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where a point is no time."""
+        if 1 not in self.points or not all(0 < s < math.inf for s in self.points.values()):
+            raise ValueError(f"these are no seconds: {self.points}")
+
+    def seconds(self, n: int, n_ctx: int = 0) -> float:
+        """Returns the expected seconds of evaluating `n` tokens behind `n_ctx` others."""
+        return self.level * (self._point(n) + self.slope * self.points[1] * n * n_ctx / 1000)
+
+    def prices(self, up_to: int, n_ctx: int = 0) -> NDArray[np.float64]:
+        """Returns the expected seconds of 0 to `up_to` tokens (none: nothing): (up_to + 1,) float64."""
+        n = np.arange(up_to + 1, dtype=np.float64)
+        sizes = sorted(self.points)
+        known = np.interp(n, sizes, [self.points[size] for size in sizes])
+        if up_to > sizes[-1]:
+            known[sizes[-1] + 1 :] = [self._point(size) for size in range(sizes[-1] + 1, up_to + 1)]
+        known += self.slope * self.points[1] / 1000 * n_ctx * n
+        known[0] = 0.0
+        return known * self.level
+
+    def _point(self, n: int) -> float:
+        if n in self.points:
+            return self.points[n]
+        sizes = sorted(self.points)
+        i = bisect.bisect(sizes, n)
+        if i == len(sizes):  # past the last: each token costs as in the largest evaluation known
+            return self.points[sizes[-1]] * n / sizes[-1]
+        low, high = sizes[i - 1], sizes[i]
+        share = (n - low) / (high - low)
+        return (1 - share) * self.points[low] + share * self.points[high]
+
+    def learn(self, n: int, n_ctx: int, seconds: float) -> None:
+        """Takes note of one evaluation of `n` tokens behind `n_ctx` others.
+
+        What was off is shared out between level (the machine), point (this size) and slope (the context).
+        """
+        if seconds <= 0 or LARGEST < n < BULK:
+            return
+        if n >= BULK:
+            n, seconds = BULK, seconds * BULK / n
+        expected = self.seconds(n, n_ctx)
+        off = math.log(min(max(seconds / expected, 1 / LEAP), LEAP))
+        self.level *= math.exp(LEVEL_GAIN * off)
+        self.points[n] = self._point(n) * math.exp((ONE_GAIN if n == 1 else POINT_GAIN) * off)
+        context = n * n_ctx / 1000 * self.points[1] / self._point(n)  # its part in the cost, over slope
+        self.slope = max(0.0, self.slope + SLOPE_GAIN * off * min(context, 1.0) * max(self.slope, SLOPE / 4))
+
+
+def assumed(hardware: Hardware, one: float) -> CostTable:
+    """Returns a table of assumptions alone. one: seconds of one token."""
+    return CostTable({n: ratio * one for n, ratio in PRIORS[hardware]})
+
+
+def from_measured(hardware: Hardware, found: Mapping[int, float]) -> CostTable:
+    """Returns a table of what was measured, and of assumptions past the largest size measured."""
+    largest = max(found)
+    prior = assumed(hardware, 1.0)
+    unit = found[largest] / prior.seconds(largest)
+    beyond = {n: ratio * unit for n, ratio in PRIORS[hardware] if n > largest}
+    return CostTable({**found, **beyond}, frozenset(found))
+
+
+def measure(
+    evaluate: Callable[[int], None],
+    hardware: Hardware,
+    *,
+    sizes: Sequence[int] = SIZES,
+    budget: float = 1.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[int, float]:
+    """Returns number of tokens -> median seconds, within about `budget` seconds.
+
+    evaluate: evaluates that many tokens and waits for the result. The first call is a warm-up and thrown
+    away. One token, to which all is compared, is always measured, and at once several times.
+    """
+    evaluate(1)
+    seen: dict[int, list[float]] = {}
+    found: dict[int, float] = {}
+    end = clock() + budget
+    for n in (1,) * REPEATS + tuple(sizes) * REPEATS:
+        expected = found.get(n, from_measured(hardware, found).seconds(n)) if found else 0.0
+        if clock() + expected > end and not (n == 1 and expected < budget / 2):
+            continue
+        started = clock()
+        evaluate(n)
+        seen.setdefault(n, []).append(clock() - started)
+        found[n] = statistics.median(seen[n])
+    return found

@@ -1,0 +1,114 @@
+"""What a pair has shown so far: its costs, and what its guesses were worth at each kind of request.
+
+Kept from one request to the next, and in the cache folder from one start to the next. A file that cannot
+be read or written is no reason to stop: what it held is then measured and learned anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgespec.acceptance import BINS, Odds, proportional
+from edgespec.costs import CostTable
+from edgespec.drafters.draft_temperature import FACTORS, DraftTemperature
+from edgespec.drafters.recycling import ASSUMED
+from edgespec.pace import Costs, Gain, Record
+
+FORMAT = 1  # of the file; others are not read
+
+
+@dataclass(slots=True)
+class Experience:
+    """What is known for one kind of request: the record of the draft model, and the odds of all drafters."""
+
+    record: Record = field(default_factory=Record)
+    model: Odds = field(default_factory=lambda: proportional(0.2, 0.95))
+    places: Odds = field(default_factory=lambda: Odds((0.7,) * BINS))
+    lookup: Odds = field(default_factory=lambda: proportional(0.0, 0.95))
+    recycling: Odds = field(default_factory=lambda: Odds(ASSUMED))
+    temperature: DraftTemperature = field(default_factory=DraftTemperature)
+
+
+@dataclass(slots=True)
+class Known:
+    """Costs (None: not measured yet) and experience by kind of request."""
+
+    costs: Costs | None = None
+    kinds: dict[str, Experience] = field(default_factory=dict)
+
+    def at(self, kind: str) -> Experience:
+        """Returns the experience with one kind of request, a new one where there is none."""
+        return self.kinds.setdefault(kind, Experience())
+
+
+def load(path: Path) -> Known:
+    """Reads what was saved; nothing where there is no such file or it makes no sense."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            return Known()
+        costs = Costs(_table(found["costs"]["target"]), _table(found["costs"]["draft"]))
+        return Known(costs, {kind: _experience(held) for kind, held in found["kinds"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Known()
+
+
+def save(path: Path, known: Known) -> None:
+    """Writes the file whole or not at all; a full disk or a folder that is closed is passed over."""
+    if known.costs is None:
+        return
+    text = json.dumps(
+        {
+            "format": FORMAT,
+            "costs": {"target": _saved(known.costs.target), "draft": _saved(known.costs.draft)},
+            "kinds": {kind: asdict(held) for kind, held in known.kinds.items()},
+        }
+    )
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(aside, path)
+        except OSError:
+            os.unlink(aside)
+            raise
+
+
+def _saved(table: CostTable) -> dict[str, Any]:
+    return {**asdict(table), "measured": sorted(table.measured)}
+
+
+def _table(held: Mapping[str, Any]) -> CostTable:
+    points = {int(n): float(seconds) for n, seconds in held["points"].items()}
+    return CostTable(points, frozenset(held["measured"]), float(held["slope"]), float(held["level"]))
+
+
+def _experience(held: Mapping[str, Any]) -> Experience:
+    kept = held["record"]
+    odds = {name: _odds(held[name]) for name in ("model", "places", "lookup", "recycling")}
+    model, all_ = (Gain(float(kept[of]["tokens"]), float(kept[of]["cost"])) for of in ("model", "all"))
+    record = Record(model, all_, float(kept["lost"]), int(kept["emitted"]))
+    return Experience(record, **odds, temperature=_temperature(held["temperature"]))
+
+
+def _temperature(held: Mapping[str, Any]) -> DraftTemperature:
+    overlap = [float(x) for x in held["overlap"]]
+    if len(overlap) != len(FACTORS) or not 0 <= held["chosen"] < len(FACTORS):
+        raise ValueError("temperatures of another choice")
+    return DraftTemperature(int(held["chosen"]), overlap, float(held["compared"]), float(held["seen"]))
+
+
+def _odds(held: Mapping[str, Any]) -> Odds:
+    parts = [[float(x) for x in held[name]] for name in ("assumed", "accepted", "seen")]
+    if any(len(part) != BINS for part in parts):
+        raise ValueError("odds of another shape")
+    return Odds(tuple(parts[0]), parts[1], parts[2])

@@ -1,0 +1,109 @@
+"""Measuring a loaded pair: what one token, or several, cost on target and draft."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from edgespec import costs
+from edgespec.config import cache_folder
+from edgespec.context import Context
+from edgespec.cores import threads_wanted
+from edgespec.costs import CostTable, Hardware
+from edgespec.decode import Want
+from edgespec.llama import Model
+from edgespec.pace import LONGEST, Costs
+
+TARGET_BUDGET, DRAFT_BUDGET = 0.8, 0.2  # seconds: one together
+READING = 64  # tokens of a prompt that the draft is timed on
+BEFORE = 4  # tokens in front of those that are timed
+CHECK_BUDGET = 0.3  # seconds that a look at whether old figures still hold may take
+STRANGE = 2.0  # times that the draft's share of the target's cost may have changed
+FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
+
+
+def measure_costs(target: Context, draft: Context | None) -> Costs:
+    """Times evaluations of both contexts in about a second. Their caches hold other tokens afterwards."""
+    sizes = tuple(n for n in costs.SIZES if n <= LONGEST + 1 and n + BEFORE <= target.n_ctx)
+    verifying = _measured(target, _verification(target), sizes, TARGET_BUDGET)
+    if draft is None:
+        return Costs(verifying, CostTable({1: verifying.points[1]}))
+    sizes = tuple(n for n in (1, 2, READING) if n + BEFORE <= draft.n_ctx)
+    return Costs(verifying, _measured(draft, _reading(draft), sizes, DRAFT_BUDGET))
+
+
+def _measured(
+    context: Context, evaluate: Callable[[int], None], sizes: tuple[int, ...], budget: float
+) -> CostTable:
+    hardware = _hardware(context.model)
+    return costs.from_measured(hardware, costs.measure(evaluate, hardware, sizes=sizes, budget=budget))
+
+
+def still_true(costs_: Costs, target: Context, draft: Context | None) -> bool:
+    """Times single tokens again, and adapts the tables to a machine that is faster or slower than then.
+
+    False where the two models no longer compare as they did: one of the measurements was disturbed.
+    """
+    shares = []
+    for context, table in ((target, costs_.target), (draft, costs_.draft)):
+        if context and table.seconds(1) * (BEFORE + 4) < CHECK_BUDGET:
+            found = costs.measure(_reading(context), _hardware(context.model), sizes=(), budget=CHECK_BUDGET)
+            shares.append(found[1] / table.points[1])
+            table.level = shares[-1]
+    return max(shares, default=1.0) < STRANGE * min(shares, default=1.0)
+
+
+def _verification(context: Context) -> Callable[[int], None]:
+    """Returns what evaluates n tokens with a row each, as a verification of n - 1 guesses does."""
+    tokens = np.arange(BEFORE, dtype=np.int32) % context.model.n_vocab
+
+    def evaluate(n: int) -> None:
+        context.score([Want(tokens, (0,) * (n - 1), n)])
+
+    return evaluate
+
+
+def _reading(context: Context) -> Callable[[int], None]:
+    """Returns what evaluates n tokens with one row, other ones each time."""
+    tokens = np.arange(BEFORE, dtype=np.int32) % context.model.n_vocab
+    turn = 0
+
+    def evaluate(n: int) -> None:
+        nonlocal turn
+        turn = 1 - turn
+        context.score([Want(np.concatenate([tokens, np.full(n, turn, np.int32)]), (), 1)])
+
+    return evaluate
+
+
+def _hardware(model: Model) -> Hardware:
+    if model.on_gpu:
+        return "gpu"
+    kind = model.metadata.get("general.file_type", "")
+    return "cpu-float" if kind.isdigit() and int(kind) in FLOAT_TYPES else "cpu-quantised"
+
+
+def costs_path(target: Context, draft: Context | None) -> Path:
+    """Returns the file that keeps what is known of this pair on this machine with these settings."""
+    said = [part for context in (target, draft) if context for part in _identity(context)]
+    said += [platform.node(), platform.machine(), metadata.version("llama_cpp_python")]
+    key = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:20]
+    return cache_folder() / "pairs" / f"{target.model.path.stem[:40]}-{key}.json"
+
+
+def _identity(context: Context) -> list[str]:
+    """Returns what the costs of a context depend on."""
+    path, settings = context.model.path, context.settings
+    file = os.stat(path)
+    parts = (
+        path.resolve(), file.st_size, file.st_mtime_ns, context.model.on_gpu,
+        settings.threads or threads_wanted(), settings.kv_type, settings.flash_attention, settings.chunk,
+    )  # fmt: skip
+    return [str(part) for part in parts]
