@@ -56,10 +56,15 @@ def residual(p: Distribution, q: Distribution, scale: float = 1.0) -> tuple[NDAr
     return rest, float(rest.sum(dtype=np.float64))
 
 
-def _draw_rest(p: Distribution, rest: NDArray[np.floating], mass: float, u: float) -> int:
-    if isinstance(p, PointMass):
-        return p.token
-    return draw(Distribution(p.ids, rest) if mass > 0 else p, u)  # mass 0: p = q up to rounding
+def _draw(p: Distribution, rng: np.random.Generator) -> int:
+    """Draws from p; where it is certain, without chance: a generator costs more than a greedy verdict."""
+    return p.token if isinstance(p, PointMass) else draw(p, rng.random())
+
+
+def _draw_rest(p: Distribution, rest: NDArray[np.floating], mass: float, rng: np.random.Generator) -> int:
+    if isinstance(p, PointMass) or mass <= 0:  # mass 0: p = q up to rounding
+        return _draw(p, rng)
+    return draw(Distribution(p.ids, rest), rng.random())
 
 
 def verify_tokens(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
@@ -67,8 +72,8 @@ def verify_tokens(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
     for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
         p_i = p(i)
         if rng.random() * q.prob(token) >= p_i.prob(token):  # no division; p = 0 never passes
-            return Verdict(i, _draw_rest(p_i, *residual(p_i, q), rng.random()))
-    return Verdict(len(draft.tokens), draw(p(len(draft.tokens)), rng.random()))
+            return Verdict(i, _draw_rest(p_i, *residual(p_i, q), rng))
+    return Verdict(len(draft.tokens), _draw(p(len(draft.tokens)), rng))
 
 
 def verify_block(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
@@ -89,11 +94,11 @@ def verify_block(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
         else:
             rest, mass = residual(p(best), draft.probs[best], carries[best])
             passes = mass / (mass + 1.0 - carries[best]) if mass > 0 else 0.0
-        if best == 0 or rng.random() < passes:
+        if best == 0 or passes >= 1 or rng.random() < passes:
             break
     if best == k:
-        return Verdict(k, draw(p(k), rng.random()))
-    return Verdict(best, _draw_rest(p(best), rest, mass, rng.random()))
+        return Verdict(k, _draw(p(k), rng))
+    return Verdict(best, _draw_rest(p(best), rest, mass, rng))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class Independent:
     judge: Callable[[Draft, Target, np.random.Generator], Verdict] = verify_block
 
     def draw(self, distribution: Distribution, position: int) -> int:
-        return draw(distribution, self.rng.random())
+        return _draw(distribution, self.rng)
 
     def verify(self, draft: Draft, p: Target, position: int) -> Verdict:
         return self.judge(draft, p, self.rng)

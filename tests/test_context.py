@@ -788,3 +788,24 @@ def test_snapshots_are_used_up_by_a_restored_checkpoint(
             got = context.score([Want(held)])[0].copy()
         with Context(model, ContextSettings(n_ctx=128, n_rows=13, threads=1)) as fresh:
             assert np.abs(got - fresh.score([Want(held)])[0]).max() < 0.02
+
+
+def test_what_is_missing_is_what_a_call_evaluates(plain: Model) -> None:
+    rng = np.random.default_rng(51)
+    tokens, other = some_tokens(rng, 40), some_tokens(rng, 40)
+    wants = [Want(tokens[:30]), Want(tokens[:30], (5, 6), 3), Want(tokens[:31]), Want(tokens[:31], (9,))]
+    wants += [Want(tokens[:31], (9, 8)), Want(np.append(tokens[:10], other)), Want(tokens[:4], (1, 2), 1)]
+    with Context(plain, settings(n_rows=3)) as context:
+        for want in wants:
+            missing = context.missing(want)
+            assert evaluated(context, want)[1] == missing > 0
+
+
+def test_tokens_of_another_width_are_the_same_tokens(plain: Model) -> None:
+    """Tokens are compared as bytes: eight to a token would be another text."""
+    tokens = some_tokens(np.random.default_rng(52), 20)
+    with Context(plain, settings()) as context:
+        context.score([Want(tokens)])
+        wide: Any = tokens.astype(np.int64)
+        assert evaluated(context, Want(wide, (7,))) == (1, 1)
+        assert furthest(context.score([Want(tokens)])[0][0], fresh(plain, tokens)) < MARGIN

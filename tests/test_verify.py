@@ -423,3 +423,16 @@ def test_probabilities_are_looked_up_by_token_and_0_elsewhere() -> None:
     p = Distribution(np.array([2, 5, 9]), np.array([0.2, 0.3, 0.5]))
     assert [p.prob(t) for t in (0, 2, 3, 5, 9, 10)] == [0, 0.2, 0, 0.3, 0.5, 0]
     assert p.on(np.array([0, 2, 4, 5, 9, 12])).tolist() == [0, 0.2, 0, 0.3, 0.5, 0]
+
+
+def test_greedy_rounds_use_no_chance() -> None:
+    """A generator between two evaluations costs more than the verdict itself."""
+
+    class Untouched:
+        def random(self) -> float:
+            raise AssertionError("chance was asked for where nothing is uncertain")
+
+    rule = Independent(Untouched())  # type: ignore[arg-type]
+    guesses = [rule.draw(point_mass(t), 5 + i) for i, t in enumerate((4, 2))]
+    draft = Draft(tuple(guesses), tuple(map(point_mass, guesses)), ("fake",) * 2)
+    assert rule.verify(draft, lambda i: point_mass((4, 3, 9)[i]), 5) == Verdict(1, 3)
