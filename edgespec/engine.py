@@ -38,7 +38,10 @@ DEFAULT_N_CTX = 8192
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
-    """How a pair is loaded. None means: what suits model and machine."""
+    """How a pair is loaded. None means: what suits model and machine.
+
+    remember: what is learned of the pair is kept in the cache folder when it is closed.
+    """
 
     n_ctx: int | None = None
     kv_type: KvType = "f16"
@@ -46,6 +49,7 @@ class PairSettings:
     flash_attention: bool | None = None
     threads: int | None = None
     n_gpu_layers: int = -1
+    remember: bool = True
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""
@@ -108,7 +112,7 @@ class Pair:
         draft: str | os.PathLike[str] | None = None,
         settings: PairSettings | None = None,
     ) -> None:
-        settings = settings or PairSettings()
+        self.settings = settings = settings or PairSettings()
         if draft is not None:
             check_pair(target, draft)
         with ExitStack() as opened:
@@ -140,7 +144,8 @@ class Pair:
 
     def close(self) -> None:
         """Keeps what was learned of the pair, and frees models and caches."""
-        save(self._known_in, self._known)
+        if self.settings.remember:
+            save(self._known_in, self._known)
         self._opened.close()
 
     @property
@@ -173,9 +178,14 @@ class Pair:
         return contexts
 
     def forget(self) -> None:
-        """Empties the caches, so that a generation can be repeated evaluation for evaluation."""
+        """Forgets all texts, so that a generation can be repeated evaluation for evaluation.
+
+        What was learned of costs and acceptance stays.
+        """
         for context in self.contexts.values():
             context._clear(0)
+        self._lookup = SuffixLookup()
+        self._recycling = TokenRecycling(self.target.n_vocab)
 
     def prompt_tokens(self, text: str, *, special: bool = False) -> NDArray[np.int32]:
         """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it are meant."""
@@ -255,7 +265,8 @@ class Pair:
 def _kind(request: Request) -> str:
     """Returns what requests have in common whose guesses fare alike."""
     mode = "coupled" if request.seed is not None else "drawn"
-    return f"{mode} at temperature {request.sampling.temperature:.1f}"
+    fixed = "" if request.draft_length is None else ", fixed length"
+    return f"{mode} at temperature {request.sampling.temperature:.1f}{fixed}"
 
 
 def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:

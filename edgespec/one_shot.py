@@ -23,14 +23,15 @@ SAMPLING_FLAGS = (
 )  # fmt: skip
 
 
-def open_pair(arguments: argparse.Namespace) -> Pair:
-    """Loads the pair that the flags ask for."""
+def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
+    """Loads the pair that the flags ask for. remember: what is learned of it is kept for the next time."""
     settings = PairSettings(
         n_ctx=arguments.ctx,
         kv_type=arguments.kv_type,
         draft_kv_type=arguments.draft_kv_type,
         threads=arguments.threads,
         n_gpu_layers=arguments.gpu_layers,
+        remember=remember,
     )
     target, draft = pair_files(arguments)
     with _notice(f"loading {target.name}"):

@@ -12,7 +12,7 @@ import pytest
 from edgespec.bench.lines import Line, Unit
 from edgespec.bench.peer import Completion
 from edgespec.bench.prompts import Prompt
-from edgespec.bench.takers import Asked, PairTaker, RoundWatch, forget, peer_sample, tokenize
+from edgespec.bench.takers import Asked, PairTaker, RoundWatch, peer_sample, tokenize
 from edgespec.engine import Pair, PairSettings
 from edgespec.events import Round
 from edgespec.sampling import Sampling
@@ -54,15 +54,6 @@ def test_every_generation_evaluates_its_whole_prompt(pair: Pair) -> None:
         before = pair._target_context.evaluated
         got = take(line, UNIT)
         assert got and pair._target_context.evaluated - before >= got.prompt_tokens > 50
-
-
-def test_what_followed_what_is_forgotten(pair: Pair) -> None:
-    """A table kept between requests would know a text that it has seen: all guesses on it would be right."""
-    table = getattr(pair, "_recycling", None)
-    forget(pair, 7)
-    assert table is None or pair._recycling is not table
-    assert pair._target_context.held().size < 5
-    assert pair._draft_context and pair._draft_context.held().size < 5
 
 
 def test_a_cancelled_generation_is_no_sample(pair: Pair) -> None:

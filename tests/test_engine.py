@@ -714,3 +714,13 @@ def test_text_held_back_for_a_stop_text_is_given_when_the_answer_is_cancelled(pl
     assert rounds[-1].finish == "cancelled"
     assert rounds[-1].text
     assert "".join(round_.text for round_ in rounds) == "".join(spoken[: sum(len(r.tokens) for r in rounds)])
+
+
+def test_forgetting_leaves_no_text_behind(plain: Pair) -> None:
+    """A table kept between requests would know a text that it has seen: all guesses on it would be right."""
+    for _ in plain.generate([5, 6, 7, 5, 6, 7], Request(sampling=Sampling(temperature=0), max_tokens=8)):
+        pass
+    held = plain._lookup, plain._recycling
+    plain.forget()
+    assert (plain._lookup is held[0], plain._recycling is held[1]) == (False, False)
+    assert all(context.held().size == 0 for context in plain.contexts.values())

@@ -87,7 +87,7 @@ def bench(arguments: argparse.Namespace) -> int:
     busy = machine.Others()
     time.sleep(FIRST_LOOK_S)
     before = busy.cores()
-    with open_pair(arguments) as pair, Interrupt() as interrupt, ExitStack() as peers:
+    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt, ExitStack() as peers:
         _warn_if_busy(before)
         request = request_for(arguments, pair)
         seed = 1 if arguments.seed is None else arguments.seed

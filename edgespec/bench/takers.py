@@ -26,7 +26,6 @@ from edgespec.stats import Tally
 
 Cancelled = Callable[[], bool]
 WARM_UP_TOKENS = 8
-FORGETTING = 99.0  # a temperature of its own: acceptance is learned by temperature, and this teaches none
 FREE_SHARE = 0.5  # of the free memory: as much may be taken by peers that are kept running
 
 
@@ -70,7 +69,7 @@ class PairTaker:
     def __call__(self, line: Line, unit: Unit) -> Sample | None:
         prompt = self.prompts[unit.prompt.name]
         request = self.asked.request(line, unit.repeat)
-        forget(self.pair, int(prompt[0]))
+        self.pair.forget()
         tally, watch = Tally(self.pair.busy), RoundWatch()
         pieces: list[str] = []
         for round_ in self.pair.generate(prompt, request, cancelled=self.cancelled):
@@ -115,27 +114,12 @@ class RoundWatch:
         now = self._clock()
         seconds, self._last = now - self._last, now
         self.passed += seconds
-        gain = float(getattr(round_, "gain", 1.0))
+        gain = round_.gain
         self.records.append(
             RoundRecord(
                 seconds, len(round_.tokens), round_.drafted, round_.accepted, tuple(round_.sources), gain
             )
         )
-
-
-def forget(pair: Pair, first: int) -> None:
-    """Empties both caches, by a short generation that begins with another token than `first`, and the table
-    of what followed what, in which a text said before could be read off. What was learned of costs and of
-    acceptance stays, as it does in use."""
-    never_ends = {token: -float("inf") for token in pair.target.end_tokens}
-    sampling = Sampling(temperature=FORGETTING, top_k=1, logit_bias=never_ends)
-    drafter: DrafterName = "model" if pair.draft else "none"
-    request = Request(sampling=sampling, max_tokens=3, drafter=drafter, draft_length=1)
-    for _ in pair.generate([0 if first else 1], request):
-        pass
-    table = getattr(pair, "_recycling", None)
-    if table is not None:
-        pair._recycling = type(table)(pair.target.n_vocab)  # type: ignore[attr-defined,unused-ignore]
 
 
 def tokenize(pair: Pair, prompts: Iterable[Prompt], *, raw: bool) -> dict[str, NDArray[np.int32]]:

@@ -141,7 +141,7 @@ def verify(arguments: argparse.Namespace) -> int:
     if rng_seed is None:
         rng_seed = int(np.random.default_rng().integers(10**6))
     shown = _Shown(started, arguments.seconds)
-    with open_pair(arguments) as pair, Interrupt() as interrupt:
+    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
         try:
             report = run_checks(
                 pair,

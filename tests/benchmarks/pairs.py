@@ -1,0 +1,87 @@
+"""Pairs to measure on: the embedded target grown to a named cost, with drafts of three qualities.
+
+    python tests/benchmarks/pairs.py FOLDER [--sizes 0.6B-F16 1.1B-Q4_0]
+
+good: the ungrown target, grown to the cost of a draft (it guesses nearly all). fair: the embedded draft,
+grown likewise. poor: that, with noise on its weights. worst: so much noise that next to nothing is
+accepted. Drafts are Q8_0, or the target's type where that is smaller. Each costs 0.05 to 0.10 of its
+target; what is accepted is measured, not set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFReader
+from gguf.quants import dequantize, quantize
+
+from edgespec_models import grow, tiny
+
+QUALITIES = ("good", "fair", "poor", "worst")
+NOISE = {"poor": 0.3, "worst": 1.0}  # standard deviations of each matrix's own weights
+
+
+def target_file(folder: Path, size: str) -> Path:
+    """Grows the embedded target to `size`, unless that is done; returns its file."""
+    spec = grow.parse_spec(size)
+    path = folder / f"target-{spec.name}.gguf"
+    return path if path.exists() else _grown(tiny.target_path(), path, spec.target, spec.dtype)
+
+
+def draft_file(folder: Path, size: str, quality: str) -> Path:
+    """Makes a draft of the given quality for the target of `size`, unless that is done; returns its file."""
+    spec = grow.parse_spec(size)
+    path = folder / f"{quality}-{spec.name}.gguf"
+    if path.exists():
+        return path
+    if quality in NOISE:
+        return _noised(draft_file(folder, size, "fair"), path, NOISE[quality])
+    source = tiny.target_path() if quality == "good" else tiny.draft_path()
+    return _grown(source, path, spec.draft, "Q8_0" if spec.dtype == "F16" else spec.dtype)
+
+
+def _grown(source: Path, path: Path, shape: grow.Shape, dtype: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    grow.grow(source, path, grow.fit(shape, grow.read_shape(source)), dtype=dtype)
+    return path
+
+
+def _noised(source: Path, path: Path, share: float) -> Path:
+    """Copies a file with noise on all its matrices. What growing set to 0 stays 0, so the cost is the same."""
+    aside = path.with_suffix(".part")
+    shutil.copyfile(source, aside)
+    rng = np.random.default_rng(7)
+    for tensor in GGUFReader(aside, "r+").tensors:
+        if len(tensor.shape) < 2 or "token_embd" in tensor.name:
+            continue
+        weights = dequantize(tensor.data, tensor.tensor_type)
+        real = weights != 0
+        if not real.any():
+            continue
+        weights[real] += share * weights[real].std() * rng.standard_normal(int(real.sum()))
+        if tensor.tensor_type == GGMLQuantizationType.F16:
+            tensor.data[...] = weights.astype(np.float16)
+        else:
+            tensor.data[...] = quantize(weights.astype(np.float32), tensor.tensor_type)
+    aside.rename(path)
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--sizes", nargs="+", default=["0.6B-F16", "1.1B-Q4_0"])
+    chosen = parser.parse_args()
+    for size in chosen.sizes:
+        files = [target_file(chosen.folder, size)]
+        files += [draft_file(chosen.folder, size, quality) for quality in QUALITIES]
+        for file in files:
+            print(f"{file}  {file.stat().st_size / 2**20:,.0f} MiB", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
