@@ -133,6 +133,8 @@ class Context:
             return [self.score([want])[0].copy() for want in wants]
         missing = [self._sync(want) for want in wants]
         share = (self.settings.chunk - sum([want.rows for want in wants])) // len(wants)
+        if sum(map(len, missing)) <= 4 * self.settings.chunk:
+            share = self.settings.chunk
         for i, want in enumerate(wants):  # all but what fits the last, common evaluation
             n_unread = len(missing[i]) // 4 - want.rows - share
             if n_unread > 0:

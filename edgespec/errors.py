@@ -8,6 +8,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 ├── PairMismatchError          target and draft do not share a vocabulary
 ├── TemplateError              a chat template is missing, broken, or refuses the messages
 ├── PromptTooLongError         the prompt does not fit the context
+├── QueueFullError             as many requests wait as may wait
 ├── EngineError                llama.cpp failed while evaluating
 │   ├── NoRoomError            no free cells in the KV cache (llama_decode 1)
 │   ├── DecodeAbortedError     evaluation was interrupted (llama_decode 2)
@@ -62,6 +63,10 @@ class PromptTooLongError(EdgeSpecError):
             "shorten the prompt, or raise --ctx where the model allows it"
         )
         self.n_prompt, self.n_ctx = n_prompt, n_ctx
+
+
+class QueueFullError(EdgeSpecError):
+    """As many requests wait as may wait."""
 
 
 class EngineError(EdgeSpecError):

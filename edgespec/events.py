@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from edgespec.errors import EdgeSpecError
     from edgespec.sampling import Distribution
 
 ModelName = Literal["target", "draft"]
@@ -104,3 +105,31 @@ class Round:
     sources: tuple[str, ...]
     finish: FinishReason | None = None
     gain: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A request left the queue. cached_tokens: of its prompt, those that need not be evaluated again."""
+
+    id: str
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A round of one request; the last has a finish reason."""
+
+    id: str
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request ended without a last round, and why."""
+
+    id: str
+    error: EdgeSpecError
+
+
+Happening = Started | Emitted | Failed  # what one step of the engine may tell of its requests

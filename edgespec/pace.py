@@ -183,11 +183,15 @@ class Controller:
         return granted
 
     def _affordable(self, reading: float) -> int:
-        """Returns the longest draft that, all of it failing, loses no more than half of the budget."""
+        """Returns the longest draft that, all of it failing, loses no more than may be lost."""
         lengths = np.arange(LONGEST + 1)
         lost = (self._prices[1:] + lengths * self._step) / self._prices[1] - 1 + reading
-        found = np.flatnonzero(lost <= self.record.budget / 2)
+        found = np.flatnonzero(lost <= self._stake())
         return int(found[-1]) if found.size else 0
+
+    def _stake(self) -> float:
+        """Returns the token times that this round may lose."""
+        return self.record.budget / 2
 
     def _pays(self, n: int, reach: float, step: float) -> bool:
         """Is one guess more than `n` worth its time, alone or together with those it makes possible?"""
@@ -218,6 +222,10 @@ class Controller:
             self._step = self.costs.draft.seconds(1, n_ctx)
             self._n_ctx = n_ctx
 
+    def _token_time(self) -> float:
+        """Returns the seconds of one token of plain decoding, as known by now."""
+        return self.costs.target.seconds(1, max(self._n_ctx, 0))
+
     def spent(self, ask: Ask | None, n_evaluated: int, seconds: float) -> None:
         self._seconds += seconds
         if ask is None:
@@ -242,7 +250,7 @@ class Controller:
         self.record.emitted += tokens
         self.record.since_plain = 0 if by == "plain" else self.record.since_plain + tokens
         if seconds > 0:
-            one = self.costs.target.seconds(1, max(self._n_ctx, 0))
+            one = self._token_time()
             cost = (seconds - reading) / one if by == "model" else seconds / one
             self.record.all.add(tokens, cost)
             if by == "model":
