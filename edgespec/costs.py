@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import bisect
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 Hardware = Literal["gpu", "cpu-float", "cpu-quantised"]
 # Sizes worth measuring, those first that a draft of middling quality would use.
 SIZES = (4, 2, 3, 5, 8, 6, 12, 16, 7, 10, 24, 32, 48)
+ODD = 1.25  # times a larger evaluation's cost that a smaller one may take: kernels differ, but not more
 REPEATS = 3  # of each size, if time allows
 # Seconds of n tokens / seconds of one, where nothing was measured. Between the points: straight lines.
 # CPU: measured on 2 cores, AVX2 (0.6B F16 and 1.1B Q4_0). GPU: an assumption; large cards are flatter.
@@ -33,7 +33,7 @@ SLOPE = 0.03  # of the cost of one token, per token evaluated and 1,000 tokens o
 BULK = 256  # evaluations of this many tokens and more (prompts) cost by the token, and share one point
 LARGEST = 63  # evaluations between this and BULK teach nothing: there are too few of each
 LEAP = 4.0  # no single observation counts for more than this many times what was expected
-LEVEL_GAIN, POINT_GAIN, SLOPE_GAIN = 0.1, 0.1, 0.02
+LEVEL_GAIN, POINT_GAIN, SLOPE_GAIN = 0.1, 0.15, 0.02
 ONE_GAIN = 0.25  # for a single token, which is seen more rarely, and to which all is compared
 
 
@@ -49,6 +49,7 @@ class CostTable:
     measured: frozenset[int] = frozenset()
     slope: float = SLOPE
     level: float = 1.0
+    seen: dict[int, int] = field(default_factory=dict)  # size -> observations it has learned from
 
     def __post_init__(self) -> None:
         """Raises ValueError where a point is no time."""
@@ -93,7 +94,9 @@ class CostTable:
         expected = self.seconds(n, n_ctx)
         off = math.log(min(max(seconds / expected, 1 / LEAP), LEAP))
         self.level *= math.exp(LEVEL_GAIN * off)
-        self.points[n] = self._point(n) * math.exp((ONE_GAIN if n == 1 else POINT_GAIN) * off)
+        self.seen[n] = self.seen.get(n, 0) + 1
+        gain = max(ONE_GAIN if n == 1 else POINT_GAIN, 1 / (1 + self.seen[n]))  # at first a plain average
+        self.points[n] = self._point(n) * math.exp(gain * off)
         context = n * n_ctx / 1000 * self.points[1] / self._point(n)  # its part in the cost, over slope
         self.slope = max(0.0, self.slope + SLOPE_GAIN * off * min(context, 1.0) * max(self.slope, SLOPE / 4))
 
@@ -112,6 +115,11 @@ def from_measured(hardware: Hardware, found: Mapping[int, float]) -> CostTable:
     return CostTable({**found, **beyond}, frozenset(found))
 
 
+def disturbed(found: Mapping[int, float]) -> list[int]:
+    """Returns the sizes that cost much more than a larger one: no machine is like that, a moment may be."""
+    return [n for n in found if any(found[n] > ODD * found[m] for m in found if m > n)]
+
+
 def measure(
     evaluate: Callable[[int], None],
     hardware: Hardware,
@@ -120,21 +128,27 @@ def measure(
     budget: float = 1.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, float]:
-    """Returns number of tokens -> median seconds, within about `budget` seconds.
+    """Returns number of tokens -> least seconds of some repeats, within about `budget` seconds.
+
+    The least, because what disturbs a measurement only ever adds; of as many repeats for each size.
 
     evaluate: evaluates that many tokens and waits for the result. The first call is a warm-up and thrown
     away. One token, to which all is compared, is always measured, and at once several times.
     """
     evaluate(1)
-    seen: dict[int, list[float]] = {}
     found: dict[int, float] = {}
     end = clock() + budget
-    for n in (1,) * REPEATS + tuple(sizes) * REPEATS:
+
+    def time_one(n: int) -> None:
         expected = found.get(n, from_measured(hardware, found).seconds(n)) if found else 0.0
-        if clock() + expected > end and not (n == 1 and expected < budget / 2):
-            continue
-        started = clock()
-        evaluate(n)
-        seen.setdefault(n, []).append(clock() - started)
-        found[n] = statistics.median(seen[n])
+        if clock() + expected < end or n == 1 and expected < budget / 2:
+            started = clock()
+            evaluate(n)
+            found[n] = min(clock() - started, found.get(n, math.inf))
+
+    for n in (1,) * REPEATS + tuple(sizes):
+        time_one(n)
+    for _ in range(REPEATS - 1):
+        for n in disturbed(found) or sizes:
+            time_one(n)
     return found

@@ -89,7 +89,8 @@ def _saved(table: CostTable) -> dict[str, Any]:
 
 def _table(held: Mapping[str, Any]) -> CostTable:
     points = {int(n): float(seconds) for n, seconds in held["points"].items()}
-    return CostTable(points, frozenset(held["measured"]), float(held["slope"]), float(held["level"]))
+    seen = {int(n): int(times) for n, times in held["seen"].items()}
+    return CostTable(points, frozenset(held["measured"]), float(held["slope"]), float(held["level"]), seen)
 
 
 def _experience(held: Mapping[str, Any]) -> Experience:

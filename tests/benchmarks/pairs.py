@@ -51,7 +51,7 @@ def _grown(source: Path, path: Path, shape: grow.Shape, dtype: str) -> Path:
 
 
 def _noised(source: Path, path: Path, share: float) -> Path:
-    """Copies a file with noise on all its matrices. What growing set to 0 stays 0, so the cost is the same."""
+    """Copies a file with noise on all its matrices; what growing set to 0 stays 0, and so does the cost."""
     aside = path.with_suffix(".part")
     shutil.copyfile(source, aside)
     rng = np.random.default_rng(7)

@@ -1,0 +1,147 @@
+"""The project's bars: EdgeSpec against plain decoding, its own fixed lengths, and llama-server, in turn.
+
+    python tests/benchmarks/bars.py FOLDER --peer PATH/llama-server [--sizes ...] [--qualities ...]
+        [--temperatures 0 1] [--prompts 4] [-n 96] [--json FILE]
+
+Pairs are made by `pairs.py`, in FOLDER. Every prompt is taken by all lines in random order, with empty
+caches; a speed is that of decoding, first token excluded; ratios are geometric means over prompts with
+their 95 % interval. The best of several lengths is chosen on one half of the prompts and compared on the
+other. Prompts are held-out ones of the embedded pair. With the worst draft the model drafts alone, as the
+bar of never being slower asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import numpy as np
+from pairs import QUALITIES, draft_file, target_file
+
+from edgespec.bench.figures import Ratio, against_best, speedup, summary
+from edgespec.bench.lines import OURS, PLAIN, Line, Mode, units_for
+from edgespec.bench.measure import Measured, measure
+from edgespec.bench.peer_command import NAME, PeerSettings
+from edgespec.bench.prompts import Prompt
+from edgespec.bench.takers import Asked, PairTaker, PeerTaker, tokenize
+from edgespec.cores import threads_wanted
+from edgespec.engine import DrafterName, Pair, PairSettings
+from edgespec.sampling import Sampling
+from edgespec_models import tiny
+
+LENGTHS = (1, 2, 3, 4, 8, 16)
+PEER_LENGTHS = (3, 8, 16)
+PROMPT_TOKENS = 400  # longer ones are cut at the front
+N_CTX = 2048
+
+
+def prompts(n: int) -> tuple[Prompt, ...]:
+    """Returns n held-out prompts, evenly over the kinds."""
+    lines = tiny.held_out_prompts_path().read_text(encoding="utf-8").splitlines()
+    held_out = [json.loads(lines[(2 * i + 1) * len(lines) // (2 * n)]) for i in range(n)]
+    return tuple(Prompt(f"p{i}", held["kind"], held["prompt"], raw=True) for i, held in enumerate(held_out))
+
+
+def lines(mode: Mode, *, peer: bool) -> list[Line]:
+    """Returns what is compared."""
+    found = [Line(mode, PLAIN, plain=True), Line(mode, OURS)]
+    found += [Line(mode, f"{OURS} n={k}", draft_length=k) for k in LENGTHS]
+    if peer:
+        found += [Line(mode, f"{NAME} plain", plain=True, peer=True), Line(mode, NAME, peer=True)]
+        found += [Line(mode, f"{NAME} n={k}", draft_length=k, peer=True) for k in PEER_LENGTHS]
+    return found
+
+
+def run(size: str, quality: str, temperature: float, chosen: argparse.Namespace) -> tuple[Measured, str]:
+    """Measures one pair at one temperature; returns the samples and a line on the pair's costs."""
+    mode: Mode = "greedy" if temperature == 0 else "sampled"
+    target, draft = target_file(chosen.folder, size), draft_file(chosen.folder, size, quality)
+    wanted = lines(mode, peer=chosen.peer is not None)
+    with Pair(target, draft, PairSettings(n_ctx=N_CTX, remember=False)) as pair:
+        never = {token: -float("inf") for token in pair.target.end_tokens}  # texts of one length
+        sampling = Sampling(temperature=temperature, top_p=1.0, min_p=0.0, logit_bias=never)
+        drafter: DrafterName = "model" if quality == "worst" else "auto"
+        asked = Asked(sampling, chosen.max_tokens, seed=1, drafter=drafter)
+        costs = pair.costs()
+        one = costs.target.seconds(1)
+        shape = ", ".join(f"{n}: {costs.target.seconds(n) / one:.2f}" for n in (2, 3, 4, 6, 8, 12, 16))
+        about = f"t(1) {one * 1e3:.1f} ms, draft {costs.draft.seconds(1) / one:.3f}, t(n)/t(1) {shape}"
+        asking = prompts(chosen.prompts)
+        tokens = {name: ids[-PROMPT_TOKENS:] for name, ids in tokenize(pair, asking, raw=True).items()}
+        ours = PairTaker(pair, asked, tokens, lambda: False)
+        settings = PeerSettings(
+            program=chosen.peer or Path(), target=target, draft=draft, threads=threads_wanted(), n_ctx=N_CTX
+        )
+        with PeerTaker(settings, wanted, asked, tokens, lambda: False) as theirs:
+            theirs.warm_up(wanted)
+            units = units_for(asking, wanted, repeats=1, rng=np.random.default_rng(1))
+            ours(wanted[0], units[0])  # warm
+            return measure(
+                units, lambda line, unit: (theirs if line.peer else ours)(line, unit), budget_s=chosen.seconds
+            ), about
+
+
+def told(ratio: Ratio | None) -> str:
+    """Writes a ratio with its interval."""
+    if ratio is None:
+        return "-"
+    return f"{ratio.value:.2f}" + (f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.low else "")
+
+
+def report(size: str, quality: str, temperature: float, measured: Measured, about: str, peer: bool) -> None:
+    """Prints one table."""
+    mode: Mode = "greedy" if temperature == 0 else "sampled"
+    busy = max(measured.others, default=0.0)
+    print(f"\n{size}, {quality} draft, temperature {temperature:g}: {about}; others' load {busy:.1f} cores")
+    for line in lines(mode, peer=peer):
+        figures = summary(measured.samples, mode, line.name, PLAIN)
+        accepted = f"{figures.acceptance_rate:.2f}" if figures.acceptance_rate is not None else "-"
+        tail = "" if figures.seconds is None else ", ".join(
+            f"{name} {share / sum(figures.seconds.values()):.0%}" for name, share in figures.seconds.items()
+        )  # fmt: skip
+        speed = f"{figures.tok_per_s or 0:7.1f} tok/s"
+        print(f"  {line.name:18} {speed}  {told(figures.speedup):22} {accepted:5} {tail}")
+    fixed = [f"{OURS} n={k}" for k in LENGTHS]
+    theirs = [f"{NAME} n={k}" for k in PEER_LENGTHS] + [NAME]
+    for name, candidates in (("best fixed length", [PLAIN, *fixed]), (f"{NAME} at its best", theirs)):
+        contest = against_best(measured.samples, mode, OURS, candidates)
+        if contest:
+            print(f"  {OURS} / {name} {contest.chosen}: {told(contest.ratio)}")
+    if peer:
+        print(f"  {OURS} / {NAME} as it comes: {told(speedup(measured.samples, OURS, NAME))}")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--peer", type=Path)
+    parser.add_argument("--sizes", nargs="+", default=["0.6B-F16", "1.1B-Q4_0"])
+    parser.add_argument("--qualities", nargs="+", choices=QUALITIES, default=list(QUALITIES))
+    parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=600, help="budget of each pair and temperature")
+    parser.add_argument("-n", "--max-tokens", type=int, default=96)
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args()
+    everything = []
+    for size in chosen.sizes:
+        for quality in chosen.qualities:
+            for temperature in chosen.temperatures:
+                measured, about = run(size, quality, temperature, chosen)
+                report(size, quality, temperature, measured, about, chosen.peer is not None)
+                everything.append({
+                    "size": size, "quality": quality, "temperature": temperature, "costs": about,
+                    "samples": [asdict(sample) for sample in measured.samples], "others": measured.others,
+                })  # fmt: skip
+                if chosen.json:
+                    chosen.json.write_text(json.dumps(everything), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
