@@ -94,7 +94,7 @@ def verify_block(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
         else:
             rest, mass = residual(p(best), draft.probs[best], carries[best])
             passes = mass / (mass + 1.0 - carries[best]) if mass > 0 else 0.0
-        if best == 0 or passes >= 1 or rng.random() < passes:
+        if best == 0 or rng.random() < passes:
             break
     if best == k:
         return Verdict(k, _draw(p(k), rng))

@@ -425,14 +425,13 @@ def test_probabilities_are_looked_up_by_token_and_0_elsewhere() -> None:
     assert p.on(np.array([0, 2, 4, 5, 9, 12])).tolist() == [0, 0.2, 0, 0.3, 0.5, 0]
 
 
-def test_greedy_rounds_use_no_chance() -> None:
-    """A generator between two evaluations costs more than the verdict itself."""
+def test_certain_tokens_are_drawn_without_chance() -> None:
+    """A generator between two evaluations costs more than a greedy verdict."""
 
     class Untouched:
         def random(self) -> float:
             raise AssertionError("chance was asked for where nothing is uncertain")
 
     rule = Independent(Untouched())  # type: ignore[arg-type]
-    guesses = [rule.draw(point_mass(t), 5 + i) for i, t in enumerate((4, 2))]
-    draft = Draft(tuple(guesses), tuple(map(point_mass, guesses)), ("fake",) * 2)
-    assert rule.verify(draft, lambda i: point_mass((4, 3, 9)[i]), 5) == Verdict(1, 3)
+    assert [rule.draw(point_mass(t), 5) for t in (4, 2)] == [4, 2]
+    assert rule.verify(Draft(), lambda _: point_mass(9), 5) == Verdict(0, 9)
