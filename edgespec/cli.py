@@ -11,6 +11,7 @@ from typing import NoReturn
 from edgespec import __version__, isolate
 from edgespec.bench import arguments as bench_arguments
 from edgespec.errors import SettingError
+from edgespec.server import arguments as serve_arguments
 from edgespec.verify_pair import arguments as verify_arguments
 
 FILES = """With no --target the embedded pair answers: a tiny model of Python and its documentation."""
@@ -20,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(argv)
+    if arguments.command == "serve":  # its engine has a process of its own
+        return isolate.told(lambda: _command(arguments))
     if not isolate.isolated():
         return isolate.told(lambda: isolate.run_isolated(argv))
     signal.signal(
@@ -37,6 +40,10 @@ def _command(arguments: argparse.Namespace) -> int:
         from edgespec.bench.command import bench
 
         return bench(arguments)
+    if arguments.command == "serve":
+        from edgespec.server.command import serve
+
+        return serve(arguments)
     if arguments.command == "verify":
         from edgespec.verify_pair.command import verify
 
@@ -88,6 +95,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify_arguments.add(verify)
     _add_model(verify)
+    serve = commands.add_parser(
+        "serve",
+        help=serve_arguments.HELP,
+        description=serve_arguments.DESCRIPTION + " " + FILES,
+        epilog=serve_arguments.EPILOG,
+    )
+    serve_arguments.add(serve)
+    _add_model(serve)
     return parser
 
 

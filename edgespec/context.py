@@ -109,7 +109,7 @@ class Context:
                 f"{self.model.path.name} cannot take back evaluated tokens (llama_memory_seq_rm refused), "
                 "so guesses cannot be withdrawn from it"
             )
-        self._clear(0)
+        self.clear(0)
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
@@ -194,9 +194,10 @@ class Context:
                 C.llama_memory_seq_rm(self._memory, s, at, -1)
                 seq.keep(at)
                 return
-        self._clear(s)
+        self.clear(s)
 
-    def _clear(self, s: int) -> None:
+    def clear(self, s: int = 0) -> None:
+        """Forgets what a sequence holds."""
         C.llama_memory_seq_rm(self._memory, s, -1, -1)
         seq = self._sequences[s]
         seq.keep(0)
@@ -270,7 +271,7 @@ class Context:
         seq = self._sequences[s]
         reached = C.llama_memory_seq_pos_max(self._memory, s) + 1
         if self.model.has_recurrent_state or not 0 < reached <= seq.held:
-            self._clear(s)
+            self.clear(s)
         else:
             C.llama_memory_seq_rm(self._memory, s, reached, -1)
             seq.keep(reached)

@@ -25,6 +25,7 @@ from edgespec.text import TextRelease
 from edgespec.verify import Rule
 
 Rows = NDArray[np.float32]
+Loop = Generator[Ask | Round, Rows | None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def generate(
     rule: Rule,
     text: TextRelease,
     limits: Limits,
-) -> Generator[Ask | Round, Rows | None, None]:
+) -> Loop:
     """Generates behind `prompt`; ends with a Round that has a finish reason.
 
     The first evaluation is the prompt alone, so that the first token is not kept waiting for a draft.
@@ -158,7 +159,7 @@ NO_ROWS: Rows = np.empty((0, 0), np.float32)
 
 
 def drive(
-    loop: Generator[Ask | Round, Rows | None, None],
+    loop: Loop,
     contexts: Mapping[ModelName, Scorer],
     pace: Pace,
     *,
@@ -168,7 +169,7 @@ def drive(
     """Answers one loop directly, as `pace` grants; yields its rounds. Cancellation is seen between rounds."""
     answer: Rows | None = None
     told: Ask | None = None  # the evaluation whose time is running, with what Python makes of it
-    read_from: int | None = None  # the draft reads the settled tokens from here on
+    read_from = 0  # the draft reads the settled tokens from here on
     evaluated, since = 0, clock()
     while not cancelled():
         try:
@@ -192,13 +193,13 @@ def drive(
             answer = NO_ROWS if pace.grants_step(item, 0) else None
             continue
         else:
-            draft = contexts["draft"]
-            if read_from is None:
-                lag = draft.missing(want)
-                allowed = pace.window(lag)
-                read_from = 0 if allowed >= lag else item.tokens.size - allowed
+            lag = 1
+            if not item.tail:
+                lag = contexts["draft"].missing(Want(item.tokens[read_from:], (), item.rows))
+                if (allowed := pace.window(lag)) < lag:  # what lies before is left out from now on
+                    lag, read_from = allowed, item.tokens.size - allowed
             want = Want(item.tokens[read_from:], item.tail, item.rows)
-            if not pace.grants_step(item, 1 if item.tail else draft.missing(want)):
+            if not pace.grants_step(item, lag):
                 continue
         context = contexts[item.model]
         before = context.evaluated

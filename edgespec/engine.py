@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,7 +16,8 @@ from numpy.typing import NDArray
 
 from edgespec import chat
 from edgespec.context import Context, ContextSettings, KvType, kv_bytes
-from edgespec.decode import Limits, Scorer, drive, generate
+from edgespec.context_settings import whole
+from edgespec.decode import Limits, Loop, Scorer, drive, generate
 from edgespec.drafters import Drafter, Guesser, NoDrafter
 from edgespec.drafters.competition import Competition
 from edgespec.drafters.draft_model import DraftModel
@@ -24,9 +27,10 @@ from edgespec.errors import PairMismatchError, SettingError, TemplateError
 from edgespec.events import ModelName, Round
 from edgespec.experience import Experience, load, save
 from edgespec.llama import Model
-from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace
+from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
 from edgespec.pair_costs import costs_path, measure_costs, still_true
 from edgespec.sampling import Sampler, Sampling
+from edgespec.stream import Stream
 from edgespec.text import TextRelease
 from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.vocab import mismatch
@@ -34,6 +38,8 @@ from edgespec.vocab import mismatch
 DrafterName = Literal["auto", "model", "lookup", "none"]
 RuleName = Literal["block", "token"]
 DEFAULT_N_CTX = 8192
+MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
+MOST_SLOTS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class PairSettings:
     """How a pair is loaded. None means: what suits model and machine.
 
     remember: what is learned of the pair is kept in the cache folder when it is closed.
+    slots: requests that may be evaluated at once; each may use n_ctx tokens.
     """
 
     n_ctx: int | None = None
@@ -50,9 +57,11 @@ class PairSettings:
     threads: int | None = None
     n_gpu_layers: int = -1
     remember: bool = True
+    slots: int = 1
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""
+        whole("the number of slots", self.slots, 1, MOST_SLOTS)
         for kv_type in (self.kv_type, self.draft_kv_type):
             ContextSettings(
                 n_ctx=DEFAULT_N_CTX if self.n_ctx is None else self.n_ctx,
@@ -102,8 +111,8 @@ class Request:
 class Pair:
     """A target and, where there is one, its draft. Use it in a `with`, or close it.
 
-    One generation at a time. Raises the errors of Model and Context, and PairMismatchError before any
-    weights are loaded.
+    `generate` makes one text at a time; `stream` makes several ready for a scheduler. Raises the errors of
+    Model and Context, and PairMismatchError before any weights are loaded.
     """
 
     def __init__(
@@ -118,15 +127,16 @@ class Pair:
         with ExitStack() as opened:
             self.target = opened.enter_context(Model(target, n_gpu_layers=settings.n_gpu_layers))
             wanted = _context_settings(self.target, settings)
+            self.n_rows = LONGEST + 1 if settings.slots == 1 else MOST_ROWS
             self._target_context = opened.enter_context(
-                Context(self.target, replace(wanted, n_rows=LONGEST + 1))
+                Context(self.target, replace(wanted, n_rows=self.n_rows))
             )
             self.draft: Model | None = None
             self._draft_context: Context | None = None
             if draft is not None:
                 self.draft = opened.enter_context(Model(draft, n_gpu_layers=settings.n_gpu_layers))
                 n_ctx = min(wanted.n_ctx, self.draft.n_ctx_train)
-                wanted = replace(wanted, n_ctx=n_ctx, kv_type=settings.draft_kv_type)
+                wanted = replace(wanted, n_ctx=n_ctx, kv_type=settings.draft_kv_type, n_rows=settings.slots)
                 self._draft_context = opened.enter_context(Context(self.draft, wanted))
             self._end_tokens = self.target.end_tokens  # asked of llama.cpp now, not before the first token
             self._opened = opened.pop_all()
@@ -152,6 +162,11 @@ class Pair:
     def n_ctx(self) -> int:
         """Tokens that prompt and output may have together."""
         return self._target_context.n_ctx
+
+    @property
+    def slots(self) -> int:
+        """Sequences that the contexts hold."""
+        return self.settings.slots
 
     def busy(self) -> tuple[float, float]:
         """Returns the seconds spent so far inside llama.cpp: (draft, target)."""
@@ -183,7 +198,8 @@ class Pair:
         What was learned of costs and acceptance stays.
         """
         for context in self.contexts.values():
-            context._clear(0)
+            for seq in range(self.slots):
+                context.clear(seq)
         self._lookup = SuffixLookup()
         self._recycling = TokenRecycling(self.target.n_vocab)
 
@@ -216,19 +232,42 @@ class Pair:
         scorers: who evaluates in place of `contexts`, as a memory in front of them does.
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
-        sampler = Sampler(request.sampling, self.target.n_vocab)
         experience = self._known.at(_kind(request))
         text = TextRelease(self.target.piece, request.stop)
-        loop = generate(
+        loop = self._loop(prompt, request, text, self._lookup, self._recycling)
+        rounds = drive(loop, scorers or self.contexts, self._pace(request, experience), cancelled=cancelled)
+        return _to_the_end(rounds, text)
+
+    def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
+        """Makes a generation ready that others may run beside. Raises PromptTooLongError or SettingError."""
+        text = TextRelease(self.target.piece, request.stop)
+        loop = self._loop(prompt, request, text, SuffixLookup(), copy.copy(self._recycling))  # one table
+        fixed = 0 if request.drafter == "none" else request.draft_length
+        return Stream(loop, text, request.max_tokens, fixed, partial(self._record, _kind(request)))
+
+    def _record(self, kind: str, streams: int) -> Record:
+        """Returns what requests of a kind have shown among about so many: each power of two has its own."""
+        among = 1 << (streams - 1).bit_length()
+        return self._known.at(kind if among == 1 else f"{kind}, among {among}").record
+
+    def _loop(
+        self,
+        prompt: Sequence[int] | NDArray[np.int32],
+        request: Request,
+        text: TextRelease,
+        lookup: SuffixLookup,
+        recycling: TokenRecycling,
+    ) -> Loop:
+        known = self._known.at(_kind(request))
+        lookup.odds, recycling.odds = known.lookup, known.recycling
+        return generate(
             prompt,
-            drafter=self._drafter(request, experience),
-            sampler=sampler,
+            sampler=Sampler(request.sampling, self.target.n_vocab),
+            drafter=self._drafter(request, known, lookup, recycling),
             rule=_rule(request),
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
         )
-        rounds = drive(loop, scorers or self.contexts, self._pace(request, experience), cancelled=cancelled)
-        return _to_the_end(rounds, text)
 
     def _pace(self, request: Request, experience: Experience) -> Pace:
         if request.drafter == "none":
@@ -237,17 +276,18 @@ class Pair:
             return FixedLength(request.draft_length)
         return Controller(self.costs(), experience.record, max_tokens=request.max_tokens)
 
-    def _drafter(self, request: Request, known: Experience) -> Drafter:
+    def _drafter(
+        self, request: Request, known: Experience, lookup: SuffixLookup, recycling: TokenRecycling
+    ) -> Drafter:
         if request.drafter == "none" or request.draft_length == 0:
             return NoDrafter()
         if request.drafter == "model" and not self.draft:
             raise SettingError(
                 "drafting by a model was asked for and no draft is loaded: name one with --draft"
             )
-        self._lookup.odds, self._recycling.odds = known.lookup, known.recycling
         if request.drafter == "lookup":
-            return Competition([self._lookup])
-        guessers: list[Guesser] = [] if request.drafter == "model" else [self._lookup, self._recycling]
+            return Competition([lookup])
+        guessers: list[Guesser] = [] if request.drafter == "model" else [lookup, recycling]
         if not self.draft or not self._draft_context:
             return Competition(guessers)
         shared = min(self.target.n_vocab, self.draft.n_vocab)  # the rest is padding
@@ -307,11 +347,15 @@ def _context_settings(model: Model, settings: PairSettings) -> ContextSettings:
     if n_ctx is None:  # what the model knows, a usual length at most, and half of the free memory
         n_ctx = min(model.n_ctx_train, DEFAULT_N_CTX)
         while (
-            n_ctx > 512 and kv_bytes(model, n_ctx, settings.kv_type) > psutil.virtual_memory().available / 2
+            n_ctx > 512
+            and kv_bytes(model, n_ctx * settings.slots, settings.kv_type)
+            > psutil.virtual_memory().available / 2
         ):
             n_ctx //= 2
     return ContextSettings(
         n_ctx=n_ctx,
+        n_seq=settings.slots,
+        n_rows=settings.slots,
         kv_type=settings.kv_type,
         flash_attention=settings.flash_attention,
         threads=settings.threads,

@@ -69,19 +69,24 @@ def _explain(code: int, noise: str) -> int:
     """Returns an exit code as it is; raises EngineDiedError for a death by signal (or Windows exception)."""
     if code in (-signal.SIGINT, -signal.SIGTERM, WINDOWS_CTRL_C):
         return INTERRUPTED
+    cause = cause_of_death(code, noise)
+    if cause:
+        raise EngineDiedError(cause)
+    return code
+
+
+def cause_of_death(code: int, noise: str) -> str | None:
+    """Returns why a child died, in a sentence; None where it ended by itself. noise: what C code printed."""
     windows_fault = os.name == "nt" and (code == 3 or code & 0xC0000000 == 0xC0000000)
     if code >= 0 and not windows_fault:
-        return code
-    said = _last_words(noise)
+        return None
     if not windows_fault and -code == signal.SIGKILL:
-        raise EngineDiedError(
-            "the engine was killed (SIGKILL), most likely for lack of memory: use a smaller model or --ctx"
-        )
+        return "the engine was killed (SIGKILL), most likely for lack of memory: use a smaller model or --ctx"
     known = -code in list(signal.Signals)
     name = signal.Signals(-code).name if known else f"code {code:#x}"
-    raise EngineDiedError(
-        f"llama.cpp aborted ({name}): {said}; mostly the model file is damaged or made for another version "
-        "(download it again, or try another file), else this is a fault of llama.cpp's"
+    return (
+        f"llama.cpp aborted ({name}): {_last_words(noise)}; mostly the model file is damaged or made for "
+        "another version (download it again, or try another file), else this is a fault of llama.cpp's"
     )
 
 

@@ -38,6 +38,7 @@ RANKS = (
     },
     {
         "stats",
+        "messages",
         "verify",
         "chat",
         "drafters",
@@ -47,8 +48,19 @@ RANKS = (
         "drafters.recycling",
         "drafters.suffix_lookup",
     },
-    {"decode", "experience"},
-    {"llama", "cache_size", "batch", "context_settings", "context", "pair_costs", "engine"},
+    {"decode", "experience", "joint_pace", "stream"},
+    {
+        "slots",
+        "joint_step",
+        "llama",
+        "cache_size",
+        "batch",
+        "context_settings",
+        "context",
+        "pair_costs",
+        "engine",
+    },
+    {"scheduler"},
     {"", "pair_files", "one_shot", "line_chat"},  # "" is the package itself, the public face
     {
         "bench",
@@ -70,6 +82,20 @@ RANKS = (
     {"bench.measure", "bench.takers", "bench.progress", "bench.report", "verify_pair.samples"},
     {"bench.about", "bench.picture", "bench.record", "verify_pair.report"},
     {"bench.command", "verify_pair.command"},
+    {
+        "worker",
+        "server",
+        "server.app",
+        "server.arguments",
+        "server.command",
+        "server.gate",
+        "server.generation",
+        "server.openai_answers",
+        "server.openai_requests",
+        "server.refusal",
+        "server.settings",
+        "server.supervisor",
+    },
     {"cli"},
     {"__main__"},
 )
@@ -83,7 +109,8 @@ OF_LLAMA = {
     "one_shot",
     "line_chat",
 }  # and those that stand on them
-OF_LLAMA |= {"bench.takers", "bench.about", "bench.command"}
+OF_LLAMA |= {"scheduler"}
+OF_LLAMA |= {"bench.takers", "bench.about", "bench.command", "worker"}
 OF_LLAMA |= {
     "verify_pair.budget",
     "verify_pair.command",
@@ -94,6 +121,7 @@ OF_LLAMA |= {
     "verify_pair.samples",
     "verify_pair.texts",
 }
+OF_THE_WEB = {name for name in RANK if name.startswith("server.")} - {"server.arguments"}
 TUI_MAY_SEE = {"edgespec.client", "edgespec.events"}
 
 
@@ -245,8 +273,16 @@ def test_the_command_line_is_parsed_without_llama_cpp() -> None:
 
 
 def test_the_whole_core_loads_without_llama_cpp() -> None:
-    core = [f"edgespec.{name}" for name in OURS if name and name not in OF_LLAMA | {"__main__"}]
+    without = OF_LLAMA | OF_THE_WEB | {"__main__"}
+    core = [f"edgespec.{name}" for name in OURS if name and name not in without]
     assert not {"llama_cpp", "torch", "textual", "starlette", "gguf"} & loaded(*core)
+
+
+def test_the_web_process_and_the_engine_know_nothing_of_each_other() -> None:
+    """One has no llama.cpp in it, which could end it; the other no HTTP, which would hold up its loop."""
+    web = loaded(*(f"edgespec.{name}" for name in OF_THE_WEB))
+    assert not {"llama_cpp", "torch", "textual", "edgespec.engine"} & web
+    assert not {"starlette", "fastapi", "pydantic", "uvicorn", "asyncio"} & loaded("edgespec.worker")
 
 
 # --- the public names

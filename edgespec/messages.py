@@ -1,0 +1,150 @@
+"""What the web process and the engine worker say to each other, and how it gets through the pipe.
+
+Frozen dataclasses, pickled, with their length in front. Pickle and not JSON: both ends are one program in
+one version, started by one another over a pipe that nobody else holds, so what is unpickled is what we
+pickled; and rounds, samplings and token tuples arrive as the types they were, with no second schema to keep.
+Nothing that came from a network is ever unpickled, only strings and numbers inside these classes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
+
+from edgespec.events import Emitted, Started
+from edgespec.sampling import Sampling
+
+KvName = Literal["f16", "q8_0", "q4_0"]
+DrafterChoice = Literal["auto", "model", "lookup", "none"]
+RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining"]
+HEAD = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The first message to a worker: what to load, and how. `measure`: costs are measured beforehand."""
+
+    target: str
+    draft: str | None
+    n_ctx: int | None
+    kv_type: KvName
+    draft_kv_type: KvName
+    threads: int | None
+    n_gpu_layers: int
+    slots: int
+    queue: int
+    measure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A generation is wanted.
+
+    prompt: text as a template rendered it, or token ids. add_bos: the start token is put in front of text.
+    max_tokens: None is what fits. pieces: the text of every single token is wanted as well.
+    """
+
+    id: str
+    prompt: str | tuple[int, ...]
+    add_bos: bool
+    sampling: Sampling
+    max_tokens: int | None
+    stop: tuple[str, ...]
+    seed: int | None
+    choice: int
+    drafter: DrafterChoice
+    draft_length: int | None
+    pieces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Nobody waits for this request any more."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The pair is there. sampling: the file's `general.sampling.*`. plain_s: a token of plain decoding."""
+
+    name: str
+    draft_name: str | None
+    n_ctx: int
+    n_ctx_train: int
+    n_vocab: int
+    n_bytes: int
+    chat_template: str | None
+    bos: str
+    eos: str
+    sampling: Mapping[str, str]
+    plain_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """The pair cannot be used; the sentence says why."""
+
+    message: str
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A request is in the queue."""
+
+    id: str
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request will not be answered, or not to its end. The counts are those of a prompt too long."""
+
+    id: str
+    kind: RefusalKind
+    message: str
+    n_prompt: int = 0
+    n_ctx: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step of the engine brought. at: seconds on the worker's clock.
+
+    pieces: for each token of an `Emitted`, its own text, where that was asked for. busy: seconds spent so
+    far inside llama.cpp, (draft, target).
+    """
+
+    at: float
+    happenings: tuple[Started | Emitted | Refused, ...]
+    pieces: Mapping[str, tuple[str, ...]]
+    busy: tuple[float, float]
+
+
+ToWorker = Load | Submit | Cancel
+FromWorker = Loaded | LoadFailed | Accepted | Refused | Step
+
+
+def packed(message: ToWorker | FromWorker) -> bytes:
+    """Returns a message as it goes through the pipe."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return HEAD.pack(len(body)) + body
+
+
+def unpacked(body: bytes) -> Any:
+    """Returns the message of a body (without its length)."""
+    return pickle.loads(body)
+
+
+def receive(pipe: BinaryIO) -> Any | None:
+    """Returns the next message, None where the other side has closed the pipe."""
+    head = pipe.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    (length,) = HEAD.unpack(head)
+    body = pipe.read(length)
+    return unpacked(body) if len(body) == length else None

@@ -1,0 +1,199 @@
+"""The engine with slots: several streams on one loaded pair, evaluated together.
+
+`decode.generate` runs once for each stream, and nothing of it is written again here: where `decode.drive`
+answers one loop, `Engine.step` gathers what all of them ask. A step is: pieces of new prompts; steps of the
+draft, one evaluation for all who want one, until nobody is granted another; one evaluation of the target
+with the rows of all. Requests join and leave between steps.
+
+A prompt is read in pieces, one piece's worth of tokens in a step, so that running streams never wait for
+more. Its pieces are those it would be read in alone, and evaluations of several sequences stay below 64
+tokens: so arithmetic is the same beside others as alone, as far as the order of cells in the cache allows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.decode import Scorer, Want
+from edgespec.engine import Request
+from edgespec.errors import QueueFullError, SettingError
+from edgespec.events import Ask, Emitted, Failed, Happening, ModelName, Round, Started
+from edgespec.joint_pace import JointController
+from edgespec.joint_step import Step
+from edgespec.pace import Costs, FixedLength
+from edgespec.slots import Running, Slot, best_slot
+from edgespec.stream import Stream
+
+PIECE = 512  # tokens of prompts read in one step; a context's chunk
+
+
+class Loaded(Protocol):
+    """A loaded pair as the engine sees it; `engine.Pair` is one, the tests have others."""
+
+    @property
+    def slots(self) -> int:
+        """Sequences that its contexts hold."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """Rows, and tokens of several sequences, that one evaluation of the target may have."""
+        ...
+
+    @property
+    def contexts(self) -> Mapping[ModelName, Scorer]:
+        """The contexts of target and, where there is one, draft."""
+        ...
+
+    def costs(self) -> Costs:
+        """Returns what evaluations cost here."""
+        ...
+
+    def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
+        """Makes a generation ready."""
+        ...
+
+
+class Engine:
+    """Runs requests on one loaded pair. Not for two threads at once."""
+
+    def __init__(
+        self,
+        pair: Loaded,
+        *,
+        slots: int,
+        queue: int = 64,
+        piece: int = PIECE,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """slots: requests evaluated at once, at most as many as the pair has; queue: that may wait."""
+        if not 1 <= slots <= pair.slots:
+            raise SettingError(f"{slots} slots were asked for: the pair was loaded with {pair.slots}")
+        self._pair, self._contexts = pair, pair.contexts
+        self._costs = pair.costs()  # now, because measuring needs the caches
+        self._slots = [Slot(seq) for seq in range(slots)]
+        self._queue: deque[Running] = deque()
+        self._longest_queue, self._piece, self._clock = queue, piece, clock
+        self._pending: list[Happening] = []
+        self._submitted = self._steps = 0
+
+    @property
+    def idle(self) -> bool:
+        """True where `step` would do nothing."""
+        return not (self._queue or self._pending or self._running())
+
+    def submit(self, id: str, prompt: NDArray[np.int32], request: Request) -> None:
+        """Queues a request. Raises QueueFullError, PromptTooLongError or SettingError at once."""
+        if any(id == running.id for running in self._known()):
+            raise SettingError(f"request {id!r} is being answered: choose another id")
+        if len(self._queue) >= self._longest_queue and not self._has_room():
+            raise QueueFullError(f"{len(self._queue)} requests wait already: try again later")
+        stream = self._pair.stream(prompt, request)
+        ask = next(stream.loop)  # as far as here nothing is evaluated, and prompt and settings are checked
+        assert isinstance(ask, Ask)
+        self._submitted += 1
+        self._queue.append(Running(id, prompt, stream, ask, self._submitted))
+
+    def cancel(self, id: str) -> None:
+        """Ends a request; its last round comes with the next step. One that is not there is passed over."""
+        for running in self._known():
+            if running.id == id:
+                last = Round((), running.stream.text.flush(), 0, 0, (), "cancelled")
+                self._pending.append(Emitted(id, last))
+                self._leave(running)
+                return
+
+    def step(self) -> list[Happening]:
+        """Does one step, and returns what happened in it."""
+        happened, self._pending = self._pending, []
+        self._steps += 1
+        self._admit(happened)
+        left = self._read(happened)
+        ready = [slot for slot in self._running() if not slot.request.reading]
+        if ready:
+            step = Step(ready, self._contexts, self._costs, self._clock)
+            step.speculate(self._pair.n_rows, left)
+            self._tell(step, happened)
+        return happened
+
+    def _tell(self, step: Step, happened: list[Happening]) -> None:
+        """Tells what a step brought; who is done leaves."""
+        for slot, round_ in step.rounds:
+            happened.append(Emitted(slot.request.id, round_))
+        for slot, error in step.failures:
+            happened.append(Failed(slot.request.id, error))
+        for slot in {*(s for s, round_ in step.rounds if round_.finish), *(s for s, _ in step.failures)}:
+            self._leave(slot.request)
+
+    # ---- coming and going --------------------------------------------------------------------------------
+
+    def _running(self) -> list[Slot]:
+        return [slot for slot in self._slots if slot.running]
+
+    def _known(self) -> list[Running]:
+        return [*(slot.request for slot in self._running()), *self._queue]
+
+    def _has_room(self) -> bool:
+        return len(self._running()) + len(self._queue) < len(self._slots)
+
+    def _admit(self, happened: list[Happening]) -> None:
+        """Gives free slots to those who wait, first come, first served."""
+        while self._queue and (free := [slot for slot in self._slots if not slot.running]):
+            running = self._queue.popleft()
+            slot, cached = best_slot(free, self._contexts, running.prompt)
+            slot.running, running.fed = running, self._steps
+            stream = running.stream
+            if stream.draft_length is None:
+                running.pace = JointController(
+                    self._costs, stream.record(1), slot=slot.seq, max_tokens=stream.max_tokens
+                )
+            else:
+                running.pace = FixedLength(stream.draft_length)
+            happened.append(Started(running.id, running.prompt.size, cached))
+
+    def _leave(self, running: Running) -> None:
+        """Takes a request out of slot or queue; the slot keeps its tokens."""
+        running.stream.loop.close()
+        for slot in self._slots:
+            if slot.running is running:
+                slot.running, slot.used = None, self._steps
+        if running in self._queue:
+            self._queue.remove(running)
+
+    # ---- prompts -----------------------------------------------------------------------------------------
+
+    def _read(self, happened: list[Happening]) -> int:
+        """Shows the target pieces of new prompts, those first that waited longest; returns what is left.
+
+        A prompt is read in the pieces it would be read in alone. A last piece that is short joins the
+        evaluation of all.
+        """
+        left, target = self._piece, self._contexts["target"]
+        reading = [slot for slot in self._running() if slot.request.reading]
+        joined = self._pair.n_rows - len(self._running())
+        for slot in sorted(reading, key=lambda s: (s.request.fed, s.request.number)):
+            want = slot.want()
+            lag = target.missing(want)
+            if lag <= joined + 1:
+                joined -= lag - 1
+                slot.request.reading = False
+                continue
+            size = min(self._piece, lag - self._piece) if lag > self._piece else lag
+            if size > left:
+                break
+            left -= size
+            slot.request.fed = self._steps
+            if size < lag:
+                end = want.tokens.size + len(want.tail) - lag + size
+                want = Want(want.tokens[:end], (), 1, slot.seq)
+            slot.request.reading = size < lag
+            step = Step([slot], self._contexts, self._costs, self._clock)
+            step.read(slot, want)
+            self._tell(step, happened)
+        return left

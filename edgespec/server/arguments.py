@@ -1,0 +1,49 @@
+"""The flags of `edgespec serve`."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "an OpenAI-style endpoint for editors, assistants and programs"
+DESCRIPTION = (
+    """Answers OpenAI-style requests over HTTP, sooner: at http://HOST:PORT/v1 once the model is loaded."""
+)
+EPILOG = """A key in the command line can be read by every user of this machine: --api-key-file or
+EDGESPEC_API_KEY keep it to yourself. Ctrl+C lets running answers end; a second one does not wait."""
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds what is about the endpoint; the model's flags are added by the command line."""
+    group = command.add_argument_group("endpoint")
+    group.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (127.0.0.1)")
+    group.add_argument("--port", type=int, default=8080, metavar="N", help="0 takes any free one (8080)")
+    group.add_argument("--alias", metavar="NAME", help="what clients see the model called")
+    group.add_argument("--slots", type=int, default=4, metavar="N", help="answers at the same time (4)")
+    group.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait (64)")
+    group.add_argument("--chat-template-file", metavar="FILE", help="Jinja template in place of the model's")
+    group.add_argument(
+        "--drafter",
+        choices=("auto", "model", "lookup", "none"),
+        default="auto",
+        help="who guesses where a request does not say (auto)",
+    )
+    group.add_argument(
+        "--canary", type=float, default=0.0, metavar="SHARE",
+        help="serve this share without speculation, so that /metrics can compare (0)",
+    )  # fmt: skip
+    safety = command.add_argument_group("safety")
+    safety.add_argument("--api-key", metavar="KEY", help="ask for this key (or EDGESPEC_API_KEY)")
+    safety.add_argument("--api-key-file", metavar="FILE", help="a file with keys, one a line")
+    safety.add_argument(
+        "--allowed-host", action="append", default=[], metavar="NAME",
+        help="a name that requests may be for, as host.docker.internal; repeatable",
+    )  # fmt: skip
+    safety.add_argument(
+        "--cors-origin", action="append", default=[], metavar="ORIGIN",
+        help="web pages that may ask, as http://localhost:3000; repeatable",
+    )  # fmt: skip
+    safety.add_argument("--max-body", type=int, default=32, metavar="MIB", help="largest request (32)")
+    safety.add_argument(
+        "--max-seconds", type=float, default=3600, metavar="S",
+        help="longest time for a request, waiting included; then it ends with what there is (3600)",
+    )  # fmt: skip

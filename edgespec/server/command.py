@@ -1,0 +1,224 @@
+"""`edgespec serve`: from flags to a server that listens, and its end."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from sse_starlette.sse import AppStatus
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.isolate import INTERRUPTED
+from edgespec.messages import Load
+from edgespec.pair_files import pair_files
+from edgespec.server.app import make_app
+from edgespec.server.settings import ServerSettings
+from edgespec.server.supervisor import Supervisor
+
+HEAD_S = 30.0  # how long a client may take for the head of its first request
+LARGEST_HEAD = 64 * 1024
+SAFE_TEMPLATE = 2**20  # bytes; a template longer than this is some other file
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Listens, loads and answers until it is told to end; returns the exit code."""
+    settings = _settings(arguments)
+    load = _load(arguments)
+    with _listening(arguments.host, arguments.port) as listener:
+        _refuse_strangers(listener, settings)
+        return asyncio.run(_serve(listener, load, settings))
+
+
+def _settings(arguments: argparse.Namespace) -> ServerSettings:
+    """Returns the web process's settings; raises SettingError."""
+    for flag, value, low, high in (
+        ("--port", arguments.port, 0, 65535),
+        ("--slots", arguments.slots, 1, 64),
+        ("--queue", arguments.queue, 0, 100_000),
+        ("--max-body", arguments.max_body, 1, 4096),
+        ("--max-seconds", arguments.max_seconds, 1, 10**7),
+        ("--canary", arguments.canary, 0, 1),
+    ):
+        if not low <= value <= high:
+            raise SettingError(f"{flag} is {value}: it must be from {low} to {high}")
+    template = arguments.chat_template_file
+    return ServerSettings(
+        alias=arguments.alias,
+        keys=_keys(arguments),
+        chat_template=_text("--chat-template-file", template)[:SAFE_TEMPLATE] if template else None,
+        hosts=frozenset([*arguments.allowed_host, arguments.host]),
+        origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin),
+        max_body=arguments.max_body * 2**20,
+        request_s=arguments.max_seconds,
+        canary=arguments.canary,
+        drafter="none" if arguments.no_draft else arguments.drafter,
+    )
+
+
+def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the keys that open; raises SettingError where a file of keys holds none."""
+    given = [arguments.api_key, os.environ.get("EDGESPEC_API_KEY")]
+    if arguments.api_key == "":
+        raise SettingError("--api-key is empty: give a key, or leave it out")
+    if arguments.api_key_file:
+        lines = _text("--api-key-file", arguments.api_key_file).splitlines()
+        keys = [line.strip() for line in lines if line.strip()]
+        if not keys:
+            raise SettingError(f"--api-key-file {arguments.api_key_file} holds no key: write one into it")
+        given += keys
+    if not all(key.isascii() and key.isprintable() for key in given if key):
+        raise SettingError("an API key has characters that HTTP cannot carry: use letters, digits and signs")
+    return tuple(key for key in given if key)
+
+
+def _text(flag: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SettingError(f"{flag} {path} cannot be read: {reason}") from None
+
+
+def _load(arguments: argparse.Namespace) -> Load:
+    """Returns what the worker has to load; raises SettingError or what the files are lacking."""
+    target, draft = pair_files(arguments)
+    for file in filter(None, (target, draft)):
+        if not file.exists():
+            raise EdgeSpecError(f"there is no file {file}: check the path")
+    return Load(
+        target=str(target),
+        draft=str(draft) if draft else None,
+        n_ctx=arguments.ctx,
+        kv_type=arguments.kv_type,
+        draft_kv_type=arguments.draft_kv_type,
+        threads=arguments.threads,
+        n_gpu_layers=arguments.gpu_layers,
+        slots=arguments.slots,
+        queue=arguments.queue,
+        measure=not arguments.no_draft and arguments.drafter != "none",
+    )
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens; raises SettingError where the address cannot be had."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror:
+        raise SettingError(f"--host {host} is no address of this machine: 127.0.0.1 is itself") from None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    if os.name == "posix":  # elsewhere it would let two programs share the port
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(512)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            reason = "another program listens there: end it, or choose another with --port (0: any free one)"
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            reason = "this port is not for everyone: choose one above 1023 with --port"
+        else:
+            reason = f"{error.strerror}: 127.0.0.1 is this machine itself, 0.0.0.0 all of its addresses"
+        raise EdgeSpecError(f"cannot listen on {host}:{port}: {reason}") from None
+    return listener
+
+
+def _refuse_strangers(listener: socket.socket, settings: ServerSettings) -> None:
+    """Raises SettingError where others could reach an endpoint that asks for no key."""
+    address = listener.getsockname()[0]
+    if not ipaddress.ip_address(address.partition("%")[0]).is_loopback and not settings.keys:
+        raise SettingError(
+            f"{address} can be reached from other machines, and there is no API key: give one with "
+            "--api-key-file or EDGESPEC_API_KEY, or listen on 127.0.0.1"
+        )
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1; a client that says nothing at first, or half of a head, does not keep its connection."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._silence = self.loop.call_later(HEAD_S, self._end_silence)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._silence.cancel()
+        super().connection_lost(exc)
+
+    def _end_silence(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, that leaves what a signal means for the exit code to us."""
+
+    @property
+    def signals(self) -> list[int]:
+        return self._captured_signals
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        again = self.should_exit
+        super().handle_exit(sig, frame)
+        if again:
+            self.force_exit = True
+        elif self.server_state.tasks:
+            say("ending: running answers may finish (Ctrl+C again does not wait)")
+
+
+def say(sentence: str) -> None:
+    """Tells the person at the terminal something."""
+    print(f"edgespec: {sentence}", file=sys.stderr, flush=True)
+
+
+async def _serve(listener: socket.socket, load: Load, settings: ServerSettings) -> int:
+    AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
+    logging.basicConfig(level=logging.WARNING, format="edgespec: %(message)s")
+    logging.getLogger("uvicorn.error").addFilter(lambda record: "Invalid HTTP request" not in record.msg)
+    worker = Supervisor(load, tell=say)
+    config = uvicorn.Config(
+        make_app(worker, settings), http=_Protocol, ws="none", lifespan="off", log_config=None,
+        access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
+        h11_max_incomplete_event_size=LARGEST_HEAD,
+    )  # fmt: skip
+    server = _Server(config)
+    for number in (signal.SIGINT, signal.SIGTERM):  # what uvicorn raises again at its end does nothing then
+        signal.signal(number, lambda *_: None)
+    worker.start()
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    announcing = asyncio.create_task(_announce(worker, server, listener, load, settings))
+    try:
+        await serving
+    finally:
+        announcing.cancel()
+        await worker.stop()
+    if worker.failed and not worker.about:
+        say(worker.failed.message)
+        return worker.failed.exit_code
+    return INTERRUPTED if signal.SIGINT in server.signals else 0
+
+
+async def _announce(
+    worker: Supervisor, server: _Server, listener: socket.socket, load: Load, settings: ServerSettings
+) -> None:
+    """Says where the endpoint is once the model is loaded; ends the server where it cannot be."""
+    host, port = listener.getsockname()[:2]
+    where = f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+    say(f"loading {Path(load.target).name} ...")
+    await worker.settled.wait()
+    if not worker.about:
+        server.should_exit = True
+        return
+    guessing = f", {worker.about.draft_name} guesses" if worker.about.draft_name else ""
+    name = settings.alias or worker.about.name
+    say(f"{name} answers at {where} ({worker.about.n_ctx:,} tokens of context{guessing})")

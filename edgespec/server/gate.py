@@ -1,0 +1,139 @@
+"""Who may ask at all: the checks before any route is looked at, as ASGI layers.
+
+- Host: a web page can make a name of its own point to 127.0.0.1 (DNS rebinding) and then read what comes
+  from there as its own. It cannot choose an address as its name, so addresses, this machine's names and
+  those allowed by a flag pass.
+- Origin: a browser says which page asks. Pages that were not allowed are turned away before they cost
+  anything; programs send none.
+- Key: compared in constant time with every key there is.
+- Body: has to arrive in time; its size is FastAPI's to watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import socket
+from collections.abc import Sequence
+
+from fastapi import HTTPException
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgespec.server.refusal import Refusal
+from edgespec.server.settings import ServerSettings
+
+OPEN_PATHS = frozenset({"/health", "/v1/health"})  # say nothing of use to a stranger
+
+
+def gated(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
+    """Returns the app behind its checks, the outermost first: Host and Origin, CORS, key, body."""
+    app = _Key(_Body(app, settings.body_s), settings.keys)
+    if settings.origins:
+        app = CORSMiddleware(
+            app, allow_origins=settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+        )
+    return _Door(app, settings.hosts, settings.origins)
+
+
+async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    await JSONResponse(refusal.body(), refusal.status, refusal.headers())(scope, receive, send)
+
+
+class _Door:
+    """Checks Host and Origin."""
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], origins: Sequence[str]) -> None:
+        self._app, self._origins = app, origins
+        own = socket.gethostname().lower()
+        self._hosts = {name.lower() for name in hosts} | {"localhost", own, f"{own}.local"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        host = _name(headers.get("host", ""))
+        origin = headers.get("origin")
+        if not (_is_address(host) or host in self._hosts or host.endswith(".localhost")):
+            sentence = f"Host {host!r} is no name of this server: --allowed-host {host or 'NAME'} allows it"
+            await _refuse(Refusal(403, sentence, code="wrong_host"), scope, receive, send)
+        elif origin and not self._may(origin, headers.get("host", "")):
+            sentence = f"web pages of {origin!r} may not ask here: --cors-origin {origin} allows them"
+            await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _may(self, origin: str, host: str) -> bool:
+        return "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
+
+
+def _name(host: str) -> str:
+    """Returns a Host header without its port, in lower case."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+class _Key:
+    """Lets in who has a key, where there are keys."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app, self._keys = app, [key.encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        public = scope["type"] != "http" or scope["path"] in OPEN_PATHS or not self._keys
+        if public or self._opens(Headers(scope=scope)):
+            await self._app(scope, receive, send)
+            return
+        sentence = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY' or x-api-key"
+        refusal = Refusal(401, sentence, type="authentication_error", code="invalid_api_key")
+        await _refuse(refusal, scope, receive, send)
+
+    def _opens(self, headers: Headers) -> bool:
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        given = [headers.get("x-api-key", ""), headers.get("api-key", "")]
+        given += [bearer.strip()] if scheme.lower() == "bearer" else []
+        pairs = [(key, one.encode("latin-1")) for key in self._keys for one in given]
+        return any([hmac.compare_digest(key, one) for key, one in pairs])  # a list: all are compared
+
+
+class _Body:
+    """Gives a body a time to arrive in, and calls every body JSON, as `curl -d` does not."""
+
+    def __init__(self, app: ASGIApp, seconds: float) -> None:
+        self._app, self._seconds = app, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        kept = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
+        scope = {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
+        until = asyncio.get_running_loop().time() + self._seconds
+        whole = False
+
+        async def in_time() -> Message:
+            nonlocal whole
+            if whole:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"the body did not arrive within {self._seconds:g} s") from None
+            whole = not message.get("more_body", False)
+            return message
+
+        await self._app(scope, in_time, send)

@@ -1,0 +1,174 @@
+"""One request of a client: its choices as they come from the worker, and their figures."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from edgespec.events import Emitted, FinishReason, Round, Started
+from edgespec.messages import Accepted, Submit
+from edgespec.server.refusal import Refusal, unavailable
+from edgespec.server.supervisor import Said, Supervisor
+
+_ids = itertools.count(1)
+
+
+@dataclass(slots=True)
+class Choice:
+    """What one choice has brought so far. Times are the worker's clock."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    n_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    rounds: int = 0
+    verified_rounds: int = 0
+    started: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+    finish: FinishReason | None = None
+    text: list[str] = field(default_factory=list)
+
+    def note(self, round_: Round, at: float) -> None:
+        """Counts one round."""
+        if not self.rounds:
+            self.first = at
+        self.last = at
+        self.rounds += 1
+        self.n_tokens += len(round_.tokens)
+        self.drafted += round_.drafted
+        self.accepted += round_.accepted
+        self.verified_rounds += bool(round_.drafted)
+        self.finish = round_.finish
+
+    def timings(self, plain_s: float | None) -> dict[str, Any]:
+        """Returns the figures as llama-server names them, and what speculation brought by estimate.
+
+        speedup_estimated: what plain decoding would have needed, by the measured cost of one token, over
+        what was needed; None where that cost is not known.
+        """
+        prompt_n = self.prompt_tokens - self.cached_tokens
+        prompt_s, predicted_s = max(0.0, self.first - self.started), max(0.0, self.last - self.first)
+        after_first = self.n_tokens - 1
+        plain = plain_s * after_first / predicted_s if plain_s and predicted_s and after_first > 0 else None
+        return {
+            "cache_n": self.cached_tokens,
+            "prompt_n": prompt_n,
+            "prompt_ms": prompt_s * 1000,
+            "prompt_per_token_ms": prompt_s * 1000 / prompt_n if prompt_n else 0.0,
+            "prompt_per_second": prompt_n / prompt_s if prompt_s else 0.0,
+            "predicted_n": self.n_tokens,
+            "predicted_ms": predicted_s * 1000,
+            "predicted_per_token_ms": predicted_s * 1000 / self.n_tokens if self.n_tokens else 0.0,
+            "predicted_per_second": self.n_tokens / predicted_s if predicted_s else 0.0,
+            "draft_n": self.drafted,
+            "draft_n_accepted": self.accepted,
+            "speedup_estimated": plain,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A round of one choice. pieces: the text of each token, where it was asked for."""
+
+    index: int
+    round: Round
+    pieces: tuple[str, ...]
+
+
+class Generation:
+    """The choices of one request. Close it: what nobody reads any more is cancelled."""
+
+    def __init__(self, worker: Supervisor, wanted: Sequence[Submit], *, seconds: float | None = None) -> None:
+        """wanted: one for each choice; they get their ids here. seconds: how long all of it may take."""
+        self._worker = worker
+        self._wanted = [replace(submit, id=f"r{next(_ids)}") for submit in wanted]
+        self._index = {submit.id: i for i, submit in enumerate(self._wanted)}
+        self._open = set(self._index)
+        self._said: asyncio.Queue[tuple[str, Said, float, tuple[str, ...]]] = asyncio.Queue()
+        self._until = asyncio.get_running_loop().time() + seconds if seconds else None
+        self.choices = [Choice() for _ in wanted]
+
+    async def submit(self) -> None:
+        """Hands all choices to the worker; raises Refusal, and then none of them runs."""
+        try:
+            for submit in self._wanted:
+                self._worker.submit(submit, self._hear)
+            missing = set(self._index)
+            early = []
+            while missing:
+                item = await self._said.get()
+                if isinstance(item[1], Refusal):
+                    raise item[1]
+                if isinstance(item[1], Accepted):
+                    missing.discard(item[0])
+                    self.choices[self._index[item[0]]].prompt_tokens = item[1].prompt_tokens
+                else:
+                    early.append(item)
+            later = [self._said.get_nowait() for _ in range(self._said.qsize())]
+            for item in early + later:
+                self._said.put_nowait(item)
+        except BaseException:
+            self.close()
+            raise
+
+    def _hear(self, id: str, said: Said, at: float, pieces: tuple[str, ...]) -> None:
+        self._said.put_nowait((id, said, at, pieces))
+
+    async def parts(self) -> AsyncIterator[Part]:
+        """Yields the rounds of all choices as they come. Raises Refusal where the worker fails.
+
+        What is not finished in time ends with the reason "length".
+        """
+        try:
+            while self._open:
+                try:
+                    async with asyncio.timeout_at(self._until):
+                        id, said, at, pieces = await self._said.get()
+                except TimeoutError:
+                    for part in self._out_of_time():
+                        yield part
+                    return
+                if isinstance(said, Refusal):
+                    raise said
+                choice = self.choices[self._index[id]]
+                if isinstance(said, Started):
+                    choice.started = choice.first = choice.last = at
+                    choice.prompt_tokens, choice.cached_tokens = said.prompt_tokens, said.cached_tokens
+                elif isinstance(said, Emitted):
+                    choice.note(said.round, at)
+                    if said.round.finish:
+                        self._open.discard(id)
+                    yield Part(self._index[id], said.round, pieces)
+        finally:
+            self.close()
+
+    def _out_of_time(self) -> list[Part]:
+        if not any(choice.rounds for choice in self.choices):
+            raise unavailable("the request waited too long for its turn: try again in a moment")
+        late = sorted(self._index[id] for id in self._open)
+        for i in late:
+            self.choices[i].finish = "length"
+        return [Part(i, Round((), "", 0, 0, (), "length"), ()) for i in late]
+
+    def close(self) -> None:
+        """Cancels what has not ended."""
+        for id in self._open:
+            self._worker.cancel(id)
+        self._open.clear()
+
+    def usage(self) -> dict[str, Any]:
+        """Returns the counts as OpenAI has them: a prompt counts once, however many choices it has."""
+        prompts = [c for s, c in zip(self._wanted, self.choices, strict=True) if s.choice == 0]
+        prompt = sum(choice.prompt_tokens for choice in prompts)
+        completion = sum(choice.n_tokens for choice in self.choices)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": sum(c.cached_tokens for c in prompts)},
+        }

@@ -1,0 +1,230 @@
+"""What OpenAI's clients ask for, as pydantic models, and the generations that it stands for.
+
+Fields that are not here are ignored, as clients send many that mean nothing to a local model; a field that
+is here and wrong is refused by name and value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from edgespec.errors import SettingError
+from edgespec.messages import DrafterChoice, Submit
+from edgespec.sampling import Sampling, sampling_for
+from edgespec.server.refusal import Refusal
+
+MOST_CHOICES = 16
+Number = StrictFloat | StrictInt
+TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
+Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
+StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+SAMPLING = (
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma",
+    "repeat_penalty", "frequency_penalty", "presence_penalty", "penalty_last_n",
+)  # fmt: skip
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class StreamOptions(_Lenient):
+    """What a stream brings besides the text."""
+
+    include_usage: StrictBool = False
+
+
+class Speculation(_Lenient):
+    """The `edgespec` object: how this request is drafted for, and what its stream tells of it."""
+
+    speculation: StrictBool = True
+    drafter: DrafterChoice | None = None
+    draft_length: Annotated[StrictInt, Field(ge=0, le=48)] | None = None
+    events: StrictBool = False
+
+
+class ResponseFormat(_Lenient):
+    """Only "text" can be kept to so far."""
+
+    type: StrictStr
+
+
+class Wishes(_Lenient):
+    """What both dialects have in common."""
+
+    model: StrictStr | None = None
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=64)] | None = None
+    seed: Seed | None = None
+    logit_bias: dict[StrictStr, Number] | None = None
+    temperature: Number | None = None
+    top_k: StrictInt | None = None
+    top_p: Number | None = None
+    min_p: Number | None = None
+    typical_p: Number | None = None
+    top_n_sigma: Number | None = None
+    repeat_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    penalty_last_n: StrictInt | None = None
+    edgespec: Speculation | None = None
+
+    @property
+    def speculation(self) -> Speculation:
+        return self.edgespec or Speculation()
+
+    @property
+    def usage_in_stream(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def limit(self) -> int | None:
+        """Returns how many tokens may come; None for what fits (as -1 says, too)."""
+        return self._limit("max_tokens", self.max_tokens)
+
+    def _limit(self, name: str, value: int | None) -> int | None:
+        if value == 0:
+            raise Refusal(400, f"{name} is 0: it must be 1 or more", param=name, code="invalid_value")
+        return None if value == -1 else value
+
+    def sampling(self, of_model: Mapping[str, str]) -> Sampling:
+        """Returns the wishes over the model's own settings over the defaults; raises Refusal."""
+        wanted: dict[str, object] = {name: getattr(self, name) for name in SAMPLING}
+        if self.top_k == -1:  # as several servers write "no limit"
+            wanted["top_k"] = 0
+        try:
+            bias = {int(token): float(value) for token, value in (self.logit_bias or {}).items()}
+        except ValueError:
+            raise Refusal(
+                400, f"logit_bias names {next(iter(self.logit_bias or ()))!r}: token ids are whole numbers",
+                param="logit_bias", code="invalid_value",
+            ) from None  # fmt: skip
+        try:
+            return sampling_for(of_model, **wanted, logit_bias=bias or None)
+        except SettingError as error:
+            named = next((name for name in (*SAMPLING, "logit_bias") if name in str(error)), None)
+            raise Refusal(400, str(error), param=named, code="invalid_value") from None
+
+    def submits(
+        self,
+        prompt: str | tuple[int, ...],
+        *,
+        add_bos: bool,
+        of_model: Mapping[str, str],
+        drafter: DrafterChoice,
+    ) -> list[Submit]:
+        """Returns the generations of one prompt, `n` of them. drafter: where the request names none."""
+        sampling, how = self.sampling(of_model), self.speculation
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        seed = None if self.seed == -1 else self.seed  # -1 is llama.cpp's word for "anew every time"
+        return [
+            Submit(
+                id="",
+                prompt=prompt,
+                add_bos=add_bos,
+                sampling=sampling,
+                max_tokens=self.limit(),
+                stop=stop,
+                seed=seed,
+                choice=choice,
+                drafter=(how.drafter or drafter) if how.speculation else "none",
+                draft_length=how.draft_length,
+                pieces=how.events,
+            )
+            for choice in range(self.n or 1)
+        ]
+
+
+class TextPart(_Lenient):
+    """A part of a message; only text can be read."""
+
+    type: StrictStr
+    text: StrictStr | None = None
+
+
+class Message(BaseModel):
+    """One turn of a conversation. What else it carries (tool calls, names) is for the template."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: StrictStr | list[TextPart] | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """Returns it as templates read it: text in one piece, and the name of the role they know."""
+        content = self.content
+        if isinstance(content, list):
+            other = next((part.type for part in content if part.type != "text"), None)
+            if other:
+                sentence = f"a message has a part of type {other!r}: this model reads text only"
+                raise Refusal(400, sentence, param="messages", code="unsupported_value")
+            content = "".join(part.text or "" for part in content)
+        role = "system" if self.role == "developer" else self.role
+        return {**(self.model_extra or {}), "role": role, "content": content or ""}
+
+
+class ChatRequest(Wishes):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: StrictInt | None = None
+    response_format: ResponseFormat | None = None
+    tool_choice: Any = None
+
+    def limit(self) -> int | None:
+        if self.max_completion_tokens is not None:
+            return self._limit("max_completion_tokens", self.max_completion_tokens)
+        return super().limit()
+
+    def check(self) -> None:
+        """Refuses what would silently not be done."""
+        if self.logprobs or self.top_logprobs:
+            raise unsupported("logprobs", "log probabilities are not returned yet: leave it out")
+        if self.response_format and self.response_format.type != "text":
+            sentence = f"{self.response_format.type!r} cannot be enforced yet: leave it out, or say 'text'"
+            raise unsupported("response_format", sentence)
+        if self.tool_choice not in (None, "auto", "none"):
+            raise unsupported("tool_choice", "tools are not called yet: leave it out, or say 'auto'")
+
+
+class CompletionRequest(Wishes):
+    """POST /v1/completions: text goes on where the prompt ends."""
+
+    prompt: StrictStr | list[TokenId] | list[StrictStr] | list[list[TokenId]]
+    logprobs: StrictInt | None = None
+    echo: StrictBool | None = None
+    suffix: StrictStr | None = None
+
+    def check(self) -> None:
+        """Refuses what would silently not be done."""
+        if self.logprobs is not None:
+            raise unsupported("logprobs", "log probabilities are not returned yet: leave it out")
+        if self.suffix:
+            raise unsupported("suffix", "text cannot be filled in yet: leave it out")
+        if self.echo and not all(isinstance(prompt, str) for prompt in self.prompts()):
+            raise unsupported("echo", "token ids are not turned back into text: give the prompt as text")
+
+    def prompts(self) -> list[str | tuple[int, ...]]:
+        """Returns the prompts one by one; raises Refusal for none, or more than may be."""
+        given = self.prompt
+        if isinstance(given, str):
+            return [given]
+        if given and isinstance(given[0], int):
+            return [tuple(token for token in given if isinstance(token, int))]
+        prompts = [p if isinstance(p, str) else tuple(p) for p in given if not isinstance(p, int)]
+        if not 0 < len(prompts) * (self.n or 1) <= MOST_CHOICES:
+            sentence = f"there are {len(prompts)} prompts: 1 to {MOST_CHOICES} answers may be asked for"
+            raise Refusal(400, sentence, param="prompt", code="invalid_value")
+        return prompts
+
+
+def unsupported(param: str, sentence: str) -> Refusal:
+    """Returns the refusal of a field that means something to OpenAI, and nothing here yet."""
+    return Refusal(400, f"{param}: {sentence}", param=param, code="unsupported_parameter")

@@ -1,0 +1,60 @@
+"""What a request is refused with, in the shape that OpenAI's clients read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgespec.messages import Refused
+
+RETRY_S = 1  # when to come again where nothing better is known
+
+
+@dataclass(slots=True)
+class Refusal(Exception):
+    """A request that is not answered: why, in one sentence, and what HTTP calls it.
+
+    param: the field that was wrong. code: for programs. retry_s: when it is worth trying again.
+    """
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    retry_s: int | None = None
+    extra: Mapping[str, Any] | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def body(self) -> dict[str, Any]:
+        """Returns OpenAI's error object, with the status as llama-server has it."""
+        shown = self.message.encode("utf-8", "backslashreplace").decode()
+        error = {"message": shown, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": {**error, **(self.extra or {})}}
+
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(self.retry_s)} if self.retry_s is not None else {}
+
+
+def unavailable(message: str, retry_s: float = RETRY_S) -> Refusal:
+    """The engine is not there: loading, restarting or ending."""
+    return Refusal(
+        503, message, type="unavailable_error", code="engine_unavailable", retry_s=max(1, round(retry_s))
+    )
+
+
+def from_worker(refused: Refused) -> Refusal:
+    """Returns what HTTP says where the worker refused."""
+    if refused.kind == "too_long":
+        counts = {"n_prompt_tokens": refused.n_prompt, "n_ctx": refused.n_ctx}
+        return Refusal(400, refused.message, param="messages", code="context_length_exceeded", extra=counts)
+    if refused.kind == "setting":
+        return Refusal(400, refused.message, code="invalid_value")
+    if refused.kind == "queue_full":
+        return Refusal(429, refused.message, type="rate_limit_error", code="queue_full", retry_s=RETRY_S)
+    if refused.kind == "draining":
+        return unavailable(refused.message)
+    return Refusal(500, refused.message, type="server_error", code="engine_error")

@@ -1,0 +1,28 @@
+"""How the web process behaves: who may ask, and how much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgespec.messages import DrafterChoice
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Everything that `edgespec serve` was told which is not about the engine.
+
+    alias: the model's name for clients; None is the file's. keys: any of them opens. hosts: names that a
+    request may be for, besides addresses and this machine's own. origins: web pages that may ask.
+    """
+
+    alias: str | None = None
+    keys: tuple[str, ...] = ()
+    chat_template: str | None = None
+    hosts: frozenset[str] = frozenset()
+    origins: tuple[str, ...] = ()
+    max_body: int = 32 * 2**20
+    body_s: float = 30.0
+    request_s: float | None = None
+    send_s: float = 60.0
+    canary: float = 0.0
+    drafter: DrafterChoice = "auto"

@@ -1,0 +1,309 @@
+"""The engine in a process of its own: requests come in at stdin, what became of them goes out at stdout.
+
+It runs the engine and nothing else: no HTTP, no JSON, no templates. One thread reads and turns text into
+tokens (llama.cpp lets go of the GIL meanwhile), the main thread submits, cancels and steps. The pipe is the
+life line: when its owner is gone, even by kill -9, the pipe closes and the worker ends. Ctrl+C is for the
+owner; SIGTERM ends the worker once what was accepted is answered.
+
+stdout belongs to the messages alone: it is moved aside before llama.cpp is loaded, and whatever else is
+printed goes to stderr, whose last lines the owner shows when a worker died.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.decode import Want
+from edgespec.engine import Pair, PairSettings, Request
+from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
+from edgespec.events import Emitted, Failed, Happening, Round, Started
+from edgespec.messages import (
+    Accepted,
+    Cancel,
+    FromWorker,
+    Load,
+    Loaded,
+    LoadFailed,
+    RefusalKind,
+    Refused,
+    Step,
+    Submit,
+    packed,
+    receive,
+)  # fmt: skip
+from edgespec.sampling import Sampler
+
+LAST_STEP_S = 5.0  # how long the engine may take to notice that its owner is gone
+Tokens = NDArray[np.int32]
+
+
+class Engine(Protocol):
+    """Who answers many requests: the scheduler, or one at a time."""
+
+    @property
+    def idle(self) -> bool:
+        """True where a step would do nothing."""
+        ...
+
+    def submit(self, id: str, prompt: Tokens, request: Request) -> None:
+        """Puts a request in the queue; raises QueueFullError, PromptTooLongError or SettingError."""
+        ...
+
+    def cancel(self, id: str) -> None:
+        """Forgets a request; one that is not there is no error."""
+        ...
+
+    def step(self) -> Iterable[Happening]:
+        """Does the next bit of work."""
+        ...
+
+
+class Serial:
+    """One request at a time, the others in a queue."""
+
+    def __init__(self, pair: Pair, *, queue: int) -> None:
+        self._pair, self._most = pair, queue
+        self._waiting: dict[str, tuple[Tokens, Request]] = {}
+        self._running: tuple[str, Iterator[Round]] | None = None
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting and not self._running
+
+    def submit(self, id: str, prompt: Tokens, request: Request) -> None:
+        if len(prompt) >= self._pair.n_ctx:
+            raise PromptTooLongError(len(prompt), self._pair.n_ctx)
+        if not len(prompt) or prompt.min() < 0 or prompt.max() >= self._pair.target.n_vocab:
+            raise SettingError("the prompt has no tokens, or some that the target does not know")
+        if request.drafter == "model" and not self._pair.draft:
+            raise SettingError("drafting by a model was asked for and no draft is loaded")
+        Sampler(request.sampling, self._pair.target.n_vocab)
+        if len(self._waiting) >= self._most:
+            raise QueueFullError(f"{self._most} requests are waiting, and no more may: try again in a moment")
+        self._waiting[id] = prompt, request
+
+    def cancel(self, id: str) -> None:
+        self._waiting.pop(id, None)
+        if self._running and self._running[0] == id:
+            self._running = None
+
+    def step(self) -> list[Happening]:
+        if not self._running:
+            if not self._waiting:
+                return []
+            id, (prompt, request) = next(iter(self._waiting.items()))
+            del self._waiting[id]
+            cached = len(prompt) - self._pair.contexts["target"].missing(Want(prompt))
+            self._running = id, self._pair.generate(prompt, request)
+            return [Started(id, len(prompt), cached)]
+        id, rounds = self._running
+        try:
+            round_ = next(rounds)
+        except EdgeSpecError as error:
+            self._running = None
+            return [Failed(id, error)]
+        if round_.finish:
+            self._running = None
+        return [Emitted(id, round_)]
+
+
+@dataclass(slots=True)
+class Outlet:
+    """The way to the owner. One that does not listen any more ends the worker."""
+
+    pipe: BinaryIO
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def send(self, message: FromWorker) -> None:
+        data = packed(message)
+        with self.lock:
+            try:
+                self.pipe.write(data)
+                self.pipe.flush()
+            except OSError:
+                os._exit(1)
+
+
+class Intake:
+    """What the owner says, read in a thread from the first moment, and its text turned into tokens there."""
+
+    def __init__(self, pipe: BinaryIO, outlet: Outlet) -> None:
+        self._pipe, self._outlet = pipe, outlet
+        self.pair: Pair | None = None  # set before the owner is told that there is one
+        self.items: queue.SimpleQueue[tuple[Submit, Tokens] | Cancel | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        while (message := receive(self._pipe)) is not None:
+            if isinstance(message, Submit):
+                try:
+                    self.items.put((message, self._tokens(message)))
+                except EdgeSpecError as error:
+                    self._outlet.send(_refused(message.id, error))
+            else:
+                self.items.put(message)
+        self.items.put(None)  # the owner is gone
+        time.sleep(LAST_STEP_S)
+        os._exit(0)
+
+    def _tokens(self, message: Submit) -> Tokens:
+        assert self.pair
+        if isinstance(message.prompt, str):
+            text = message.prompt.encode("utf-8", "replace")
+            return self.pair.target.tokenize(text, special=True, add_bos=message.add_bos)
+        return np.array(message.prompt, np.int32)
+
+
+class Worker:
+    """One pair and its requests, from the first message to the last."""
+
+    def __init__(self, pair: Pair, engine: Engine, intake: Intake, outlet: Outlet) -> None:
+        self._pair, self._engine, self._intake, self._outlet = pair, engine, intake, outlet
+        self._wants_pieces: set[str] = set()
+        self.draining = False
+
+    def run(self) -> None:
+        """Works until the owner is gone, or, after SIGTERM, until nothing is left to answer."""
+        while not (self.draining and self._engine.idle):
+            try:
+                while True:
+                    wait = self._engine.idle and not self.draining
+                    item = self._intake.items.get(wait, timeout=0.5 if wait else None)
+                    if item is None:
+                        return
+                    self._take(item)
+            except queue.Empty:
+                pass
+            if not self._engine.idle:
+                self._tell(self._engine.step())
+
+    def _take(self, item: tuple[Submit, Tokens] | Cancel) -> None:
+        if isinstance(item, Cancel):
+            self._engine.cancel(item.id)
+            self._wants_pieces.discard(item.id)
+            return
+        message, tokens = item
+        if self.draining:
+            sentence = "the engine is ending: try again in a moment"
+            self._outlet.send(Refused(message.id, "draining", sentence))
+            return
+        try:
+            self._engine.submit(message.id, tokens, self._request(message))
+        except EdgeSpecError as error:
+            self._outlet.send(_refused(message.id, error))
+            return
+        if message.pieces:
+            self._wants_pieces.add(message.id)
+        self._outlet.send(Accepted(message.id, len(tokens)))
+
+    def _request(self, message: Submit) -> Request:
+        return Request(
+            sampling=message.sampling,
+            max_tokens=self._pair.n_ctx if message.max_tokens is None else message.max_tokens,
+            stop=message.stop,
+            seed=message.seed,
+            choice=message.choice,
+            drafter=message.drafter,
+            draft_length=message.draft_length,
+        )
+
+    def _tell(self, happenings: Iterable[Happening]) -> None:
+        said: list[Started | Emitted | Refused] = []
+        pieces: dict[str, tuple[str, ...]] = {}
+        for happening in happenings:
+            if isinstance(happening, Failed):
+                said.append(_refused(happening.id, happening.error))
+                continue
+            said.append(happening)
+            if isinstance(happening, Emitted) and happening.id in self._wants_pieces:
+                piece = self._pair.target.piece
+                pieces[happening.id] = tuple(
+                    piece(token).decode("utf-8", "replace") for token in happening.round.tokens
+                )
+                if happening.round.finish:
+                    self._wants_pieces.discard(happening.id)
+        if said:
+            self._outlet.send(Step(time.monotonic(), tuple(said), pieces, self._pair.busy()))
+
+
+def _refused(id: str, error: EdgeSpecError) -> Refused:
+    kinds: tuple[tuple[type[EdgeSpecError], RefusalKind], ...] = (
+        (PromptTooLongError, "too_long"), (QueueFullError, "queue_full"), (SettingError, "setting"),
+    )  # fmt: skip
+    kind: RefusalKind = next((name for of, name in kinds if isinstance(error, of)), "engine")
+    if isinstance(error, PromptTooLongError):
+        return Refused(id, kind, str(error), error.n_prompt, error.n_ctx)
+    return Refused(id, kind, str(error))
+
+
+def open_pair(load: Load) -> Pair:
+    """Loads what the owner asks for, and measures what it costs."""
+    settings = PairSettings(
+        n_ctx=load.n_ctx,
+        kv_type=load.kv_type,
+        draft_kv_type=load.draft_kv_type,
+        threads=load.threads,
+        n_gpu_layers=load.n_gpu_layers,
+    )
+    pair = Pair(load.target, load.draft, settings)
+    if load.measure:
+        pair.costs()
+    return pair
+
+
+def about(pair: Pair, *, measured: bool) -> Loaded:
+    """Returns what the owner has to know of a pair."""
+    target = pair.target
+    return Loaded(
+        name=target.path.stem,
+        draft_name=pair.draft.path.stem if pair.draft else None,
+        n_ctx=pair.n_ctx,
+        n_ctx_train=target.n_ctx_train,
+        n_vocab=target.n_vocab,
+        n_bytes=target.path.stat().st_size,
+        chat_template=target.chat_template,
+        bos=target.bos_text,
+        eos=target.eos_text,
+        sampling={k: v for k, v in target.metadata.items() if k.startswith("general.sampling.")},
+        plain_s=pair.costs().target.seconds(1) if measured else None,
+    )
+
+
+def main() -> int:
+    """Runs a worker for the process that started it; returns its exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipe, outlet = os.fdopen(os.dup(0), "rb"), Outlet(os.fdopen(os.dup(1), "wb"))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    load = receive(pipe)
+    if not isinstance(load, Load):
+        return 2
+    intake = Intake(pipe, outlet)
+    try:
+        pair = open_pair(load)
+    except EdgeSpecError as error:
+        outlet.send(LoadFailed(str(error), error.exit_code))
+        return error.exit_code
+    with pair:
+        intake.pair = pair
+        worker = Worker(pair, Serial(pair, queue=load.queue), intake, outlet)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
+        outlet.send(about(pair, measured=load.measure))
+        worker.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
