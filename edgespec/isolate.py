@@ -84,6 +84,8 @@ def cause_of_death(code: int, noise: str) -> str | None:
         return "the engine was killed (SIGKILL), most likely for lack of memory: use a smaller model or --ctx"
     known = -code in list(signal.Signals)
     name = signal.Signals(-code).name if known else f"code {code:#x}"
+    if code in (-signal.SIGINT, -signal.SIGTERM):
+        return f"the engine was ended by {name}"
     return (
         f"llama.cpp aborted ({name}): {_last_words(noise)}; mostly the model file is damaged or made for "
         "another version (download it again, or try another file), else this is a fault of llama.cpp's"
