@@ -78,7 +78,7 @@ class FixedLength:
 
 FADE = 0.95  # of what earlier rounds say, with each new one
 PRIOR_ROUNDS = 6.0  # rounds that the expectation of a draft never tried is worth
-SHARE, START = 0.015, 3.5  # the budget: a share of the tokens emitted, and token times to begin with
+SHARE, START = 0.015, 3.0  # the budget: a share of the tokens emitted, and token times to begin with
 CREDIT = 8.0  # token times of past gains that may be lost again
 AHEAD = 4  # guesses looked ahead where the next alone would not pay: costs are not monotonic
 HORIZON = 256  # tokens over which reading the prompt with the draft has to pay, at most
@@ -141,6 +141,7 @@ class Controller:
         self._by: Literal["plain", "model", "free"] = "plain"
         self._gain = 1.0  # expected of this round
         self._seconds = self._reading = 0.0  # of this round; of those, the draft's reading of old tokens
+        self._begun = False  # was the prompt evaluated?
         self._prices: NDArray[np.float64] = np.empty(0)
         self._step = 0.0  # seconds of one guess
         self._trial = 0  # guesses granted without asking what they are worth, in a round that tries the draft
@@ -175,6 +176,8 @@ class Controller:
         gain = self.record.model.over(planned)
         reading = max(0.0, self.costs.draft.seconds(lag) - self._step) / one if lag > 2 else 0.0
         worth_it = gain > instead
+        if instead > 1 and not worth_it:  # drafts are tried where there is no better guess
+            return False
         self._most = self._affordable(reading if not worth_it or reading > self._worth_reading() else 0.0)
         self._trial = 0 if worth_it else min(max(1, length), self._most)
         granted = self._most > 0 and self.record.since_plain < REFRESH
@@ -235,10 +238,18 @@ class Controller:
             self.costs.draft.learn(n_evaluated, n_ctx, seconds)
             if n_evaluated > 2:
                 self._reading = max(0.0, seconds - self._step)
-        elif n_evaluated == ask.rows:  # a prompt has one row for many tokens
+            return
+        if n_evaluated == ask.rows:
             self.costs.target.learn(n_evaluated, n_ctx, seconds)
+        elif self._begun:  # a recurrent model could not just drop what was rejected the last time
+            again = max(0.0, seconds - self.costs.target.seconds(ask.rows, n_ctx))
+            self._seconds -= again
+            again /= self.costs.target.seconds(1, n_ctx)
+            self.record.model.add(0.0, again)
+            self.record.lost += again
         else:
             self._seconds = 0.0  # the prompt: not a round of speculation
+        self._begun = True
 
     def observe(self, round_: Round) -> float:
         gain, self._gain = self._gain, 1.0

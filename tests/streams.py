@@ -1,0 +1,238 @@
+"""Streams of acceptances on a virtual clock: the real loop, driver, drafter and controller, without models.
+
+A stream says for each position of a text how sure the draft is there and whether its guess would be right.
+Right guesses are token 0, wrong ones token 1, and the text is all zeros. Evaluations take no time: they move
+a clock by what a table says, with some noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.costs import CostTable
+from edgespec.decode import Limits, Rows, Want, drive, generate
+from edgespec.drafters import Guesser
+from edgespec.drafters.competition import Competition
+from edgespec.drafters.draft_model import DraftModel
+from edgespec.events import Draft, Round
+from edgespec.experience import Experience
+from edgespec.pace import Controller, Costs, Pace
+from edgespec.sampling import Distribution, Sampler, Sampling, point_mass
+from edgespec.text import TextRelease
+from edgespec.verify import Target, Verdict
+
+LONG = 8192  # positions of a stream
+# Milliseconds of n tokens: of a 0.6B F16 and a 1.1B Q4_0 target on two cores (measured), and of what a large
+# GPU might take, with its edges at 4/5 and 8/9. On neither CPU are 3 tokens much cheaper than 4.
+MACHINES: Mapping[str, Mapping[int, float]] = {
+    "memory-bound": {1: 33, 2: 34.5, 3: 35.3, 4: 44.5, 6: 46.9, 8: 56, 12: 76, 16: 100, 32: 200, 48: 300},
+    "compute-bound": {1: 30, 2: 48, 3: 72, 4: 63, 5: 80, 6: 95, 8: 132, 12: 190, 16: 250, 32: 490, 48: 720},
+    "GPU": {1: 10, 4: 10.5, 5: 11.3, 8: 11.5, 9: 14, 16: 15, 48: 20},
+}
+DRAFT_STEP, DRAFT_MORE, DRAFT_READ = 0.07, 1.15, 0.12  # of a target's token: a guess; two; each of many
+
+
+@dataclass
+class Stream:
+    """confidence[t], and right[t]: would a guess at position t be accepted?"""
+
+    confidence: NDArray[np.float64]
+    right: NDArray[np.bool_]
+
+
+def stream(quality: float | Sequence[float] | NDArray[np.float64], seed: int, *, told: bool = True) -> Stream:
+    """Makes a stream whose guesses are right with probability `quality`, on average or at each position.
+
+    told: the draft knows how sure it may be of a guess; otherwise it is always equally sure.
+    """
+    rng = np.random.default_rng([seed, 77])
+    mean = np.resize(np.asarray(quality, np.float64), LONG)
+    chance = rng.beta(2 * mean + 1e-9, 2 * (1 - mean) + 1e-9) if told else mean
+    sure = 0.05 + 0.9 * chance if told else np.full(LONG, 0.8)
+    return Stream(sure, rng.random(LONG) < chance)
+
+
+class Clock:
+    """Seconds that pass only where somebody says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Timed:
+    """A context that holds tokens, answers with positions, and takes the time that a table says."""
+
+    def __init__(self, clock: Clock, seconds: Callable[[int, int], float], noise: float, seed: int) -> None:
+        self.clock, self.seconds = clock, seconds
+        self.held = np.empty(0, np.int32)
+        self.evaluated = 0
+        self._noise, self._rng = noise, np.random.default_rng([seed, 78])
+
+    def missing(self, want: Want) -> int:
+        tokens = self._tokens(want)
+        keep = min(self.held.size, tokens.size - want.rows)
+        differs = np.flatnonzero(self.held[:keep] != tokens[:keep])
+        return tokens.size - (int(differs[0]) if differs.size else keep)
+
+    def score(self, wants: Sequence[Want]) -> list[Rows]:
+        (want,) = wants
+        n, tokens = self.missing(want), self._tokens(want)
+        self.held = tokens
+        self.evaluated += n
+        factor = float(np.exp(self._noise * self._rng.standard_normal()))
+        self.clock.now += self.seconds(n, tokens.size - n) * factor
+        rows = np.empty((want.rows, 2), np.float32)
+        rows[:] = np.arange(tokens.size - want.rows + 1, tokens.size + 1)[:, None]
+        return [rows]
+
+    def _tokens(self, want: Want) -> NDArray[np.int32]:
+        return np.append(want.tokens, np.array(want.tail, np.int32))
+
+
+class Positioned(Sampler):
+    """Reads the position from a row, and says how sure the draft is there."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(Sampling(temperature=1, top_p=1, min_p=0), 2)
+        self.stream = stream
+
+    def __call__(
+        self, row: NDArray[np.float32], history: Sequence[int] | NDArray[np.int32] = ()
+    ) -> Distribution:
+        sure = self.stream.confidence[int(row[0])]
+        return Distribution(np.array([0, 1]), np.array([sure, 0.0]))
+
+
+class Zeros(Sampler):
+    """The target's: the text is all zeros."""
+
+    def __init__(self) -> None:
+        super().__init__(Sampling(temperature=0), 2)
+
+    def __call__(
+        self, row: NDArray[np.float32], history: Sequence[int] | NDArray[np.int32] = ()
+    ) -> Distribution:
+        return point_mass(0)
+
+
+@dataclass(frozen=True)
+class Fate:
+    """The rule: what is right stays."""
+
+    stream: Stream
+
+    def draw(self, distribution: Distribution, position: int) -> int:
+        return int(not self.stream.right[position])
+
+    def verify(self, draft: Draft, p: Target, position: int) -> Verdict:
+        tokens = (*draft.tokens, 1)
+        return Verdict(tokens.index(1), 0)
+
+
+@dataclass
+class Played:
+    """One request: its rounds, the time of each token, and who evaluated what."""
+
+    rounds: list[Round]
+    ended: list[float]  # seconds at the end of each round
+    draft_evaluated: int
+    target: Timed
+    draft: Timed
+
+    @property
+    def seconds(self) -> float:
+        """Decode time: from the first token to the last."""
+        return self.ended[-1] - self.ended[0]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(r.tokens) for r in self.rounds[1:])
+
+
+@dataclass
+class Bench:
+    """A machine with a pair, and what is known of it; requests follow one another on one clock."""
+
+    machine: str
+    noise: float = 0.03
+    seed: int = 0
+    experience: Experience = field(default_factory=Experience)
+
+    def __post_init__(self) -> None:
+        points = {n: ms / 1000 for n, ms in MACHINES[self.machine].items()}
+        self.one = points[1]
+        step = self.one * DRAFT_STEP
+        reading = {1: step, 2: step * DRAFT_MORE, 64: self.one * DRAFT_READ * 64 * DRAFT_STEP}
+        self.true = Costs(CostTable(points, slope=0.0), CostTable(reading, slope=0.0))
+        self.costs = Costs(CostTable(dict(points)), CostTable(dict(reading)))
+
+    def controller(self, max_tokens: int = 256) -> Controller:
+        return Controller(self.costs, self.experience.record, max_tokens=max_tokens)
+
+    def play(
+        self,
+        stream: Stream,
+        pace: Pace | None = None,
+        *,
+        n_prompt: int = 8,
+        n_tokens: int = 256,
+        guessers: Sequence[Guesser] = (),
+        watch: Callable[[Round], None] = lambda round_: None,
+    ) -> Played:
+        """Runs one request with a cold draft; pace None: the controller."""
+        clock, known = Clock(), self.experience
+        self.seed += 1
+        target, draft = (
+            Timed(clock, table.seconds, self.noise, self.seed * 2 + i)
+            for i, table in enumerate((self.true.target, self.true.draft))
+        )
+        sampler = Positioned(stream)
+        model = DraftModel(
+            sampler, n_ctx=LONG, n_vocab=2, odds=known.model, places=known.places,
+            temperature=known.temperature,
+        )  # fmt: skip
+        loop = generate(
+            np.zeros(n_prompt, np.int32), drafter=Competition(guessers, model), sampler=Zeros(),
+            rule=Fate(stream), text=TextRelease(lambda token: b"a"), limits=Limits(n_tokens, LONG),
+        )  # fmt: skip
+        pace = pace or self.controller(n_tokens)
+        played = Played([], [], 0, target, draft)
+        for round_ in drive(loop, {"target": target, "draft": draft}, pace, clock=clock):
+            played.rounds.append(round_)
+            played.ended.append(clock())
+            watch(round_)
+        played.draft_evaluated = draft.evaluated
+        return played
+
+    def plain(self, n_tokens: int = 256) -> float:
+        """Returns the seconds of plain decoding, from the first token to the last."""
+        return (n_tokens - 1) * self.one
+
+    def fixed(self, stream: Stream, k: int, *, n_prompt: int = 8, n_tokens: int = 256) -> float:
+        """Returns the same of drafts of k tokens, without noise."""
+        wrong = np.flatnonzero(~stream.right)
+        seconds, at, end = 0.0, n_prompt + 1, n_prompt + n_tokens
+        lag = n_prompt + 1
+        while at < end:
+            length = min(k, end - at - 1)
+            accepted = min(length, int(wrong[np.searchsorted(wrong, at)]) - at if wrong.size else length)
+            if length:
+                seconds += self.true.draft.seconds(lag) + (length - 1) * self.true.draft.seconds(1)
+                lag = 2 if accepted == length else 1
+            seconds += self.true.target.seconds(length + 1)
+            at += accepted + 1
+        return seconds
+
+    def best_fixed(self, streams: Sequence[Stream], lengths: Sequence[int] = range(17)) -> tuple[int, float]:
+        """Returns the fixed length that is fastest over all of these, 0 being plain, and its seconds."""
+        found = {
+            k: sum(self.fixed(s, k) for s in streams) if k else len(streams) * self.plain() for k in lengths
+        }
+        k = min(found, key=found.__getitem__)
+        return k, found[k]
