@@ -458,9 +458,10 @@ def test_how_sure_a_greedy_choice_is_comes_from_the_two_largest_logits(n_vocab: 
         row = rng.normal(0, 3, n_vocab).astype(np.float32)
         row[rng.integers(n_vocab)] = row.max()  # now and then a tie
         second, first = np.sort(row)[-2:].astype(np.float64)
-        assert _lead(row) == pytest.approx(1 / (1 + np.exp(second - first)))
-        assert 0.5 <= _lead(row) <= 1
-    assert _lead(np.array([3], np.float32)) == 1
+        best = int(row.argmax())
+        assert _lead(row, best) == pytest.approx(1 / (1 + np.exp(second - first)))
+        assert 0.5 <= _lead(row, best) <= 1
+    assert _lead(np.array([3], np.float32), 0) == 1
 
 
 def test_the_draft_model_learns_which_of_its_guesses_were_reached_and_kept() -> None:

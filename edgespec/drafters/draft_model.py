@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,6 @@ from edgespec.events import Ask, Draft, Judged, Reach
 from edgespec.sampling import Distribution, Sampler
 from edgespec.verify import Rule
 
-BLOCK = 64  # logits to a block, in looking for the second largest
 EVERY = 4  # rounds from which one is used to choose the temperature
 
 
@@ -72,7 +72,9 @@ class DraftModel:
                 q = self.sampler(row[0], self._history(tokens, guesses))
             except LogitsError:  # a damaged draft costs speed, not the answer
                 break
-            sure = float(q.probs.max()) if q.ids.size > 1 else _lead(row[0, : self.sampler.n_vocab])
+            best, sure = q.likeliest()
+            if sure == 1.0:  # greedy: the logits know more
+                sure = _lead(row[0, : self.sampler.n_vocab], best)
             reach *= self.odds.of(sure)
             if (yield Ask("draft", tokens, tuple(guesses), 0, (reach,))) is None:
                 break  # by q's shape, before x ~ q: exact
@@ -112,16 +114,7 @@ class DraftModel:
             self.places.note_bin(min(n, BINS - 1), n < judged.accepted)
 
 
-def _lead(row: NDArray[np.float32]) -> float:
+def _lead(row: NDArray[np.float32], best: int) -> float:
     """Returns how sure a greedy choice is: the largest probability's share of the largest two."""
-    blocks = row.size // BLOCK
-    if blocks < 2:
-        second, first = np.partition(row, row.size - 2)[-2:].tolist() if row.size > 1 else (-np.inf, 0.0)
-    else:
-        maxima = row[: blocks * BLOCK].reshape(BLOCK, blocks).max(axis=0)
-        best = int(maxima.argmax())
-        within = np.partition(row[best : blocks * BLOCK : blocks], BLOCK - 2)[-2:]
-        rest = row[blocks * BLOCK :].tolist()
-        maxima[best] = -np.inf
-        second, first = sorted([*within.tolist(), float(maxima.max()), *rest])[-2:]
-    return float(1 / (1 + np.exp(min(second - first, 0.0))))
+    second = max(row[:best].max(initial=-np.inf), row[best + 1 :].max(initial=-np.inf))
+    return 1 / (1 + math.exp(min(float(second) - row.item(best), 0.0)))

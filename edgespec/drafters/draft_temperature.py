@@ -41,7 +41,7 @@ class DraftTemperature:
 
     def learn(self, p: Distribution, q: Distribution) -> None:
         """Takes note of one position; q was made at the chosen factor. Point masses teach nothing."""
-        if p.ids.size == 1 or q.ids.size == 1:
+        if p.likeliest()[1] == 1.0 or q.likeliest()[1] == 1.0:
             return
         likely = q.probs > SLIGHT
         ids, log_q = q.ids[likely], np.log(q.probs[likely])

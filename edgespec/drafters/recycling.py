@@ -61,8 +61,7 @@ class TokenRecycling:
             at = i + min(2, before)  # context[:at] is before p
             if at < 2:
                 continue
-            likeliest = int(p.ids[p.probs.argmax()]) if p.ids.size > 1 else int(p.ids[0])
-            self._note(context[at - 2], context[at - 1], likeliest)
+            self._note(context[at - 2], context[at - 1], p.likeliest()[0])
 
     def _note(self, a: int, b: int, following: int) -> None:
         row = self._pair[_place(a, b)]
