@@ -233,7 +233,7 @@ class Step:
         try:
             return self._contexts[model].score(wants)
         except EngineError as error:
-            for slot in slots:
+            for slot in list(slots):
                 self._fail(slot, error)
             return None
 

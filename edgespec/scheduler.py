@@ -92,7 +92,7 @@ class Engine:
         """Queues a request. Raises QueueFullError, PromptTooLongError or SettingError at once."""
         if any(id == running.id for running in self._known()):
             raise SettingError(f"request {id!r} is being answered: choose another id")
-        if len(self._queue) >= self._longest_queue and not self._has_room():
+        if len(self._queue) >= self._longest_queue + len(self._slots) - len(self._running()):
             raise QueueFullError(f"{len(self._queue)} requests wait already: try again later")
         stream = self._pair.stream(prompt, request)
         ask = next(stream.loop)  # as far as here nothing is evaluated, and prompt and settings are checked
@@ -139,15 +139,12 @@ class Engine:
     def _known(self) -> list[Running]:
         return [*(slot.request for slot in self._running()), *self._queue]
 
-    def _has_room(self) -> bool:
-        return len(self._running()) + len(self._queue) < len(self._slots)
-
     def _admit(self, happened: list[Happening]) -> None:
         """Gives free slots to those who wait, first come, first served."""
         while self._queue and (free := [slot for slot in self._slots if not slot.running]):
             running = self._queue.popleft()
             slot, cached = best_slot(free, self._contexts, running.prompt)
-            slot.running, running.fed = running, self._steps
+            slot.running, running.fed = running, self._steps - 1
             stream = running.stream
             if stream.draft_length is None:
                 running.pace = JointController(

@@ -21,10 +21,11 @@ from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.recycling import TokenRecycling
 from edgespec.drafters.suffix_lookup import SuffixLookup
 from edgespec.engine import MOST_ROWS, Request
-from edgespec.errors import PromptTooLongError, QueueFullError, SettingError
+from edgespec.errors import FatalDecodeError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.events import Emitted, Failed, Happening, ModelName, Round, Started
+from edgespec.joint_pace import Load
 from edgespec.pace import Costs, Record
-from edgespec.sampling import Sampling
+from edgespec.sampling import Distribution, Sampling
 from edgespec.scheduler import Engine
 from edgespec.stream import Stream
 from edgespec.text import TextRelease
@@ -200,3 +201,282 @@ def test_every_text_is_that_of_its_request_alone(
     for call in pair.target.calls:
         together = sum(n for n, _ in call.values())
         assert len(call) == 1 or together <= MOST_ROWS
+
+
+@pytest.mark.parametrize("drafter", ["model", "auto"])
+def test_rows_refused_by_joint_worth_do_not_bias_what_is_drawn(drafter: str) -> None:
+    """Four streams without a seed, few rows for all of them: every text follows the target's own law."""
+    pair = FakePair(n_vocab=3, drafter=drafter, n_rows=7, points={1: 1.0, 4: 1.05, 7: 1.6}, spread=0.7)
+    engine = make(pair, queue=2000)
+    found: dict[int, Counter[tuple[int, ...]]] = {0: Counter(), 1: Counter()}
+    starts = [np.array(start, np.int32) for start in ([0, 1, 2], [2, 2])]
+    for i in range(1600):
+        length = (None, 2, 5)[i % 3]
+        request = Request(SAMPLED, 4, rng_seed=i, draft_length=length)
+        engine.submit(f"{i % 2}/{i}", starts[i % 2], request)
+    told = run(engine)
+    drafted = 0
+    for id, rounds in told.rounds.items():
+        found[int(id[0])][tokens_of(rounds)] += 1
+        drafted += sum(r.drafted for r in rounds)
+    assert drafted > 1000
+    sampler = pair.sampler(Request(SAMPLED))
+    for i, start in enumerate(starts):
+        p = partial(_law, pair.target, sampler, start.tolist())
+        assert fits(found[i], joint(p, 4))
+
+
+def _law(target: TableModel, sampler: Remembering, start: list[int], tokens: tuple[int, ...]) -> Distribution:
+    return sampler(target.row([*start, *tokens]))
+
+
+# ---- coming and going --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_requests_join_and_leave_at_any_step(seed: int) -> None:
+    """Whoever is cancelled leaves within a step, with the text so far; nobody else notices."""
+    pair = FakePair()
+    engine, rng, told = make(pair), np.random.default_rng(seed), Told()
+    waiting = dict(enumerate(prompts(20)))
+    asked: dict[str, tuple[NDArray[np.int32], Request]] = {}
+    cancelled: set[str] = set()
+
+    def disturb(step: int) -> None:
+        while waiting and rng.random() < 0.4:
+            i, prompt = waiting.popitem()
+            asked[str(i)] = prompt, Request(SAMPLED, int(rng.integers(1, 40)), seed=i)
+            engine.submit(str(i), *asked[str(i)])
+        alive = [id for id in asked if id not in told.rounds or told.finish(id) is None]
+        if alive and rng.random() < 0.2:
+            id = str(rng.choice(alive))
+            cancelled.add(id)
+            engine.cancel(id)
+            assert all(slot.running is None or slot.running.id != id for slot in engine._slots)
+            told.take(engine.step())
+            assert told.finish(id) == "cancelled"
+
+    while waiting or not engine.idle:
+        disturb(told.steps)
+        told.take(engine.step())
+        told.steps += 1
+    assert not told.failed and len(asked) == 20
+    for id, (prompt, request) in asked.items():
+        alone = pair.alone(prompt, request)
+        assert told.tokens(id) == alone[: len(told.tokens(id))]
+        assert told.finish(id) == ("cancelled" if id in cancelled else "length")
+        assert id in cancelled or told.tokens(id) == alone
+
+
+def test_a_request_that_waits_can_be_cancelled_and_an_unknown_one_is_passed_over() -> None:
+    engine = make(FakePair(slots=1))
+    for id in "ab":
+        engine.submit(id, np.zeros(3, np.int32), Request(GREEDY, 5))
+    engine.cancel("b")
+    engine.cancel("nobody")
+    told = run(engine)
+    assert (told.finish("a"), told.finish("b")) == ("length", "cancelled")
+    assert told.tokens("b") == () and "b" not in told.started
+
+
+def test_held_back_text_comes_out_of_a_cancellation() -> None:
+    engine, told = make(FakePair()), Told()
+    pair = FakePair()
+    prompt = np.array([1, 2], np.int32)
+    first = letter(pair.alone(prompt, Request(GREEDY, 1))[0]).decode()
+    engine.submit("a", prompt, Request(GREEDY, 30, stop=(first + "?",)))
+    told.take(engine.step())
+    assert told.rounds["a"][0].text == "" and told.rounds["a"][0].tokens
+    engine.cancel("a")
+    told.take(engine.step())
+    assert told.rounds["a"][-1].text == first
+
+
+def test_what_cannot_be_answered_is_refused_at_once() -> None:
+    engine = make(FakePair(slots=1), queue=2)
+    prompt = np.zeros(3, np.int32)
+    with pytest.raises(PromptTooLongError):
+        engine.submit("long", np.zeros(N_CTX, np.int32), Request())
+    with pytest.raises(SettingError, match="no tokens"):
+        engine.submit("empty", np.zeros(0, np.int32), Request())
+    with pytest.raises(SettingError, match="does not exist"):
+        engine.submit("unknown token", np.array([99], np.int32), Request())
+    assert engine.idle and engine.step() == []
+    for id in "abc":  # one for the slot, two wait
+        engine.submit(id, prompt, Request(GREEDY, 3))
+    with pytest.raises(QueueFullError, match="3 requests wait"):
+        engine.submit("d", prompt, Request(GREEDY, 3))
+    engine.step()
+    with pytest.raises(SettingError, match="'b'"):
+        engine.submit("b", prompt, Request())
+    told = run(engine)
+    assert set(told.rounds) | {"a"} == {"a", "b", "c"}
+    with pytest.raises(SettingError, match="9 slots"):
+        Engine(FakePair(slots=4), slots=9)
+
+
+def test_who_came_first_is_answered_first() -> None:
+    engine, order = make(FakePair(slots=2)), []
+    for i in range(8):
+        engine.submit(str(i), np.full(i + 1, 3, np.int32), Request(GREEDY, 4))
+    while not engine.idle:
+        order += [one.id for one in engine.step() if isinstance(one, Started)]
+    assert order == [str(i) for i in range(8)]
+
+
+def test_one_streams_failure_is_its_own() -> None:
+    """A request whose bias bans everything fails when its first row is sampled; the others go on."""
+    engine, pair = make(FakePair()), FakePair()
+    ban = Sampling(temperature=0, logit_bias=dict.fromkeys(range(8), -np.inf))
+    asked = {id: np.array([i, 1], np.int32) for i, id in enumerate("abc")}
+    for id, prompt in asked.items():
+        engine.submit(id, prompt, Request(ban if id == "b" else GREEDY, 10))
+    told = run(engine)
+    assert set(told.failed) == {"b"} and isinstance(told.failed["b"].error, SettingError)
+    for id in "ac":
+        assert told.tokens(id) == pair.alone(asked[id], Request(GREEDY, 10))
+
+
+def test_a_failure_of_llama_cpp_ends_those_who_were_evaluated() -> None:
+    pair = FakePair()
+    engine, told = make(pair), Told()
+    for id in "ab":
+        engine.submit(id, np.zeros(3, np.int32), Request(GREEDY, 20))
+    told.take(engine.step())
+    whole = pair.target.score
+
+    def broken(wants: Sequence[Want]) -> list[Rows]:
+        raise FatalDecodeError("the backend failed")
+
+    pair.target.score = broken  # type: ignore[method-assign]
+    told.take(engine.step())
+    pair.target.score = whole  # type: ignore[method-assign]
+    assert set(told.failed) == {"a", "b"} and engine.idle
+    engine.submit("c", np.zeros(3, np.int32), Request(GREEDY, 20))
+    assert run(engine, told).tokens("c") == pair.alone(np.zeros(3, np.int32), Request(GREEDY, 20))
+
+
+# ---- what is evaluated -------------------------------------------------------------------------------------
+
+
+def test_a_step_has_one_verification_and_one_draft_evaluation_for_each_guess() -> None:
+    pair = FakePair(drafter="model")
+    engine = make(pair)
+    for i, prompt in enumerate(prompts(4, longest=6)):
+        engine.submit(str(i), prompt, Request(GREEDY, 40, draft_length=3))
+    engine.step()
+    while not engine.idle:
+        pair.target.calls.clear()
+        pair.draft.calls.clear()
+        running = len(engine._running())
+        engine.step()
+        assert len(pair.target.calls) <= 1 and len(pair.draft.calls) <= 3
+        assert all(len(call) <= running for call in pair.target.calls)
+
+
+def test_long_prompts_are_read_in_pieces_and_nobody_waits_for_more_than_one() -> None:
+    pair = FakePair(drafter="none", n_rows=10)
+    engine, told = make(pair, piece=32), Told()
+    engine.submit("a", np.zeros(3, np.int32), Request(GREEDY, 60, drafter="none"))
+    told.take(engine.step())
+    long = [np.arange(200, dtype=np.int32) % 8, np.arange(150, dtype=np.int32) % 7]
+    for i, prompt in enumerate(long):
+        engine.submit(f"long {i}", prompt, Request(GREEDY, 5))
+    engine.submit("short", np.ones(20, np.int32), Request(GREEDY, 5))
+    starts: dict[str, int] = {}
+    for step in range(1, 20):
+        before = len(told.rounds["a"])
+        pair.target.calls.clear()
+        told.take(engine.step())
+        assert len(told.rounds["a"]) == before + 1, "a running stream goes on in every step"
+        pieces = [call for call in pair.target.calls if sum(n for n, _ in call.values()) > 10]
+        assert sum(n for call in pieces for n, _ in call.values()) <= 32
+        starts |= {id: step for id in told.rounds if id not in starts}
+    assert starts["short"] <= 3, "a short prompt does not wait for long ones to end"
+    assert starts["long 0"] <= 17 and starts["long 1"] <= 17
+    run(engine, told)
+    for i, prompt in enumerate(long):
+        assert told.tokens(f"long {i}") == pair.alone(prompt, Request(GREEDY, 5))
+
+
+def test_a_prompt_is_read_in_the_pieces_it_would_be_read_in_alone() -> None:
+    pair = FakePair(drafter="none", n_rows=10)
+    engine = make(pair, piece=32)
+    engine.submit("a", np.arange(100, dtype=np.int32) % 8, Request(GREEDY, 2))
+    run(engine)
+    assert [call[0] for call in pair.target.calls] == [(32, 1), (32, 1), (4, 1), (32, 1), (1, 1)]
+
+
+def test_a_draft_reads_long_prompts_in_pieces_too() -> None:
+    pair = FakePair(drafter="model", slots=2)
+    engine, told = make(pair, piece=32), Told()
+    prompt = np.arange(200, dtype=np.int32) % 8
+    engine.submit("a", prompt, Request(GREEDY, 60, draft_length=3))
+    while not engine.idle:
+        pair.draft.calls.clear()
+        told.take(engine.step())
+        assert sum(n for call in pair.draft.calls for n, _ in call.values()) <= 32 + 3
+    assert told.tokens("a") == pair.alone(prompt, Request(GREEDY, 60))
+    assert sum(r.accepted for r in told.rounds["a"]) > 0
+
+
+def test_where_rows_cost_what_they_bring_several_streams_hardly_draft() -> None:
+    """Never slower: eight streams whose every row has its price draft within the budget alone."""
+    pair = FakePair(slots=8, points=STEEP, drafter="model", spread=1.5)
+    engine = make(pair)
+    for i, prompt in enumerate(prompts(8)):
+        engine.submit(str(i), prompt, Request(SAMPLED, 60, seed=i))
+    told = run(engine)
+    drafted = sum(r.drafted for rounds in told.rounds.values() for r in rounds)
+    assert drafted < 0.1 * 8 * 60
+
+
+def test_rows_go_where_they_are_worth_most() -> None:
+    costs = Costs(CostTable({1: 1.0, 4: 1.2, 5: 3.0, 63: 60.0}, slope=0.0), CostTable({1: 0.1}))
+    load = Load(costs, {0: 1, 1: 1}, 63, 0)
+    lengths, gain = load.allot({0: (0.9, 0.3, 0.2), 1: (0.8, 0.7)})
+    assert lengths == {0: 1, 1: 1} and gain > 1  # four tokens are cheap, the fifth is not
+    assert Load(costs, {0: 1, 1: 1, 2: 1, 3: 1}, 63, 0).allot({0: (0.5,), 1: (0.4,)})[0] == {}
+    assert Load(costs, {0: 1, 1: 1}, 3, 0).allot({0: (0.9, 0.8), 1: (0.85,)})[0] == {0: 1}
+
+
+@pytest.mark.parametrize("streams", [1, 2, 4])
+def test_the_prices_of_one_stream_are_those_of_a_larger_evaluation(streams: int) -> None:
+    costs = Costs(CostTable({1: 1.0, 4: 1.2, 8: 3.0, 63: 60.0}, slope=0.0), CostTable({1: 0.1}))
+    load = Load(costs, dict.fromkeys(range(streams), 1), 63, 0)
+    prices = load.prices_for(0)
+    assert prices[0] == 0 and prices[1] == pytest.approx(load.one)
+    assert load.one == costs.target.seconds(streams) / streams
+    for n in range(2, 50):
+        more = costs.target.seconds(streams + n - 1) - costs.target.seconds(streams)
+        assert prices[n] - prices[1] == pytest.approx(more)
+
+
+# ---- what is held ------------------------------------------------------------------------------------------
+
+
+def test_the_next_turn_goes_where_its_prompt_is_held() -> None:
+    pair = FakePair(slots=3)
+    engine = make(pair)
+    first = prompts(3)
+    for i, prompt in enumerate(first):
+        engine.submit(str(i), prompt, Request(GREEDY, 10))
+    told = run(engine)
+    for i in (2, 0, 1):
+        turn = np.concatenate([first[i], np.array(told.tokens(str(i)), np.int32), np.array([1, 2, 3])])
+        before = pair.target.evaluated
+        engine.submit(f"{i} again", turn.astype(np.int32), Request(GREEDY, 1))
+        run(engine, told)
+        # the last token of an answer is never evaluated, and the last of a prompt always is
+        assert told.started[f"{i} again"].cached_tokens == turn.size - 4
+        assert pair.target.evaluated - before == 4
+
+
+def test_a_prompt_that_nobody_holds_goes_to_the_slot_used_longest_ago() -> None:
+    pair = FakePair(slots=2, n_vocab=20)
+    engine = make(pair)
+    texts = [np.full(12, i, np.int32) for i in range(3)]
+    for i in (0, 1, 0, 2, 0):
+        engine.submit("x", texts[i], Request(GREEDY, 2, draft_length=0))
+        told = run(engine)
+    assert told.started["x"].cached_tokens == 11, "text 2 took the place of text 1"
