@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from edgespec.acceptance import BINS, Odds, proportional
 from edgespec.costs import CostTable
 from edgespec.drafters.draft_temperature import FACTORS, DraftTemperature
 from edgespec.drafters.recycling import ASSUMED
-from edgespec.pace import Costs, Gain, Record
+from edgespec.pace import CREDIT, Costs, Gain, Record
 
 FORMAT = 1  # of the file; others are not read
 
@@ -56,7 +57,7 @@ def load(path: Path) -> Known:
             return Known()
         costs = Costs(_table(found["costs"]["target"]), _table(found["costs"]["draft"]))
         return Known(costs, {kind: _experience(held) for kind, held in found["kinds"].items()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Known()
 
 
@@ -90,26 +91,36 @@ def _saved(table: CostTable) -> dict[str, Any]:
 def _table(held: Mapping[str, Any]) -> CostTable:
     points = {int(n): float(seconds) for n, seconds in held["points"].items()}
     seen = {int(n): int(times) for n, times in held["seen"].items()}
-    return CostTable(points, frozenset(held["measured"]), float(held["slope"]), float(held["level"]), seen)
+    level = _number(held["level"], above=1e-9)
+    return CostTable(points, frozenset(map(int, held["measured"])), _number(held["slope"]), level, seen)
+
+
+def _number(value: object, *, above: float = 0.0) -> float:
+    """Returns a float that can be reckoned with."""
+    if not isinstance(value, int | float) or not above <= value < math.inf:
+        raise ValueError(f"{value!r} is out of range")
+    return float(value)
 
 
 def _experience(held: Mapping[str, Any]) -> Experience:
     kept = held["record"]
     odds = {name: _odds(held[name]) for name in ("model", "places", "lookup", "recycling")}
-    model, all_ = (Gain(float(kept[of]["tokens"]), float(kept[of]["cost"])) for of in ("model", "all"))
-    record = Record(model, all_, float(kept["lost"]), int(kept["emitted"]))
+    model, all_ = (Gain(_number(kept[of]["tokens"]), _number(kept[of]["cost"])) for of in ("model", "all"))
+    record = Record(model, all_, _number(kept["lost"], above=-CREDIT), int(_number(kept["emitted"])))
     return Experience(record, **odds, temperature=_temperature(held["temperature"]))
 
 
 def _temperature(held: Mapping[str, Any]) -> DraftTemperature:
-    overlap = [float(x) for x in held["overlap"]]
+    overlap = [_number(x) for x in held["overlap"]]
     if len(overlap) != len(FACTORS) or not 0 <= held["chosen"] < len(FACTORS):
         raise ValueError("temperatures of another choice")
-    return DraftTemperature(int(held["chosen"]), overlap, float(held["compared"]), float(held["seen"]))
+    return DraftTemperature(int(held["chosen"]), overlap, _number(held["compared"]), _number(held["seen"]))
 
 
 def _odds(held: Mapping[str, Any]) -> Odds:
-    parts = [[float(x) for x in held[name]] for name in ("assumed", "accepted", "seen")]
-    if any(len(part) != BINS for part in parts):
+    assumed, accepted, seen = ([_number(x) for x in held[of]] for of in ("assumed", "accepted", "seen"))
+    if {len(assumed), len(accepted), len(seen)} != {BINS} or max(assumed) > 1:
         raise ValueError("odds of another shape")
-    return Odds(tuple(parts[0]), parts[1], parts[2])
+    if any(a > s for a, s in zip(accepted, seen, strict=True)):
+        raise ValueError("more accepted than seen")
+    return Odds(tuple(assumed), accepted, seen)

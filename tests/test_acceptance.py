@@ -1,0 +1,45 @@
+"""Odds: counted by how sure a drafter was, faded, and never outside what is possible."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgespec.acceptance import BINS, FADE, PRIOR_WEIGHT, Odds, bin_of, proportional
+
+
+def test_confidence_falls_into_equal_bins() -> None:
+    assert [bin_of(c) for c in (0.0, 0.05, 0.1, 0.55, 0.99, 1.0)] == [0, 0, 1, 5, 9, 9]
+    assert {bin_of(c) for c in np.linspace(0, 1, 1001)} == set(range(BINS))
+
+
+def test_at_first_odds_are_what_is_assumed() -> None:
+    odds = proportional(0.2, 0.95)
+    said = [odds.of((i + 0.5) / BINS) for i in range(BINS)]
+    assert said == pytest.approx([0.2 + 0.75 * (i + 0.5) / BINS for i in range(BINS)])
+    assert Odds((0.3,) * BINS).of(0.99) == 0.3
+
+
+def test_the_first_observations_weigh_against_the_assumption() -> None:
+    odds = Odds((0.5,) * BINS)
+    odds.note(0.33, True)
+    assert odds.of(0.35) == pytest.approx((1 + PRIOR_WEIGHT * 0.5) / (1 + PRIOR_WEIGHT))
+    assert odds.of(0.45) == 0.5, "other bins know nothing of it"
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_odds_find_the_rate_of_acceptance(rate: float) -> None:
+    rng, odds, said = np.random.default_rng(1), Odds((0.5,) * BINS), []
+    for _ in range(2000):
+        odds.note(0.7, bool(rng.random() < rate))
+        said.append(odds.of(0.7))
+    assert np.mean(said[200:]) == pytest.approx(rate, abs=0.03)
+    assert all(0 <= p <= 1 for p in said)
+
+
+def test_odds_follow_a_change_within_some_hundred_observations() -> None:
+    odds = Odds((0.5,) * BINS)
+    for i in range(1000):
+        odds.note_bin(9, i < 800)
+    assert odds.of(1.0) < 0.1
+    assert odds.seen[9] <= 1 / (1 - FADE)
