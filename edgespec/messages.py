@@ -25,7 +25,7 @@ HEAD = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The first message to a worker: what to load, and how. `measure`: costs are measured beforehand."""
+    """The first message to a worker: what to load, and how."""
 
     target: str
     draft: str | None
@@ -36,7 +36,6 @@ class Load:
     n_gpu_layers: int
     slots: int
     queue: int
-    measure: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Loaded:
     bos: str
     eos: str
     sampling: Mapping[str, str]
-    plain_s: float | None
+    plain_s: float
 
 
 @dataclass(frozen=True, slots=True)

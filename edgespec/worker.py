@@ -17,17 +17,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.decode import Want
 from edgespec.engine import Pair, PairSettings, Request
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
-from edgespec.events import Emitted, Failed, Happening, Round, Started
+from edgespec.events import Emitted, Failed, Happening, Started
 from edgespec.messages import (
     Accepted,
     Cancel,
@@ -42,80 +41,10 @@ from edgespec.messages import (
     packed,
     receive,
 )  # fmt: skip
-from edgespec.sampling import Sampler
+from edgespec.scheduler import Engine
 
 LAST_STEP_S = 5.0  # how long the engine may take to notice that its owner is gone
 Tokens = NDArray[np.int32]
-
-
-class Engine(Protocol):
-    """Who answers many requests: the scheduler, or one at a time."""
-
-    @property
-    def idle(self) -> bool:
-        """True where a step would do nothing."""
-        ...
-
-    def submit(self, id: str, prompt: Tokens, request: Request) -> None:
-        """Puts a request in the queue; raises QueueFullError, PromptTooLongError or SettingError."""
-        ...
-
-    def cancel(self, id: str) -> None:
-        """Forgets a request; one that is not there is no error."""
-        ...
-
-    def step(self) -> Iterable[Happening]:
-        """Does the next bit of work."""
-        ...
-
-
-class Serial:
-    """One request at a time, the others in a queue."""
-
-    def __init__(self, pair: Pair, *, queue: int) -> None:
-        self._pair, self._most = pair, queue
-        self._waiting: dict[str, tuple[Tokens, Request]] = {}
-        self._running: tuple[str, Iterator[Round]] | None = None
-
-    @property
-    def idle(self) -> bool:
-        return not self._waiting and not self._running
-
-    def submit(self, id: str, prompt: Tokens, request: Request) -> None:
-        if len(prompt) >= self._pair.n_ctx:
-            raise PromptTooLongError(len(prompt), self._pair.n_ctx)
-        if not len(prompt) or prompt.min() < 0 or prompt.max() >= self._pair.target.n_vocab:
-            raise SettingError("the prompt has no tokens, or some that the target does not know")
-        if request.drafter == "model" and not self._pair.draft:
-            raise SettingError("drafting by a model was asked for and no draft is loaded")
-        Sampler(request.sampling, self._pair.target.n_vocab)
-        if len(self._waiting) >= self._most:
-            raise QueueFullError(f"{self._most} requests are waiting, and no more may: try again in a moment")
-        self._waiting[id] = prompt, request
-
-    def cancel(self, id: str) -> None:
-        self._waiting.pop(id, None)
-        if self._running and self._running[0] == id:
-            self._running = None
-
-    def step(self) -> list[Happening]:
-        if not self._running:
-            if not self._waiting:
-                return []
-            id, (prompt, request) = next(iter(self._waiting.items()))
-            del self._waiting[id]
-            cached = len(prompt) - self._pair.contexts["target"].missing(Want(prompt))
-            self._running = id, self._pair.generate(prompt, request)
-            return [Started(id, len(prompt), cached)]
-        id, rounds = self._running
-        try:
-            round_ = next(rounds)
-        except EdgeSpecError as error:
-            self._running = None
-            return [Failed(id, error)]
-        if round_.finish:
-            self._running = None
-        return [Emitted(id, round_)]
 
 
 @dataclass(slots=True)
@@ -248,21 +177,19 @@ def _refused(id: str, error: EdgeSpecError) -> Refused:
 
 
 def open_pair(load: Load) -> Pair:
-    """Loads what the owner asks for, and measures what it costs."""
+    """Loads what the owner asks for."""
     settings = PairSettings(
         n_ctx=load.n_ctx,
         kv_type=load.kv_type,
         draft_kv_type=load.draft_kv_type,
         threads=load.threads,
         n_gpu_layers=load.n_gpu_layers,
+        slots=load.slots,
     )
-    pair = Pair(load.target, load.draft, settings)
-    if load.measure:
-        pair.costs()
-    return pair
+    return Pair(load.target, load.draft, settings)
 
 
-def about(pair: Pair, *, measured: bool) -> Loaded:
+def about(pair: Pair) -> Loaded:
     """Returns what the owner has to know of a pair."""
     target = pair.target
     return Loaded(
@@ -276,7 +203,7 @@ def about(pair: Pair, *, measured: bool) -> Loaded:
         bos=target.bos_text,
         eos=target.eos_text,
         sampling={k: v for k, v in target.metadata.items() if k.startswith("general.sampling.")},
-        plain_s=pair.costs().target.seconds(1) if measured else None,
+        plain_s=pair.costs().target.seconds(1),
     )
 
 
@@ -298,9 +225,9 @@ def main() -> int:
         return error.exit_code
     with pair:
         intake.pair = pair
-        worker = Worker(pair, Serial(pair, queue=load.queue), intake, outlet)
+        worker = Worker(pair, Engine(pair, slots=load.slots, queue=load.queue), intake, outlet)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
-        outlet.send(about(pair, measured=load.measure))
+        outlet.send(about(pair))
         worker.run()
     return 0
 

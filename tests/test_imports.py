@@ -90,6 +90,7 @@ RANKS = (
         "server.command",
         "server.gate",
         "server.generation",
+        "server.metrics",
         "server.openai_answers",
         "server.openai_requests",
         "server.refusal",

@@ -21,6 +21,7 @@ from edgespec.errors import TemplateError
 from edgespec.messages import DrafterChoice, Loaded, Submit
 from edgespec.server.gate import gated
 from edgespec.server.generation import Generation
+from edgespec.server.metrics import Metrics
 from edgespec.server.openai_answers import Answer
 from edgespec.server.openai_requests import ChatRequest, CompletionRequest, Wishes
 from edgespec.server.refusal import Refusal
@@ -40,7 +41,7 @@ def make_app(worker: Supervisor, settings: ServerSettings) -> ASGIApp:
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        max_body_size=settings.max_body,
+        max_body_size=2 * settings.max_body,  # the gate is first, and says so in the right shape
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     app.add_exception_handler(Refusal, _refusal)
@@ -52,6 +53,7 @@ def make_app(worker: Supervisor, settings: ServerSettings) -> ASGIApp:
 
 
 def _add_routes(app: FastAPI, endpoint: Endpoint) -> None:
+    app.add_api_route("/metrics", endpoint.figures, include_in_schema=False, response_model=None)
     for prefix in ("/v1", ""):  # both are in use: some clients are told the root, some add /v1
         visible = prefix == "/v1"
         for path, handler, method in (
@@ -70,6 +72,7 @@ class Endpoint:
 
     def __init__(self, worker: Supervisor, settings: ServerSettings) -> None:
         self._worker, self._settings = worker, settings
+        self.metrics = Metrics(worker)
         self._random = random.Random()
         self._began = int(time.time())
 
@@ -97,6 +100,11 @@ class Endpoint:
         model = {"id": self._name(about), "object": "model", "created": self._began,
                  "owned_by": "edgespec", "meta": meta}  # fmt: skip
         return {"object": "list", "data": [model]}
+
+    async def figures(self) -> Response:
+        """Tells Prometheus what was done."""
+        body, media_type = self.metrics.text()
+        return Response(body, headers={"content-type": media_type})
 
     def _name(self, about: Loaded) -> str:
         return self._settings.alias or about.name
@@ -151,7 +159,7 @@ class Endpoint:
     async def _answer(
         self, wishes: Wishes, submits: Sequence[Submit], answer: Answer, request: Request
     ) -> Response:
-        generation = Generation(self._worker, submits, seconds=self._settings.request_s)
+        generation = Generation(self._worker, submits, self.metrics, seconds=self._settings.request_s)
         await generation.submit()
         if wishes.stream:
             return _Stream(answer, generation, self._settings.send_s)

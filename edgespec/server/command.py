@@ -44,7 +44,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     """Returns the web process's settings; raises SettingError."""
     for flag, value, low, high in (
         ("--port", arguments.port, 0, 65535),
-        ("--slots", arguments.slots, 1, 64),
+        ("--slots", arguments.slots, 1, 32),
         ("--queue", arguments.queue, 0, 100_000),
         ("--max-body", arguments.max_body, 1, 4096),
         ("--max-seconds", arguments.max_seconds, 1, 10**7),
@@ -106,7 +106,6 @@ def _load(arguments: argparse.Namespace) -> Load:
         n_gpu_layers=arguments.gpu_layers,
         slots=arguments.slots,
         queue=arguments.queue,
-        measure=not arguments.no_draft and arguments.drafter != "none",
     )
 
 
@@ -172,6 +171,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
         if again:
             self.force_exit = True
+            logging.disable(logging.CRITICAL)  # what is cut off now is no fault
         elif self.server_state.tasks:
             say("ending: running answers may finish (Ctrl+C again does not wait)")
 

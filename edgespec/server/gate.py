@@ -6,7 +6,7 @@
 - Origin: a browser says which page asks. Pages that were not allowed are turned away before they cost
   anything; programs send none.
 - Key: compared in constant time with every key there is.
-- Body: has to arrive in time; its size is FastAPI's to watch.
+- Body: has a size and a time to arrive in. What is refused is still read, or the answer would be lost.
 """
 
 from __future__ import annotations
@@ -26,21 +26,55 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
 
+DRAIN_S = 5.0
 OPEN_PATHS = frozenset({"/health", "/v1/health"})  # say nothing of use to a stranger
 
 
 def gated(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
     """Returns the app behind its checks, the outermost first: Host and Origin, CORS, key, body."""
-    app = _Key(_Body(app, settings.body_s), settings.keys)
+    app = _Key(_Body(app, settings.body_s, settings.max_body), settings.keys)
     if settings.origins:
         app = CORSMiddleware(
             app, allow_origins=settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
         )
-    return _Door(app, settings.hosts, settings.origins)
+    return _Drain(_Door(app, settings.hosts, settings.origins), 2 * settings.max_body)
 
 
 async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     await JSONResponse(refusal.body(), refusal.status, refusal.headers())(scope, receive, send)
+
+
+class _Drain:
+    """Reads what a client still sends when it is refused: else the refusal is lost with the connection."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        size = 0
+
+        async def reading() -> Message:
+            nonlocal whole, size
+            message = await receive()
+            whole = whole or not message.get("more_body", False)
+            size += len(message.get("body", b""))
+            return message
+
+        async def answering(message: Message) -> None:
+            try:
+                async with asyncio.timeout(DRAIN_S):
+                    while not whole and size < self._most:
+                        await reading()
+            except TimeoutError:
+                pass
+            await send(message)
+
+        await self._app(scope, reading, answering)
 
 
 class _Door:
@@ -110,10 +144,10 @@ class _Key:
 
 
 class _Body:
-    """Gives a body a time to arrive in, and calls every body JSON, as `curl -d` does not."""
+    """Gives a body a size and a time to arrive in, and calls every body JSON, as `curl -d` does not."""
 
-    def __init__(self, app: ASGIApp, seconds: float) -> None:
-        self._app, self._seconds = app, seconds
+    def __init__(self, app: ASGIApp, seconds: float, most: int) -> None:
+        self._app, self._seconds, self._most = app, seconds, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST":
@@ -122,10 +156,10 @@ class _Body:
         kept = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
         scope = {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
         until = asyncio.get_running_loop().time() + self._seconds
-        whole = False
+        whole, size = False, 0
 
         async def in_time() -> Message:
-            nonlocal whole
+            nonlocal whole, size
             if whole:
                 return await receive()
             try:
@@ -134,6 +168,10 @@ class _Body:
             except TimeoutError:
                 raise HTTPException(408, f"the body did not arrive within {self._seconds:g} s") from None
             whole = not message.get("more_body", False)
+            size += len(message.get("body", b""))
+            if size > self._most:
+                sentence = f"the body is larger than {self._most / 2**20:g} MiB: --max-body allows more"
+                raise HTTPException(413, sentence)
             return message
 
         await self._app(scope, in_time, send)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from edgespec.events import Emitted, FinishReason, Round, Started
 from edgespec.messages import Accepted, Submit
@@ -14,6 +14,14 @@ from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.supervisor import Said, Supervisor
 
 _ids = itertools.count(1)
+
+
+class Audience(Protocol):
+    """Who counts what generations do; `metrics.Metrics` is one."""
+
+    def emitted(self, round_: Round) -> None: ...
+
+    def ended(self, choice: Choice, *, plain: bool) -> None: ...
 
 
 @dataclass(slots=True)
@@ -45,16 +53,16 @@ class Choice:
         self.verified_rounds += bool(round_.drafted)
         self.finish = round_.finish
 
-    def timings(self, plain_s: float | None) -> dict[str, Any]:
+    def timings(self, plain_s: float) -> dict[str, Any]:
         """Returns the figures as llama-server names them, and what speculation brought by estimate.
 
         speedup_estimated: what plain decoding would have needed, by the measured cost of one token, over
-        what was needed; None where that cost is not known.
+        what was needed; None where too little was said to tell.
         """
         prompt_n = self.prompt_tokens - self.cached_tokens
         prompt_s, predicted_s = max(0.0, self.first - self.started), max(0.0, self.last - self.first)
         after_first = self.n_tokens - 1
-        plain = plain_s * after_first / predicted_s if plain_s and predicted_s and after_first > 0 else None
+        plain = plain_s * after_first / predicted_s if predicted_s and after_first > 0 else None
         return {
             "cache_n": self.cached_tokens,
             "prompt_n": prompt_n,
@@ -83,9 +91,16 @@ class Part:
 class Generation:
     """The choices of one request. Close it: what nobody reads any more is cancelled."""
 
-    def __init__(self, worker: Supervisor, wanted: Sequence[Submit], *, seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        worker: Supervisor,
+        wanted: Sequence[Submit],
+        audience: Audience,
+        *,
+        seconds: float | None = None,
+    ) -> None:
         """wanted: one for each choice; they get their ids here. seconds: how long all of it may take."""
-        self._worker = worker
+        self._worker, self._audience = worker, audience
         self._wanted = [replace(submit, id=f"r{next(_ids)}") for submit in wanted]
         self._index = {submit.id: i for i, submit in enumerate(self._wanted)}
         self._open = set(self._index)
@@ -141,8 +156,9 @@ class Generation:
                     choice.prompt_tokens, choice.cached_tokens = said.prompt_tokens, said.cached_tokens
                 elif isinstance(said, Emitted):
                     choice.note(said.round, at)
+                    self._audience.emitted(said.round)
                     if said.round.finish:
-                        self._open.discard(id)
+                        self._end(id)
                     yield Part(self._index[id], said.round, pieces)
         finally:
             self.close()
@@ -157,9 +173,15 @@ class Generation:
 
     def close(self) -> None:
         """Cancels what has not ended."""
-        for id in self._open:
+        for id in tuple(self._open):
             self._worker.cancel(id)
-        self._open.clear()
+            self._end(id)
+
+    def _end(self, id: str) -> None:
+        self._open.discard(id)
+        i = self._index[id]
+        if self.choices[i].started:  # what never had its turn is no answer
+            self._audience.ended(self.choices[i], plain=self._wanted[i].drafter == "none")
 
     def usage(self) -> dict[str, Any]:
         """Returns the counts as OpenAI has them: a prompt counts once, however many choices it has."""

@@ -33,7 +33,7 @@ class Answer:
 
     dialect: Dialect
     model: str
-    plain_s: float | None
+    plain_s: float
     usage: bool = False
     events: bool = False
     echo: tuple[str, ...] = ()

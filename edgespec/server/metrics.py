@@ -1,0 +1,91 @@
+"""What /metrics tells, in Prometheus's format; llama-server's names where it has the same figure.
+
+Plain and speculative requests are counted apart (`mode`), so that a canary shows the live speed-up:
+rate(edgespec_decode_seconds_total) over rate(edgespec_decode_tokens_total), plain against speculative.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from edgespec.events import Round
+from edgespec.server.generation import Choice
+from edgespec.server.supervisor import Supervisor
+
+FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+class Metrics:
+    """The figures of one server, in a registry of its own."""
+
+    def __init__(self, worker: Supervisor) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._requests = Counter("edgespec_requests", "answers ended", ["mode", "finish"], registry=registry)
+        self._refused = Counter("edgespec_refused", "requests refused", ["code"], registry=registry)
+        self._prompt = Counter("llamacpp:prompt_tokens", "prompt tokens evaluated", registry=registry)
+        self._cached = Counter("edgespec_prompt_tokens_cached", "prompt tokens reused", registry=registry)
+        self._predicted = Counter("llamacpp:tokens_predicted", "tokens generated", registry=registry)
+        spec = "llamacpp:spec_decode_num"
+        self._drafts = Counter(f"{spec}_drafts", "drafts verified", registry=registry)
+        self._drafted = Counter(f"{spec}_draft_tokens", "tokens guessed", registry=registry)
+        self._accepted = Counter(f"{spec}_accepted_tokens", "guesses that stayed", registry=registry)
+        self._by_place = Counter(
+            f"{spec}_accepted_tokens_per_pos",
+            "guesses that stayed, by place",
+            ["position"],
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "edgespec_decode_tokens", "tokens after the first", ["mode"], registry=registry
+        )
+        self._seconds = Counter("edgespec_decode_seconds", "time for them", ["mode"], registry=registry)
+        self._first = Histogram(
+            "edgespec_ttft_seconds", "from the turn to the first token", buckets=FIRST, registry=registry
+        )
+        self._each = Histogram(
+            "edgespec_tpot_seconds",
+            "time per token after the first",
+            ["mode"],
+            buckets=EACH,
+            registry=registry,
+        )
+        for name, text, value in (
+            ("edgespec_requests_running", "requests waiting or answered", lambda: worker.requests),
+            ("edgespec_engine_up", "1 where the engine answers", lambda: worker.state == "ready"),
+            ("edgespec_engine_restarts", "times the engine was started again", lambda: worker.restarts),
+            ("edgespec_draft_seconds", "time in the draft, this engine", lambda: worker.busy[0]),
+            ("edgespec_verify_seconds", "time in the target, this engine", lambda: worker.busy[1]),
+        ):
+            Gauge(name, text, registry=registry).set_function(value)
+
+    def refused(self, code: str) -> None:
+        self._refused.labels(code).inc()
+
+    def emitted(self, round_: Round) -> None:
+        """Counts a round."""
+        self._predicted.inc(len(round_.tokens))
+        if round_.drafted:
+            self._drafts.inc()
+            self._drafted.inc(round_.drafted)
+            self._accepted.inc(round_.accepted)
+            for place in range(round_.accepted):
+                self._by_place.labels(str(place)).inc()
+
+    def ended(self, choice: Choice, *, plain: bool) -> None:
+        """Counts a choice, whole or not."""
+        mode = "plain" if plain else "speculative"
+        self._requests.labels(mode, choice.finish or "cancelled").inc()
+        self._prompt.inc(choice.prompt_tokens - choice.cached_tokens)
+        self._cached.inc(choice.cached_tokens)
+        if choice.n_tokens:
+            self._first.observe(choice.first - choice.started)
+        if choice.n_tokens > 1:
+            self._tokens.labels(mode).inc(choice.n_tokens - 1)
+            self._seconds.labels(mode).inc(choice.last - choice.first)
+            self._each.labels(mode).observe((choice.last - choice.first) / (choice.n_tokens - 1))
+
+    def text(self) -> tuple[bytes, str]:
+        """Returns what /metrics answers, and its media type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST

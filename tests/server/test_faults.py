@@ -1,0 +1,281 @@
+"""What goes wrong between clients, web process and worker: nobody waits for ever, nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import psutil
+import pytest
+from openai import OpenAI
+from served import Served, post, served, until
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+LONG = {"max_tokens": 400, "logit_bias": {"0": -100, "1": -100, "2": -100, "3": -100}, "temperature": 2}
+
+
+def endless(**fields: object) -> dict[str, object]:
+    """Returns a request that takes a while: nothing ends it but its length."""
+    return {"prompt": "a", **LONG, "top_p": 1, "min_p": 0, **fields}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("server")
+    with served(folder, "--slots", "1", "--queue", "2", "--max-body", "1") as server:
+        yield server
+
+
+def requests(server: Served) -> float:
+    return server.metric("edgespec_requests_running")
+
+
+def idle(server: Served) -> None:
+    """Waits until nobody is answered any more."""
+    until(lambda: requests(server) == 0)
+
+
+@posix
+def test_a_killed_worker_ends_its_streams_and_comes_back(server: Served) -> None:
+    with OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
+        stream = client.completions.create(model="x", stream=True, extra_body=endless(), prompt="a")
+        next(iter(stream))
+        old = server.worker
+        old.kill()
+        began = time.monotonic()
+        with pytest.raises(openai.APIError, match="killed"):
+            for _ in stream:
+                pass
+        while (answered := server.chat(max_tokens=1)).status != 200:
+            assert answered.status == 503 and answered.headers["retry-after"], answered
+            assert "killed" in answered.error["message"]
+            assert server.ask("/health").status in (200, 503)
+            assert time.monotonic() - began < 15
+            time.sleep(0.05)
+    assert server.worker.pid != old.pid
+    assert "killed" in server.said() and "the engine runs again" in server.said()
+    idle(server)
+
+
+@posix
+def test_an_abort_is_told_with_the_last_lines_of_the_log(server: Served) -> None:
+    said = len(server.said())
+    server.worker.send_signal(signal.SIGABRT)
+    until(lambda: "the engine runs again" in server.said()[said:], 20)
+    assert "llama.cpp aborted (SIGABRT)" in server.said()[said:] and "\n  | " in server.said()[said:]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_vanishes_cancels_its_request(server: Served, stream: bool) -> None:
+    connection = server.raw(post("/v1/completions", endless(stream=stream)))
+    if stream:
+        connection.recv(100)
+    until(lambda: requests(server) == 1)
+    connection.close()
+    began = time.monotonic()
+    idle(server)
+    assert time.monotonic() - began < 2
+    assert server.chat(max_tokens=2).status == 200
+
+
+def test_a_client_that_vanishes_from_the_queue_leaves_it(server: Served) -> None:
+    first = server.raw(post("/v1/completions", endless(stream=True)))
+    first.recv(100)
+    second = server.raw(post("/v1/completions", endless()))
+    until(lambda: requests(server) == 2)
+    second.close()
+    until(lambda: requests(server) == 1)
+    first.close()
+    idle(server)
+
+
+def test_a_slow_reader_gets_everything_and_holds_up_nobody(server: Served) -> None:
+    slow = server.raw(post("/v1/completions", endless(stream=True, edgespec={"events": True})))
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.recv(100)
+    idle(server)  # the engine is done with it, however little was read
+    assert server.chat(max_tokens=2).status == 200
+    got = b""
+    while not got.endswith(b"\r\n0\r\n\r\n"):
+        got += slow.recv(1000)
+    slow.close()
+    assert b"[DONE]" in got
+
+
+def test_a_full_queue_says_so(server: Served) -> None:
+    streams = [server.raw(post("/v1/completions", endless(stream=True))) for _ in range(3)]
+    until(lambda: requests(server) == 3)
+    refused = server.chat()
+    assert refused.status == 429 and refused.error["code"] == "queue_full" and refused.headers["retry-after"]
+    for stream in streams:
+        stream.close()
+    idle(server)
+
+
+def test_garbage_is_refused(server: Served) -> None:
+    with server.raw(bytes(range(256)) * 256) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+    for body in (b"\xff" * 65536, b"[" * 65536, b'{"messages":' + b"9" * 60000, b"null", b"[]", b'"x"', b"",
+                 b'{"messages":[{"role":"user","content":"x"}],"temperature":NaN}',
+                 b'{"prompt":[[]]}', b'{"prompt":[]}', b'{"prompt":[1e99]}', b'{"prompt":[-1]}',
+                 b'{"prompt":[2147483647]}', b'{"prompt":"x","seed":1e300}',
+                 b'{"prompt":"x","n":true}'):  # fmt: skip
+        for path in ("/v1/chat/completions", "/v1/completions"):
+            answered = server.ask(path, body)
+            assert answered.status == 400, (body[:80], answered)
+            assert answered.error["type"] == "invalid_request_error" and answered.error["message"]
+    half = b'{"messages":[{"role":"user","content":"\\ud800"}],"max_tokens":1,"prompt":"\\ud800","echo":true}'
+    assert server.ask("/v1/chat/completions", half).status == 200  # half a character is shown as a mark
+    assert server.ask("/v1/completions", half).status == 200
+    idle(server)
+
+
+def test_half_a_request_harms_nobody(server: Served) -> None:
+    whole = post("/v1/chat/completions", {"messages": []}, length=1000)
+    with server.raw(whole), server.raw(whole[:30]), server.raw(b""):
+        assert server.chat(max_tokens=2).status == 200
+    assert server.ask("/health").status == 200
+
+
+def test_a_body_too_large_is_refused(server: Served) -> None:
+    answered = server.chat("x" * 2**20)
+    assert answered.status == 413 and answered.error["message"]
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with server.raw(head) as connection:
+        try:
+            for _ in range(40):
+                connection.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+        except OSError:
+            pass
+        else:
+            assert connection.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_what_is_not_there_is_said_in_the_same_shape(server: Served) -> None:
+    missing, wrong = server.ask("/v1/nothing"), server.ask("/v1/chat/completions")
+    assert missing.status == 404 and "/v1/nothing" in missing.error["message"]
+    assert wrong.status == 405 and "GET" in wrong.error["message"]
+
+
+def test_nothing_is_left_of_two_hundred_requests(server: Served) -> None:
+    server.chat(max_tokens=1)
+    web = psutil.Process(server.process.pid)
+    files = web.num_fds() if os.name == "posix" else 0
+
+    def ask(i: int) -> int:
+        if i % 4 == 0:
+            server.raw(post("/v1/completions", endless(stream=True))).close()
+            return 200
+        return server.chat(max_tokens=2, stream=bool(i % 2)).status
+
+    with ThreadPoolExecutor(2) as pool:
+        assert set(pool.map(ask, range(200))) <= {200, 429}
+    idle(server)
+    if os.name == "posix":
+        until(lambda: web.num_fds() <= files + 2)
+    assert server.chat(max_tokens=1).status == 200
+
+
+# ---- the end
+
+
+@posix
+def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        worker = server.worker
+        lines: list[bytes] = []
+        stream = server.raw(post("/v1/completions", endless(stream=True)))
+        stream.recv(10)
+
+        def read() -> None:
+            while data := stream.recv(4096):
+                lines.append(data)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+        reader.join(5)
+        stream.close()
+        assert b"[DONE]" in b"".join(lines)
+        until(lambda: not worker.is_running())
+
+
+@posix
+def test_ctrl_c_ends_it_and_a_second_does_not_wait(tmp_path: Path) -> None:
+    with served(tmp_path, "--ctx", "2048") as server:
+        worker = server.worker
+        with server.raw(post("/v1/completions", endless(stream=True, max_tokens=2000))) as stream:
+            stream.recv(10)
+            server.process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+            server.process.send_signal(signal.SIGINT)
+            assert server.process.wait(10) == 130
+        until(lambda: not worker.is_running())
+        assert "Traceback" not in server.said()
+
+
+@posix
+def test_a_worker_does_not_outlive_its_owner(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        worker = server.worker
+        server.process.kill()
+        server.process.wait()
+        until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
+
+
+# ---- the start
+
+
+def refused(*flags: str, **environment: str) -> tuple[int, str]:
+    """Starts a server that does not come up; returns exit code and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", "edgespec", "serve", *flags],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, **environment},
+    )
+    return done.returncode, done.stderr
+
+
+def test_a_port_in_use_is_named(server: Served) -> None:
+    code, said = refused("--port", str(server.port))
+    assert code == 1 and said.count("\n") == 1
+    assert f"cannot listen on 127.0.0.1:{server.port}: another program listens there" in said
+
+
+def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\x03\0\0\0" + bytes(100))
+    empty = tmp_path / "keys"
+    empty.write_text("\n")
+    for flags, words, expected in (
+        (("--target", "nothing.gguf"), "there is no file nothing.gguf", 1),
+        (("--port", "70000"), "--port is 70000", 2),
+        (("--host", "no.such.host.invalid"), "--host no.such.host.invalid", 2),
+        (("--host", "192.0.2.1", "--api-key", "k"), "192.0.2.1", 1),
+        (("--canary", "2"), "--canary is 2", 2),
+        (("--slots", "0"), "--slots is 0", 2),
+        (("--api-key-file", str(empty)), "holds no key", 2),
+        (("--chat-template-file", "nothing"), "--chat-template-file nothing cannot be read", 2),
+        (("--bad",), "unrecognized arguments: --bad", 2),
+    ):
+        code, said = refused("--port", "0", *flags)
+        assert code == expected and words in said and said.count("\n") == 1, (flags, code, said)
+    code, said = refused("--port", "0", "--target", str(broken))
+    assert code == 1 and "broken.gguf" in said and "Traceback" not in said
+
+
+def test_beyond_loopback_it_does_not_start_without_a_key() -> None:
+    code, said = refused("--host", "0.0.0.0", "--port", "0")
+    assert code == 2 and "there is no API key" in said and said.count("\n") == 1

@@ -1,0 +1,213 @@
+"""The endpoint as the `openai` package uses it, on the embedded pair."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from openai.types.chat import ChatCompletionChunk
+from served import Served, served
+
+HELLO: list[Any] = [{"role": "user", "content": "What is EdgeSpec?"}]
+PLAIN = {"edgespec": {"speculation": False}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("server"), "--alias", "tiny", "--ctx", "512") as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def answer(client: OpenAI, **fields: Any) -> Any:
+    return client.chat.completions.create(**{"model": "tiny", "messages": HELLO, "seed": 1, **fields})
+
+
+def said(completion: Any) -> str:
+    return str(completion.choices[0].message.content)
+
+
+def test_an_answer_has_text_usage_and_timings(client: OpenAI) -> None:
+    got = answer(client)
+    assert said(got).startswith("EdgeSpec makes a GGUF model answer sooner")
+    assert got.model == "tiny" and got.object == "chat.completion" and got.choices[0].finish_reason == "stop"
+    usage = got.usage
+    assert usage.prompt_tokens == 12 and usage.completion_tokens == 40 and usage.total_tokens == 52
+    timings = got.timings
+    assert timings["predicted_n"] == 40 and timings["prompt_n"] + timings["cache_n"] == 12
+    assert timings["predicted_per_second"] > 0 and 0 <= timings["draft_n_accepted"] <= timings["draft_n"]
+
+
+def test_a_second_request_finds_its_prompt_in_the_cache(client: OpenAI) -> None:
+    answer(client)
+    assert answer(client).usage.prompt_tokens_details.cached_tokens >= 10
+
+
+def test_a_stream_gives_the_same_text_and_ends_with_the_usage(client: OpenAI) -> None:
+    whole = answer(client)
+    chunks: list[ChatCompletionChunk] = list(
+        answer(client, stream=True, stream_options={"include_usage": True})
+    )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == said(whole)
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert chunks[-1].choices == [] and chunks[-1].usage and chunks[-1].usage.completion_tokens == 40
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+    plain = list(answer(client, stream=True))
+    assert all(chunk.choices for chunk in plain)  # usage only where it was asked for
+
+
+def test_a_seed_gives_the_same_text_with_and_without_speculation(client: OpenAI) -> None:
+    for question in ("Tell me of rivers and kings", "zebra 17 of"):
+        messages = [{"role": "user", "content": question}]
+        wanted = {"messages": messages, "temperature": 1.2, "max_tokens": 48, "seed": 7}
+        drafted, plain = answer(client, **wanted), answer(client, **wanted, extra_body=PLAIN)
+        fixed = answer(client, **wanted, extra_body={"edgespec": {"drafter": "model", "draft_length": 4}})
+        assert said(drafted) == said(plain) == said(fixed)
+        assert plain.timings["draft_n"] == 0 and fixed.timings["draft_n"] > 0
+        assert said(answer(client, **{**wanted, "seed": 8})) != said(plain)
+
+
+def test_choices_differ_and_are_counted_once_each(client: OpenAI) -> None:
+    got = answer(client, n=3, temperature=1.2, max_tokens=24, messages=[{"role": "user", "content": "Why?"}])
+    assert [choice.index for choice in got.choices] == [0, 1, 2]
+    texts = [choice.message.content for choice in got.choices]
+    assert len(set(texts)) == 3
+    assert got.usage.prompt_tokens < 30 and got.usage.completion_tokens <= 72
+
+
+def test_stop_and_limits_end_an_answer(client: OpenAI) -> None:
+    stopped = answer(client, stop=["sooner"])
+    assert (
+        said(stopped) == "EdgeSpec makes a GGUF model answer " and stopped.choices[0].finish_reason == "stop"
+    )
+    for name in ("max_tokens", "max_completion_tokens"):
+        short = answer(client, **{name: 5})
+        assert short.usage.completion_tokens == 5 and short.choices[0].finish_reason == "length"
+
+
+def test_sampling_fields_reach_the_sampler(client: OpenAI) -> None:
+    banned = answer(client, temperature=0, max_tokens=8)
+    first = client.completions.create(model="tiny", prompt="def main", max_tokens=1, temperature=0)
+    assert first.choices[0].text
+    every = {"top_k": 5, "min_p": 0.1, "typical_p": 0.9, "top_n_sigma": 2, "repeat_penalty": 1.1,
+             "penalty_last_n": 32}  # fmt: skip
+    got = answer(client, top_p=0.9, frequency_penalty=0.5, presence_penalty=0.5, extra_body=every)
+    assert said(got)
+    penalised = answer(client, temperature=0, max_tokens=8, frequency_penalty=2, logit_bias={"300": -100})
+    assert said(banned) and said(penalised)
+    for name, value in (("min_p", 2), ("typical_p", -1), ("temperature", 1000), ("top_k", -7)):
+        with pytest.raises(openai.BadRequestError, match=name):
+            answer(client, extra_body={name: value})
+
+
+def test_completions_continue_text_tokens_and_lists(client: OpenAI) -> None:
+    got = client.completions.create(model="tiny", prompt="def main", max_tokens=8, temperature=0)
+    assert got.object == "text_completion" and got.usage and got.usage.completion_tokens <= 8
+    stream = client.completions.create(
+        model="tiny", prompt="def main", max_tokens=8, temperature=0, stream=True
+    )
+    assert "".join(chunk.choices[0].text for chunk in stream) == got.choices[0].text
+    several = client.completions.create(
+        model="tiny", prompt=["def main", "import"], max_tokens=4, temperature=0
+    )
+    assert [choice.index for choice in several.choices] == [0, 1]
+    assert all(choice.text for choice in several.choices)
+    ids = client.completions.create(model="tiny", prompt=[300, 301, 302], max_tokens=4)
+    assert ids.usage and ids.usage.prompt_tokens == 3
+    echoed = client.completions.create(model="tiny", prompt="def main", max_tokens=4, echo=True)
+    assert echoed.choices[0].text.startswith("def main")
+
+
+def test_the_model_is_listed(client: OpenAI) -> None:
+    [model] = client.models.list().data
+    assert model.id == "tiny" and model.owned_by == "edgespec"
+    assert model.model_extra and model.model_extra["meta"]["n_ctx"] == 512
+
+
+def test_mistakes_are_named_with_field_and_value(client: OpenAI) -> None:
+    for fields, words in (
+        ({"temperature": "hot"}, ("temperature", "hot")),
+        ({"max_tokens": 0}, ("max_tokens", "0")),
+        ({"max_tokens": 1.5}, ("max_tokens", "1.5")),
+        ({"n": 1000}, ("n is 1000",)),
+        ({"stop": [""]}, ("stop",)),
+        ({"messages": []}, ("messages",)),
+        ({"messages": [{"role": "king", "content": "x"}]}, ("role", "king")),
+        ({"logit_bias": {"x": 1}}, ("logit_bias", "x")),
+        ({"logit_bias": {"999999": 1}}, ("999999",)),
+        ({"logprobs": True}, ("logprobs",)),
+        ({"response_format": {"type": "json_object"}}, ("response_format", "json_object")),
+        ({"extra_body": {"edgespec": {"drafter": "x"}}}, ("drafter",)),
+        ({"extra_body": {"edgespec": {"draft_length": 1000}}}, ("draft_length", "1000")),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+         ("image_url",)),
+    ):  # fmt: skip
+        with pytest.raises(openai.BadRequestError) as caught:
+            answer(client, **fields)
+        body: Any = caught.value.body
+        assert body["type"] == "invalid_request_error" and all(word in body["message"] for word in words), (
+            body
+        )
+
+
+def test_a_prompt_too_long_has_both_counts(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        answer(client, messages=[{"role": "user", "content": "word " * 2000}])
+    body: Any = caught.value.body
+    assert caught.value.code == "context_length_exceeded"
+    assert body["n_prompt_tokens"] > 2000 and body["n_ctx"] == 512 and "512" in body["message"]
+
+
+def test_an_answer_that_fills_the_context_ends_with_length(client: OpenAI) -> None:
+    got = client.completions.create(model="tiny", prompt="a " * 200, temperature=2, seed=3)
+    assert got.usage and got.usage.total_tokens <= 512
+    assert got.choices[0].finish_reason in ("length", "stop")
+
+
+def test_events_tell_of_every_round(client: OpenAI) -> None:
+    chunks = list(answer(client, stream=True, extra_body={"edgespec": {"events": True, "draft_length": 4}}))
+    told = [chunk.model_extra["edgespec"] for chunk in chunks if "edgespec" in (chunk.model_extra or {})]
+    assert [event["round"] for event in told] == list(range(1, len(told) + 1))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert "".join(piece for event in told for piece in event["pieces"]) == text
+    assert sum(event["drafted"] for event in told) > 0
+    assert {source for event in told for source in event["sources"]} > {"target"}
+
+
+def test_many_at_once_get_what_each_gets_alone(client: OpenAI) -> None:
+    seeds = range(8)
+    alone = [said(answer(client, seed=seed, max_tokens=16)) for seed in seeds]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda seed: said(answer(client, seed=seed, max_tokens=16)), seeds))
+    assert together == alone
+
+
+def test_the_async_client_streams_too(server: Served) -> None:
+    async def ask() -> str:
+        async with AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+            stream = await client.chat.completions.create(model="x", messages=HELLO, seed=1, stream=True)
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    assert asyncio.run(ask()).startswith("EdgeSpec makes")
+
+
+def test_what_clients_send_beside_is_ignored(client: OpenAI) -> None:
+    beside = {"cache_prompt": True, "id_slot": -1, "samplers": "edkypmxt", "min_p": 0.05, "user": None}
+    tools: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    got = answer(client, extra_body=beside, tools=tools, tool_choice="auto", max_tokens=-1, store=False)
+    assert said(got).startswith("EdgeSpec")
+    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "EdgeSpec?"}]
+    assert said(answer(client, messages=[{"role": "user", "content": parts}])).startswith("EdgeSpec")
+    answer(client, messages=[{"role": "developer", "content": "Be brief."}, *HELLO], max_tokens=4)

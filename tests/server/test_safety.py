@@ -1,0 +1,103 @@
+"""Who may ask: keys, Host, Origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from openai import AuthenticationError, OpenAI
+from served import Served, served
+
+KEY, OTHER = "sk-secret-of-the-test", "another-key-in-the-file"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("server")
+    keys = folder / "keys"
+    keys.write_text(f"{OTHER}\n\n")
+    flags = (
+        "--api-key-file",
+        str(keys),
+        "--cors-origin",
+        "http://app.example",
+        "--allowed-host",
+        "gate.example",
+    )
+    with served(folder, *flags, EDGESPEC_API_KEY=KEY) as server:
+        yield server
+
+
+def status(server: Served, **headers: str) -> int:
+    return server.ask("/v1/models", headers={k.replace("_", "-"): v for k, v in headers.items()}).status
+
+
+def test_either_header_opens_with_either_key(server: Served) -> None:
+    for key in (KEY, OTHER):
+        assert status(server, Authorization=f"Bearer {key}") == 200
+        assert status(server, x_api_key=key) == 200
+    for wrong in ("", KEY[:-1], KEY + "x", "\xe9"):
+        assert status(server, Authorization=f"Bearer {wrong}") == 401
+        assert status(server, x_api_key=wrong) == 401
+    assert status(server) == 401 and status(server, Authorization=f"Basic {KEY}") == 401
+    assert server.ask("/health").status == 200
+    assert server.ask("/metrics").status == 401
+
+
+def test_the_openai_package_opens_with_its_key(server: Served) -> None:
+    with OpenAI(base_url=server.url, api_key=KEY, max_retries=0) as client:
+        assert client.models.list().data
+    with OpenAI(base_url=server.url, api_key="wrong", max_retries=0) as client:
+        with pytest.raises(AuthenticationError, match="API key"):
+            client.models.list()
+
+
+def test_a_name_that_is_not_ours_is_turned_away(server: Served) -> None:
+    """DNS rebinding: a page's own name points to this machine, and the browser lets it read what comes."""
+    for host in ("evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example"):
+        answered = server.ask("/v1/models", headers={"Host": host, "x-api-key": KEY})
+        assert answered.status == 403 and host.split(":")[0] in answered.error["message"]
+    for host in (
+        "localhost",
+        "localhost:1",
+        "127.0.0.1",
+        "[::1]:8080",
+        "192.168.0.7:80",
+        "gate.example",
+        "LOCALHOST",
+    ):
+        assert status(server, Host=host, x_api_key=KEY) == 200
+
+
+def test_only_named_pages_may_ask(server: Served) -> None:
+    evil = server.ask("/v1/models", headers={"Origin": "http://evil.example", "x-api-key": KEY})
+    assert evil.status == 403 and "evil.example" in evil.error["message"]
+    assert evil.headers["access-control-allow-origin"] is None
+    good = server.ask("/v1/models", headers={"Origin": "http://app.example", "x-api-key": KEY})
+    assert good.status == 200 and good.headers["access-control-allow-origin"] == "http://app.example"
+    own = f"http://127.0.0.1:{server.port}"
+    assert status(server, Origin=own, x_api_key=KEY) == 200
+
+
+def test_the_key_is_in_no_log_and_no_process(server: Served) -> None:
+    status(server, Authorization=f"Bearer {KEY}")
+    status(server, x_api_key=KEY + "x")
+    worker = server.worker
+    assert KEY not in server.said() and OTHER not in server.said()
+    assert not any(KEY in text for text in worker.cmdline())
+    assert KEY not in worker.environ().values()
+
+
+def test_no_route_shows_the_machine(server: Served) -> None:
+    for path in ("/docs", "/redoc", "/../etc/passwd", "/v1/models/..%2f..%2fetc"):
+        assert server.ask(path, headers={"x-api-key": KEY}).status == 404
+
+
+def test_a_template_of_ones_own_takes_the_models_place(tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    with served(tmp_path, "--chat-template-file", str(template)) as server:
+        chat = server.chat("def main", max_tokens=4, temperature=0).json
+        text = server.ask("/v1/completions", {"prompt": "def main", "max_tokens": 4, "temperature": 0}).json
+        assert chat["choices"][0]["message"]["content"] == text["choices"][0]["text"]
