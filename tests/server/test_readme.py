@@ -1,0 +1,67 @@
+"""What the README says of the endpoint, done as it stands there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from served import Served, served
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SECTION = (
+    (ROOT / "README.md").read_text().split("## An endpoint for editors and assistants")[1].split("\n## ")[0]
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("server"), "--canary", "1") as server:
+        yield server
+
+
+def examples(server: Served, language: str, word: str) -> list[str]:
+    """Returns the README's examples in a language that have a word in them, for this server's port."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", SECTION, re.DOTALL)
+    return [block.replace(":8080", f":{server.port}") for block in blocks if word in block]
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_the_curl_examples_work(server: Served) -> None:
+    [block] = examples(server, "sh", "curl")
+    said = []
+    for line in block.strip().splitlines():
+        done = subprocess.run(["sh", "-c", line + " -sS"], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
+    chat, stream, health = said
+    assert json.loads(chat)["choices"][0]["message"]["content"]
+    assert stream.startswith("data: {") and stream.rstrip().endswith("data: [DONE]")
+    assert json.loads(health) == {"status": "ok"}
+
+
+def test_the_openai_example_works(server: Served) -> None:
+    [block] = examples(server, "python", "OpenAI")
+    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("EdgeSpec makes a GGUF model answer sooner")
+
+
+def test_metrics_tell_plain_from_speculative(server: Served) -> None:
+    """--canary 1: everything that does not ask for a drafter is served without one."""
+    plain = server.chat(seed=1).json
+    assert plain["timings"]["draft_n"] == 0
+    drafted = server.chat(seed=1, edgespec={"drafter": "model", "draft_length": 4}).json
+    assert drafted["choices"] == plain["choices"] and drafted["timings"]["draft_n"] > 0
+    assert server.metric('edgespec_requests_total{finish="stop",mode="plain"}') >= 1
+    assert server.metric('edgespec_requests_total{finish="stop",mode="speculative"}') >= 1
+    assert server.metric("llamacpp:spec_decode_num_draft_tokens_total") >= drafted["timings"]["draft_n"]
+    first = server.metric('llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"}')
+    assert first <= server.metric("llamacpp:spec_decode_num_drafts_total")
+    assert server.metric("edgespec_engine_up") == 1 and server.metric("edgespec_engine_restarts") == 0
+    assert server.metric("edgespec_verify_seconds") > 0
