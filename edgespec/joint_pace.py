@@ -21,6 +21,37 @@ from numpy.typing import NDArray
 from edgespec.events import Ask, Reach
 from edgespec.pace import LONGEST, REFRESH, Controller, Costs, Record
 
+LEAP = 4.0  # no step counts for more than this many times what was expected: machines pause
+FADE, REST = 0.95, 0.985  # of what earlier steps say: with each that takes offers, with each that does not
+PRIOR = 4.0  # steps that believing the expectation is worth
+
+
+@dataclass(slots=True)
+class Trust:
+    """How far expectations of free offers came true among so many streams. What it says fades.
+
+    Odds and prices are estimates, and the best of many is the one most overestimated; this bounds what
+    that costs.
+    """
+
+    expected: float = 0.0
+    found: float = 0.0
+
+    @property
+    def factor(self) -> float:
+        """What an expected gain is to be multiplied with."""
+        return min(1.0, (self.found + PRIOR) / (self.expected + PRIOR))
+
+    def note(self, expected: float, found: float) -> None:
+        """Takes note of a step that took offers."""
+        self.expected = FADE * self.expected + expected
+        self.found = FADE * self.found + found
+
+    def rest(self) -> None:
+        """Takes note of a step that took none, so that they are tried again some day."""
+        self.expected *= REST
+        self.found *= REST
+
 
 @dataclass(slots=True)
 class Load:
@@ -78,8 +109,10 @@ class Load:
         self.guesses[slot] += 1
         self.expected += worth
 
-    def allot(self, offers: Mapping[int, Reach]) -> tuple[Counter[int], float]:
+    def allot(self, offers: Mapping[int, Reach], trust: float = 1.0) -> tuple[Counter[int], float]:
         """Returns how many guesses of each free offer to verify, and the gain that is expected of all.
+
+        trust: how much of an expected gain comes true.
 
         Reach falls along an offer, so the likeliest rows of all together are beginnings of each.
         """
@@ -90,6 +123,7 @@ class Load:
         total = self.total
         seconds = self.drafting + self.prices[total : total + len(rows) + 1]
         gains = tokens * self.one / seconds
+        gains[1:] *= trust
         n = int(gains.argmax())
         return Counter(-slot for _, slot in rows[:n]), float(gains[n])
 
@@ -152,7 +186,7 @@ class JointController(Controller):
 
     def charge(self, seconds: float) -> None:
         """Takes note of its part of the seconds of this step."""
-        self._seconds = seconds
+        self._seconds = min(seconds, LEAP * self.share())
 
     def _look(self, n_ctx: int) -> None:
         self._n_ctx = n_ctx

@@ -12,7 +12,7 @@ from dataclasses import replace
 from edgespec.decode import NO_ROWS, Rows, Scorer, Want
 from edgespec.errors import EdgeSpecError, EngineError
 from edgespec.events import ModelName, Reach, Round
-from edgespec.joint_pace import JointController, Load
+from edgespec.joint_pace import LEAP, JointController, Load, Trust
 from edgespec.pace import Costs
 from edgespec.slots import Slot
 
@@ -29,11 +29,14 @@ class Step:
         contexts: Mapping[ModelName, Scorer],
         costs: Costs,
         clock: Callable[[], float],
+        trust: Trust | None = None,
     ) -> None:
         self.rounds: list[tuple[Slot, Round]] = []
         self.failures: list[tuple[Slot, EdgeSpecError]] = []
         self._slots = list(slots)
         self._contexts, self._costs, self._clock = contexts, costs, clock
+        self._trust = trust or Trust()
+        self._expected = 0.0  # gain of a step that takes free offers
         self._aside = 0.0  # seconds in which the draft read old tokens
 
     def read(self, slot: Slot, want: Want) -> None:
@@ -181,8 +184,9 @@ class Step:
                 load.guesses[slot.seq] = min(pace.grants_rows(ask), max(load.room, 0))
             elif pace.takes_offers:
                 offers[slot.seq] = ask.reach
-        lengths, gain = load.allot(offers)
+        lengths, gain = load.allot(offers, self._trust.factor)
         load.guesses.update(lengths)
+        self._expected = gain / self._trust.factor if lengths else 0.0
         for slot in self._slots:
             pace = slot.request.pace
             if isinstance(pace, JointController):
@@ -220,6 +224,11 @@ class Step:
                 pace.share() if isinstance(pace, JointController) else load.share(slot.seq, 0.0)
             )
         whole = sum(shares.values())
+        if self._expected:
+            tokens = sum(round_.accepted + 1 for _, round_ in self.rounds)
+            self._trust.note(self._expected, max(tokens * load.one / seconds, self._expected / LEAP))
+        else:
+            self._trust.rest()
         for i, (slot, round_) in enumerate(self.rounds):
             pace = slot.request.pace
             if isinstance(pace, JointController) and load.least[slot.seq] == 1:

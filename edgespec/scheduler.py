@@ -24,7 +24,7 @@ from edgespec.decode import Scorer, Want
 from edgespec.engine import Request
 from edgespec.errors import QueueFullError, SettingError
 from edgespec.events import Ask, Emitted, Failed, Happening, ModelName, Round, Started
-from edgespec.joint_pace import JointController
+from edgespec.joint_pace import JointController, Trust
 from edgespec.joint_step import Step
 from edgespec.pace import Costs, FixedLength
 from edgespec.slots import Running, Slot, best_slot
@@ -81,6 +81,7 @@ class Engine:
         self._queue: deque[Running] = deque()
         self._longest_queue, self._piece, self._clock = queue, piece, clock
         self._pending: list[Happening] = []
+        self._trust: dict[int, Trust] = {}  # in free offers, by how many streams there are
         self._submitted = self._steps = 0
 
     @property
@@ -117,7 +118,9 @@ class Engine:
         left = self._read(happened)
         ready = [slot for slot in self._running() if not slot.request.reading]
         if ready:
-            step = Step(ready, self._contexts, self._costs, self._clock)
+            among = 1 << (len(ready) - 1).bit_length()
+            trust = self._trust.setdefault(among, Trust())
+            step = Step(ready, self._contexts, self._costs, self._clock, trust)
             step.speculate(self._pair.n_rows, left)
             self._tell(step, happened)
         return happened
