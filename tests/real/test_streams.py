@@ -1,0 +1,131 @@
+"""With the pair that ships: eight streams at once say what each says alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from real.embedded import BYTE_IDENTICAL, LOGITS_DIFFER_AT_MOST, held_out_prompts, pair_files
+
+from edgespec.context import Context
+from edgespec.decode import Want
+from edgespec.engine import Pair, Request
+from edgespec.events import Emitted, Failed
+from edgespec.sampling import Sampling
+from edgespec.scheduler import Engine
+from edgespec.verify import uniforms
+from edgespec.verify_pair.equality import byte_identical, first_difference
+
+GREEDY = Sampling(temperature=0)
+UNCUT = Sampling(temperature=0.7, top_p=1.0, min_p=0.0)  # no threshold that a token could fall below
+STREAMS = 8
+TILED = 64  # prompts from this length on are evaluated by a kernel whose sums depend on the place of cells
+EXCUSED_AT_MOST = 0.25  # of the texts: beside others, cells of one text do not lie in order
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Pair]:
+    with Pair(*pair_files(), replace(BYTE_IDENTICAL, slots=STREAMS, n_ctx=1024, remember=False)) as pair:
+        yield pair
+
+
+def run(pair: Pair, asked: Mapping[str, tuple[NDArray[np.int32], Request]]) -> dict[str, list[int]]:
+    """Returns the tokens of each; all are there from the beginning."""
+    engine = Engine(pair, slots=STREAMS)
+    for id, (prompt, request) in asked.items():
+        engine.submit(id, prompt, request)
+    found: dict[str, list[int]] = {id: [] for id in asked}
+    while not engine.idle:
+        for one in engine.step():
+            assert not isinstance(one, Failed), one
+            if isinstance(one, Emitted):
+                found[one.id] += one.round.tokens
+    return found
+
+
+def alone(pair: Pair, prompt: NDArray[np.int32], request: Request) -> list[int]:
+    """Returns the tokens of plain decoding with nothing beside it."""
+    pair.forget()
+    rounds = pair.generate(prompt, replace(request, drafter="none"))
+    return [token for round_ in rounds for token in round_.tokens]
+
+
+def short_prompts(pair: Pair) -> list[NDArray[np.int32]]:
+    found = [
+        pair.prompt_tokens(p["prompt"], special=True)[: TILED - 8 - i]
+        for i, p in enumerate(held_out_prompts(STREAMS))
+    ]
+    return found
+
+
+def requests(pair: Pair, n_tokens: int = 40) -> dict[str, tuple[NDArray[np.int32], Request]]:
+    asked = {}
+    for i, prompt in enumerate(short_prompts(pair)):
+        request = Request(UNCUT if i % 2 else GREEDY, n_tokens, seed=i)
+        asked[str(i)] = prompt, request
+    return asked
+
+
+def test_eight_streams_without_a_draft_are_each_alone_byte_for_byte(pair: Pair) -> None:
+    settings = pair._target_context.settings
+    identical = byte_identical(pair.target, settings, short_prompts(pair)[0], STREAMS)
+    if not identical:
+        pytest.skip("this machine does not have the byte-identical profile")
+    asked = {id: (p, replace(r, drafter="none")) for id, (p, r) in requests(pair).items()}
+    pair.forget()
+    found = run(pair, asked)
+    assert found == {id: alone(pair, *asked[id]) for id in asked}
+
+
+@pytest.mark.parametrize("length", [None, 4])
+def test_eight_streams_that_draft_are_each_alone_outside_the_margin(pair: Pair, length: int | None) -> None:
+    """Where a text differs, arithmetic could have bridged the distance between the two tokens."""
+    asked = {id: (p, replace(r, draft_length=length)) for id, (p, r) in requests(pair).items()}
+    pair.forget()
+    found = run(pair, asked)
+    differ = 0
+    for id, (prompt, request) in asked.items():
+        expected = alone(pair, prompt, request)
+        at = first_difference(expected, found[id])
+        if at is not None:
+            differ += 1
+            tokens = np.concatenate([prompt, np.array(expected[:at], np.int32)])
+            choice = expected[at : at + 1] + found[id][at : at + 1]
+            assert distance(pair, tokens, request, choice) <= 2 * LOGITS_DIFFER_AT_MOST
+    assert differ <= EXCUSED_AT_MOST * len(asked)
+
+
+def distance(pair: Pair, tokens: NDArray[np.int32], request: Request, choice: Sequence[int]) -> float:
+    """Returns how far apart two choices are, in logits (an end: none)."""
+    if len(choice) < 2:
+        return 0.0
+    with Context(pair.target, replace(pair._target_context.settings, n_seq=1)) as context:
+        row = context.score([Want(tokens)])[0][0].astype(np.float64)
+    score = row[list(choice)]
+    if request.sampling.temperature:
+        race = -np.log(uniforms(request.seed or 0, 0, tokens.size, np.array(choice, np.int64)))
+        score = score - request.sampling.temperature * np.log(race)
+    return abs(float(score[0] - score[1]))
+
+
+def test_a_prompt_in_pieces_is_the_prompt_as_a_whole(pair: Pair) -> None:
+    """Read over three steps, and beside a stream that goes on meanwhile."""
+    text = " ".join(p["prompt"] for p in held_out_prompts(40))
+    prompt = pair.prompt_tokens(text, special=True)[:900]
+    request = Request(GREEDY, 20, seed=1)
+    pair.forget()
+    assert run(pair, {"long": (prompt, request)})["long"] == alone(pair, prompt, request)
+
+
+def test_the_next_turn_evaluates_what_is_new(pair: Pair) -> None:
+    prompt = short_prompts(pair)[0]
+    request = Request(GREEDY, 20)
+    pair.forget()
+    answer = run(pair, {"a": (prompt, request)})["a"]
+    before = pair.contexts["target"].evaluated
+    turn = np.concatenate([prompt, np.array([*answer, 5, 6, 7], np.int32)])
+    run(pair, {"b": (turn, replace(request, max_tokens=1))})
+    assert pair.contexts["target"].evaluated - before <= 5
