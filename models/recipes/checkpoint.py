@@ -38,38 +38,6 @@ def resume(path: Path, model: Llama, steppers: Steppers) -> tuple[int, int]:
     return int(content["done"]), int(content.get("passes", 0))
 
 
-def pad(old: torch.Tensor, shape: torch.Size, fill: torch.Tensor) -> torch.Tensor:
-    """Return a larger tensor with `old` in its first corner, and `fill` (a tensor of it) around."""
-    new = fill.expand(shape).clone()
-    new[tuple(slice(n) for n in old.shape)] = old
-    return new
-
-
-def widen(model: Llama, width: int, ffn: int) -> Llama:
-    """Return a network with wider layers that computes the same.
-
-    What is new reads at random and writes nothing: the new part of the residual stream stays zero until
-    training makes use of it. Norms divide by the root mean square, which zeros lower; their weights make
-    up for it.
-    """
-    old = model.shape
-    if width < old.width or ffn < old.ffn:
-        raise ValueError(f"cannot widen {old.width} and {old.ffn} to {width} and {ffn}, which is less")
-    wider = Llama(replace(old, width=width, ffn=ffn))
-    share = (old.width / width) ** 0.5
-    state = {}
-    for name, weight in model.state_dict().items():
-        shape = wider.get_parameter(name).shape
-        if weight.ndim == 1:
-            state[name] = pad(weight, shape, weight.mean()) * share
-        elif name.startswith("embed") or name.split(".")[-2] in {"wo", "down"}:
-            state[name] = pad(weight, shape, torch.zeros(()))
-        else:
-            state[name] = pad(weight, shape, torch.randn(shape) * weight.std())
-    wider.load_state_dict(state)
-    return wider
-
-
 def grow(model: Llama, layers: int) -> Llama:
     """Return a network with more layers, at most twice as many, that computes the same.
 

@@ -1,14 +1,15 @@
 """Let a network in torch continue many prompts side by side.
 
-`said.py` asks llama.cpp, a row of logits at a time, which is what a machine without a GPU can do best. Here
-the shipped target, read back into torch (`restore.py`), answers for a whole batch in one step, so that a
-GPU is busy. Prompts of a batch are of similar length and padded at their left, where nothing looks.
+The exported target, read back into torch (`restore.py`), answers for a whole batch in one step, which keeps
+a processor busy and a GPU too. Prompts of a batch are of similar length and padded at their left, where
+nothing looks.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,6 +18,7 @@ from recipes.model import Block, Llama, rotate
 from recipes.said import TOP, Text
 
 ROWS = 256  # prompts side by side
+PART = 32  # of them whose prompts are read at once: logits of every place take room
 AHEAD = 32  # batches that are sorted by length together
 NEW = 136  # tokens after a prompt; the measurements go to 128
 
@@ -51,7 +53,7 @@ def attend(
 
 
 def evaluate(model: Llama, ids: Tensor, caches: list[Cache], start: int, pad: Tensor) -> Tensor:
-    """Return the logits (B, V) after ids (B, T) at `start`; the first `pad` (B) places are empty."""
+    """Return the logits (B, T, V) after ids (B, T) at `start`; the first `pad` (B) places are empty."""
     places = torch.arange(start, start + ids.shape[1], device=ids.device)
     keys = torch.arange(start + ids.shape[1], device=ids.device)
     seen = (keys <= places[:, None]) & (keys >= pad[:, None, None])  # (B, T, start + T)
@@ -63,7 +65,7 @@ def evaluate(model: Llama, ids: Tensor, caches: list[Cache], start: int, pad: Te
         x = x + attend(block, block.attn_norm(x), cos, sin, cache, start, mask)
         h = block.ffn_norm(x)
         x = x + block.down(F.silu(block.gate(h)) * block.up(h))
-    return F.linear(model.norm(x[:, -1]), model.embed.weight)
+    return F.linear(model.norm(x), model.embed.weight)
 
 
 def choose(logits: Tensor, temperature: Tensor, noise: torch.Generator) -> Tensor:
@@ -72,43 +74,53 @@ def choose(logits: Tensor, temperature: Tensor, noise: torch.Generator) -> Tenso
     return (logits - temperature[:, None] * draws.log()).argmax(-1)
 
 
+def best_of(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ids and probabilities of the TOP most likely tokens of every row, best first."""
+    p, ids = logits.softmax(-1).topk(TOP)
+    return ids, p
+
+
 @torch.inference_mode()
 def together(model: Llama, prompts: list[list[int]], ends: set[int], noise: torch.Generator) -> list[Text]:
     """Continue prompts by NEW tokens, or to their end: every fifth at temperature 0.8, the rest greedy."""
-    device = model.embed.weight.device
-    s = model.shape
+    device, s = model.embed.weight.device, model.shape
     longest = max(map(len, prompts))
     pad = torch.tensor([longest - len(p) for p in prompts], device=device)
     ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=device)
-    texts = [Text(list(p), len(p), 0.8 if i % 5 == 4 else 0.0) for i, p in enumerate(prompts)]
-    temperature = torch.tensor([t.temperature for t in texts], device=device)
+    temperature = torch.tensor([0.8 if i % 5 == 4 else 0.0 for i in range(len(prompts))], device=device)
     room = (len(prompts), s.kv_heads, longest + NEW, s.head_dim)
-    kind = model.embed.weight.dtype
     caches = [
-        Cache(*(torch.zeros(room, dtype=kind, device=device) for _ in range(2))) for _ in model.layers()
+        Cache(torch.zeros(room, device=device), torch.zeros(room, device=device)) for _ in model.layers()
     ]
-    said, best_ids, best_p = [], [], []
-    start = 0
+    lasts, found = [], []
+    for i in range(0, len(prompts), PART):
+        part = slice(i, i + PART)
+        logits = evaluate(
+            model, ids[part], [Cache(c.keys[part], c.values[part]) for c in caches], 0, pad[part]
+        )
+        lasts.append(logits[:, -1])
+        found.append(best_of(logits))
+    best = [tuple(torch.cat(parts) for parts in zip(*found, strict=True))]  # (B, T, TOP) each
+    logits = torch.cat(lasts)
     stop = torch.tensor(sorted(ends), device=device)
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-    for _ in range(NEW):
-        logits = evaluate(model, ids, caches, start, pad)
-        best = logits.softmax(-1).topk(TOP)
-        start += ids.shape[1]
-        ids = choose(logits, temperature, noise)[:, None]
-        said.append(ids)
-        best_ids.append(best.indices)
-        best_p.append(best.values)
-        ended |= torch.isin(ids[:, 0], stop)
+    for place in range(longest, longest + NEW):
+        token = choose(logits, temperature, noise)[:, None]
+        ids = torch.cat((ids, token), 1)
+        ended |= torch.isin(token[:, 0], stop)
         if ended.all():
             break
-    rows = torch.cat(said, 1).tolist()
-    top_ids = torch.stack(best_ids, 1).cpu().numpy().astype("uint16")
-    top_p = torch.stack(best_p, 1).cpu().numpy().astype("float16")
-    for i, (text, row) in enumerate(zip(texts, rows, strict=True)):
-        count = next((n for n, token in enumerate(row, 1) if token in ends), len(row))
-        text.ids += row[:count]
-        text.top_ids, text.top_p = list(top_ids[i, :count]), list(top_p[i, :count])
+        row = evaluate(model, token, caches, place, pad)
+        logits = row[:, -1]
+        best.append(best_of(row))
+    top_ids, top_p = (torch.cat(parts, 1).cpu().numpy() for parts in zip(*best, strict=True))
+    texts = []
+    for i, (prompt, row_ids) in enumerate(zip(prompts, ids.tolist(), strict=True)):
+        said = row_ids[longest:]
+        count = next((n for n, token_id in enumerate(said, 1) if token_id in ends), len(said))
+        places = slice(longest - len(prompt), longest + count - 1)
+        top = top_ids[i, places].astype(np.uint16), top_p[i, places].astype(np.float16)
+        texts.append(Text(prompt + said[:count], len(prompt), float(temperature[i]), *top))
     return texts
 
 

@@ -1,12 +1,14 @@
 """Tune a draft to what the target itself says.
 
-The loss at a generated token is the forward KL divergence from the target's distribution p to the draft's
-q, over the target's TOP most likely tokens and one more class for all the rest. It is least where q = p,
-which is where both acceptance rules are best (accepted at temperature 1: 1 - TV(p, q)).
+The loss at a place is the forward KL divergence from the target's distribution p to the draft's q, over the
+target's TOP most likely tokens and one more class for all the rest. It is least where q = p, which is where
+both acceptance rules are best (accepted at temperature 1: 1 - TV(p, q)). Training moves a share of p to the
+target's first choice, for greedy text.
 """
 
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +20,14 @@ from torch import Tensor
 from recipes import checkpoint
 from recipes.model import Llama
 from recipes.progress import Log, Meter, Stop
+from recipes.rounding import rounded
 from recipes.said import TOP
 from recipes.train import Plan, optimisers, step
+
+SHARP = 0.3  # the bar is greedy text, so the first choice counts for more than its probability
+ROUND_FROM = 0.7  # of the plan, weights are rounded as in the file
+PROMPT_WEIGHT = 0.25  # of a place inside a prompt
+Said = tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.float16], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +36,24 @@ class Lesson:
 
     ids: Tensor
     top_ids: Tensor
-    top_p: Tensor  # all zero where the target was not asked
+    top_p: Tensor
+    weight: Tensor  # how much each place counts (B, T)
 
     def on(self, device: torch.device) -> "Lesson":
         """Return the lesson in the memory of a device."""
-        return Lesson(self.ids.to(device), self.top_ids.to(device), self.top_p.to(device))
+        return Lesson(*(part.to(device) for part in (self.ids, self.top_ids, self.top_p, self.weight)))
 
 
-def read_texts(paths: list[Path]) -> list[tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.float16]]]:
-    """Return (ids, top_ids, top_p) of every text of the shards."""
+def read_texts(paths: list[Path]) -> list[Said]:
+    """Return (ids, top_ids, top_p, tokens of the prompt) of every text of the shards."""
     texts = []
     for path in paths:
         with np.load(path) as shard:
             ids, top_ids, top_p = shard["ids"], shard["top_ids"], shard["top_p"]
-            ends = np.cumsum(shard["length"])
-        for start, end in zip([0, *ends[:-1]], ends, strict=True):
+            ends, prompts = np.cumsum(shard["length"]), shard["prompt"]
+        for start, end, prompt in zip([0, *ends[:-1]], ends, prompts, strict=True):
             if end - start >= 4:
-                texts.append((ids[start:end], top_ids[start:end], top_p[start:end]))
+                texts.append((ids[start:end], top_ids[start:end], top_p[start:end], int(prompt)))
     return texts
 
 
@@ -65,25 +74,30 @@ def lessons(paths: list[Path], seed: int, size: int) -> Iterator[Lesson]:
         ids = np.zeros((len(group), longest), np.int64)
         top_ids = np.zeros((len(group), longest, TOP), np.int64)
         top_p = np.zeros((len(group), longest, TOP), np.float32)
+        weight = np.zeros((len(group), longest), np.float32)
         for row, i in enumerate(group):
-            length = len(texts[i][0])
-            ids[row, :length], top_ids[row, :length], top_p[row, :length] = texts[i]
-        yield Lesson(torch.from_numpy(ids), torch.from_numpy(top_ids), torch.from_numpy(top_p))
+            length, prompt = len(texts[i][0]), texts[i][3]
+            ids[row, :length], top_ids[row, :length], top_p[row, :length] = texts[i][:3]
+            weight[row, : prompt - 1], weight[row, prompt - 1 : length - 1] = PROMPT_WEIGHT, 1
+        yield Lesson(*map(torch.from_numpy, (ids, top_ids, top_p, weight)))
 
 
-def divergence(model: Llama, lesson: Lesson) -> Tensor:
-    """Return the mean KL(p || q) in nats over the places where the target spoke."""
+def divergence(model: Llama, lesson: Lesson, sharp: float = 0.0) -> Tensor:
+    """Return the mean KL(p || q) in nats; `sharp` of p is moved to the target's first choice."""
     lesson = lesson.on(model.embed.weight.device)
-    asked = lesson.top_p.sum(-1) > 0
+    asked = lesson.weight > 0
     with torch.autocast(lesson.ids.device.type, torch.bfloat16):
         hidden = model.hidden(lesson.ids)[asked]  # (n, D)
         logits = torch.nn.functional.linear(hidden, model.embed.weight)  # (n, V)
     log_q = logits.float().log_softmax(-1).gather(-1, lesson.top_ids[asked])  # (n, TOP)
-    p = lesson.top_p[asked]
+    p = (1 - sharp) * lesson.top_p[asked]
+    p[:, 0] += sharp
     rest_p = (1 - p.sum(-1)).clamp_min(0)
     rest_q = (1 - log_q.exp().sum(-1)).clamp_min(1e-6)
     entropy = torch.special.xlogy(p, p).sum(-1) + torch.special.xlogy(rest_p, rest_p)
-    return (entropy - (p * log_q).sum(-1) - rest_p * rest_q.log()).mean()
+    loss = entropy - (p * log_q).sum(-1) - rest_p * rest_q.log()
+    weight = lesson.weight[asked]
+    return (loss * weight).sum() / weight.sum()
 
 
 def distil(model: Llama, shards: list[Path], work: Path, name: str, plan: Plan, log: Log = print) -> bool:
@@ -95,8 +109,9 @@ def distil(model: Llama, shards: list[Path], work: Path, name: str, plan: Plan, 
     meter = Meter(name, plan.tokens, log, every=100)
     while done < plan.tokens and not stop.wanted:
         for lesson in lessons(shards, passes, plan.batch):
-            loss = divergence(model, lesson)
-            loss.backward()  # type: ignore[no-untyped-call]
+            with rounded(model) if done >= ROUND_FROM * plan.tokens else nullcontext():
+                loss = divergence(model, lesson, SHARP)
+                loss.backward()  # type: ignore[no-untyped-call]
             step(model, steppers, plan.factor(done))
             done += lesson.ids.numel()
             meter.add(lesson.ids.numel(), loss.item(), done)

@@ -9,19 +9,32 @@ run goes on where it was. All seeds are fixed. The stages:
    rate, without which text past the 512th token falls apart;
 4. `plain`: the draft learns from the corpus alone;
 5. `said-N`: the exported target continues training prompts;
-6. `draft` and `draft-again`: the plain draft learns from what the target said, then from more of it;
-7. both files are exported to Q8_0, the held-out prompts chosen, the pair measured.
+6. `draft`: the plain draft learns from what the target said;
+7. the target is exported to Q8_0, the draft to Q4_0, the held-out prompts chosen, the pair measured.
 """
 
 import json
 import os
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 
-from recipes import checkpoint, data, distil, export, marks, measure, model, prompts, said
+from recipes import (
+    checkpoint,
+    chorus,
+    data,
+    distil,
+    export,
+    marks,
+    measure,
+    model,
+    prompts,
+    restore,
+    said,
+)
 from recipes import tokenizer as tok
 from recipes.model import Llama, count_parameters
 from recipes.progress import Log
@@ -38,11 +51,10 @@ TARGET = Plan(
 )
 LONG = Plan(tokens=450_000, anneal=430_000, full=0.25, warmup=20_000, lengths=((0, 2048),), first_epoch=5)
 PLAIN = Plan(tokens=2_000_000, anneal=1_200_000, warmup=100_000, matrix_rate=6e-3, first_epoch=2)
-DISTIL = Plan(tokens=9_000_000, anneal=6_000_000, warmup=100_000, matrix_rate=6e-3)
-AGAIN = Plan(tokens=5_600_000, anneal=5_300_000, full=0.8, warmup=100_000, matrix_rate=6e-3)
-SHARDS = 4  # for DISTIL; AGAIN has MORE besides
-MORE = 2
-SHARD_TOKENS = 300_000
+DISTIL = Plan(tokens=32_000_000, anneal=22_000_000, warmup=100_000, matrix_rate=6e-3, batch=8192)
+SHARDS = 5
+PROMPTS = 8192  # a shard; about 800,000 tokens are said to them
+FIRST_EPOCH = 10  # of the prompts
 VERSION = "1.0"
 
 
@@ -54,6 +66,11 @@ class Place:
     out: Path
     threads: int  # of torch; llama.cpp gets one, its threads wait by spinning and hinder each other
     device: torch.device  # of torch; llama.cpp computes on the processor
+
+
+def ends_of(tokenizer: Tokenizer) -> set[int]:
+    """Return the tokens after which there is nothing more to say."""
+    return {tok.token_id(tokenizer, marks.TURN_END), tok.token_id(tokenizer, marks.END_OF_TEXT)}
 
 
 def about(network: Llama, role: str) -> export.About:
@@ -102,20 +119,26 @@ def make_target(place: Place, tokenizer: Tokenizer, log: Log) -> Path:
     return path
 
 
+def listen(place: Place, target: Path, tokenizer: Tokenizer, log: Log) -> list[Path]:
+    """Let the target continue the prompts of every shard that is not there yet."""
+    shards = [place.work / f"said-{i}.npz" for i in range(SHARDS)]
+    network = restore.read_network(target).to(place.device)
+    for i, shard in enumerate(shards):
+        if not shard.exists():
+            log(f"said: shard {i + 1} of {len(shards)}")
+            some = islice(said.prompts(tokenizer, FIRST_EPOCH + i), PROMPTS)
+            said.write_shard(shard, list(chorus.sing(network, some, ends_of(tokenizer), i)))
+    return shards
+
+
 def make_draft(place: Place, tokenizer: Tokenizer, target: Path, log: Log) -> tuple[Path, Path]:
     """Train the draft, let the target speak, tune the draft to it; return (plain, tuned) files."""
     torch.manual_seed(2)
     plain = stage(place, "plain", Llama(model.DRAFT), PLAIN, tokenizer, log)
     plain_path, path = place.work / "plain.gguf", place.work / "draft.gguf"
     export.export(plain, tokenizer, plain_path, "Q8_0", about(plain, "draft, not distilled"))
-    shards = [place.work / f"said-{i}.npz" for i in range(SHARDS + MORE)]
-    for i, shard in enumerate(shards):
-        if not shard.exists():
-            log(f"said: shard {i + 1} of {len(shards)}")
-            said.make_shard(shard, target, tokenizer, 2 + i, SHARD_TOKENS)
-    tuned = tune(place, "draft", plain, shards[:SHARDS], DISTIL, log)
-    tuned = tune(place, "draft-again", tuned, shards, AGAIN, log)
-    export.export(tuned, tokenizer, path, "Q8_0", about(tuned, "draft"))
+    tuned = tune(place, "draft", plain, listen(place, target, tokenizer, log), DISTIL, log)
+    export.export(tuned, tokenizer, path, "Q4_0", about(tuned, "draft"))
     return plain_path, path
 
 
@@ -131,10 +154,9 @@ def install(place: Place, target: Path, draft: Path) -> None:
 
 def measure_pair(place: Place, tokenizer: Tokenizer, target: Path, drafts: dict[str, Path]) -> Path:
     """Measure through llama.cpp and write `figures.json` and `figures.md`."""
-    ends = {tok.token_id(tokenizer, marks.TURN_END), tok.token_id(tokenizer, marks.END_OF_TEXT)}
     asked = list(prompts.choose())
     held_out = data.held_out_tokens(place.work, tokenizer)
-    found = measure.measure(target, drafts, asked, held_out, ends, threads=1)
+    found = measure.measure(target, drafts, asked, held_out, ends_of(tokenizer), threads=1)
     path = place.work / "figures.json"
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     path.with_suffix(".md").write_text(measure.tables(found), encoding="utf-8")

@@ -26,7 +26,10 @@ from edgespec.verify_pair import goodness
 FALSE_ALARM = 1e-4
 FIRST = 3  # tokens looked at: the first is plain, the other two are drafted
 SAMPLING = Sampling(temperature=0.8, top_p=0.95, min_p=0.0)
-FEW, MANY = 300, 2000
+FEW, MANY = 800, 2000  # 300 do not show a wrong rule where the draft is this good
+# With seeds from 0, the pair of 2026-11-21 met the false alarm: p = 0.95e-4 for "token". Ten other stretches
+# of 300 seeds had 0.06 to 0.81, and 3,000 seeds at once 0.47; so it was chance; the seeds begin elsewhere.
+FIRST_SEED = 1000
 Prompt = NDArray[np.int32]
 
 
@@ -64,7 +67,7 @@ def p_value(pair: Pair, prompt: Prompt, samples: int, **wanted: Any) -> float:
 
     cells = expected(pair, prompt, samples)
     assert len(cells.probs) > 8  # else nothing is tested
-    runs = (pair.generate(prompt, request(i)) for i in range(samples))
+    runs = (pair.generate(prompt, request(i)) for i in range(FIRST_SEED, FIRST_SEED + samples))
     sequences = (tuple(token for round_ in run for token in round_.tokens) for run in runs)
     return goodness.chi_square(cells, sequences)[0]
 

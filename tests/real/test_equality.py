@@ -145,7 +145,7 @@ def test_the_check_fails_where_a_batch_is_of_another_text(
 def test_the_rate_of_acceptance_is_reported(
     pair: Pair, profile: PairSettings, record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    """The pair that ships accepts 0.46 at k = 4, greedy (its card); its bar is 0.60."""
+    """The pair that ships accepts 0.61 at k = 4, greedy (its card); its bar is 0.60."""
     if profile is not BYTE_IDENTICAL:
         pytest.skip("reported once, from the byte-identical profile")
     kinds: dict[str, list[int]] = {}
@@ -158,4 +158,4 @@ def test_the_rate_of_acceptance_is_reported(
         record_testsuite_property(f"acceptance_rate_{kind}", round(accepted / max(drafted, 1), 3))
     accepted, drafted = (sum(counts[i] for counts in kinds.values()) for i in (0, 1))
     record_testsuite_property("acceptance_rate", round(accepted / drafted, 3))
-    assert 0.35 < accepted / drafted < 1
+    assert 0.5 < accepted / drafted < 1
