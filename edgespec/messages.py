@@ -112,12 +112,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step of the engine brought. at: seconds on the worker's clock.
+    """What one step of the engine brought. began, at: its begin and end, seconds on the worker's clock.
 
     pieces: for each token of an `Emitted`, its own text, where that was asked for. busy: seconds spent so
     far inside llama.cpp, (draft, target).
     """
 
+    began: float
     at: float
     happenings: tuple[Started | Emitted | Refused, ...]
     pieces: Mapping[str, tuple[str, ...]]

@@ -115,7 +115,8 @@ class Worker:
             except queue.Empty:
                 pass
             if not self._engine.idle:
-                self._tell(self._engine.step())
+                began = time.monotonic()
+                self._tell(began, self._engine.step())
 
     def _take(self, item: tuple[Submit, Tokens] | Cancel) -> None:
         if isinstance(item, Cancel):
@@ -147,7 +148,7 @@ class Worker:
             draft_length=message.draft_length,
         )
 
-    def _tell(self, happenings: Iterable[Happening]) -> None:
+    def _tell(self, began: float, happenings: Iterable[Happening]) -> None:
         said: list[Started | Emitted | Refused] = []
         pieces: dict[str, tuple[str, ...]] = {}
         for happening in happenings:
@@ -163,7 +164,7 @@ class Worker:
                 if happening.round.finish:
                     self._wants_pieces.discard(happening.id)
         if said:
-            self._outlet.send(Step(time.monotonic(), tuple(said), pieces, self._pair.busy()))
+            self._outlet.send(Step(began, time.monotonic(), tuple(said), pieces, self._pair.busy()))
 
 
 def _refused(id: str, error: EdgeSpecError) -> Refused:

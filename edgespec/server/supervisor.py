@@ -192,7 +192,8 @@ class Supervisor:
             self.busy = message.busy
             for happening in message.happenings:
                 said = from_worker(happening) if isinstance(happening, Refused) else happening
-                self._hand_on(happening.id, said, message.at, message.pieces)
+                at = message.began if isinstance(said, Started) else message.at
+                self._hand_on(happening.id, said, at, message.pieces)
         elif isinstance(message, Accepted):
             self._hand_on(message.id, message, 0.0, {})
         elif isinstance(message, Refused):
