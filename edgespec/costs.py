@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 Hardware = Literal["gpu", "cpu-float", "cpu-quantised"]
 # Sizes worth measuring, those first that a draft of middling quality would use.
 SIZES = (4, 2, 3, 5, 8, 6, 12, 16, 7, 10, 24, 32, 48)
-ODD = 1.25  # times a larger evaluation's cost that a smaller one may take: kernels differ, but not more
+ODD = 1.15  # times a larger evaluation's cost that a smaller one may take: kernels differ, but not more
 REPEATS = 3  # of each size, if time allows
 # Seconds of n tokens / seconds of one, where nothing was measured. Between the points: straight lines.
 # CPU: measured on 2 cores, AVX2 (0.6B F16 and 1.1B Q4_0). GPU: an assumption; large cards are flatter.

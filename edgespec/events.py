@@ -31,8 +31,8 @@ class Ask:
     draft evaluates nothing: it asks whether one more guess may be drawn, to be verified with the others.
 
     reach: what the asking drafter expects. Of an ask to the target: how likely each token of the tail
-    counts; empty where the tail was drawn and may not be cut. Of the first ask of a drafting: how likely
-    each guess to come will count. Of later ones: one number, for the next guess.
+    counts; empty where the tail was drawn and may not be cut. Of an ask to the draft: how likely the next
+    guess counts, and those that may follow it.
     otherwise: the reach of the guess that stands where this ask is refused.
     """
 

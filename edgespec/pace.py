@@ -80,11 +80,10 @@ FADE = 0.95  # of what earlier rounds say, with each new one
 PRIOR_ROUNDS = 6.0  # rounds that the expectation of a draft never tried is worth
 SHARE, START = 0.015, 3.0  # the budget: a share of the tokens emitted, and token times to begin with
 CREDIT = 8.0  # token times of past gains that may be lost again
-AHEAD = 4  # guesses looked ahead where the next alone would not pay: costs are not monotonic
+AHEAD = 8  # guesses looked ahead where the next alone would not pay: costs are not monotonic
 HORIZON = 256  # tokens over which reading the prompt with the draft has to pay, at most
 TRIAL = 64  # fewest tokens of prompt worth showing to a draft
 REFRESH = 256  # tokens after which plain decoding is timed again, by one round of it
-USUAL_FALL = 0.85  # acceptance of one position after the other, where a drafter says no more
 
 
 @dataclass(slots=True)
@@ -165,7 +164,7 @@ class Controller:
             return self._grants_model(ask, lag)
         if n >= self._most:
             return False
-        return n < self._trial or self._pays(n, ask.reach[0], self._step if ask.rows else 0.0)
+        return n < self._trial or self._pays(n, ask.reach, self._step if ask.rows else 0.0)
 
     def _grants_model(self, ask: Ask, lag: int) -> bool:
         """Decides between the draft model, the free guess, and none."""
@@ -196,16 +195,15 @@ class Controller:
         """Returns the token times that this round may lose."""
         return self.record.budget / 2
 
-    def _pays(self, n: int, reach: float, step: float) -> bool:
+    def _pays(self, n: int, reach: Reach, step: float) -> bool:
         """Is one guess more than `n` worth its time, alone or together with those it makes possible?"""
         prices, rate = self._prices, max(1.0, self.record.all.over(self._gain)) / self._prices[1]
-        worth, cost = 0.0, 0.0
-        for m in range(1, min(AHEAD, LONGEST - n) + 1):
-            worth += reach
-            cost += step if m == 1 else self._step
+        worth, cost = 0.0, step - self._step
+        for m, counts in enumerate(reach[: min(AHEAD, LONGEST - n)], 1):
+            worth += counts
+            cost += self._step
             if worth >= rate * (cost + prices[n + 1 + m] - prices[n + 1]):
                 return True
-            reach *= USUAL_FALL
         return False
 
     def grants_rows(self, ask: Ask) -> int:

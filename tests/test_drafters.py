@@ -430,18 +430,18 @@ def test_each_guess_is_asked_for_twice_by_its_place_and_by_how_sure_the_draft_is
     assert guess.confidence == pytest.approx(sure)
     by_shape = np.cumprod([drafter.odds.of(c) for c in sure])
     assert asks[0].reach == pytest.approx((0.9, 0.9 * 0.8, 0.9 * 0.8 * 0.7)), "all that could come"
-    assert [asks[i].reach for i in (1, 3, 5)] == [pytest.approx((r,)) for r in by_shape]
-    assert asks[2].reach == pytest.approx((by_shape[0] * 0.8,))
-    assert asks[4].reach == pytest.approx((by_shape[1] * 0.7,))
+    assert [asks[i].reach[0] for i in (1, 3, 5)] == pytest.approx(by_shape)
+    assert asks[2].reach[0] == pytest.approx(by_shape[0] * 0.8)
+    assert asks[4].reach[0] == pytest.approx(by_shape[1] * 0.7)
     assert guess.reach == (), "it was drawn: it may not be cut"
 
 
 def test_the_reach_of_a_draft_to_come_ends_where_it_is_hopeless_and_is_never_empty() -> None:
-    for odds, limit, wanted in ((0.5, 48, 5), (1.0, 48, 40), (1.0, 7, 7), (0.001, 48, 1)):
+    for odds, limit, least, most in ((0.5, 48, 4, 6), (1.0, 48, 30, 48), (1.0, 7, 7, 7), (0.001, 48, 1, 1)):
         drafter = model_drafter()
         drafter.places = always(odds)
         _, asks = drafted(drafter, [1, 2], limit)
-        assert len(asks[0].reach) == wanted
+        assert least <= len(asks[0].reach) <= most
 
 
 def test_a_draft_refused_at_first_is_nothing_and_draws_nothing() -> None:

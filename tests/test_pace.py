@@ -148,8 +148,8 @@ def test_a_step_in_the_prices_is_passed_together() -> None:
     record = Record(all=Gain(1.5e9, 1e9), model=Gain(1.5e9, 1e9))
     controller = Controller(costs_of(points, 0.05), record, max_tokens=100)
     assert controller.grants_step(Ask("draft", TOKENS, (), 1, (0.9, 0.8, 0.7)), 1)
-    assert controller.grants_step(Ask("draft", TOKENS, (1,), 1, (0.8,)), 1)
-    assert controller.grants_step(Ask("draft", TOKENS, (1, 1), 1, (0.7,)), 1)
+    assert controller.grants_step(Ask("draft", TOKENS, (1,), 1, (0.8, 0.7)), 1)
+    assert controller.grants_step(Ask("draft", TOKENS, (1, 1), 1, (0.7, 0.6)), 1)
     assert not controller.grants_step(Ask("draft", TOKENS, (1, 1, 1), 1, (0.7,)), 1)
 
 

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.acceptance import BINS, Odds, proportional
-from edgespec.drafters import Drafting
+from edgespec.drafters import HOPELESS, Drafting
 from edgespec.drafters.draft_temperature import DraftTemperature
 from edgespec.errors import LogitsError
 from edgespec.events import Ask, Draft, Judged, Reach
 from edgespec.sampling import Distribution, Sampler
 from edgespec.verify import Rule
 
+FORESEEN = 32  # guesses to come that a decision takes into account
 EVERY = 4  # rounds from which one is used to choose the temperature
 
 
@@ -63,8 +64,9 @@ class DraftModel:
         probs: list[Distribution] = []
         confidence: list[float] = []
         reach = 1.0  # probability that all guesses so far are accepted
+        places = [self.places.of_bin(min(n, BINS - 1)) for n in range(min(limit, FORESEEN))]
         while (n := len(guesses)) < limit:
-            expected = (reach * self.places.of_bin(min(n, BINS - 1)),) if n else self._reach(limit)
+            expected = _onward(reach, places[n:] or places[-1:])
             row = yield Ask("draft", tokens, tuple(guesses), 1, expected, () if n else otherwise)
             if row is None:
                 break
@@ -76,22 +78,14 @@ class DraftModel:
             if sure == 1.0:  # greedy: the logits know more
                 sure = _lead(row[0, : self.sampler.n_vocab], best)
             reach *= self.odds.of(sure)
-            if (yield Ask("draft", tokens, tuple(guesses), 0, (reach,))) is None:
+            if (
+                yield Ask("draft", tokens, tuple(guesses), 0, (reach, *_onward(reach, places[n + 1 :])))
+            ) is None:
                 break  # by q's shape, before x ~ q: exact
             guesses.append(rule.draw(q, tokens.size + n))
             probs.append(q)
             confidence.append(sure)
         return Draft(tuple(guesses), tuple(probs), ("model",) * len(guesses), tuple(confidence))
-
-    def _reach(self, limit: int) -> Reach:
-        """Returns how likely each guess to come will count, going by places alone."""
-        reach, out = 1.0, []
-        for n in range(min(limit, 4 * BINS)):
-            reach *= self.places.of_bin(min(n, BINS - 1))
-            if reach < 0.02:
-                break
-            out.append(reach)
-        return tuple(out) or (reach,)
 
     def _adjust(self) -> None:
         """Follows the temperature that was chosen."""
@@ -112,6 +106,17 @@ class DraftModel:
         for n, sure in enumerate(judged.draft.confidence[: judged.accepted + 1]):
             self.odds.note(sure, n < judged.accepted)
             self.places.note_bin(min(n, BINS - 1), n < judged.accepted)
+
+
+def _onward(reach: float, places: list[float]) -> Reach:
+    """Returns how likely each guess to come counts, going by places alone."""
+    out = []
+    for accepted in places:
+        reach *= accepted
+        if reach < HOPELESS:
+            break
+        out.append(reach)
+    return tuple(out) or (reach,)
 
 
 def _lead(row: NDArray[np.float32], best: int) -> float:
