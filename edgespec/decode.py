@@ -189,6 +189,7 @@ def drive(
         if item.model == "target":
             tail = item.tail[: pace.grants_rows(item)]
             want = Want(item.tokens, tail, item.rows - len(item.tail) + len(tail))
+            item = replace(item, tail=tail, rows=want.rows) if want.rows < item.rows else item
         elif not item.rows:
             answer = NO_ROWS if pace.grants_step(item, 0) else None
             continue

@@ -106,7 +106,8 @@ def _experience(held: Mapping[str, Any]) -> Experience:
     kept = held["record"]
     odds = {name: _odds(held[name]) for name in ("model", "places", "lookup", "recycling")}
     model, all_ = (Gain(_number(kept[of]["tokens"]), _number(kept[of]["cost"])) for of in ("model", "all"))
-    record = Record(model, all_, _number(kept["lost"], above=-CREDIT), int(_number(kept["emitted"])))
+    emitted, since_plain = (int(_number(kept[of])) for of in ("emitted", "since_plain"))
+    record = Record(model, all_, _number(kept["lost"], above=-CREDIT), emitted, since_plain)
     return Experience(record, **odds, temperature=_temperature(held["temperature"]))
 
 

@@ -207,6 +207,23 @@ def test_a_stop_text_ends_the_answer_before_it(target: Path) -> None:
     assert figures["finish_reason"] == "stop"
 
 
+def test_a_draft_length_is_kept_to_and_without_one_it_is_what_pays(target: Path, draft: Path) -> None:
+    """This draft is as large as its target and agrees seldom, so that drafting with it cannot pay."""
+    model = ["--draft", draft, "--drafter", "model", "--json", "-n", "120", *NO_END, "hello"]
+    fixed = json.loads(run(target, *model, "--draft-length", "3")[0])
+    free = json.loads(run(target, *model)[0])
+    assert fixed["drafted"] > 100 > free["drafted"]
+    assert fixed["n_tokens"] == free["n_tokens"] == 120
+    assert fixed["text"] == free["text"]
+
+
+def test_a_cache_that_cannot_be_read_or_written_is_no_error(target: Path, draft: Path, home: Path) -> None:
+    """What was learned of a pair is kept there; without it everything is measured anew."""
+    (home / ".cache").write_text("no folder")
+    _, err = run(target, "--draft", draft, "hello")
+    assert "tok/s" in err and "edgespec:" not in err
+
+
 def test_no_draft_and_drafter_none_are_plain_decoding(target: Path, draft: Path) -> None:
     for files in (["--draft", draft, "--drafter", "none"], ["--draft", draft, "--draft-length", "0"]):
         assert json.loads(run(target, *files, "--json", "hello")[0])["drafted"] == 0

@@ -590,6 +590,58 @@ def test_the_pace_is_told_every_round_and_bounds_every_draft() -> None:
         assert round_.drafted == (0, 3, 1, 2)[i % 4]
 
 
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_the_pace_is_told_what_was_evaluated_and_all_the_time_there_was(name: str) -> None:
+    """Of a draft that had been cut it was told the whole, did not recognise it and took it for a prompt."""
+    now, heard = 0.0, []
+
+    def clock() -> float:
+        nonlocal now
+        now += 1.0
+        return now
+
+    class Listening(Restless):
+        def spent(self, ask: Ask | None, n_evaluated: int, seconds: float) -> None:
+            heard.append((ask, n_evaluated, seconds))
+
+    target = TableModel(6, seed=12)
+    draft = TableModel(6, seed=13, near=target, spread=0.5)
+    loop = generate(
+        [1, 2, 3, 1, 2], drafter=drafter_named(name, USUAL, 6), sampler=Sampler(USUAL, 6), rule=Coupled(2),
+        text=TextRelease(fakes.letter), limits=Limits(60, 512),
+    )  # fmt: skip
+    contexts = {"target": target, "draft": draft}
+    rounds = list(drive(loop, contexts, Listening((1, 3, 0)), clock=clock))
+    asks = {model: [(a, n) for a, n, _ in heard if a and a.model == model] for model in contexts}
+    assert [n for _, n in asks["target"]] == target.decoded
+    assert [n for _, n in asks["draft"]] == draft.decoded
+    for (ask, n), round_ in zip(asks["target"][1:], rounds[1:], strict=True):
+        assert ask.rows == n == len(ask.tail) + 1 == round_.drafted + 1
+    assert sum(seconds for _, _, seconds in heard) == now - 1 - len(rounds), "but for what the reader took"
+
+
+class Windowed(FixedLength):
+    """Lets the draft read no more than 6 tokens at once."""
+
+    def window(self, lag: int) -> int:
+        return min(lag, 6)
+
+
+def test_a_draft_may_be_shown_the_end_of_a_text_alone() -> None:
+    """And goes on from there, as far as that is near enough."""
+    target = TableModel(6, seed=12)
+    draft = TableModel(6, seed=13, near=target, spread=0.5)
+    prompt = np.random.default_rng(1).integers(0, 6, 50).tolist()
+    rounds = speculate(
+        target, prompt, sampler=Sampler(USUAL, 6), rule=Coupled(2), draft=draft, pace=Windowed(3),
+        drafter=drafter_named("model", USUAL, 6), max_tokens=40,
+    )  # fmt: skip
+    assert draft.decoded[0] == 6 and max(draft.decoded[1:]) <= 2
+    plain = speculate(target, prompt, sampler=Sampler(USUAL, 6), rule=Coupled(2), max_tokens=40)
+    assert tokens_of(rounds) == tokens_of(plain)
+    assert sum(r.accepted for r in rounds) > 15
+
+
 def test_a_pace_of_0_is_plain_decoding_and_leaves_the_draft_alone() -> None:
     target, draft = TableModel(6, seed=12), TableModel(6, seed=13)
     rounds = speculate(

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from real.embedded import LOGITS_DIFFER_AT_MOST, complaint
 
 from edgespec import engine
+from edgespec.config import cache_folder
 from edgespec.context import Context
 from edgespec.decode import Want
 from edgespec.engine import Pair, PairSettings, Request, check_pair
@@ -724,3 +725,79 @@ def test_forgetting_leaves_no_text_behind(plain: Pair) -> None:
     plain.forget()
     assert (plain._lookup is held[0], plain._recycling is held[1]) == (False, False)
     assert all(context.held().size == 0 for context in plain.contexts.values())
+
+
+# ---- what is learned of a pair ----------------------------------------------------------------------------
+
+
+def known_files() -> list[Path]:
+    return sorted((cache_folder() / "pairs").glob("*"))
+
+
+def test_what_was_learned_survives_closing_the_pair(files: dict[str, tuple[Path, Path]]) -> None:
+    request = Request(GREEDY_FEW, 60, rng_seed=1)
+    with Pair(*files["plain"], PROFILE) as pair:
+        output(pair, some_prompt(0), request)
+        costs, kinds = pair.costs(), pair._known.kinds
+        assert [held.record.emitted for held in kinds.values()] == [60]
+    [file] = known_files()
+    with Pair(*files["plain"], PROFILE) as pair:
+        assert repr(pair._known.kinds) == repr(kinds) and pair._known.costs == costs
+        output(pair, some_prompt(1), request)
+        assert [held.record.emitted for held in pair._known.kinds.values()] == [120]
+    assert known_files() == [file], "one file, written over"
+
+
+def test_requests_of_another_kind_begin_with_nothing(files: dict[str, tuple[Path, Path]]) -> None:
+    """Guesses fare otherwise at another temperature, and where they are coupled."""
+    with Pair(*files["plain"], PROFILE) as pair:
+        for sampling, seed in ((GREEDY, None), (SAMPLED, None), (SAMPLED, 3), (replace(SAMPLED, top_k=9), 4)):
+            output(pair, some_prompt(0), Request(sampling, 20, seed=seed))
+        emitted = [held.record.emitted for held in pair._known.kinds.values()]
+    assert len(emitted) == 3 and sum(emitted) > 60 and max(emitted) == max(emitted[2], 20)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\x00", b'{"format": 1, "costs": {}}'])
+def test_a_cache_that_cannot_be_read_is_no_error(files: dict[str, tuple[Path, Path]], content: bytes) -> None:
+    for _ in range(2):
+        with Pair(*files["plain"], PROFILE) as pair:
+            assert pair._known.kinds == {}
+            run = output(pair, some_prompt(0), Request(GREEDY, 10))
+            assert len(run.tokens) == 10
+        [file] = known_files()
+        file.write_bytes(content)
+
+
+def test_a_cache_folder_that_cannot_be_made_is_no_error(
+    files: dict[str, tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "file"))
+    with Pair(*files["plain"], PROFILE) as pair:
+        assert len(output(pair, some_prompt(0), Request(GREEDY, 10)).tokens) == 10
+
+
+@pytest.mark.parametrize("wanted", [{"drafter": "none"}, {"draft_length": 4}, {"draft_length": 0}])
+def test_costs_are_measured_only_where_they_are_weighed(
+    files: dict[str, tuple[Path, Path]], wanted: dict[str, Any]
+) -> None:
+    with Pair(*files["plain"], PROFILE) as pair:
+        before = evaluated(pair)
+        output(pair, some_prompt(0), Request(GREEDY, 10, **wanted))
+        assert evaluated(pair)[0] - before[0] < 24 + 10 * 5 + 1, "nothing but the request"
+        assert pair._known.costs is None
+        first = pair.costs()
+        assert pair.costs() is first, "measured once"
+
+
+def test_by_default_the_controller_decides_and_all_may_guess() -> None:
+    assert Request().draft_length is None and Request().drafter == "auto"
+
+
+def test_the_gain_that_was_expected_of_a_round_is_told(plain: Pair) -> None:
+    run = output(plain, some_prompt(0), Request(GREEDY_FEW, 80))
+    assert all(round_.gain >= 1 for round_ in run.rounds)
+    assert all(round_.gain == 1 for round_ in run.rounds if not round_.drafted)
+    fixed = output(plain, some_prompt(0), Request(GREEDY_FEW, 20, draft_length=3))
+    assert {round_.gain for round_ in fixed.rounds} == {1.0}
