@@ -15,6 +15,13 @@ def cache_folder() -> Path:
     )
 
 
+def state_folder() -> Path:
+    """Returns the folder for what is true only while something runs; EDGESPEC_STATE_DIR moves it."""
+    return Path(
+        os.environ.get("EDGESPEC_STATE_DIR") or platformdirs.user_state_path("edgespec", appauthor=False)
+    )
+
+
 def default_target() -> str | None:
     """Returns the target named by EDGESPEC_TARGET, if any."""
     return os.environ.get("EDGESPEC_TARGET") or None

@@ -39,6 +39,7 @@ RANKS = (
     {
         "stats",
         "messages",
+        "state_file",
         "verify",
         "chat",
         "drafters",

@@ -6,9 +6,9 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from sse_starlette import EventSourceResponse
@@ -27,6 +27,7 @@ from edgespec.server.openai_requests import ChatRequest, CompletionRequest, Wish
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
+from edgespec.state_file import PROOF_PATH, ServerState
 
 _T = TypeVar("_T")
 GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
@@ -34,8 +35,8 @@ PING_S = 15
 SHOWN = 100  # characters of a wrong value that an error quotes
 
 
-def make_app(worker: Supervisor, settings: ServerSettings) -> ASGIApp:
-    """Returns the whole web application, behind its gate."""
+def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState) -> ASGIApp:
+    """Returns the whole web application, behind its gate. state: what the server's file says of it."""
     app = FastAPI(
         title="EdgeSpec",
         version=__version__,
@@ -48,11 +49,12 @@ def make_app(worker: Supervisor, settings: ServerSettings) -> ASGIApp:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)
-    _add_routes(app, Endpoint(worker, settings))
-    return gated(app, settings)
+    _add_routes(app, Endpoint(worker, settings, state))
+    return gated(app, settings, own_key=state.key)
 
 
 def _add_routes(app: FastAPI, endpoint: Endpoint) -> None:
+    app.add_api_route(PROOF_PATH, endpoint.proof, include_in_schema=False, response_model=None)
     app.add_api_route("/metrics", endpoint.figures, include_in_schema=False, response_model=None)
     for prefix in ("/v1", ""):  # both are in use: some clients are told the root, some add /v1
         visible = prefix == "/v1"
@@ -70,8 +72,8 @@ def _add_routes(app: FastAPI, endpoint: Endpoint) -> None:
 class Endpoint:
     """Answers requests with what the worker says."""
 
-    def __init__(self, worker: Supervisor, settings: ServerSettings) -> None:
-        self._worker, self._settings = worker, settings
+    def __init__(self, worker: Supervisor, settings: ServerSettings, state: ServerState) -> None:
+        self._worker, self._settings, self._state = worker, settings, state
         self.metrics = Metrics(worker)
         self._random = random.Random()
         self._began = int(time.time())
@@ -100,6 +102,10 @@ class Endpoint:
         model = {"id": self._name(about), "object": "model", "created": self._began,
                  "owned_by": "edgespec", "meta": meta}  # fmt: skip
         return {"object": "list", "data": [model]}
+
+    async def proof(self, nonce: Annotated[str, Query(min_length=16, max_length=200)]) -> dict[str, str]:
+        """Shows that this server wrote the file which a client has read."""
+        return {"proof": self._state.proof(nonce)}
 
     async def figures(self) -> Response:
         """Tells Prometheus what was done."""

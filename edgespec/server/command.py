@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +26,7 @@ from edgespec.pair_files import pair_files
 from edgespec.server.app import make_app
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
+from edgespec.state_file import ServerState, announced
 
 HEAD_S = 30.0  # how long a client may take for the head of its first request
 LARGEST_HEAD = 64 * 1024
@@ -186,8 +188,10 @@ async def _serve(listener: socket.socket, load: Load, settings: ServerSettings) 
     logging.basicConfig(level=logging.WARNING, format="edgespec: %(message)s")
     logging.getLogger("uvicorn.error").addFilter(lambda record: "Invalid HTTP request" not in record.msg)
     worker = Supervisor(load, tell=say)
+    host, port = listener.getsockname()[:2]
+    state = ServerState(host, port, os.getpid(), settings.alias or Path(load.target).stem)
     config = uvicorn.Config(
-        make_app(worker, settings), http=_Protocol, ws="none", lifespan="off", log_config=None,
+        make_app(worker, settings, state), http=_Protocol, ws="none", lifespan="off", log_config=None,
         access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
         h11_max_incomplete_event_size=LARGEST_HEAD,
     )  # fmt: skip
@@ -195,12 +199,14 @@ async def _serve(listener: socket.socket, load: Load, settings: ServerSettings) 
     for number in (signal.SIGINT, signal.SIGTERM):  # what uvicorn raises again at its end does nothing then
         signal.signal(number, lambda *_: None)
     worker.start()
+    announcements = ExitStack()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    announcing = asyncio.create_task(_announce(worker, server, listener, load, settings))
+    announcing = asyncio.create_task(_announce(worker, server, state, load, announcements))
     try:
         await serving
     finally:
         announcing.cancel()
+        announcements.close()
         await worker.stop()
     if worker.failed and not worker.about:
         say(worker.failed.message)
@@ -209,16 +215,24 @@ async def _serve(listener: socket.socket, load: Load, settings: ServerSettings) 
 
 
 async def _announce(
-    worker: Supervisor, server: _Server, listener: socket.socket, load: Load, settings: ServerSettings
+    worker: Supervisor, server: _Server, state: ServerState, load: Load, announcements: ExitStack
 ) -> None:
-    """Says where the endpoint is once the model is loaded; ends the server where it cannot be."""
-    host, port = listener.getsockname()[:2]
-    where = f"http://[{host}]:{port}/v1" if ":" in host else f"http://{host}:{port}/v1"
+    """Says where the endpoint is once the model is loaded; ends the server where it cannot be.
+
+    announcements: keeps the file that says so until the server ends.
+    """
+    host = f"[{state.host}]" if ":" in state.host else state.host
+    where = f"http://{host}:{state.port}/v1"
     say(f"loading {Path(load.target).name} ...")
     await worker.settled.wait()
     if not worker.about:
         server.should_exit = True
         return
     guessing = f", {worker.about.draft_name} guesses" if worker.about.draft_name else ""
-    name = settings.alias or worker.about.name
-    say(f"{name} answers at {where} ({worker.about.n_ctx:,} tokens of context{guessing})")
+    try:
+        announcements.enter_context(announced(state))
+    except OSError as error:
+        say(
+            f"{error.filename} cannot be written ({error.strerror}): other programs will not find this server"
+        )
+    say(f"{state.model} answers at {where} ({worker.about.n_ctx:,} tokens of context{guessing})")

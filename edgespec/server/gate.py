@@ -25,14 +25,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
+from edgespec.state_file import PROOF_PATH
 
 DRAIN_S = 5.0
-OPEN_PATHS = frozenset({"/health", "/v1/health"})  # say nothing of use to a stranger
+OPEN_PATHS = frozenset({"/health", "/v1/health", PROOF_PATH})  # say nothing of use to a stranger
 
 
-def gated(app: ASGIApp, settings: ServerSettings) -> ASGIApp:
-    """Returns the app behind its checks, the outermost first: Host and Origin, CORS, key, body."""
-    app = _Key(_Body(app, settings.body_s, settings.max_body), settings.keys)
+def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
+    """Returns the app behind its checks, the outermost first: Host and Origin, CORS, key, body.
+
+    own_key: opens too, where keys are asked for; it is in the server's file.
+    """
+    app = _Key(
+        _Body(app, settings.body_s, settings.max_body), (*settings.keys, own_key) if settings.keys else ()
+    )
     if settings.origins:
         app = CORSMiddleware(
             app, allow_origins=settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]

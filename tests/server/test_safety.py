@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from openai import AuthenticationError, OpenAI
 from served import Served, served
+
+from edgespec import state_file
 
 KEY, OTHER = "sk-secret-of-the-test", "another-key-in-the-file"
 
@@ -25,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "--allowed-host",
         "gate.example",
     )
-    with served(folder, *flags, EDGESPEC_API_KEY=KEY) as server:
+    with served(folder, *flags, EDGESPEC_API_KEY=KEY, EDGESPEC_STATE_DIR=str(folder)) as server:
         yield server
 
 
@@ -87,6 +90,30 @@ def test_the_key_is_in_no_log_and_no_process(server: Served) -> None:
     assert KEY not in server.said() and OTHER not in server.said()
     assert not any(KEY in text for text in worker.cmdline())
     assert KEY not in worker.environ().values()
+
+
+def test_a_file_of_ones_own_finds_the_server_and_proves_it(
+    server: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_STATE_DIR", str(server.log.parent))
+    [path] = (server.log.parent / "servers").iterdir()
+    assert os.name != "posix" or path.stat().st_mode & 0o777 == 0o600
+    [state] = state_file.states()
+    assert state.port == server.port and state.pid == server.process.pid
+    nonce = "a number drawn for the occasion"
+    proof = server.ask(f"{state_file.PROOF_PATH}?nonce={nonce.replace(' ', '+')}").json["proof"]
+    assert state.proves(nonce, proof) and not state.proves("another", proof)
+    assert status(server, x_api_key=state.key) == 200 and status(server, x_api_key=state.secret) == 401
+    assert state.secret not in repr(state) and server.ask(state_file.PROOF_PATH).status == 400
+
+
+def test_the_file_goes_with_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_STATE_DIR", str(tmp_path / "state"))
+    with served(tmp_path):
+        assert len(state_file.states()) == 1
+    assert state_file.states() == []
+    (tmp_path / "state" / "servers" / "1.json").write_text("{}")
+    assert state_file.states() == []
 
 
 def test_no_route_shows_the_machine(server: Served) -> None:

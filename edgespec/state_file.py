@@ -1,0 +1,81 @@
+"""Where a running server is, for programs of the same user: one small file for each, readable by nobody else.
+
+A file may outlive its server, and another program may hold the port by then. So a client sends nothing of
+its own before the server has shown that it knows the file's secret: it asks for the proof of a number drawn
+for the occasion. The secret itself never goes over the wire; `key` opens a server that asks for keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from edgespec import config
+
+PROOF_PATH = "/edgespec/proof"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One server that runs, or ran."""
+
+    host: str
+    port: int
+    pid: int
+    model: str
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    def proof(self, nonce: str) -> str:
+        """Returns what only a holder of the secret can say of a nonce."""
+        return hmac.new(self.secret.encode(), nonce.encode(), hashlib.sha256).hexdigest()
+
+    def proves(self, nonce: str, proof: str) -> bool:
+        return hmac.compare_digest(self.proof(nonce).encode(), proof.encode())
+
+
+def _folder() -> Path:
+    return config.state_folder() / "servers"
+
+
+@contextmanager
+def announced(state: ServerState) -> Iterator[Path]:
+    """Keeps the file of a server while it runs. OSError where it cannot be written."""
+    folder = _folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{state.port}.json"
+    written = path.with_suffix(f".{state.pid}")
+    with suppress(FileNotFoundError):
+        written.unlink()
+    with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(asdict(state), file)
+    os.replace(written, path)
+    try:
+        yield path
+    finally:
+        with suppress(OSError):
+            if _read(path) == state:  # another server may have this port by now
+                path.unlink()
+
+
+def states() -> list[ServerState]:
+    """Returns the servers that have a file, the newest first; some may be gone."""
+    with suppress(OSError):
+        files = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        return [state for path in files if (state := _read(path))]
+    return []
+
+
+def _read(path: Path) -> ServerState | None:
+    """Returns what a file says; None for one that says nothing sensible."""
+    try:
+        return ServerState(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
