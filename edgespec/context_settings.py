@@ -24,6 +24,7 @@ class ContextSettings:
     """How a context is made. None means: what suits this machine.
 
     n_ctx: tokens one sequence may hold, at most what the model was trained for. n_seq: sequences at once.
+    cells: tokens that all of them may hold together; None: n_ctx for each.
     n_rows: logits rows one call may ask for, over all sequences (sizes llama.cpp's output buffer).
     kv_type: the cache's number format; below f16 the logits change. flash_attention: None lets llama.cpp
     choose. chunk: tokens in one evaluation; a prompt is evaluated in such pieces.
@@ -36,11 +37,14 @@ class ContextSettings:
     flash_attention: bool | None = None
     threads: int | None = None
     chunk: int = 512
+    cells: int | None = None
 
     def __post_init__(self) -> None:
         whole("the context length", self.n_ctx, 2, 2**31 - 1)
         whole("the number of sequences", self.n_seq, 1, MAX_SEQUENCES)
         whole("the number of logits rows", self.n_rows, self.n_seq, 2**16)
+        if self.cells is not None:
+            whole("the number of tokens in the cache", self.cells, self.n_ctx, self.n_ctx * self.n_seq)
         if self.threads is not None:
             whole("the number of threads", self.threads, 1, MOST_THREADS)
         whole("the chunk", self.chunk, max(2, self.n_rows), 2**16)
@@ -65,9 +69,10 @@ def new_context(model: Model, settings: ContextSettings) -> Any:
             f"the context length is {settings.n_ctx:,}: {model.path.name} was trained for "
             f"{model.n_ctx_train:,} tokens; ask for no more than that"
         )
-    check_memory(model, settings.n_ctx * settings.n_seq, settings.kv_type)
+    cells = settings.cells or settings.n_ctx * settings.n_seq
+    check_memory(model, cells, settings.kv_type)
     params = C.llama_context_default_params()
-    params.n_ctx = settings.n_ctx * settings.n_seq
+    params.n_ctx = cells
     params.n_batch = params.n_ubatch = settings.chunk
     params.n_seq_max = settings.n_seq
     if model.has_recurrent_state:  # a micro-batch must be longer than the snapshots, else llama.cpp aborts

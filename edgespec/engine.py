@@ -47,7 +47,8 @@ class PairSettings:
     """How a pair is loaded. None means: what suits model and machine.
 
     remember: what is learned of the pair is kept in the cache folder when it is closed.
-    slots: requests that may be evaluated at once; each may use n_ctx tokens.
+    slots: requests that may be evaluated at once; each may use n_ctx tokens. cache_tokens: that all of them
+    may use together (None: n_ctx each); where they want more, the youngest waits.
     """
 
     n_ctx: int | None = None
@@ -58,6 +59,7 @@ class PairSettings:
     n_gpu_layers: int = -1
     remember: bool = True
     slots: int = 1
+    cache_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""
@@ -136,7 +138,8 @@ class Pair:
             if draft is not None:
                 self.draft = opened.enter_context(Model(draft, n_gpu_layers=settings.n_gpu_layers))
                 n_ctx = min(wanted.n_ctx, self.draft.n_ctx_train)
-                wanted = replace(wanted, n_ctx=n_ctx, kv_type=settings.draft_kv_type, n_rows=settings.slots)
+                cells = min(wanted.cells, n_ctx * settings.slots) if wanted.cells else None
+                wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type)
                 self._draft_context = opened.enter_context(Context(self.draft, wanted))
             self._end_tokens = self.target.end_tokens  # asked of llama.cpp now, not before the first token
             self._opened = opened.pop_all()
@@ -162,6 +165,11 @@ class Pair:
     def n_ctx(self) -> int:
         """Tokens that prompt and output may have together."""
         return self._target_context.n_ctx
+
+    @property
+    def cells(self) -> int:
+        """Tokens that all sequences may hold together."""
+        return self._target_context.settings.cells or self.n_ctx * self.slots
 
     @property
     def slots(self) -> int:
@@ -352,10 +360,16 @@ def _context_settings(model: Model, settings: PairSettings) -> ContextSettings:
             > psutil.virtual_memory().available / 2
         ):
             n_ctx //= 2
+    cells = None
+    if settings.cache_tokens is not None:
+        whole("the number of tokens in the cache", settings.cache_tokens, settings.n_ctx or 2, 2**31 - 1)
+        n_ctx = min(n_ctx, settings.cache_tokens)
+        cells = min(settings.cache_tokens, n_ctx * settings.slots)
     return ContextSettings(
         n_ctx=n_ctx,
         n_seq=settings.slots,
         n_rows=settings.slots,
+        cells=cells,
         kv_type=settings.kv_type,
         flash_attention=settings.flash_attention,
         threads=settings.threads,

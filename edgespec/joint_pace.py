@@ -139,7 +139,7 @@ class JointController(Controller):
     def __init__(self, costs: Costs, record: Record, *, slot: int, max_tokens: int) -> None:
         """slot: whose stream it is."""
         super().__init__(costs, record, max_tokens=max_tokens)
-        self._slot = slot
+        self.slot = slot
         self._load = Load(costs, {slot: 1}, 1, 0)
         self._steps = 0.0  # seconds of the guesses of this step
 
@@ -182,7 +182,7 @@ class JointController(Controller):
 
     def share(self) -> float:
         """Returns the seconds of this step that are expected of this stream."""
-        return self._load.share(self._slot, self._steps)
+        return self._load.share(self.slot, self._steps)
 
     def charge(self, seconds: float) -> None:
         """Takes note of its part of the seconds of this step."""
@@ -190,7 +190,7 @@ class JointController(Controller):
 
     def _look(self, n_ctx: int) -> None:
         self._n_ctx = n_ctx
-        self._prices, self._step = self._load.prices_for(self._slot), self._load.step()
+        self._prices, self._step = self._load.prices_for(self.slot), self._load.step()
 
     def _token_time(self) -> float:
         return self._load.one

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from edgespec.decode import NO_ROWS, Rows, Scorer, Want
-from edgespec.errors import EdgeSpecError, EngineError
+from edgespec.decode import NO_ROWS, Rows, Want
+from edgespec.errors import EdgeSpecError, EngineError, NoRoomError
 from edgespec.events import ModelName, Reach, Round
 from edgespec.joint_pace import LEAP, JointController, Load, Trust
 from edgespec.pace import Costs
-from edgespec.slots import Slot
+from edgespec.slots import Cache, Slot
 
 
 class Step:
@@ -26,11 +26,15 @@ class Step:
     def __init__(
         self,
         slots: Sequence[Slot],
-        contexts: Mapping[ModelName, Scorer],
+        contexts: Mapping[ModelName, Cache],
         costs: Costs,
         clock: Callable[[], float],
+        make_room: Callable[[], bool],
         trust: Trust | None = None,
     ) -> None:
+        """make_room: has an idle sequence forget its tokens; False where there is none."""
+        self.suspended: list[Slot] = []  # for lack of cells; they go on where they stood
+        self._make_room = make_room
         self.rounds: list[tuple[Slot, Round]] = []
         self.failures: list[tuple[Slot, EdgeSpecError]] = []
         self._slots = list(slots)
@@ -43,7 +47,7 @@ class Step:
         """Shows the target a piece of a prompt; its last piece brings a round."""
         whole = want.tokens.size + len(want.tail) == slot.request.ask.tokens.size + len(slot.request.ask.tail)
         rows = self._score("target", [want], [slot])
-        if rows and whole:
+        if rows and whole and slot.request.ask.model == "target":
             self._end([slot], rows)
             for _, round_ in self.rounds:
                 slot.request.pace.observe(round_)
@@ -69,11 +73,12 @@ class Step:
         for slot in self._slots:
             ask = slot.request.ask
             first = slot.request.first and ask.model == "target"
-            least[slot.seq] = target.missing(slot.want()) if first else 1
+            least[slot.seq] = target.missing(slot.want()) - slot.request.drawn if first else 1
         n_ctx = sum(slot.request.ask.tokens.size for slot in self._slots) // max(len(self._slots), 1)
         load = Load(self._costs, least, most, n_ctx)
         for slot in self._slots:
             pace = slot.request.pace
+            load.guesses[slot.seq] = slot.request.drawn  # before it was suspended
             if isinstance(pace, JointController):
                 pace.enter(load, slot.request.stream.record(len(self._slots)))
         return load
@@ -142,9 +147,7 @@ class Step:
             chosen = granted
         return granted
 
-    def _evaluate(
-        self, slots: Sequence[Slot], wants: Sequence[Want], lags: Mapping[int, int], load: Load
-    ) -> None:
+    def _evaluate(self, slots: list[Slot], wants: list[Want], lags: Mapping[int, int], load: Load) -> None:
         draft, started = self._contexts["draft"], self._clock()
         before = draft.evaluated
         load.together = len(slots)
@@ -195,11 +198,12 @@ class Step:
             return
         target, started = self._contexts["target"], self._clock()
         before = target.evaluated
-        wants = [slot.want(load.guesses[slot.seq]) for slot in self._slots]
-        rows = self._score("target", wants, self._slots)
+        slots = list(self._slots)
+        wants = [slot.want(load.guesses[slot.seq]) for slot in slots]
+        rows = self._score("target", wants, slots)
         if rows is None:
             return
-        self._end(list(self._slots), rows)
+        self._end(slots, rows)
         if target.evaluated - before == sum(want.rows for want in wants):
             self._costs.target.learn(target.evaluated - before, load.n_ctx, self._clock() - started)
 
@@ -237,14 +241,35 @@ class Step:
 
     # ---- what may fail -----------------------------------------------------------------------------------
 
-    def _score(self, model: ModelName, wants: Sequence[Want], slots: Sequence[Slot]) -> list[Rows] | None:
-        """Returns the rows of all; where llama.cpp fails, so do those who asked."""
-        try:
-            return self._contexts[model].score(wants)
-        except EngineError as error:
-            for slot in list(slots):
-                self._fail(slot, error)
-            return None
+    def _score(self, model: ModelName, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
+        """Returns the rows of all; where llama.cpp fails, so do those who asked.
+
+        Where cells run out, idle sequences give theirs; then nobody drafts, and the youngest waits: it is
+        taken out of both lists.
+        """
+        while slots:
+            try:
+                return self._contexts[model].score(wants)
+            except NoRoomError:
+                if self._make_room():
+                    continue
+                if model == "draft":
+                    for slot in list(slots):
+                        self._advance(slot, None)
+                    return None
+                youngest = max(slots, key=lambda slot: slot.request.number)
+                self.suspended.append(youngest)
+                del wants[slots.index(youngest)]
+                slots.remove(youngest)
+                if youngest in self._slots:
+                    self._slots.remove(youngest)
+                for context in self._contexts.values():
+                    context.clear(youngest.seq)
+            except EngineError as error:
+                for slot in list(slots):
+                    self._fail(slot, error)
+                return None
+        return None
 
     def _advance(self, slot: Slot, answer: Rows | None) -> Round | None:
         try:

@@ -20,16 +20,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.decode import Scorer, Want
+from edgespec.decode import Want
 from edgespec.engine import Request
-from edgespec.errors import QueueFullError, SettingError
+from edgespec.errors import NoRoomError, QueueFullError, SettingError
 from edgespec.events import Ask, Emitted, Failed, Happening, ModelName, Round, Started
 from edgespec.joint_pace import JointController, Trust
 from edgespec.joint_step import Step
-from edgespec.pace import Costs, FixedLength
-from edgespec.slots import Running, Slot, best_slot
+from edgespec.pace import LONGEST, Costs, FixedLength
+from edgespec.slots import Cache, Running, Slot, best_slot
 from edgespec.stream import Stream
 
+AHEAD = LONGEST + 1  # tokens that a request should find room for, beyond those it has, when it comes
 PIECE = 512  # tokens of prompts read in one step; a context's chunk
 
 
@@ -47,7 +48,12 @@ class Loaded(Protocol):
         ...
 
     @property
-    def contexts(self) -> Mapping[ModelName, Scorer]:
+    def cells(self) -> int:
+        """Tokens that all sequences may hold together."""
+        ...
+
+    @property
+    def contexts(self) -> Mapping[ModelName, Cache]:
         """The contexts of target and, where there is one, draft."""
         ...
 
@@ -116,11 +122,11 @@ class Engine:
         self._steps += 1
         self._admit(happened)
         left = self._read(happened)
-        ready = [slot for slot in self._running() if not slot.request.reading]
+        ready = self._ready()
         if ready:
             among = 1 << (len(ready) - 1).bit_length()
             trust = self._trust.setdefault(among, Trust())
-            step = Step(ready, self._contexts, self._costs, self._clock, trust)
+            step = Step(ready, self._contexts, self._costs, self._clock, self._make_room, trust)
             step.speculate(self._pair.n_rows, left)
             self._tell(step, happened)
         return happened
@@ -131,6 +137,14 @@ class Engine:
             happened.append(Emitted(slot.request.id, round_))
         for slot, error in step.failures:
             happened.append(Failed(slot.request.id, error))
+        for slot in step.suspended:
+            running, slot.running = slot.request, None
+            if not self._running():
+                happened.append(Failed(running.id, NoRoomError("the KV cache is too small for one request")))
+                continue
+            running.reading = running.first = True
+            running.read_from = None
+            self._queue.appendleft(running)
         for slot in {*(s for s, round_ in step.rounds if round_.finish), *(s for s, _ in step.failures)}:
             self._leave(slot.request)
 
@@ -145,24 +159,57 @@ class Engine:
     def _admit(self, happened: list[Happening]) -> None:
         """Gives free slots to those who wait, first come, first served."""
         while self._queue and (free := [slot for slot in self._slots if not slot.running]):
+            if not self._fits(self._queue[0]):
+                return
             running = self._queue.popleft()
-            slot, cached = best_slot(free, self._contexts, running.prompt)
+            slot, cached = best_slot(free, self._contexts, running.ask.tokens)
             slot.running, running.fed = running, self._steps - 1
-            stream = running.stream
-            if stream.draft_length is None:
+            stream, pace = running.stream, running.pace
+            if isinstance(pace, JointController):  # it was suspended
+                pace.slot = slot.seq
+            elif stream.draft_length is None:
                 running.pace = JointController(
                     self._costs, stream.record(1), slot=slot.seq, max_tokens=stream.max_tokens
                 )
             else:
                 running.pace = FixedLength(stream.draft_length)
-            happened.append(Started(running.id, running.prompt.size, cached))
+            if not running.told:
+                running.told = True
+                happened.append(Started(running.id, running.prompt.size, cached))
+
+    def _fits(self, running: Running) -> bool:
+        """Is there room for one more beside those who run? Idle sequences do not count: they give theirs."""
+        others = [slot.request for slot in self._running()]
+        wanted = sum(one.ask.tokens.size + AHEAD for one in [running, *others])
+        return not others or wanted <= self._pair.cells
+
+    def _make_room(self) -> bool:
+        """Has the idle sequence that was used longest ago forget its tokens; False where there is none."""
+        holding = [slot for slot in self._slots if not slot.running and slot.holds]
+        if not holding:
+            return False
+        slot = min(holding, key=lambda slot: slot.used)
+        slot.holds = False
+        for context in self._contexts.values():
+            context.clear(slot.seq)
+        return True
+
+    def _ready(self) -> list[Slot]:
+        """Returns who takes part in the next evaluation: all whose drawn guesses find room in it."""
+        ready: list[Slot] = []
+        rows = len(self._running())
+        for slot in self._running():
+            if not slot.request.reading and rows + slot.request.drawn <= self._pair.n_rows:
+                rows += slot.request.drawn
+                ready.append(slot)
+        return ready
 
     def _leave(self, running: Running) -> None:
         """Takes a request out of slot or queue; the slot keeps its tokens."""
         running.stream.loop.close()
         for slot in self._slots:
             if slot.running is running:
-                slot.running, slot.used = None, self._steps
+                slot.running, slot.used, slot.holds = None, self._steps, True
         if running in self._queue:
             self._queue.remove(running)
 
@@ -178,6 +225,8 @@ class Engine:
         reading = [slot for slot in self._running() if slot.request.reading]
         joined = self._pair.n_rows - len(self._running())
         for slot in sorted(reading, key=lambda s: (s.request.fed, s.request.number)):
+            if not slot.running:  # suspended meanwhile
+                continue
             want = slot.want()
             lag = target.missing(want)
             if lag <= joined + 1:
@@ -193,7 +242,7 @@ class Engine:
                 end = want.tokens.size + len(want.tail) - lag + size
                 want = Want(want.tokens[:end], (), 1, slot.seq)
             slot.request.reading = size < lag
-            step = Step([slot], self._contexts, self._costs, self._clock)
+            step = Step([slot], self._contexts, self._costs, self._clock, self._make_room)
             step.read(slot, want)
             self._tell(step, happened)
         return left

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,14 @@ from edgespec.events import Ask, ModelName, Round
 from edgespec.joint_pace import JointController
 from edgespec.pace import FixedLength
 from edgespec.stream import Stream
+
+
+class Cache(Scorer, Protocol):
+    """A context that can forget."""
+
+    def clear(self, s: int = 0) -> None:
+        """Forgets what a sequence holds."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +39,8 @@ class Running:
     number: int  # of the requests so far
     pace: JointController | FixedLength = FixedLength(0)
     reading: bool = True  # the target lacks more than what one evaluation beside others may hold
-    first: bool = True  # no round has ended yet
+    first: bool = True  # no round has ended since it came into its slot
+    told: bool = False  # that it has started
     fed: int = 0  # the step in which it was last shown a piece of its prompt
     read_from: int | None = None  # the draft reads the settled tokens from here on
 
@@ -42,6 +52,11 @@ class Running:
             return item
         self.ask = item
         return None
+
+    @property
+    def drawn(self) -> int:
+        """Guesses that were drawn and wait for the target: they may not be withdrawn."""
+        return 0 if self.ask.model == "draft" or self.ask.reach else len(self.ask.tail)
 
     def go_on(self) -> bool:
         """Goes from a round to the next ask; False where there is none."""
@@ -61,6 +76,7 @@ class Slot:
     seq: int
     running: Running | None = None
     used: int = 0  # the step in which it was last given back
+    holds: bool = False  # tokens of a request that has ended
 
     def want(self, n_guesses: int | None = None) -> Want:
         """Returns what the request asks of the target, with so many of its guesses."""

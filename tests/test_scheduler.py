@@ -13,20 +13,22 @@ import pytest
 from fakes import Remembering, TableModel, fits, joint, letter, speculate, tokens_of
 from numpy.typing import NDArray
 
+from edgespec import scheduler
 from edgespec.costs import CostTable
-from edgespec.decode import Limits, Rows, Scorer, Want, generate
+from edgespec.decode import Limits, Rows, Want, generate
 from edgespec.drafters import Drafter, Guesser, NoDrafter
 from edgespec.drafters.competition import Competition
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.recycling import TokenRecycling
 from edgespec.drafters.suffix_lookup import SuffixLookup
 from edgespec.engine import MOST_ROWS, Request
-from edgespec.errors import FatalDecodeError, PromptTooLongError, QueueFullError, SettingError
+from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.events import Emitted, Failed, Happening, ModelName, Round, Started
 from edgespec.joint_pace import Load
 from edgespec.pace import Costs, Record
 from edgespec.sampling import Distribution, Sampling
 from edgespec.scheduler import Engine
+from edgespec.slots import Cache
 from edgespec.stream import Stream
 from edgespec.text import TextRelease
 from edgespec.verify import Coupled, Independent, Rule
@@ -45,9 +47,19 @@ class Watched(TableModel):
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.calls: list[dict[int, tuple[int, int]]] = []
+        self.cells = 1 << 30
+        self.refused = 0
+
+    def clear(self, s: int = 0) -> None:
+        self.held.pop(s, None)
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         assert len({want.seq for want in wants}) == len(wants), "a sequence is asked for once in a call"
+        held = {seq: len(tokens) for seq, tokens in self.held.items()}
+        held |= {want.seq: want.tokens.size + len(want.tail) for want in wants}
+        if sum(held.values()) > self.cells:
+            self.refused += 1
+            raise NoRoomError("no cells")
         self.calls.append({want.seq: (self.missing(want), want.rows) for want in wants})
         return super().score(wants)
 
@@ -64,11 +76,13 @@ class FakePair:
     spread: float = 0.5  # how far the draft is off
     order: int | None = 2
     n_ctx: int = N_CTX
+    cells: int = 4 * N_CTX
 
     def __post_init__(self) -> None:
         self.target = Watched(self.n_vocab, seed=1, order=self.order)
         self.draft = Watched(self.n_vocab, seed=2, order=self.order, spread=self.spread, near=self.target)
-        self.contexts: dict[ModelName, Scorer] = {"target": self.target, "draft": self.draft}
+        self.target.cells = self.draft.cells = self.cells
+        self.contexts: dict[ModelName, Cache] = {"target": self.target, "draft": self.draft}
         self.records: dict[int, Record] = {}
         self.recycling = TokenRecycling(self.n_vocab)
         self.samplers: dict[str, Remembering] = {}
@@ -480,3 +494,51 @@ def test_a_prompt_that_nobody_holds_goes_to_the_slot_used_longest_ago() -> None:
         engine.submit("x", texts[i], Request(GREEDY, 2, draft_length=0))
         told = run(engine)
     assert told.started["x"].cached_tokens == 11, "text 2 took the place of text 1"
+
+
+@pytest.mark.parametrize("length", [None, 3])
+@pytest.mark.parametrize("mode", ["greedy", "coupled"])
+def test_where_cells_run_out_the_youngest_waits_and_no_stream_fails(mode: str, length: int | None) -> None:
+    pair = FakePair(n_ctx=200, cells=260)
+    engine = make(pair, piece=32)
+    asked = {}
+    for i, prompt in enumerate(prompts(9)):
+        seed, sampling = (i, SAMPLED) if mode == "coupled" else (None, GREEDY)
+        asked[str(i)] = prompt, Request(sampling, 100, seed=seed, draft_length=length)
+        engine.submit(str(i), *asked[str(i)])
+    told = run(engine)
+    assert pair.target.refused > 0 and not told.failed
+    for id, (prompt, request) in asked.items():
+        assert told.tokens(id) == pair.alone(prompt, request)
+        assert told.finish(id) == "length"
+
+
+def test_a_suspended_stream_keeps_what_it_drew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawn guesses wait with it: to cut them would bias the text."""
+    monkeypatch.setattr(scheduler, "AHEAD", 0)
+    pair = FakePair(n_vocab=3, drafter="model", spread=0.7, n_ctx=40, cells=45, slots=3)
+    engine = make(pair, queue=2000)
+    start = np.array([0, 1, 2] * 4, np.int32)
+    for i in range(800):
+        engine.submit(str(i), start, Request(SAMPLED, 12, rng_seed=i, draft_length=3))
+    told = run(engine)
+    assert pair.target.refused > 100 and not told.failed
+    found = Counter(tokens_of(rounds)[-3:] for rounds in told.rounds.values())
+    # pairs of tokens decide what follows: the law of the last three, from that of all twelve
+    sampler, law = pair.sampler(Request(SAMPLED)), Counter({(1, 2): 1.0})
+    steps: list[Counter[tuple[int, ...]]] = [law]
+    for _ in range(12):
+        following: Counter[tuple[int, ...]] = Counter()
+        for state, weight in steps[-1].items():
+            p = sampler(pair.target.row(state[-2:]))
+            for token, share in zip(p.ids.tolist(), p.probs.tolist(), strict=True):
+                following[(*state, token)[-3:]] += weight * share  # type: ignore[assignment]
+        steps.append(following)
+    assert fits(found, steps[-1])
+
+
+def test_a_cache_too_small_for_one_request_is_said() -> None:
+    pair = FakePair(cells=20)
+    engine = make(pair)
+    engine.submit("a", np.zeros(15, np.int32), Request(GREEDY, 30))
+    assert isinstance(run(engine).failed["a"].error, NoRoomError)
