@@ -16,6 +16,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 │   ├── FatalDecodeError       the backend failed in the middle (llama_decode < -1)
 │   └── LogitsError            the model returned values that are not numbers
 ├── EngineDiedError            the process that runs llama.cpp was ended by a signal
+├── EndpointError              a server refuses, fails, or is not there
 └── PeerError                  another program, which `bench` compares with, cannot be measured
 """
 
@@ -95,6 +96,10 @@ class LogitsError(EngineError):
 
 class EngineDiedError(EdgeSpecError):
     """The process that runs llama.cpp was ended by a signal (an assertion, no memory, a kill)."""
+
+
+class EndpointError(EdgeSpecError):
+    """A server refuses a request, fails in the middle of it, or is not there."""
 
 
 class PeerError(EdgeSpecError):

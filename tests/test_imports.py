@@ -40,6 +40,7 @@ RANKS = (
         "stats",
         "messages",
         "state_file",
+        "client",
         "verify",
         "chat",
         "drafters",
