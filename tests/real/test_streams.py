@@ -34,7 +34,7 @@ def pair() -> Iterator[Pair]:
 
 def run(pair: Pair, asked: Mapping[str, tuple[NDArray[np.int32], Request]]) -> dict[str, list[int]]:
     """Returns the tokens of each; all are there from the beginning."""
-    engine = Engine(pair, slots=STREAMS)
+    engine = Engine(pair, slots=pair.slots)
     for id, (prompt, request) in asked.items():
         engine.submit(id, prompt, request)
     found: dict[str, list[int]] = {id: [] for id in asked}
@@ -85,7 +85,16 @@ def test_eight_streams_that_draft_are_each_alone_outside_the_margin(pair: Pair, 
     """Where a text differs, arithmetic could have bridged the distance between the two tokens."""
     asked = {id: (p, replace(r, draft_length=length)) for id, (p, r) in requests(pair).items()}
     pair.forget()
-    found = run(pair, asked)
+    compare(pair, asked, run(pair, asked))
+
+
+def compare(
+    pair: Pair,
+    asked: Mapping[str, tuple[NDArray[np.int32], Request]],
+    found: Mapping[str, list[int]],
+    excused_at_most: float = EXCUSED_AT_MOST,
+) -> None:
+    """Fails where a text differs from the one alone for no reason of arithmetic, or too many differ."""
     differ = 0
     for id, (prompt, request) in asked.items():
         expected = alone(pair, prompt, request)
@@ -95,7 +104,7 @@ def test_eight_streams_that_draft_are_each_alone_outside_the_margin(pair: Pair, 
             tokens = np.concatenate([prompt, np.array(expected[:at], np.int32)])
             choice = expected[at : at + 1] + found[id][at : at + 1]
             assert distance(pair, tokens, request, choice) <= 2 * LOGITS_DIFFER_AT_MOST
-    assert differ <= EXCUSED_AT_MOST * len(asked)
+    assert differ <= excused_at_most * len(asked)
 
 
 def distance(pair: Pair, tokens: NDArray[np.int32], request: Request, choice: Sequence[int]) -> float:
@@ -129,3 +138,22 @@ def test_the_next_turn_evaluates_what_is_new(pair: Pair) -> None:
     turn = np.concatenate([prompt, np.array([*answer, 5, 6, 7], np.int32)])
     run(pair, {"b": (turn, replace(request, max_tokens=1))})
     assert pair.contexts["target"].evaluated - before <= 5
+
+
+def test_a_small_cache_delays_streams_and_fails_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp says itself that its cells have run out; whoever waits goes on where it stood."""
+    settings = replace(BYTE_IDENTICAL, slots=4, n_ctx=256, cache_tokens=256, remember=False)
+    cleared: list[int] = []
+    clear = Context.clear
+    monkeypatch.setattr(Context, "clear", lambda self, s=0: (cleared.append(s), clear(self, s)))
+    with Pair(*pair_files(), settings) as pair:
+        ban = dict.fromkeys(pair.target.end_tokens, -np.inf)
+        asked = {
+            id: (p[:8], Request(Sampling(temperature=0, logit_bias=ban), 120))
+            for id, (p, _) in list(requests(pair).items())[:4]
+        }
+        cleared.clear()
+        found = run(pair, asked)
+        assert cleared, "somebody had to wait"
+        assert all(len(tokens) == 120 for tokens in found.values())
+        compare(pair, asked, found, excused_at_most=1.0)  # long texts, read again in other batches
