@@ -83,7 +83,7 @@ CREDIT = 8.0  # token times of past gains that may be lost again
 AHEAD = 8  # guesses looked ahead where the next alone would not pay: costs are not monotonic
 HORIZON = 256  # tokens over which reading the prompt with the draft has to pay, at most
 TRIAL = 64  # fewest tokens of prompt worth showing to a draft
-REFRESH = 256  # tokens after which plain decoding is timed again, by one round of it
+FRESH, REFRESH = 8, 256  # tokens after which plain decoding is timed again, at the soonest and at the latest
 
 
 @dataclass(slots=True)
@@ -120,6 +120,11 @@ class Record:
     def budget(self) -> float:
         """Token times that trying the draft model may still lose."""
         return START + SHARE * self.emitted - self.lost
+
+    @property
+    def stale(self) -> bool:
+        """True where plain decoding is to be timed again; that may cost a hundredth of the speed."""
+        return self.since_plain >= min(max(FRESH, 100 * (self.all.over(1.0) - 1)), REFRESH)
 
 
 @dataclass(slots=True)
@@ -175,11 +180,11 @@ class Controller:
         gain = self.record.model.over(planned)
         reading = max(0.0, self.costs.draft.seconds(lag) - self._step) / one if lag > 2 else 0.0
         worth_it = gain > instead
-        if instead > 1 and not worth_it:  # drafts are tried where there is no better guess
-            return False
+        if not worth_it and (instead > 1 or self.record.since_plain):
+            return False  # drafts are tried where there is no better guess, and plain decoding was just timed
         self._most = self._affordable(reading if not worth_it or reading > self._worth_reading() else 0.0)
         self._trial = 0 if worth_it else min(max(1, length), self._most)
-        granted = self._most > 0 and self.record.since_plain < REFRESH
+        granted = self._most > 0 and not self.record.stale
         if granted:
             self._by, self._gain = "model", float(gain)
         return granted
@@ -211,7 +216,7 @@ class Controller:
             return len(ask.tail)
         self._look(ask.tokens.size)
         gain, length = _best(ask.reach, self._prices, 0.0)
-        if gain > 1 and self.record.since_plain < REFRESH:
+        if gain > 1 and not self.record.stale:
             self._by, self._gain = "free", gain
             return length
         return 0
