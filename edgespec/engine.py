@@ -47,7 +47,8 @@ class PairSettings:
     """How a pair is loaded. None means: what suits model and machine.
 
     remember: what is learned of the pair is kept in the cache folder when it is closed.
-    slots: requests that may be evaluated at once; each may use n_ctx tokens. cache_tokens: that all of them
+    slots: requests that may be evaluated at once (1 where a model has recurrent state, whatever is said
+    here); each may use n_ctx tokens. cache_tokens: that all of them
     may use together (None: n_ctx each); where they want more, the youngest waits.
     """
 
@@ -128,15 +129,19 @@ class Pair:
             check_pair(target, draft)
         with ExitStack() as opened:
             self.target = opened.enter_context(Model(target, n_gpu_layers=settings.n_gpu_layers))
+            self.draft: Model | None = None
+            if draft is not None:
+                self.draft = opened.enter_context(Model(draft, n_gpu_layers=settings.n_gpu_layers))
+            if any(model and model.has_recurrent_state for model in (self.target, self.draft)):
+                # its state cannot be rolled back for several at once, and texts would differ
+                self.settings = settings = replace(settings, slots=1)
             wanted = _context_settings(self.target, settings)
             self.n_rows = LONGEST + 1 if settings.slots == 1 else MOST_ROWS
             self._target_context = opened.enter_context(
                 Context(self.target, replace(wanted, n_rows=self.n_rows))
             )
-            self.draft: Model | None = None
             self._draft_context: Context | None = None
-            if draft is not None:
-                self.draft = opened.enter_context(Model(draft, n_gpu_layers=settings.n_gpu_layers))
+            if self.draft:
                 n_ctx = min(wanted.n_ctx, self.draft.n_ctx_train)
                 cells = min(wanted.cells, n_ctx * settings.slots) if wanted.cells else None
                 wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type)

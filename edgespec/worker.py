@@ -226,7 +226,7 @@ def main() -> int:
         return error.exit_code
     with pair:
         intake.pair = pair
-        worker = Worker(pair, Engine(pair, slots=load.slots, queue=load.queue), intake, outlet)
+        worker = Worker(pair, Engine(pair, slots=pair.slots, queue=load.queue), intake, outlet)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
         outlet.send(about(pair))
         worker.run()
