@@ -29,6 +29,17 @@ class Odds:
         """Returns the same for a bin."""
         return (self.accepted[i] + PRIOR_WEIGHT * self.assumed[i]) / (self.seen[i] + PRIOR_WEIGHT)
 
+    def onward(self, n: int) -> list[float]:
+        """Returns the probability of each of the first `n` bins and on, the last for all that follow.
+
+        Each is thought to be like the one before until it is known: places in a draft are.
+        """
+        out, like = [], self.assumed[0]
+        for accepted, seen in zip(self.accepted[:n], self.seen[:n], strict=True):
+            like = (accepted + PRIOR_WEIGHT * like) / (seen + PRIOR_WEIGHT)
+            out.append(like)
+        return out + [like] * (n - len(out))
+
     def note(self, confidence: float, accepted: bool) -> None:
         """Counts what became of one guess that was reached."""
         self.note_bin(bin_of(confidence), accepted)

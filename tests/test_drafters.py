@@ -410,7 +410,7 @@ def test_each_guess_is_asked_for_twice_by_its_place_and_by_how_sure_the_draft_is
     asks: list[Ask] = []
     drafter = DraftModel(
         Sampler(PLAIN, V), n_ctx=100, n_vocab=V, odds=proportional(0.0, 1.0),
-        places=Odds((0.9, 0.8, *[0.7] * (BINS - 2))),
+        places=Odds((0.5,) * BINS, [900, 800, *[700] * (BINS - 2)], [1000] * BINS),
     )  # fmt: skip
     model = TableModel(V, seed=8)
     drafting = drafter.draft(tokens(1, 2), 3, Coupled(1), otherwise=(0.5, 0.2))
@@ -429,10 +429,12 @@ def test_each_guess_is_asked_for_twice_by_its_place_and_by_how_sure_the_draft_is
     sure = [float(q.probs.max()) for q in guess.probs]
     assert guess.confidence == pytest.approx(sure)
     by_shape = np.cumprod([drafter.odds.of(c) for c in sure])
-    assert asks[0].reach == pytest.approx((0.9, 0.9 * 0.8, 0.9 * 0.8 * 0.7)), "all that could come"
+    first, second, third = drafter.places.onward(3)
+    assert (first, second, third) == pytest.approx((0.9, 0.8, 0.7), abs=0.01)
+    assert asks[0].reach == pytest.approx((first, first * second, first * second * third)), "all to come"
     assert [asks[i].reach[0] for i in (1, 3, 5)] == pytest.approx(by_shape)
-    assert asks[2].reach[0] == pytest.approx(by_shape[0] * 0.8)
-    assert asks[4].reach[0] == pytest.approx(by_shape[1] * 0.7)
+    assert asks[2].reach[0] == pytest.approx(by_shape[0] * second)
+    assert asks[4].reach[0] == pytest.approx(by_shape[1] * third)
     assert guess.reach == (), "it was drawn: it may not be cut"
 
 

@@ -64,7 +64,7 @@ class DraftModel:
         probs: list[Distribution] = []
         confidence: list[float] = []
         reach = 1.0  # probability that all guesses so far are accepted
-        places = [self.places.of_bin(min(n, BINS - 1)) for n in range(min(limit, FORESEEN))]
+        places = self.places.onward(min(limit, FORESEEN))
         while (n := len(guesses)) < limit:
             expected = _onward(reach, places[n:] or places[-1:])
             row = yield Ask("draft", tokens, tuple(guesses), 1, expected, () if n else otherwise)
