@@ -332,7 +332,7 @@ def test_a_broken_rule_is_seen_in_whole_generations(mutant: fakes.Judge) -> None
     assert loop_error(mutant, "model", lambda: 2, USUAL, max_tokens=4) > 1e-3
 
 
-@RULES
+@pytest.mark.parametrize("judge", [verify_block, pytest.param(verify_tokens, marks=pytest.mark.slow)])
 def test_a_drafter_that_discards_after_looking_is_seen_in_whole_generations(judge: fakes.Judge) -> None:
     trap = lambda sampler, n: Competition([], Discarding(sampler, n_ctx=99, n_vocab=n))  # noqa: E731
     assert loop_error(judge, "", lambda: 2, USUAL, drafter=trap) > 1e-3
@@ -391,9 +391,13 @@ CASES = [
     (verify_block, "all", 5, PUNISHING),
     (verify_block, "all", Restless((4, 2, 5), least=0.15), USUAL),
 ]
+SAMPLE = [
+    case if case[1] == "recycling" or case[2] in (2, 3) else pytest.param(*case, marks=pytest.mark.slow)
+    for case in CASES
+]  # the slow ones take some five seconds each
 
 
-@pytest.mark.parametrize(("judge", "name", "k", "s"), CASES)
+@pytest.mark.parametrize(("judge", "name", "k", "s"), SAMPLE)
 def test_generated_texts_are_distributed_as_the_targets(
     judge: fakes.Judge, name: str, k: Pace | int, s: Sampling
 ) -> None:
