@@ -28,7 +28,7 @@ class Pace(Protocol):
     """Grants or refuses what loop and drafters ask for. Its decisions never see a drafted token."""
 
     def window(self, lag: int) -> int:
-        """How many tokens may the draft read, of `lag` that it has not read yet? Asked once a request."""
+        """How many tokens may the draft read, of `lag` that it has not read yet? Asked each round."""
         ...
 
     def grants_step(self, ask: Ask, lag: int) -> bool:
