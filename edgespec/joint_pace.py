@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.events import Ask, Reach
-from edgespec.pace import LONGEST, REFRESH, Controller, Costs, Record
+from edgespec.pace import LONGEST, Controller, Costs, Record
 
 LEAP = 4.0  # no step counts for more than this many times what was expected: machines pause
 FADE, REST = 0.95, 0.985  # of what earlier steps say: with each that takes offers, with each that does not
@@ -173,7 +173,7 @@ class JointController(Controller):
     @property
     def takes_offers(self) -> bool:
         """False where plain decoding is to be seen again."""
-        return self.record.since_plain < REFRESH
+        return not self.record.stale
 
     def took(self, guesses: int, gain: float) -> None:
         """Takes note of what became of a free offer."""
