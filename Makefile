@@ -2,6 +2,8 @@
 # half made, moved, or older than what pyproject.toml says; otherwise that costs a few hundredths of a second.
 PY := .venv/bin/python
 ARGS ?=
+# Side by side, a test each: llama.cpp has one thread in tests.
+PYTEST = $(PY) -m pytest -n logical --maxprocesses 4
 
 .PHONY: help chat test test-all check format clean ready
 
@@ -20,10 +22,10 @@ chat: ready
 	@.venv/bin/edgespec chat $(ARGS)
 
 test: ready
-	@$(PY) -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 test-all: ready
-	@$(PY) -m pytest -m "slow or not slow" $(ARGS)
+	@$(PYTEST) -m "slow or not slow" $(ARGS)
 
 check: ready
 	@$(PY) -m ruff check .
