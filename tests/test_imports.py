@@ -125,7 +125,7 @@ OF_LLAMA |= {
     "verify_pair.texts",
 }
 OF_THE_WEB = {name for name in RANK if name.startswith("server.")} - {"server.arguments"}
-TUI_MAY_SEE = {"edgespec.client", "edgespec.events"}
+TUI_MAY_SEE = {"edgespec.client", "edgespec.attach", "edgespec.events", "edgespec.errors", "edgespec.config"}
 
 
 def imported(source: str) -> set[str]:
