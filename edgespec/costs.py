@@ -11,7 +11,9 @@ import bisect
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Event
 from typing import Literal
 
 import numpy as np
@@ -33,6 +35,7 @@ SLOPE = 0.03  # of the cost of one token, per token evaluated and 1,000 tokens o
 BULK = 256  # evaluations of this many tokens and more (prompts) cost by the token, and share one point
 LARGEST = 63  # evaluations between this and BULK teach nothing: there are too few of each
 LEAP = 4.0  # no single observation counts for more than this many times what was expected
+FURTHER = 2  # rows past the length of the last draft that are read ahead
 LEVEL_GAIN, POINT_GAIN, SLOPE_GAIN = 0.1, 0.15, 0.02
 ONE_GAIN = 0.25  # for a single token, which is seen more rarely, and to which all is compared
 
@@ -152,3 +155,58 @@ def measure(
         for n in disturbed(found) or sizes:
             time_one(n)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What drafting beside a verification does. seconds: that it takes longer; hidden: of drafting in it.
+
+    step: seconds of one evaluation of the draft, half of which are waited for in vain after a miss.
+    """
+
+    seconds: float
+    hidden: float
+    step: float
+
+    def pays(self, right: float) -> bool:
+        """Does it, where what was read ahead is of use with probability `right`?"""
+        return right * self.hidden > self.seconds + (1 - right) * self.step / 2
+
+
+def measure_beside(
+    verify: Callable[[], object],
+    step: Callable[[], object],
+    *,
+    alone: float,
+    one_step: float,
+    steps: int,
+    repeats: int = 2,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Beside:
+    """Runs a verification while the draft steps in another thread; returns what that did, at its best.
+
+    alone, one_step: seconds of each by itself. steps: of the draft, at most. The first run is thrown away.
+    """
+    found: list[tuple[float, int]] = []
+    with ThreadPoolExecutor(1, "draft-ahead") as pool:
+        for _ in range(repeats + 1):
+            stop = Event()
+            started = clock()
+            stepping = pool.submit(_steps, step, stop, steps)
+            try:
+                verify()
+            finally:
+                stop.set()
+                done = stepping.result()
+            found.append((clock() - started, done))
+    seconds, done = min(found[1:], key=lambda run: run[0] - run[1] * one_step)
+    return Beside(max(0.0, seconds - alone), done * one_step, one_step)
+
+
+def _steps(step: Callable[[], object], stop: Event, most: int) -> int:
+    """Steps until it is to stop; returns how often."""
+    n = 0
+    while n < most and not (n and stop.is_set()):
+        step()
+        n += 1
+    return n

@@ -144,7 +144,10 @@ class Want:
 class Scorer(Protocol):
     """A model's context as the drivers see it; `llama.Context` is one, the tests have others."""
 
-    evaluated: int  # tokens evaluated so far
+    @property
+    def evaluated(self) -> int:
+        """Returns how many tokens it has evaluated so far."""
+        ...
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this."""
@@ -197,7 +200,7 @@ def drive(
             lag = 1
             if not item.tail:
                 lag = contexts["draft"].missing(Want(item.tokens[read_from:], (), item.rows))
-                if (allowed := pace.window(lag)) < lag:  # what lies before is left out from now on
+                if lag and (allowed := pace.window(lag)) < lag:  # what lies before is left out from now on
                     lag, read_from = allowed, item.tokens.size - allowed
             want = Want(item.tokens[read_from:], item.tail, item.rows)
             if not pace.grants_step(item, lag):

@@ -27,6 +27,7 @@ from edgespec.errors import PairMismatchError, SettingError, TemplateError
 from edgespec.events import ModelName, Round
 from edgespec.experience import Experience, load, save
 from edgespec.llama import Model
+from edgespec.overlap import Ahead
 from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
 from edgespec.pair_costs import costs_path, measure_costs, still_true
 from edgespec.sampling import Sampler, Sampling
@@ -151,6 +152,7 @@ class Pair:
         self._known_in = costs_path(self._target_context, self._draft_context)
         self._known = load(self._known_in)
         self._costs_checked = False
+        self._ahead: Ahead | None = None
         self._lookup = SuffixLookup()
         self._recycling = TokenRecycling(self.target.n_vocab)
 
@@ -164,6 +166,8 @@ class Pair:
         """Keeps what was learned of the pair, and frees models and caches."""
         if self.settings.remember:
             save(self._known_in, self._known)
+        if self._ahead:
+            self._ahead.close()
         self._opened.close()
 
     @property
@@ -204,6 +208,22 @@ class Pair:
         if self._draft_context:
             contexts["draft"] = self._draft_context
         return contexts
+
+    def _scorers(self) -> Mapping[ModelName, Scorer]:
+        """Returns who evaluates: the contexts, with the draft reading ahead where that was seen to pay."""
+        if self._ahead is None and self.draft and self._draft_context and self._known.costs:
+            beside = self._known.costs.beside
+            if beside and beside.pays(1.0):
+                self._ahead = Ahead(
+                    self._target_context,
+                    self._draft_context,
+                    beside,
+                    n_ctx=self._draft_context.n_ctx,
+                    n_vocab=min(self.target.n_vocab, self.draft.n_vocab),
+                )
+        if self._ahead:
+            return {"target": self._ahead.target, "draft": self._ahead.draft}
+        return self.contexts
 
     def forget(self) -> None:
         """Forgets all texts, so that a generation can be repeated evaluation for evaluation.
@@ -248,7 +268,8 @@ class Pair:
         experience = self._known.at(_kind(request))
         text = TextRelease(self.target.piece, request.stop)
         loop = self._loop(prompt, request, text, self._lookup, self._recycling)
-        rounds = drive(loop, scorers or self.contexts, self._pace(request, experience), cancelled=cancelled)
+        pace = self._pace(request, experience)
+        rounds = drive(loop, scorers or self._scorers(), pace, cancelled=cancelled)
         return _to_the_end(rounds, text)
 
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:

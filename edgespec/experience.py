@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.acceptance import BINS, Odds, proportional
-from edgespec.costs import CostTable
+from edgespec.costs import Beside, CostTable
 from edgespec.drafters.draft_temperature import FACTORS, DraftTemperature
 from edgespec.drafters.recycling import ASSUMED
 from edgespec.pace import CREDIT, Costs, Gain, Record
 
-FORMAT = 1  # of the file; others are not read
+FORMAT = 2  # of the file; others are not read
 
 
 @dataclass(slots=True)
@@ -55,7 +55,8 @@ def load(path: Path) -> Known:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
             return Known()
-        costs = Costs(_table(found["costs"]["target"]), _table(found["costs"]["draft"]))
+        held = found["costs"]
+        costs = Costs(_table(held["target"]), _table(held["draft"]), _beside(held["beside"]))
         return Known(costs, {kind: _experience(held) for kind, held in found["kinds"].items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Known()
@@ -68,7 +69,11 @@ def save(path: Path, known: Known) -> None:
     text = json.dumps(
         {
             "format": FORMAT,
-            "costs": {"target": _saved(known.costs.target), "draft": _saved(known.costs.draft)},
+            "costs": {
+                "target": _saved(known.costs.target),
+                "draft": _saved(known.costs.draft),
+                "beside": known.costs.beside and asdict(known.costs.beside),
+            },
             "kinds": {kind: asdict(held) for kind, held in known.kinds.items()},
         }
     )
@@ -93,6 +98,12 @@ def _table(held: Mapping[str, Any]) -> CostTable:
     seen = {int(n): int(times) for n, times in held["seen"].items()}
     level = _number(held["level"], above=1e-9)
     return CostTable(points, frozenset(map(int, held["measured"])), _number(held["slope"]), level, seen)
+
+
+def _beside(held: Mapping[str, Any] | None) -> Beside | None:
+    if held is None:
+        return None
+    return Beside(**{name: _number(held[name]) for name in ("seconds", "hidden", "step")})
 
 
 def _number(value: object, *, above: float = 0.0) -> float:

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.costs import CostTable
+from edgespec.costs import Beside, CostTable
 from edgespec.errors import SettingError
 from edgespec.events import Ask, Reach, Round
 
@@ -32,7 +32,7 @@ class Pace(Protocol):
         ...
 
     def grants_step(self, ask: Ask, lag: int) -> bool:
-        """May the draft model guess one token more? `lag`: tokens it has to evaluate for that."""
+        """May the draft model guess one token more? `lag`: tokens it has to evaluate for that, 0 if none."""
         ...
 
     def grants_rows(self, ask: Ask) -> int:
@@ -129,10 +129,14 @@ class Record:
 
 @dataclass(slots=True)
 class Costs:
-    """What one token, or several, cost on target and draft."""
+    """What one token, or several, cost on target and draft, and what it does to draft beside a verification.
+
+    beside: None where that was not measured.
+    """
 
     target: CostTable
     draft: CostTable
+    beside: Beside | None = None
 
 
 class Controller:
@@ -175,7 +179,8 @@ class Controller:
         """Decides between the draft model, the free guess, and none."""
         self._look(ask.tokens.size)
         one = self._prices[1]
-        planned, length = _best(ask.reach, self._prices, self._step)
+        saved = self._step if lag == 0 else 0.0  # what was read ahead costs nothing now
+        planned, length = _best(ask.reach, self._prices, self._step, saved)
         instead = max(1.0, _best(ask.otherwise, self._prices, 0.0)[0])
         gain = self.record.model.over(planned)
         reading = max(0.0, self.costs.draft.seconds(lag) - self._step) / one if lag > 2 else 0.0
@@ -238,6 +243,8 @@ class Controller:
             return
         n_ctx = ask.tokens.size + len(ask.tail) - n_evaluated
         if ask.model == "draft":
+            if n_evaluated == 0:
+                return
             self.costs.draft.learn(n_evaluated, n_ctx, seconds)
             if n_evaluated > 2:
                 self._reading = max(0.0, seconds - self._step)
@@ -273,16 +280,17 @@ class Controller:
         return gain
 
 
-def _best(reach: Reach, prices: NDArray[np.float64], step: float) -> tuple[float, int]:
+def _best(reach: Reach, prices: NDArray[np.float64], step: float, saved: float = 0.0) -> tuple[float, int]:
     """Returns the best gain of a draft with this reach, and its length; (1, 0) where none beats plain.
 
-    prices: seconds of verifying 0, 1, ... tokens. step: seconds that one guess takes to make.
+    prices: seconds of verifying 0, 1, ... tokens. step: seconds that one guess takes to make; saved: of all
+    of them, those that were spent before.
     """
     if not reach:
         return 1.0, 0
     n = len(reach)
     tokens = 1.0 + np.cumsum(reach)
-    seconds = prices[2 : n + 2] + step * np.arange(1, n + 1)
+    seconds = prices[2 : n + 2] + step * np.arange(1, n + 1) - saved
     gains = tokens * prices[1] / seconds
     i = int(gains.argmax())
     return (float(gains[i]), i + 1) if gains[i] > 1 else (1.0, 0)

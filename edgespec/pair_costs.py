@@ -16,12 +16,14 @@ from edgespec import costs
 from edgespec.config import cache_folder
 from edgespec.context import Context
 from edgespec.cores import threads_wanted
-from edgespec.costs import CostTable, Hardware
+from edgespec.costs import FURTHER, Beside, CostTable, Hardware
 from edgespec.decode import Want
 from edgespec.llama import Model
 from edgespec.pace import LONGEST, Costs
 
-TARGET_BUDGET, DRAFT_BUDGET = 0.8, 0.2  # seconds: one together
+TARGET_BUDGET, DRAFT_BUDGET = 0.65, 0.15  # seconds; about one together with what follows
+BESIDE_BUDGET = 0.2  # for one verification with the draft beside it; there are three
+VERIFIED = 5  # tokens of these
 READING = 64  # tokens of a prompt that the draft is timed on
 BEFORE = 4  # tokens in front of those that are timed
 CHECK_BUDGET = 0.3  # seconds that a look at whether old figures still hold may take
@@ -36,7 +38,21 @@ def measure_costs(target: Context, draft: Context | None) -> Costs:
     if draft is None:
         return Costs(verifying, CostTable({1: verifying.points[1]}))
     sizes = tuple(n for n in (1, 2, READING) if n + BEFORE <= draft.n_ctx)
-    return Costs(verifying, _measured(draft, _reading(draft), sizes, DRAFT_BUDGET))
+    drafting = _measured(draft, _reading(draft), sizes, DRAFT_BUDGET)
+    alone, step = verifying.seconds(VERIFIED), drafting.seconds(1)
+    return Costs(verifying, drafting, _beside(target, draft, alone, step))
+
+
+def _beside(target: Context, draft: Context, alone: float, step: float) -> Beside | None:
+    """Times verifications with the draft at work beside them; None where that takes too long to measure."""
+    if any(context.model.has_recurrent_state for context in (target, draft)):
+        return None  # what was read ahead in vain cannot just be dropped
+    if target.n_ctx < VERIFIED + BEFORE or alone + step > BESIDE_BUDGET:
+        return None
+    verify, read = _verification(target), _reading(draft)
+    return costs.measure_beside(
+        lambda: verify(VERIFIED), lambda: read(1), alone=alone, one_step=step, steps=VERIFIED - 1 + FURTHER
+    )
 
 
 def _measured(

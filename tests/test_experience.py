@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from edgespec import experience
-from edgespec.costs import CostTable
+from edgespec.costs import Beside, CostTable
 from edgespec.experience import FORMAT, Known, load, save
 from edgespec.pace import CREDIT, Costs, Gain, Record
 
@@ -23,7 +23,7 @@ def some_known() -> Known:
     """Returns what some hundred rounds might have left."""
     target = CostTable({1: 0.03, 4: 0.04, 48: 0.3}, frozenset({1, 4}), slope=0.02, level=1.1)
     target.learn(3, 100, 0.035)
-    known = Known(Costs(target, CostTable({1: 0.002, 64: 0.02})))
+    known = Known(Costs(target, CostTable({1: 0.002, 64: 0.02}), Beside(0.004, 0.012, 0.002)))
     rng = np.random.default_rng(1)
     for kind in ("drawn at temperature 0.8", "coupled at temperature 0.0"):
         held = known.at(kind)

@@ -54,6 +54,7 @@ RANKS = (
     {
         "slots",
         "joint_step",
+        "overlap",
         "llama",
         "cache_size",
         "batch",
