@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 from edgespec.errors import EdgeSpecError
 
 if TYPE_CHECKING:
-    from edgespec.engine import Pair, PairSettings, Request
+    from edgespec.engine import Pair
     from edgespec.events import Round
+    from edgespec.pair_settings import PairSettings
+    from edgespec.request import Request
     from edgespec.sampling import Sampling
     from edgespec.stats import Statistics, Tally
 
@@ -37,8 +39,8 @@ __all__ = [
 
 _PLACES = {
     "Pair": "engine",
-    "PairSettings": "engine",
-    "Request": "engine",
+    "PairSettings": "pair_settings",
+    "Request": "request",
     "Round": "events",
     "Sampling": "sampling",
     "Statistics": "stats",

@@ -10,14 +10,13 @@ from __future__ import annotations
 import mmap
 import struct
 from pathlib import Path
-from typing import Literal
 
 import psutil
 
 from edgespec.errors import SettingError
 from edgespec.llama import Model
+from edgespec.pair_settings import KvType
 
-KvType = Literal["f16", "q8_0", "q4_0"]
 BYTES: dict[str, float] = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}  # of one number
 
 _STRING, _ARRAY = 8, 9  # GGUF's value types; the others have a fixed size

@@ -25,8 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.batch import Batch
-from edgespec.cache_size import KvType, kv_bytes
-from edgespec.context_settings import ContextSettings, new_context, whole
+from edgespec.context_settings import ContextSettings, new_context
 from edgespec.decode import Rows, Want
 from edgespec.errors import (
     DecodeAbortedError,
@@ -38,8 +37,9 @@ from edgespec.errors import (
     SettingError,
 )
 from edgespec.llama import Model, last_complaint
+from edgespec.pair_settings import whole
 
-__all__ = ["Context", "ContextSettings", "KvType", "kv_bytes"]
+__all__ = ["Context", "ContextSettings"]
 
 CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state alone, kept in host memory
 _UNCHANGED = (1, -1)  # codes of llama_decode that leave the cache as it was

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import llama_cpp as C
+import psutil
 
-from edgespec.cache_size import KvType, check_memory
-from edgespec.cores import MOST_THREADS, threads_wanted
+from edgespec.cache_size import check_memory, kv_bytes
+from edgespec.cores import threads_wanted
 from edgespec.errors import ModelUnsupportedError, SettingError
 from edgespec.llama import Model, last_complaint, log_tail
+from edgespec.pair_settings import KvType, PairSettings, check_kv, check_threads, whole
 
 _KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # llama.cpp's ids
+DEFAULT_N_CTX = 8192
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 SNAPSHOTS = (
     8  # recurrent states kept for rollback where the architecture can; each is a copy of the whole state
@@ -45,21 +48,9 @@ class ContextSettings:
         whole("the number of logits rows", self.n_rows, self.n_seq, 2**16)
         if self.cells is not None:
             whole("the number of tokens in the cache", self.cells, self.n_ctx, self.n_ctx * self.n_seq)
-        if self.threads is not None:
-            whole("the number of threads", self.threads, 1, MOST_THREADS)
+        check_threads(self.threads)
         whole("the chunk", self.chunk, max(2, self.n_rows), 2**16)
-        if self.kv_type not in _KV_TYPES:
-            raise SettingError(
-                f"the KV cache type is {self.kv_type!r}: it must be one of {', '.join(_KV_TYPES)}"
-            )
-        if self.kv_type != "f16" and self.flash_attention is False:
-            raise SettingError(f"a {self.kv_type} KV cache needs flash attention: leave it on, or keep f16")
-
-
-def whole(name: str, value: object, low: int, high: int) -> None:
-    """Raises SettingError for what is no whole number from `low` to `high`."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SettingError(f"{name} is {value!r}: it must be a whole number from {low} to {high:,}")
+        check_kv(self.kv_type, self.flash_attention)
 
 
 def new_context(model: Model, settings: ContextSettings) -> Any:
@@ -93,3 +84,29 @@ def new_context(model: Model, settings: ContextSettings) -> Any:
             f"llama.cpp cannot make a context for {model.path.name}: {last_complaint()}"
         )
     return handle
+
+
+def settings_for(model: Model, settings: PairSettings) -> ContextSettings:
+    """Returns the settings of a model's context as the pair's settings ask for it."""
+    n_ctx = settings.n_ctx
+    if n_ctx is None:  # what the model knows, a usual length at most, and half of the free memory
+        n_ctx = min(model.n_ctx_train, DEFAULT_N_CTX)
+        while (
+            n_ctx > 512
+            and kv_bytes(model, n_ctx * settings.slots, settings.kv_type)
+            > psutil.virtual_memory().available / 2
+        ):
+            n_ctx //= 2
+    cells = None
+    if settings.cache_tokens is not None:
+        n_ctx = min(n_ctx, settings.cache_tokens)
+        cells = min(settings.cache_tokens, n_ctx * settings.slots)
+    return ContextSettings(
+        n_ctx=n_ctx,
+        n_seq=settings.slots,
+        n_rows=settings.slots,
+        cells=cells,
+        kv_type=settings.kv_type,
+        flash_attention=settings.flash_attention,
+        threads=settings.threads,
+    )

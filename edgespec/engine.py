@@ -6,17 +6,15 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Literal, get_args
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from edgespec import chat
-from edgespec.context import Context, ContextSettings, KvType, kv_bytes
-from edgespec.context_settings import whole
+from edgespec.context import Context
+from edgespec.context_settings import settings_for
 from edgespec.decode import Limits, Loop, Scorer, drive, generate
 from edgespec.drafters import Drafter, Guesser, NoDrafter
 from edgespec.drafters.competition import Competition
@@ -30,86 +28,15 @@ from edgespec.llama import Model
 from edgespec.overlap import Ahead
 from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
 from edgespec.pair_costs import costs_path, measure_costs, still_true
+from edgespec.pair_settings import PairSettings
+from edgespec.request import Request
 from edgespec.sampling import Sampler, Sampling
 from edgespec.stream import Stream
 from edgespec.text import TextRelease
 from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.vocab import mismatch
 
-DrafterName = Literal["auto", "model", "lookup", "none"]
-RuleName = Literal["block", "token"]
-DEFAULT_N_CTX = 8192
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
-MOST_SLOTS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class PairSettings:
-    """How a pair is loaded. None means: what suits model and machine.
-
-    remember: what is learned of the pair is kept in the cache folder when it is closed.
-    slots: requests that may be evaluated at once (1 where a model has recurrent state, whatever is said
-    here); each may use n_ctx tokens. cache_tokens: that all of them
-    may use together (None: n_ctx each); where they want more, the youngest waits.
-    """
-
-    n_ctx: int | None = None
-    kv_type: KvType = "f16"
-    draft_kv_type: KvType = "f16"
-    flash_attention: bool | None = None
-    threads: int | None = None
-    n_gpu_layers: int = -1
-    remember: bool = True
-    slots: int = 1
-    cache_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        """Raises SettingError for nonsense, before anything is loaded."""
-        whole("the number of slots", self.slots, 1, MOST_SLOTS)
-        for kv_type in (self.kv_type, self.draft_kv_type):
-            ContextSettings(
-                n_ctx=DEFAULT_N_CTX if self.n_ctx is None else self.n_ctx,
-                kv_type=kv_type,
-                flash_attention=self.flash_attention,
-                threads=self.threads,
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is wanted of one generation.
-
-    seed: the user's; selects coupled mode, in which the text depends on seed, choice, prompt and target
-    alone. Without it tokens are drawn with `rng_seed` (None: anew every time) and judged by `rule`.
-    drafter: who may guess; "auto" lets all compete. draft_length: None leaves it to the controller, which
-    decides anew each round; a number is kept to.
-    """
-
-    sampling: Sampling = field(default_factory=Sampling)
-    max_tokens: int = 512
-    stop: Sequence[str] = ()
-    seed: int | None = None
-    choice: int = 0
-    rule: RuleName = "block"
-    rng_seed: int | None = None
-    drafter: DrafterName = "auto"
-    draft_length: int | None = None
-
-    def __post_init__(self) -> None:
-        """Raises SettingError for nonsense, before anything is loaded."""
-        for name, value in (("seed", self.seed), ("choice", self.choice), ("rng_seed", self.rng_seed)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                raise SettingError(f"the {name} is {value!r}: it must be a whole number")
-        if self.rng_seed is not None and self.rng_seed < 0:
-            raise SettingError(f"the rng_seed is {self.rng_seed}: it must be 0 or more")
-        if self.drafter not in get_args(DrafterName):
-            drafters = ", ".join(get_args(DrafterName))
-            raise SettingError(f"the drafter is {self.drafter!r}: it must be one of {drafters}")
-        if self.rule not in get_args(RuleName):
-            raise SettingError(f"the acceptance rule is {self.rule!r}: it must be block or token")
-        if self.draft_length is not None:
-            FixedLength(self.draft_length)
-        TextRelease(lambda _: b"", self.stop)
 
 
 class Pair:
@@ -136,7 +63,7 @@ class Pair:
             if any(model and model.has_recurrent_state for model in (self.target, self.draft)):
                 # its state cannot be rolled back for several at once, and texts would differ
                 self.settings = settings = replace(settings, slots=1)
-            wanted = _context_settings(self.target, settings)
+            wanted = settings_for(self.target, settings)
             self.n_rows = LONGEST + 1 if settings.slots == 1 else MOST_ROWS
             self._target_context = opened.enter_context(
                 Context(self.target, replace(wanted, n_rows=self.n_rows))
@@ -265,7 +192,7 @@ class Pair:
         scorers: who evaluates in place of `contexts`, as a memory in front of them does.
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
-        experience = self._known.at(_kind(request))
+        experience = self._known.at(request.kind)
         text = TextRelease(self.target.piece, request.stop)
         loop = self._loop(prompt, request, text, self._lookup, self._recycling)
         pace = self._pace(request, experience)
@@ -277,7 +204,7 @@ class Pair:
         text = TextRelease(self.target.piece, request.stop)
         loop = self._loop(prompt, request, text, SuffixLookup(), copy.copy(self._recycling))  # one table
         fixed = 0 if request.drafter == "none" else request.draft_length
-        return Stream(loop, text, request.max_tokens, fixed, partial(self._record, _kind(request)))
+        return Stream(loop, text, request.max_tokens, fixed, partial(self._record, request.kind))
 
     def _record(self, kind: str, streams: int) -> Record:
         """Returns what requests of a kind have shown among about so many: each power of two has its own."""
@@ -292,7 +219,7 @@ class Pair:
         lookup: SuffixLookup,
         recycling: TokenRecycling,
     ) -> Loop:
-        known = self._known.at(_kind(request))
+        known = self._known.at(request.kind)
         lookup.odds, recycling.odds = known.lookup, known.recycling
         return generate(
             prompt,
@@ -336,13 +263,6 @@ class Pair:
         return Competition(guessers, model)
 
 
-def _kind(request: Request) -> str:
-    """Returns what requests have in common whose guesses fare alike."""
-    mode = "coupled" if request.seed is not None else "drawn"
-    fixed = "" if request.draft_length is None else ", fixed length"
-    return f"{mode} at temperature {request.sampling.temperature:.1f}{fixed}"
-
-
 def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:
     """Yields the rounds and, after a cancellation, a last one with the text that was held back."""
     finish = None
@@ -374,29 +294,3 @@ def _rule(request: Request) -> Rule:
         return Coupled(request.seed, request.choice)
     judge = verify_block if request.rule == "block" else verify_tokens
     return Independent(np.random.default_rng(request.rng_seed), judge)
-
-
-def _context_settings(model: Model, settings: PairSettings) -> ContextSettings:
-    n_ctx = settings.n_ctx
-    if n_ctx is None:  # what the model knows, a usual length at most, and half of the free memory
-        n_ctx = min(model.n_ctx_train, DEFAULT_N_CTX)
-        while (
-            n_ctx > 512
-            and kv_bytes(model, n_ctx * settings.slots, settings.kv_type)
-            > psutil.virtual_memory().available / 2
-        ):
-            n_ctx //= 2
-    cells = None
-    if settings.cache_tokens is not None:
-        whole("the number of tokens in the cache", settings.cache_tokens, settings.n_ctx or 2, 2**31 - 1)
-        n_ctx = min(n_ctx, settings.cache_tokens)
-        cells = min(settings.cache_tokens, n_ctx * settings.slots)
-    return ContextSettings(
-        n_ctx=n_ctx,
-        n_seq=settings.slots,
-        n_rows=settings.slots,
-        cells=cells,
-        kv_type=settings.kv_type,
-        flash_attention=settings.flash_attention,
-        threads=settings.threads,
-    )

@@ -10,10 +10,11 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.engine import Pair, Request
+from edgespec.engine import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError
 from edgespec.interrupt import Interrupt
 from edgespec.one_shot import open_pair, request_for, speak
+from edgespec.request import Request
 from edgespec.stats import Tally
 from edgespec_models import tiny
 

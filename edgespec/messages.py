@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
 from edgespec.events import Emitted, Started
+from edgespec.pair_settings import PairSettings
 from edgespec.sampling import Sampling
 
-KvName = Literal["f16", "q8_0", "q4_0"]
 DrafterChoice = Literal["auto", "model", "lookup", "none"]
 RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining"]
 HEAD = struct.Struct("<Q")
@@ -29,12 +29,7 @@ class Load:
 
     target: str
     draft: str | None
-    n_ctx: int | None
-    kv_type: KvName
-    draft_kv_type: KvName
-    threads: int | None
-    n_gpu_layers: int
-    slots: int
+    settings: PairSettings
     queue: int
 
 

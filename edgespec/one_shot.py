@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from edgespec.engine import Pair, PairSettings, Request
+from edgespec.engine import Pair
 from edgespec.errors import SettingError
 from edgespec.events import Round
 from edgespec.interrupt import Interrupt
 from edgespec.isolate import INTERRUPTED
-from edgespec.pair_files import pair_files
+from edgespec.pair_files import pair_files, pair_settings
+from edgespec.request import Request
 from edgespec.sampling import sampling_for
 from edgespec.stats import Tally
 
@@ -25,14 +26,7 @@ SAMPLING_FLAGS = (
 
 def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
     """Loads the pair that the flags ask for. remember: what is learned of it is kept for the next time."""
-    settings = PairSettings(
-        n_ctx=arguments.ctx,
-        kv_type=arguments.kv_type,
-        draft_kv_type=arguments.draft_kv_type,
-        threads=arguments.threads,
-        n_gpu_layers=arguments.gpu_layers,
-        remember=remember,
-    )
+    settings = pair_settings(arguments, remember=remember)
     target, draft = pair_files(arguments)
     with _notice(f"loading {target.name}"):
         pair = Pair(target, draft, settings)

@@ -1,4 +1,7 @@
-"""Which files a command runs on: what flags and environment name, a grown pair, or the embedded one."""
+"""Which files a command runs on, and how they are loaded: what flags and environment say, in one place.
+
+Without a name: a grown pair, or the embedded one.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 from edgespec import config
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.pair_settings import PairSettings
 from edgespec_models import tiny
 
 
@@ -29,6 +33,26 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
     if arguments.draft:
         raise SettingError(f"--draft {arguments.draft} has no target to guess for: name one with --target")
     return tiny.target_path(), tiny.draft_path() if wants_draft else None
+
+
+def pair_settings(
+    arguments: argparse.Namespace,
+    *,
+    slots: int = 1,
+    cache_tokens: int | None = None,
+    remember: bool = True,
+) -> PairSettings:
+    """Returns how the flags ask for a pair to be loaded. Raises SettingError."""
+    return PairSettings(
+        n_ctx=arguments.ctx,
+        kv_type=arguments.kv_type,
+        draft_kv_type=arguments.draft_kv_type,
+        threads=arguments.threads,
+        n_gpu_layers=arguments.gpu_layers,
+        remember=remember,
+        slots=slots,
+        cache_tokens=cache_tokens,
+    )
 
 
 def _grown(spec: str) -> tuple[Path, Path]:

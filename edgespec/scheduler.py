@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.decode import Want
-from edgespec.engine import Request
 from edgespec.errors import NoRoomError, QueueFullError, SettingError
 from edgespec.events import Ask, Emitted, Failed, Happening, ModelName, Round, Started
 from edgespec.joint_pace import JointController, Trust
 from edgespec.joint_step import Step
 from edgespec.pace import LONGEST, Costs, FixedLength
+from edgespec.request import Request
 from edgespec.slots import Cache, Running, Slot, best_slot
 from edgespec.stream import Stream
 

@@ -24,7 +24,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.engine import Pair, PairSettings, Request
+from edgespec.engine import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.events import Emitted, Failed, Happening, Started
 from edgespec.messages import (
@@ -41,6 +41,7 @@ from edgespec.messages import (
     packed,
     receive,
 )  # fmt: skip
+from edgespec.request import Request
 from edgespec.scheduler import Engine
 
 LAST_STEP_S = 5.0  # how long the engine may take to notice that its owner is gone
@@ -179,15 +180,7 @@ def _refused(id: str, error: EdgeSpecError) -> Refused:
 
 def open_pair(load: Load) -> Pair:
     """Loads what the owner asks for."""
-    settings = PairSettings(
-        n_ctx=load.n_ctx,
-        kv_type=load.kv_type,
-        draft_kv_type=load.draft_kv_type,
-        threads=load.threads,
-        n_gpu_layers=load.n_gpu_layers,
-        slots=load.slots,
-    )
-    return Pair(load.target, load.draft, settings)
+    return Pair(load.target, load.draft, load.settings)
 
 
 def about(pair: Pair) -> Loaded:

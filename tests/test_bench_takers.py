@@ -13,8 +13,9 @@ from edgespec.bench.lines import Line, Unit
 from edgespec.bench.peer import Completion
 from edgespec.bench.prompts import Prompt
 from edgespec.bench.takers import Asked, PairTaker, RoundWatch, peer_sample, tokenize
-from edgespec.engine import Pair, PairSettings
+from edgespec.engine import Pair
 from edgespec.events import Round
+from edgespec.pair_settings import PairSettings
 from edgespec.sampling import Sampling
 
 PROMPT = Prompt("p", "code", "What does os.path.join do? " * 8)

@@ -35,6 +35,7 @@ RANKS = (
         "config",
         "interrupt",
         "isolate",
+        "pair_settings",
     },
     {
         "stats",
@@ -50,7 +51,7 @@ RANKS = (
         "drafters.recycling",
         "drafters.suffix_lookup",
     },
-    {"decode", "experience", "joint_pace", "stream"},
+    {"decode", "experience", "joint_pace", "request", "stream"},
     {
         "slots",
         "joint_step",

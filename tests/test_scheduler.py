@@ -21,11 +21,12 @@ from edgespec.drafters.competition import Competition
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.recycling import TokenRecycling
 from edgespec.drafters.suffix_lookup import SuffixLookup
-from edgespec.engine import MOST_ROWS, Request
+from edgespec.engine import MOST_ROWS
 from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.events import Emitted, Failed, Happening, ModelName, Round, Started
 from edgespec.joint_pace import Load
 from edgespec.pace import Costs, Record
+from edgespec.request import Request
 from edgespec.sampling import Distribution, Sampling
 from edgespec.scheduler import Engine
 from edgespec.slots import Cache

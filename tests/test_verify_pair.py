@@ -23,8 +23,9 @@ import numpy as np
 import pytest
 
 from edgespec import cli, engine, isolate, verify
-from edgespec.engine import Pair, PairSettings
+from edgespec.engine import Pair
 from edgespec.events import Draft
+from edgespec.pair_settings import PairSettings
 from edgespec.sampling import Distribution, draw
 from edgespec.verify import Independent, Verdict
 from edgespec.verify_pair import samples, texts

@@ -18,9 +18,10 @@ from edgespec.bench.figures import RoundRecord, Sample
 from edgespec.bench.lines import Line, Unit
 from edgespec.bench.peer import Completion, LlamaServer, PeerSettings
 from edgespec.bench.prompts import Prompt
-from edgespec.engine import DrafterName, Pair, Request
+from edgespec.engine import Pair
 from edgespec.errors import PeerError
 from edgespec.events import Round
+from edgespec.request import DrafterName, Request
 from edgespec.sampling import Sampling
 from edgespec.stats import Tally
 

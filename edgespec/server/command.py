@@ -22,7 +22,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.isolate import INTERRUPTED
 from edgespec.messages import Load
-from edgespec.pair_files import pair_files
+from edgespec.pair_files import pair_files, pair_settings
 from edgespec.server.app import make_app
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
@@ -101,12 +101,7 @@ def _load(arguments: argparse.Namespace) -> Load:
     return Load(
         target=str(target),
         draft=str(draft) if draft else None,
-        n_ctx=arguments.ctx,
-        kv_type=arguments.kv_type,
-        draft_kv_type=arguments.draft_kv_type,
-        threads=arguments.threads,
-        n_gpu_layers=arguments.gpu_layers,
-        slots=arguments.slots,
+        settings=pair_settings(arguments, slots=arguments.slots),
         queue=arguments.queue,
     )
 

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from edgespec.context import Context, ContextSettings
 from edgespec.decode import Rows, Want
-from edgespec.engine import Pair, Request
+from edgespec.engine import Pair
 from edgespec.events import Round
 from edgespec.llama import Model
+from edgespec.request import Request
 from edgespec.sampling import Sampler
 from edgespec.verify import Coupled
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.decode import Want
-from edgespec.engine import Pair, Request
+from edgespec.engine import Pair
 from edgespec.events import ModelName
+from edgespec.request import Request
 from edgespec.sampling import Distribution, Sampler, Sampling
 from edgespec.verify_pair.budget import Progress, Speed, Watch
 from edgespec.verify_pair.equality import largest_difference

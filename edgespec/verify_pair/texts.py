@@ -9,7 +9,8 @@ from itertools import cycle, islice
 import numpy as np
 
 from edgespec.context import ContextSettings
-from edgespec.engine import DrafterName, Pair, Request
+from edgespec.engine import Pair
+from edgespec.request import DrafterName, Request
 from edgespec.sampling import Sampling
 from edgespec.verify_pair.budget import MOST_TOKENS, Progress, Speed, Watch
 from edgespec.verify_pair.equality import BatchShape, Difference, batch_shapes, difference, output

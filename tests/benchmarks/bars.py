@@ -30,7 +30,9 @@ from edgespec.bench.peer_command import NAME, PeerSettings
 from edgespec.bench.prompts import Prompt
 from edgespec.bench.takers import Asked, PairTaker, PeerTaker, tokenize
 from edgespec.cores import threads_wanted
-from edgespec.engine import DrafterName, Pair, PairSettings
+from edgespec.engine import Pair
+from edgespec.pair_settings import PairSettings
+from edgespec.request import DrafterName
 from edgespec.sampling import Sampling
 from edgespec_models import tiny
 

@@ -23,7 +23,9 @@ from bars import prompts
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from edgespec.cores import threads_wanted
-from edgespec.engine import Pair, PairSettings, Request
+from edgespec.engine import Pair
+from edgespec.pair_settings import PairSettings
+from edgespec.request import Request
 from edgespec.sampling import Sampling
 
 N_CTX = 2048

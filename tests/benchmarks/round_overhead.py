@@ -33,7 +33,9 @@ from tiny_gguf import write_llama
 
 from edgespec import context
 from edgespec.cores import threads_wanted
-from edgespec.engine import Pair, PairSettings, Request
+from edgespec.engine import Pair
+from edgespec.pair_settings import PairSettings
+from edgespec.request import Request
 from edgespec.sampling import Sampling
 
 KINDS = {

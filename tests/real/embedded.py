@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgespec.engine import PairSettings
+from edgespec.pair_settings import PairSettings
 from edgespec.verify_pair import equality
 
 BYTE_IDENTICAL = PairSettings(threads=1, flash_attention=True)  # where the machine has it: it is probed

@@ -17,8 +17,9 @@ from real.embedded import BYTE_IDENTICAL, held_out_prompts, pair_files
 from edgespec import engine
 from edgespec.context import Context
 from edgespec.decode import Want
-from edgespec.engine import Pair, Request
+from edgespec.engine import Pair
 from edgespec.events import Draft
+from edgespec.request import Request
 from edgespec.sampling import Sampler, Sampling, draw
 from edgespec.verify import Verdict
 from edgespec.verify_pair import goodness

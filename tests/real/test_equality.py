@@ -15,7 +15,9 @@ from real.embedded import BYTE_IDENTICAL, ELSEWHERE, complaint, held_out_prompts
 from edgespec import engine
 from edgespec.context import Context
 from edgespec.decode import Want
-from edgespec.engine import Pair, PairSettings, Request
+from edgespec.engine import Pair
+from edgespec.pair_settings import PairSettings
+from edgespec.request import Request
 from edgespec.sampling import Sampling
 from edgespec.verify import Verdict
 from edgespec.verify_pair.equality import byte_identical, difference, output

@@ -12,8 +12,9 @@ from real.embedded import BYTE_IDENTICAL, LOGITS_DIFFER_AT_MOST, held_out_prompt
 
 from edgespec.context import Context
 from edgespec.decode import Want
-from edgespec.engine import Pair, Request
+from edgespec.engine import Pair
 from edgespec.events import Emitted, Failed
+from edgespec.request import Request
 from edgespec.sampling import Sampling
 from edgespec.scheduler import Engine
 from edgespec.verify import uniforms
