@@ -15,6 +15,20 @@ def cache_folder() -> Path:
     )
 
 
+def data_folder() -> Path:
+    """Returns the folder for what cannot be made again (conversations); EDGESPEC_DATA_DIR moves it."""
+    return Path(
+        os.environ.get("EDGESPEC_DATA_DIR") or platformdirs.user_data_path("edgespec", appauthor=False)
+    )
+
+
+def settings_folder() -> Path:
+    """Returns the folder for what a person may write by hand; EDGESPEC_CONFIG_DIR moves it."""
+    return Path(
+        os.environ.get("EDGESPEC_CONFIG_DIR") or platformdirs.user_config_path("edgespec", appauthor=False)
+    )
+
+
 def state_folder() -> Path:
     """Returns the folder for what is true only while something runs; EDGESPEC_STATE_DIR moves it."""
     return Path(

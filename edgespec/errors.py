@@ -17,6 +17,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 │   └── LogitsError            the model returned values that are not numbers
 ├── EngineDiedError            the process that runs llama.cpp was ended by a signal
 ├── EndpointError              a server refuses, fails, or is not there
+├── SessionError               a kept conversation cannot be found, read or written
 └── PeerError                  another program, which `bench` compares with, cannot be measured
 """
 
@@ -100,6 +101,10 @@ class EngineDiedError(EdgeSpecError):
 
 class EndpointError(EdgeSpecError):
     """A server refuses a request, fails in the middle of it, or is not there."""
+
+
+class SessionError(EdgeSpecError):
+    """A kept conversation cannot be found, read or written."""
 
 
 class PeerError(EdgeSpecError):

@@ -1,7 +1,8 @@
 """A conversation as a tree of turns: editing, regenerating and branching add turns and lose none.
 
 What is on the screen is the path from the first turn to `head`. A turn edited or asked for again is a
-sibling of the old one; `select` goes back to another. Turns are values; the conversation owns which there are.
+sibling of the old one; `select` goes back to another. Turns are values; the conversation
+owns which there are.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Turn:
 
     finish: None while it is being answered, and in a turn of the user's. runs: as long as text, or empty.
     figures: what the panel knew of it at its end (numbers and short texts by name). model: who answered.
+    settings: how it was asked for (temperature, seed, speculation and so on, by name).
     """
 
     id: int
@@ -35,6 +37,7 @@ class Turn:
     runs: Runs = ()
     figures: Mapping[str, Figure] = field(default_factory=dict)
     model: str = ""
+    settings: Mapping[str, Figure] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

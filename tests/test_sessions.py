@@ -1,0 +1,489 @@
+"""Sessions outlive the program: what is kept, found, locked, and what happens when the disk fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgespec.errors import SessionError
+from edgespec_tui import session_database as database
+from edgespec_tui.conversation import Conversation
+from edgespec_tui.session_rows import Listed
+from edgespec_tui.sessions import Sessions, name_of
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals and limits as POSIX has them")
+SOON_S = 10.0
+
+
+class Opened:
+    """Sessions of one folder, opened as often as a test wants; what they had to tell."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.notices: list[str] = []
+        self.now = 1_700_000_000.0
+        self._all: list[Sessions] = []
+
+    def __call__(self) -> Sessions:
+        self._all.append(Sessions.opened(self.folder, on_notice=self.notices.append, clock=lambda: self.now))
+        return self._all[-1]
+
+    def close(self) -> None:
+        for sessions in self._all:
+            sessions.close()
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    opened = Opened(tmp_path / "data")
+    yield opened
+    opened.close()
+
+
+def talked(question: str = "What is a lock?", answer: str = "A thing that locks.") -> Conversation:
+    talk = Conversation(system="be kind", sampling={"temperature": 0.5}, seed=7, max_tokens=99)
+    asked = talk.add("user", question)
+    said = talk.add("assistant", answer, parent=asked.id, model="Big-7B")
+    half = len(answer) // 2
+    talk.change(
+        replace(
+            said,
+            reasoning="hm",
+            finish="stop",
+            runs=(("model", half), ("target", len(answer) - half)),
+            figures={"tok_per_s": 12.5, "accepted": 3, "why": None},
+            settings={"temperature": 0.5, "speculation": True},
+        )
+    )
+    return talk
+
+
+def titles(listed: list[Listed]) -> list[str]:
+    return [session.title for session in listed]
+
+
+def until(true: Callable[[], object], seconds: float = SOON_S) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+# ---- what is kept -----------------------------------------------------------------------------------------
+
+
+def test_a_conversation_comes_back_whole_with_its_tree_settings_figures_and_origins(opened: Opened) -> None:
+    talk = talked()
+    talk.add("user", "What else?", parent=2)
+    talk.add("assistant", "Another answer.", parent=1)
+    talk.change(replace(talk.turns[4], finish="cancelled"))
+    sessions = opened()
+    sessions.save(talk)
+    sessions.close()
+    assert talk.id is not None
+    assert opened().loaded(talk.id).result(SOON_S) == talk
+
+
+def test_only_what_changed_is_written_again(opened: Opened) -> None:
+    sessions, talk = opened(), talked()
+    sessions.save(talk)
+    sessions.flushed().result(SOON_S)
+    with closing(sqlite3.connect(opened.folder / "sessions.db")) as other:
+        other.execute("UPDATE turns SET text = 'changed behind our back' WHERE id = 1")
+        other.commit()
+    talk.add("user", "More?", parent=2)
+    sessions.save(talk)
+    sessions.leave(talk)
+    assert talk.id is not None
+    found = sessions.loaded(talk.id).result(SOON_S)
+    assert [turn.text for turn in found.path()] == ["changed behind our back", "A thing that locks.", "More?"]
+
+
+def test_saving_comes_back_at_once_while_another_program_holds_the_file(opened: Opened) -> None:
+    """Typing must not wait for a disk; what was handed over is written when the file is free again."""
+    sessions, talk = opened(), talked()
+    sessions.flushed().result(SOON_S)
+    with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        for i in range(100):
+            talk.change(replace(talk.turns[2], text=str(i)))
+            sessions.save(talk)
+        assert time.monotonic() - began < 0.5
+        written = sessions.flushed()
+        time.sleep(0.4)
+        assert not written.done()
+        other.execute("COMMIT")
+    written.result(SOON_S)
+    assert titles(sessions.listed().result(SOON_S)) == ["What is a lock?"]
+    assert talk.id is not None
+    assert sessions.loaded(talk.id).result(SOON_S).turns[2].text == "99"
+
+
+def test_text_that_is_no_unicode_is_kept_as_far_as_it_is(opened: Opened) -> None:
+    sessions, talk = opened(), talked("half a \ud800 character", "\0 and 漢字 🙂")
+    sessions.save(talk)
+    sessions.leave(talk)
+    assert talk.id is not None
+    found = sessions.loaded(talk.id).result(SOON_S)
+    assert [turn.text for turn in found.path()] == ["half a ? character", "\0 and 漢字 🙂"]
+
+
+def test_an_answer_is_kept_while_it_grows_and_a_kill_loses_less_than_a_second(opened: Opened) -> None:
+    """kill -9 in the middle of an answer: what was said up to a second before is there, and searchable."""
+    code = """
+import sys, time
+from dataclasses import replace
+from pathlib import Path
+from edgespec_tui.conversation import Conversation
+from edgespec_tui.sessions import Sessions
+sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
+talk = Conversation()
+talk.add("user", "Count!")
+turn = talk.add("assistant", parent=1)
+for i in range(100_000):
+    turn = replace(turn, text=turn.text + f"{time.time():.3f} ")
+    talk.change(turn)
+    sessions.save(talk)
+    if i == 100: print("running", flush=True)
+    time.sleep(0.005)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(opened.folder)], stdout=subprocess.PIPE, env=with_paths()
+    ) as process:
+        assert process.stdout and process.stdout.readline() == b"running\n"
+        time.sleep(0.6)
+        process.kill()
+        killed = time.time()
+    sessions = opened()
+    talk = sessions.newest().result(SOON_S)
+    assert talk and not talk.read_only, "the lock died with its process"
+    answer = talk.path()[-1]
+    stamps = answer.text.split()
+    assert killed - 1.0 < float(stamps[-1]) <= killed
+    assert answer.finish == "cancelled", "nobody answers it any more"
+    assert titles(sessions.searched(stamps[-1]).result(SOON_S)) == ["Count!"]
+    assert opened.notices == []
+
+
+def with_paths() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+# ---- finding ----------------------------------------------------------------------------------------------
+
+
+def kept(opened: Opened, *talks: Conversation) -> Sessions:
+    sessions = opened()
+    for talk in talks:
+        opened.now += 60
+        sessions.save(talk)
+        sessions.flushed().result(SOON_S)
+    return sessions
+
+
+def test_the_session_that_changed_last_is_the_first_of_the_list_and_the_newest(opened: Opened) -> None:
+    first, second = talked("one?"), talked("two?\nand a second line")
+    sessions = kept(opened, first, second)
+    assert titles(sessions.listed().result(SOON_S)) == ["two?", "one?"]
+    opened.now += 60
+    first.title = "the first"
+    sessions.save(first)
+    assert titles(sessions.listed().result(SOON_S)) == ["the first", "two?"]
+    newest = sessions.newest().result(SOON_S)
+    assert newest and newest.id == first.id
+    assert opened.now == sessions.listed().result(SOON_S)[0].changed
+
+
+@pytest.mark.parametrize(
+    "query, found",
+    [
+        ("mutex", ["Threads"]),
+        ("MUTEX asyncio", ["Threads"]),
+        ("mutex poem", []),
+        ("hrea", ["Threads"]),
+        ('"a mutex is"', ["Threads"]),
+        ('"mutex a"', []),
+        ("io", ["Threads"]),
+        ("漢字", ["Write a poem"]),
+        ("100%", ["Write a poem"]),
+        ("1__%", []),
+        ('say "', ["Write a poem"]),
+        ("", ["Write a poem", "Threads"]),
+        ("a OR b NOT *", []),
+    ],
+)
+def test_search_finds_every_word_in_titles_and_turns(opened: Opened, query: str, found: list[str]) -> None:
+    threads = talked("Explain asyncio", "A mutex is a lock, and asyncio has one.")
+    threads.title = "Threads"
+    sessions = kept(opened, threads, talked("Write a poem", "100% 漢字, say I"))
+    assert titles(sessions.searched(query).result(SOON_S)) == found
+
+
+def test_what_was_found_is_shown_in_its_surroundings(opened: Opened) -> None:
+    answer = "word " * 50 + "the NEEDLE is here " + "word " * 50
+    (found,) = kept(opened, talked("q", answer)).searched("needle").result(SOON_S)
+    assert "the NEEDLE is here" in found.excerpt
+    assert found.excerpt.startswith("…") and found.excerpt.endswith("…") and len(found.excerpt) < 120
+
+
+def test_a_session_is_called_by_its_title_its_letters_or_a_part_of_its_title(opened: Opened) -> None:
+    talks = [talked("Explain locks"), talked("Explain threads"), talked("locks")]
+    sessions = kept(opened, *talks)
+
+    def named(text: str) -> int | None:
+        return sessions.named(text).result(SOON_S).id
+
+    assert talks[0].id is not None
+    assert named("LOCKS") == talks[2].id, "a whole title before a part"
+    assert named(name_of(talks[0].id)[:8]) == talks[0].id
+    assert named("threads") == talks[1].id
+    with pytest.raises(SessionError, match="'explain' may be several sessions: .*Explain threads"):
+        named("explain")
+    for text in ("nothing of the kind", "", "  "):
+        with pytest.raises(SessionError, match="there is no session"):
+            named(text)
+
+
+# ---- changing ---------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_session_can_be_brought_back_until_the_program_ends(opened: Opened) -> None:
+    talk = talked()
+    sessions = kept(opened, talk)
+    assert talk.id is not None
+    sessions.deleted(talk.id).result(SOON_S)
+    assert sessions.listed().result(SOON_S) == []
+    assert sessions.searched("lock").result(SOON_S) == []
+    with pytest.raises(SessionError, match="there is no session"):
+        sessions.loaded(talk.id).result(SOON_S)
+    sessions.restored(talk.id).result(SOON_S)
+    assert titles(sessions.searched("lock").result(SOON_S)) == ["What is a lock?"]
+    sessions.deleted(talk.id).result(SOON_S)
+    sessions.close()
+    again = opened()
+    again.restored(talk.id).result(SOON_S)
+    assert again.listed().result(SOON_S) == []
+    again.close()
+    assert b"What is a lock" not in b"".join(path.read_bytes() for path in opened.folder.glob("sessions*"))
+
+
+def test_a_session_can_be_renamed(opened: Opened) -> None:
+    talk = talked()
+    sessions = kept(opened, talk)
+    assert talk.id is not None
+    sessions.renamed(talk.id, " Locks,\n and more ").result(SOON_S)
+    assert titles(sessions.searched("more").result(SOON_S)) == ["Locks, and more"]
+
+
+# ---- two windows ------------------------------------------------------------------------------------------
+
+
+def test_a_session_open_twice_is_read_only_in_the_second_window(opened: Opened) -> None:
+    talk = talked()
+    first, second = kept(opened, talk), opened()
+    assert talk.id is not None
+    copy = second.loaded(talk.id).result(SOON_S)
+    assert copy.read_only and copy.path() == talk.path()
+    copy.add("user", "not kept", parent=2)
+    second.save(copy)
+    for refused in (second.deleted(talk.id), second.renamed(talk.id, "mine")):
+        with pytest.raises(SessionError, match="is open in another window"):
+            refused.result(SOON_S)
+    talk.add("user", "kept", parent=2)
+    first.save(talk)
+    first.leave(talk)
+    first.flushed().result(SOON_S)
+    mine = second.loaded(talk.id).result(SOON_S)
+    assert not mine.read_only and mine.path()[-1].text == "kept"
+    assert first.loaded(talk.id).result(SOON_S).read_only
+
+
+def test_an_answer_growing_in_another_window_is_not_called_cancelled(opened: Opened) -> None:
+    talk = talked()
+    talk.add("assistant", "still grow", parent=1)
+    kept(opened, talk)
+    assert talk.id is not None
+    assert opened().loaded(talk.id).result(SOON_S).path()[-1].finish is None
+
+
+def test_two_programs_write_sessions_at_once(opened: Opened) -> None:
+    windows = [(opened(), talked(f"window {i}")) for i in range(3)]
+    for _ in range(20):
+        for sessions, talk in windows:
+            talk.add("user", "more", parent=talk.head)
+            sessions.save(talk)
+            sessions.flushed()
+    for sessions, _ in windows:
+        sessions.close()
+    assert sorted(titles(opened().listed().result(SOON_S))) == ["window 0", "window 1", "window 2"]
+    assert [session.n_turns for session in opened().listed().result(SOON_S)] == [22, 22, 22]
+    assert opened.notices == []
+
+
+def test_no_lock_is_left_behind(opened: Opened) -> None:
+    kept(opened, talked(), talked()).close()
+    assert list((opened.folder / "session-locks").iterdir()) == []
+
+
+# ---- formats ----------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_an_older_format_is_copied_and_then_brought_up_to_date(opened: Opened) -> None:
+    kept(opened, talked()).close()
+    path = opened.folder / "sessions.db"
+    later = (*database.MIGRATIONS, "ALTER TABLE sessions ADD COLUMN colour TEXT;\nDELETE FROM turns;")
+    with closing(database.opened(path, migrations=later)) as connection:
+        assert connection.execute("SELECT colour FROM sessions").fetchall() == [(None,)]
+        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    with closing(sqlite3.connect(opened.folder / "sessions-format-1.db")) as copy:
+        assert copy.execute("SELECT count(*) FROM turns").fetchone() == (2,)
+        assert copy.execute("PRAGMA user_version").fetchone() == (1,)
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(opened: Opened) -> None:
+    kept(opened, talked()).close()
+    path = opened.folder / "sessions.db"
+    with pytest.raises(sqlite3.OperationalError):
+        database.opened(path, migrations=(*database.MIGRATIONS, "DELETE FROM turns;\nDELETE FROM nothing;"))
+    assert [session.n_turns for session in opened().listed().result(SOON_S)] == [2]
+
+
+@pytest.mark.parametrize(
+    "spoil, told",
+    [
+        ("PRAGMA user_version = 9", "was written by a newer EdgeSpec"),
+        ("PRAGMA application_id = 5", "is a database of another program"),
+    ],
+)
+def test_a_file_that_is_not_for_us_is_left_alone_and_the_chat_goes_on(
+    opened: Opened, spoil: str, told: str
+) -> None:
+    kept(opened, talked()).close()
+    path = opened.folder / "sessions.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(spoil)
+        connection.commit()
+    before = path.read_bytes()
+    sessions, talk = opened(), talked("in memory")
+    sessions.save(talk)
+    assert titles(sessions.listed().result(SOON_S)) == ["in memory"]
+    sessions.close()
+    assert path.read_bytes() == before
+    (notice,) = opened.notices
+    assert told in notice and str(path) in notice
+
+
+@posix
+def test_nobody_else_can_read_the_file(opened: Opened) -> None:
+    kept(opened, talked())
+    for path in (opened.folder, *opened.folder.glob("sessions*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+# ---- what goes wrong --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["no database", "a hole"])
+def test_a_damaged_file_is_set_aside_and_named_and_a_new_one_begun(opened: Opened, damage: str) -> None:
+    kept(opened, *(talked("q" * 500) for _ in range(30))).close()
+    path = opened.folder / "sessions.db"
+    whole = path.read_bytes()
+    spoilt = b"x" * len(whole) if damage == "no database" else whole[:5000] + b"\xff" * 20000 + whole[25000:]
+    path.write_bytes(spoilt)
+    sessions, talk = opened(), talked("new")
+    sessions.save(talk)
+    assert titles(sessions.listed().result(SOON_S)) == ["new"]
+    (notice,) = opened.notices
+    (aside,) = opened.folder.glob("sessions-damaged-*.db")
+    assert str(aside) in notice and "damaged" in notice
+    assert aside.read_bytes()[5000:25000] == spoilt[5000:25000]
+
+
+def test_damage_found_while_the_program_runs_costs_nothing_of_the_open_conversation(opened: Opened) -> None:
+    talk = talked()
+    sessions = kept(opened, talk)
+    with closing(sqlite3.connect(opened.folder / "sessions.db")) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with (opened.folder / "sessions.db").open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 40000)
+    talk.add("user", "still there?", parent=2)
+    sessions.save(talk)
+    sessions.flushed().result(SOON_S)
+    sessions.close()
+    assert "damaged" in opened.notices[0] and len(opened.notices) == 1
+    assert talk.id is not None
+    assert opened().loaded(talk.id).result(SOON_S) == talk
+
+
+@posix
+def test_a_full_disk_is_told_once_and_the_chat_is_kept_when_there_is_room(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import resource
+
+    from edgespec_tui import session_storage
+    from edgespec_tui import sessions as sessions_module
+
+    monkeypatch.setattr(session_storage, "RETRY_S", 0.05)
+    monkeypatch.setattr(sessions_module, "RETRY_S", 0.05)
+    small, big = talked("small"), talked("big", "word " * 100_000)
+    sessions = kept(opened, small)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))  # files may not grow past that
+    try:
+        sessions.save(big)
+        assert titles(sessions.listed().result(SOON_S)) == ["big", "small"]
+        assert len(opened.notices) == 1 and "cannot be written" in opened.notices[0]
+        assert big.id is not None and small.id is not None
+        assert sessions.loaded(big.id).result(SOON_S) == big
+        sessions.renamed(small.id, "tiny").result(SOON_S)
+        time.sleep(0.2)
+        assert len(opened.notices) == 1, "told once"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    until(lambda: len(opened.notices) == 2)
+    assert "again" in opened.notices[1]
+    sessions.close()
+    assert sorted(titles(opened().listed().result(SOON_S))) == ["big", "tiny"]
+
+
+def test_a_folder_that_cannot_be_made_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no folder")
+    opened = Opened(tmp_path / "data")
+    sessions, talk = opened(), talked()
+    sessions.save(talk)
+    assert titles(sessions.listed().result(SOON_S)) == ["What is a lock?"]
+    opened.close()
+    (notice,) = opened.notices
+    assert notice.startswith("sessions are not kept this time: ")
+
+
+@posix
+def test_a_program_that_is_told_to_end_writes_what_is_left(opened: Opened) -> None:
+    """Nobody called close: an exception ended the program before the batch was due."""
+    code = """
+import sys
+from pathlib import Path
+from edgespec_tui.conversation import Conversation
+from edgespec_tui.sessions import Sessions
+sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
+talk = Conversation()
+talk.add("user", "Last words")
+sessions.save(talk)
+raise SystemExit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(opened.folder)], env=with_paths(), timeout=30)
+    assert done.returncode == 3 != -signal.SIGSEGV
+    assert titles(opened().listed().result(SOON_S)) == ["Last words"]

@@ -1,0 +1,181 @@
+"""The file that sessions are kept in: opened, brought up to date, set aside where it is damaged.
+
+SQLite with a write-ahead log: what was committed outlives `kill -9`, and two programs may write at once.
+`user_version` is the format; a file of an older one is copied before it is changed, one of a newer format is
+left alone. Everything here blocks, and runs on the thread of `Sessions`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from datetime import datetime
+from pathlib import Path
+
+from edgespec.errors import SessionError
+
+APPLICATION = 0x45645370  # "EdSp", in the header of the file
+BUSY_S = 5.0  # how long another program's write is waited for
+CHECKED_AT_OPENING = 16 * 2**20  # bytes; a larger file would make its reader wait
+DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+FORMAT_1 = """
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY,
+    title TEXT NOT NULL,
+    system TEXT NOT NULL,
+    settings TEXT NOT NULL,  -- JSON: sampling, seed, max_tokens
+    head INTEGER,
+    created REAL NOT NULL,   -- seconds since 1970
+    changed REAL NOT NULL,
+    deleted REAL             -- when; it can be undone until the program ends
+);
+CREATE TABLE turns (
+    row INTEGER PRIMARY KEY,
+    session INTEGER NOT NULL REFERENCES sessions(id) ON DELETE CASCADE,
+    id INTEGER NOT NULL,
+    parent INTEGER,
+    role TEXT NOT NULL,
+    text TEXT NOT NULL,
+    reasoning TEXT NOT NULL,
+    finish TEXT,             -- NULL while it is being answered
+    model TEXT NOT NULL,
+    runs TEXT NOT NULL,      -- JSON: [source, characters], ...
+    figures TEXT NOT NULL,   -- JSON
+    settings TEXT NOT NULL,  -- JSON
+    created REAL NOT NULL,
+    UNIQUE (session, id)
+);
+CREATE INDEX sessions_changed ON sessions(changed);
+CREATE INDEX turns_unfinished ON turns(session) WHERE finish IS NULL AND role = 'assistant';
+CREATE VIRTUAL TABLE words USING fts5(text, tokenize = 'trigram');
+CREATE TRIGGER words_go AFTER DELETE ON turns BEGIN DELETE FROM words WHERE rowid = old.row; END;
+"""
+MIGRATIONS: Sequence[str] = (FORMAT_1,)  # script i brings format i to format i + 1
+
+
+def opened(path: Path, *, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Connection:
+    """Returns a connection to a file of the newest format, made where there was none.
+
+    Raises SessionError for a file of another program's or of a newer format, sqlite3.Error for what
+    SQLite finds (`is_damage` tells which of them mean that the file is lost), OSError for the folder.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # conversations are private
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(connection)
+        version = _format(connection, path, len(migrations))
+        if path.stat().st_size <= CHECKED_AT_OPENING:
+            found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise _damage(found)
+        if 0 < version < len(migrations):
+            _keep_copy(connection, path, version)
+        migrate(connection, migrations)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def in_memory() -> sqlite3.Connection:
+    """Returns a connection to an empty database that ends with the program."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA foreign_keys = ON")
+    migrate(connection, MIGRATIONS)
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")  # power cut: seconds, never the file
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
+
+
+def _format(connection: sqlite3.Connection, path: Path, newest: int) -> int:
+    """Returns the format of the file, 0 for a new one; raises SessionError where it is not for us."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables and application != APPLICATION:
+        raise SessionError(
+            f"{path} is a database of another program: move it away, or set EDGESPEC_DATA_DIR "
+            "to another folder"
+        )
+    if version > newest:
+        raise SessionError(
+            f"{path} was written by a newer EdgeSpec (format {version}, this one knows {newest}): update "
+            "EdgeSpec; until then sessions are not kept"
+        )
+    return version
+
+
+def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Copies a file of an older format, once, next to it."""
+    copy = path.with_name(f"{path.stem}-format-{version}{path.suffix}")
+    if copy.exists():
+        return
+    half = copy.with_suffix(".part")
+    half.unlink(missing_ok=True)
+    os.close(os.open(half, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with closing(sqlite3.connect(half)) as other:
+        connection.backup(other)
+    os.replace(half, copy)
+
+
+def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
+    """Brings a database to the newest format, wholly or not at all. Two programs may do it at once."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        for script in migrations[version:]:
+            for statement in _statements(script):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {max(version, len(migrations))}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> list[str]:
+    """Returns the statements of a script; `executescript` would commit before the first."""
+    found, begun = [], ""
+    for line in script.splitlines(keepends=True):
+        begun += line
+        if sqlite3.complete_statement(begun):
+            found.append(begun)
+            begun = ""
+    return found
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """True where the file itself is no longer sound."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
+
+
+def _damage(found: str) -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError(found.splitlines()[0])
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
+
+
+def set_aside(path: Path, *, now: float) -> Path:
+    """Renames a damaged file and its log; returns the new name. Raises OSError."""
+    stamp = datetime.fromtimestamp(now).strftime("%Y-%m-%d-%H%M%S")
+    aside = path.with_name(f"{path.stem}-damaged-{stamp}{path.suffix}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.stem}-damaged-{stamp}-{number}{path.suffix}")
+    os.replace(path, aside)
+    for ending in ("-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            os.replace(f"{path}{ending}", f"{aside}{ending}")
+    return aside
