@@ -16,8 +16,9 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 │   ├── FatalDecodeError       the backend failed in the middle (llama_decode < -1)
 │   └── LogitsError            the model returned values that are not numbers
 ├── EngineDiedError            the process that runs llama.cpp was ended by a signal
-├── EndpointError              a server refuses, fails, or is not there
 ├── SessionError               a kept conversation cannot be found, read or written
+├── EndpointError              a server refuses, or fails
+│   └── EndpointLostError      a server is not there, or went away in the middle
 └── PeerError                  another program, which `bench` compares with, cannot be measured
 """
 
@@ -100,7 +101,21 @@ class EngineDiedError(EdgeSpecError):
 
 
 class EndpointError(EdgeSpecError):
-    """A server refuses a request, fails in the middle of it, or is not there."""
+    """A server refuses a request, or fails in the middle of it.
+
+    status: what HTTP calls it (0: it was in the middle of an answer). code: the server's word for programs.
+    retry_s: seconds after which it is worth asking again, where the server says so.
+    """
+
+    def __init__(
+        self, message: str, *, status: int = 0, code: str | None = None, retry_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.retry_s = status, code, retry_s
+
+
+class EndpointLostError(EndpointError):
+    """A server is not there, or went away in the middle of an answer."""
 
 
 class SessionError(EdgeSpecError):

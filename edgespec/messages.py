@@ -62,6 +62,23 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokenize:
+    """The tokens of a text are wanted; add_bos as in `Submit`."""
+
+    id: str
+    prompt: str
+    add_bos: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The tokens of a text."""
+
+    id: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """The pair is there. sampling: the file's `general.sampling.*`. plain_s: a token of plain decoding."""
 
@@ -120,8 +137,8 @@ class Step:
     busy: tuple[float, float]
 
 
-ToWorker = Load | Submit | Cancel
-FromWorker = Loaded | LoadFailed | Accepted | Refused | Step
+ToWorker = Load | Submit | Cancel | Tokenize
+FromWorker = Loaded | LoadFailed | Accepted | Refused | Tokenized | Step
 
 
 def packed(message: ToWorker | FromWorker) -> bytes:

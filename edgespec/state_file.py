@@ -14,7 +14,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from edgespec import config
@@ -24,12 +24,20 @@ PROOF_PATH = "/edgespec/proof"
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One server that runs, or ran."""
+    """One server that runs, or ran.
+
+    target, draft: paths of what it was started with. n_ctx: tokens that a request may use. private: it was
+    started by a program for itself, and ends with it.
+    """
 
     host: str
     port: int
     pid: int
     model: str
+    target: str = ""
+    draft: str | None = None
+    n_ctx: int = 0
+    private: bool = False
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
@@ -39,6 +47,9 @@ class ServerState:
 
     def proves(self, nonce: str, proof: str) -> bool:
         return hmac.compare_digest(self.proof(nonce).encode(), proof.encode())
+
+
+_FIELDS = tuple(one.name for one in fields(ServerState))
 
 
 def _folder() -> Path:
@@ -76,6 +87,7 @@ def states() -> list[ServerState]:
 def _read(path: Path) -> ServerState | None:
     """Returns what a file says; None for one that says nothing sensible."""
     try:
-        return ServerState(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        told = json.loads(path.read_text())
+        return ServerState(**{name: told[name] for name in _FIELDS if name in told})
+    except (OSError, ValueError, TypeError, AttributeError):
         return None

@@ -11,6 +11,7 @@ printed goes to stderr, whose last lines the owner shows when a worker died.
 
 from __future__ import annotations
 
+import codecs
 import os
 import queue
 import signal
@@ -38,6 +39,8 @@ from edgespec.messages import (
     Refused,
     Step,
     Submit,
+    Tokenize,
+    Tokenized,
     packed,
     receive,
 )  # fmt: skip
@@ -76,18 +79,23 @@ class Intake:
 
     def _listen(self) -> None:
         while (message := receive(self._pipe)) is not None:
-            if isinstance(message, Submit):
+            if isinstance(message, Submit | Tokenize):
                 try:
-                    self.items.put((message, self._tokens(message)))
+                    tokens = self._tokens(message)
                 except EdgeSpecError as error:
                     self._outlet.send(_refused(message.id, error))
+                    continue
+                if isinstance(message, Submit):
+                    self.items.put((message, tokens))
+                else:
+                    self._outlet.send(Tokenized(message.id, tuple(tokens.tolist())))
             else:
                 self.items.put(message)
         self.items.put(None)  # the owner is gone
         time.sleep(LAST_STEP_S)
         os._exit(0)
 
-    def _tokens(self, message: Submit) -> Tokens:
+    def _tokens(self, message: Submit | Tokenize) -> Tokens:
         assert self.pair
         if isinstance(message.prompt, str):
             text = message.prompt.encode("utf-8", "replace")
@@ -100,7 +108,7 @@ class Worker:
 
     def __init__(self, pair: Pair, engine: Engine, intake: Intake, outlet: Outlet) -> None:
         self._pair, self._engine, self._intake, self._outlet = pair, engine, intake, outlet
-        self._wants_pieces: set[str] = set()
+        self._pieces: dict[str, codecs.IncrementalDecoder] = {}  # of those who want them
         self.draining = False
 
     def run(self) -> None:
@@ -122,7 +130,7 @@ class Worker:
     def _take(self, item: tuple[Submit, Tokens] | Cancel) -> None:
         if isinstance(item, Cancel):
             self._engine.cancel(item.id)
-            self._wants_pieces.discard(item.id)
+            self._pieces.pop(item.id, None)
             return
         message, tokens = item
         if self.draining:
@@ -135,7 +143,7 @@ class Worker:
             self._outlet.send(_refused(message.id, error))
             return
         if message.pieces:
-            self._wants_pieces.add(message.id)
+            self._pieces[message.id] = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._outlet.send(Accepted(message.id, len(tokens)))
 
     def _request(self, message: Submit) -> Request:
@@ -157,13 +165,11 @@ class Worker:
                 said.append(_refused(happening.id, happening.error))
                 continue
             said.append(happening)
-            if isinstance(happening, Emitted) and happening.id in self._wants_pieces:
+            if isinstance(happening, Emitted) and (decoder := self._pieces.get(happening.id)):
                 piece = self._pair.target.piece
-                pieces[happening.id] = tuple(
-                    piece(token).decode("utf-8", "replace") for token in happening.round.tokens
-                )
+                pieces[happening.id] = tuple(decoder.decode(piece(token)) for token in happening.round.tokens)
                 if happening.round.finish:
-                    self._wants_pieces.discard(happening.id)
+                    del self._pieces[happening.id]
         if said:
             self._outlet.send(Step(began, time.monotonic(), tuple(said), pieces, self._pair.busy()))
 

@@ -41,7 +41,12 @@ RANKS = (
         "stats",
         "messages",
         "state_file",
+        "answer",
+        "answer_stream",
+        "attach",
         "client",
+        "connection",
+        "private_engine",
         "verify",
         "chat",
         "drafters",
@@ -97,6 +102,7 @@ RANKS = (
         "server.metrics",
         "server.openai_answers",
         "server.openai_requests",
+        "server.owner",
         "server.refusal",
         "server.settings",
         "server.supervisor",
@@ -127,7 +133,14 @@ OF_LLAMA |= {
     "verify_pair.texts",
 }
 OF_THE_WEB = {name for name in RANK if name.startswith("server.")} - {"server.arguments"}
-TUI_MAY_SEE = {"edgespec.client", "edgespec.attach", "edgespec.events", "edgespec.errors", "edgespec.config"}
+TUI_MAY_SEE = {
+    "edgespec.client",
+    "edgespec.answer",
+    "edgespec.attach",
+    "edgespec.events",
+    "edgespec.errors",
+    "edgespec.config",
+}
 
 
 def imported(source: str) -> set[str]:

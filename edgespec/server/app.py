@@ -56,6 +56,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState) -
 def _add_routes(app: FastAPI, endpoint: Endpoint) -> None:
     app.add_api_route(PROOF_PATH, endpoint.proof, include_in_schema=False, response_model=None)
     app.add_api_route("/metrics", endpoint.figures, include_in_schema=False, response_model=None)
+    app.add_api_route("/edgespec/count", endpoint.count, methods=["POST"], response_model=None)
     for prefix in ("/v1", ""):  # both are in use: some clients are told the root, some add /v1
         visible = prefix == "/v1"
         for path, handler, method in (
@@ -98,7 +99,8 @@ class Endpoint:
         if about is None:
             raise self._worker.absence()
         meta = {"n_ctx": about.n_ctx, "n_ctx_train": about.n_ctx_train, "n_vocab": about.n_vocab,
-                "size": about.n_bytes, "draft": about.draft_name}  # fmt: skip
+                "size": about.n_bytes, "draft": about.draft_name, "plain_s": about.plain_s,
+                "embedded": self._settings.embedded}  # fmt: skip
         model = {"id": self._name(about), "object": "model", "created": self._began,
                  "owned_by": "edgespec", "meta": meta}  # fmt: skip
         return {"object": "list", "data": [model]}
@@ -123,15 +125,26 @@ class Endpoint:
         """Says the assistant's next turn."""
         wishes.check()
         about = self._loaded()
-        messages = [message.for_template() for message in wishes.messages]
-        text = await asyncio.to_thread(self._render, about, messages)
-        add_bos = not (about.bos and text.startswith(about.bos))  # most templates write it themselves
+        text, add_bos = await self._prompt(about, wishes)
         submits = wishes.submits(text, add_bos=add_bos, of_model=about.sampling, drafter=self._drafter())
         answer = Answer(
             "chat", self._name(about), about.plain_s,
             usage=wishes.usage_in_stream, events=wishes.speculation.events,
         )  # fmt: skip
         return await self._answer(wishes, submits, answer, request)
+
+    async def count(self, wishes: ChatRequest) -> dict[str, int]:
+        """Says how many tokens the prompt of a conversation has; evaluates nothing."""
+        about = self._loaded()
+        text, add_bos = await self._prompt(about, wishes)
+        tokens = await self._worker.tokenize(text, add_bos=add_bos)
+        return {"n_tokens": len(tokens), "n_ctx": about.n_ctx}
+
+    async def _prompt(self, about: Loaded, wishes: ChatRequest) -> tuple[str, bool]:
+        """Returns a conversation as its template has it, and whether the start token goes in front."""
+        messages = [message.for_template() for message in wishes.messages]
+        text = await asyncio.to_thread(self._render, about, messages)
+        return text, not (about.bos and text.startswith(about.bos))  # most templates write it themselves
 
     def _render(self, about: Loaded, messages: Sequence[Message]) -> str:
         template = self._settings.chat_template or about.chat_template

@@ -31,6 +31,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--canary", type=float, default=0.0, metavar="SHARE",
         help="serve this share without speculation, so that /metrics can compare (0)",
     )  # fmt: skip
+    group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/owner.py
     safety = command.add_argument_group("safety")
     safety.add_argument("--api-key", metavar="KEY", help="ask for this key (or EDGESPEC_API_KEY)")
     safety.add_argument("--api-key-file", metavar="FILE", help="a file with keys, one a line")

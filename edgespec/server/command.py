@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -24,22 +25,30 @@ from edgespec.isolate import INTERRUPTED
 from edgespec.messages import Load
 from edgespec.pair_files import pair_files, pair_settings
 from edgespec.server.app import make_app
+from edgespec.server.owner import Owner
+from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.state_file import ServerState, announced
+from edgespec_models import tiny
 
 HEAD_S = 30.0  # how long a client may take for the head of its first request
 LARGEST_HEAD = 64 * 1024
+LAST_WORDS_S = 2.0  # what who is attached to a private engine has to read that it ends
 SAFE_TEMPLATE = 2**20  # bytes; a template longer than this is some other file
 
 
 def serve(arguments: argparse.Namespace) -> int:
     """Listens, loads and answers until it is told to end; returns the exit code."""
+    owner = Owner() if arguments.owned else None
     settings = _settings(arguments)
+    if owner:
+        settings = replace(settings, keys=(*settings.keys, owner.key))
     load = _load(arguments)
+    settings = replace(settings, embedded=Path(load.target) == tiny.target_path())
     with _listening(arguments.host, arguments.port) as listener:
         _refuse_strangers(listener, settings)
-        return asyncio.run(_serve(listener, load, settings))
+        return asyncio.run(_serve(listener, load, settings, owner))
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
@@ -178,13 +187,17 @@ def say(sentence: str) -> None:
     print(f"edgespec: {sentence}", file=sys.stderr, flush=True)
 
 
-async def _serve(listener: socket.socket, load: Load, settings: ServerSettings) -> int:
+async def _serve(listener: socket.socket, load: Load, settings: ServerSettings, owner: Owner | None) -> int:
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
     logging.basicConfig(level=logging.WARNING, format="edgespec: %(message)s")
     logging.getLogger("uvicorn.error").addFilter(lambda record: "Invalid HTTP request" not in record.msg)
     worker = Supervisor(load, tell=say)
     host, port = listener.getsockname()[:2]
-    state = ServerState(host, port, os.getpid(), settings.alias or Path(load.target).stem)
+    target, draft = Path(load.target), Path(load.draft) if load.draft else None
+    state = ServerState(
+        host, port, os.getpid(), settings.alias or target.stem, private=owner is not None,
+        target=str(target.resolve()), draft=str(draft.resolve()) if draft else None,
+    )  # fmt: skip
     config = uvicorn.Config(
         make_app(worker, settings, state), http=_Protocol, ws="none", lifespan="off", log_config=None,
         access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
@@ -196,21 +209,41 @@ async def _serve(listener: socket.socket, load: Load, settings: ServerSettings) 
     worker.start()
     announcements = ExitStack()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    announcing = asyncio.create_task(_announce(worker, server, state, load, announcements))
+    watching = [asyncio.create_task(_announce(worker, server, state, load, announcements, owner))]
+    if owner:
+        watching.append(asyncio.create_task(_end_with(owner, worker, server)))
     try:
         await serving
     finally:
-        announcing.cancel()
+        for task in watching:
+            task.cancel()
         announcements.close()
         await worker.stop()
     if worker.failed and not worker.about:
         say(worker.failed.message)
+        if owner:
+            owner.tell("failed", message=worker.failed.message)
         return worker.failed.exit_code
     return INTERRUPTED if signal.SIGINT in server.signals else 0
 
 
+async def _end_with(owner: Owner, worker: Supervisor, server: _Server) -> None:
+    """Ends the server when its owner has gone; who is being answered hears why."""
+    await owner.gone()
+    sentence = "the program that this engine was started for has ended, and the engine with it"
+    worker.dismiss(Refusal(503, sentence, type="unavailable_error", code="server_ended"))
+    server.should_exit = True
+    await asyncio.sleep(LAST_WORDS_S)
+    server.force_exit = True
+
+
 async def _announce(
-    worker: Supervisor, server: _Server, state: ServerState, load: Load, announcements: ExitStack
+    worker: Supervisor,
+    server: _Server,
+    state: ServerState,
+    load: Load,
+    announcements: ExitStack,
+    owner: Owner | None,
 ) -> None:
     """Says where the endpoint is once the model is loaded; ends the server where it cannot be.
 
@@ -219,15 +252,20 @@ async def _announce(
     host = f"[{state.host}]" if ":" in state.host else state.host
     where = f"http://{host}:{state.port}/v1"
     say(f"loading {Path(load.target).name} ...")
+    if owner:
+        draft = Path(load.draft).name if load.draft else None
+        owner.tell("loading", target=Path(load.target).name, draft=draft)
     await worker.settled.wait()
     if not worker.about:
         server.should_exit = True
         return
     guessing = f", {worker.about.draft_name} guesses" if worker.about.draft_name else ""
     try:
-        announcements.enter_context(announced(state))
+        announcements.enter_context(announced(replace(state, n_ctx=worker.about.n_ctx)))
     except OSError as error:
         say(
             f"{error.filename} cannot be written ({error.strerror}): other programs will not find this server"
         )
+    if owner:
+        owner.tell("ready", host=state.host, port=state.port, model=state.model)
     say(f"{state.model} answers at {where} ({worker.about.n_ctx:,} tokens of context{guessing})")

@@ -13,6 +13,7 @@ class ServerSettings:
 
     alias: the model's name for clients; None is the file's. keys: any of them opens. hosts: names that a
     request may be for, besides addresses and this machine's own. origins: web pages that may ask.
+    embedded: the model is the one that ships.
     """
 
     alias: str | None = None
@@ -26,3 +27,4 @@ class ServerSettings:
     send_s: float = 60.0
     canary: float = 0.0
     drafter: DrafterChoice = "auto"
+    embedded: bool = False

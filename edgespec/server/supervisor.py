@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from edgespec.messages import (
     Refused,
     Step,
     Submit,
+    Tokenize,
+    Tokenized,
     ToWorker,
     packed,
     unpacked,
@@ -45,7 +48,7 @@ PRIVATE = (
 )  # none of the child's business
 
 State = Literal["loading", "ready", "down", "stopped"]
-Said = Accepted | Started | Emitted | Refusal
+Said = Accepted | Started | Emitted | Tokenized | Refusal
 Listener = Callable[[str, Said, float, tuple[str, ...]], None]  # id, what, the worker's clock, token texts
 
 
@@ -68,6 +71,7 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._retry_at = 0.0
         self._why = ""
+        self._numbers = itertools.count(1)
 
     @property
     def requests(self) -> int:
@@ -112,6 +116,34 @@ class Supervisor:
         """Forgets a request, here and in the worker."""
         if self._listeners.pop(id, None) and self.state == "ready":
             self._send(Cancel(id))
+
+    async def tokenize(self, prompt: str, *, add_bos: bool) -> tuple[int, ...]:
+        """Returns the tokens of a text; raises Refusal where there is no worker, or it dies."""
+        if self.state != "ready":
+            raise self.absence()
+        answer: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
+
+        def hear(_id: str, said: Said, _at: float, _pieces: tuple[str, ...]) -> None:
+            if isinstance(said, Refusal) and not answer.done():
+                answer.set_exception(said)
+            elif isinstance(said, Tokenized) and not answer.done():
+                answer.set_result(said.tokens)
+
+        id = f"t{next(self._numbers)}"
+        self._listeners[id] = hear
+        self._send(Tokenize(id, prompt, add_bos))
+        try:
+            return await answer
+        finally:
+            self._listeners.pop(id, None)
+
+    def dismiss(self, reason: Refusal) -> None:
+        """Tells everyone who waits that there will be nothing more, and why."""
+        waiting, self._listeners = self._listeners, {}
+        for id, listener in waiting.items():
+            if self.state == "ready":
+                self._send(Cancel(id))
+            listener(id, reason, 0.0, ())
 
     def absence(self) -> Refusal:
         """Returns why there is no engine now, and when to come again."""
@@ -194,7 +226,7 @@ class Supervisor:
                 said = from_worker(happening) if isinstance(happening, Refused) else happening
                 at = message.began if isinstance(said, Started) else message.at
                 self._hand_on(happening.id, said, at, message.pieces)
-        elif isinstance(message, Accepted):
+        elif isinstance(message, Accepted | Tokenized):
             self._hand_on(message.id, message, 0.0, {})
         elif isinstance(message, Refused):
             self._hand_on(message.id, from_worker(message), 0.0, {})
@@ -224,13 +256,15 @@ class Supervisor:
             self._why = cause_of_death(code, "\n".join(self.lines)) or f"it ended with exit code {code}"
         last = "".join(f"\n  | {line}" for line in list(self.lines)[-LAST_LINES:])
         self._tell(f"{self._why}; it is started again" + (f"; its last lines:{last}" if last else ""))
-        waiting, self._listeners = self._listeners, {}
-        gone = Refusal(
-            503, f"the engine stopped while answering: {self._why}", type="server_error",
-            code="engine_died", retry_s=1,
-        )  # fmt: skip
-        for id, listener in waiting.items():
-            listener(id, gone, 0.0, ())
+        self.dismiss(
+            Refusal(
+                503,
+                f"the engine stopped while answering: {self._why}",
+                type="server_error",
+                code="engine_died",
+                retry_s=1,
+            )  # fmt: skip
+        )
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:

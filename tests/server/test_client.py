@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any
 
 import pytest
-from served import Served, served, until
+from served import NO_END, Served, served, until
 
-from edgespec.client import Client
-from edgespec.errors import EndpointError
+from edgespec.answer import Span, Spans
+from edgespec.client import Client, Ended, Told, Wishes
+from edgespec.errors import EndpointError, EndpointLostError, PromptTooLongError, SettingError
 from edgespec.state_file import ServerState, announced
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
+ENDLESS = Wishes(sampling={"temperature": 2, "top_p": 1, "min_p": 0}, beside={"logit_bias": NO_END})
 
 
 @pytest.fixture(scope="module")
@@ -34,58 +38,194 @@ def client(server: Served, monkeypatch: pytest.MonkeyPatch) -> Client:
     return client
 
 
+def whole(client: Client, wishes: Wishes, messages: list[dict[str, str]] = HELLO) -> tuple[list[Told], Ended]:
+    """Returns the rounds of an answer and its end."""
+    *told, ended = client.chat(messages, wishes)
+    assert isinstance(ended, Ended)
+    return [one for one in told if isinstance(one, Told)], ended
+
+
 def test_rounds_come_as_the_engine_made_them(client: Client) -> None:
     """The client finds the server by its file, and its key there."""
-    rounds = list(client.chat(HELLO, seed=1, edgespec={"draft_length": 4}))
+    told, ended = whole(client, Wishes(seed=1, draft_length=4))
+    rounds = [one.round for one in told]
     assert "".join(round_.text for round_ in rounds).startswith("EdgeSpec makes a GGUF model answer")
-    assert rounds[-1].finish == "stop" and not any(round_.finish for round_ in rounds[:-1])
-    assert client.model == "target" and client.timings["predicted_n"] == sum(len(r.tokens) for r in rounds)
-    assert client.timings["draft_n"] == sum(round_.drafted for round_ in rounds) > 0
-    assert all(len(round_.tokens) == len(round_.sources) for round_ in rounds)
+    assert [one.number for one in told] == list(range(1, len(told) + 1))
+    assert all(len(one.round.tokens) == len(one.round.sources) == len(one.pieces) for one in told)
+    assert ended.finish == "stop" and ended.model == "target"
+    assert ended.n_tokens == sum(len(round_.tokens) for round_ in rounds) == 40
+    assert ended.drafted == sum(round_.drafted for round_ in rounds) > 0
+    assert ended.accepted == sum(round_.accepted for round_ in rounds)
+    assert ended.prompt_tokens == 12 and ended.speedup_is == "estimated" and ended.speedup
+    assert ended.ttft_s and ended.tpot_s and ended.tok_per_s
+    _, again = whole(client, Wishes(seed=1, max_tokens=1))
+    assert again.cached_tokens and again.cached_tokens >= 10 and again.tok_per_s is None
 
 
-def test_closing_an_answer_cancels_it(client: Client, server: Served) -> None:
-    answer = client.chat(HELLO, max_tokens=500, temperature=2, logit_bias={"0": -100, "1": -100, "2": -100})
-    next(answer)
-    answer.close()
-    client.key, key = "wrong", client.key
-    with pytest.raises(EndpointError, match="API key"):
-        next(client.chat(HELLO))
-    client.key = key
-    assert list(client.chat(HELLO, max_tokens=2))[-1].finish == "length"
+def test_text_is_told_by_who_produced_it(client: Client) -> None:
+    told, _ = whole(client, Wishes(seed=1, drafter="model", draft_length=4, stop=("sooner than",)))
+    assert all("".join(span.text for span in one.spans) == one.round.text for one in told)
+    assert {span.source for one in told for span in one.spans} == {"model", "target"}
+    assert any("guessed" in one.why for one in told)
+
+
+def test_speculation_is_left_out_where_it_is_not_wished(client: Client) -> None:
+    told, ended = whole(client, Wishes(seed=1, speculation=False))
+    assert ended.drafted == 0 and all(one.why.startswith("plain") for one in told)
+
+
+def test_what_answers_and_how_long_a_prompt_is(client: Client) -> None:
+    info = client.info()
+    assert (info.model, info.draft, info.n_ctx, info.embedded) == ("target", "draft", 2048, True)
+    assert info.speculates and info.memory and info.plain_s and info.where == client.where
+    assert client.count(HELLO) == 12
+    assert client.count([{"role": "user", "content": "word " * 3000}]) == 3009
+
+
+@pytest.mark.parametrize("late", [0.0, 0.4])
+def test_another_thread_cancels_an_answer(client: Client, server: Served, late: float) -> None:
+    """Also one that has not begun yet."""
+    answer = client.chat(HELLO, ENDLESS)
+    if late:
+        timer = Timer(late, answer.cancel)
+        timer.start()
+    else:
+        answer.cancel()
+    *_, ended = answer
+    assert isinstance(ended, Ended) and ended.finish == "cancelled"
+    cancelled = time.monotonic()
+    key = {"x-api-key": "the-key-of-the-test"}
+    until(lambda: b"edgespec_requests_running 0.0" in server.ask("/metrics", headers=key).body)
+    assert time.monotonic() - cancelled < 1
+
+
+def test_closing_an_answer_cancels_it(client: Client) -> None:
+    with client.chat(HELLO, ENDLESS) as answer:
+        next(answer)
+    assert list(answer) == []
+    _, ended = whole(client, Wishes(max_tokens=2))
+    assert ended.finish == "length"
 
 
 def test_what_goes_wrong_is_a_sentence(client: Client) -> None:
-    with pytest.raises(EndpointError, match="temperature is -1"):
-        next(client.chat(HELLO, temperature=-1))
-    with pytest.raises(EndpointError, match="does not answer"):
-        next(Client("127.0.0.1", 1).chat(HELLO))
+    with pytest.raises(EndpointError, match="temperature is -1") as caught:
+        whole(client, Wishes(sampling={"temperature": -1}))
+    assert caught.value.status == 400 and caught.value.code == "invalid_value"
+    with pytest.raises(PromptTooLongError) as long:
+        whole(client, Wishes(), [{"role": "user", "content": "word " * 3000}])
+    assert (long.value.n_prompt, long.value.n_ctx) == (3009, 2048)
+    with pytest.raises(EndpointError, match="API key") as refused:
+        Client.at(client.where, "wrong").models()
+    assert refused.value.status == 401
+    with pytest.raises(EndpointLostError, match="127.0.0.1:1/v1 does not answer"):
+        Client.at("127.0.0.1:1").models()
+    for wrong in ("ftp://x", "http://", "http://x:99999", ""):
+        with pytest.raises(SettingError, match="no address"):
+            Client.at(wrong)
 
 
 def test_another_program_on_the_port_learns_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file outlived its server, and something else listens there now."""
-    asked: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setenv("EDGESPEC_STATE_DIR", str(tmp_path))
+    with other([(200, b'{"proof": "00"}')]) as (port, asked):
+        with announced(ServerState("127.0.0.1", port, os.getpid(), "x")) as path:
+            state = json.loads(path.read_text())
+            assert Client.found() == []
+    [(path_asked, headers, _)] = asked
+    for private in (state["secret"], state["key"]):
+        assert private not in path_asked and private not in str(headers)
+    until(lambda: not path.exists())
+
+
+# ---- other servers
+
+
+@contextmanager
+def other(answers: list[tuple[int, bytes]]) -> Iterator[tuple[int, list[tuple[str, dict[str, str], Any]]]]:
+    """Runs a server of somebody else's, which gives these answers; yields its port and what it was asked."""
+    asked: list[tuple[str, dict[str, str], Any]] = []
 
     class Other(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append((self.path, dict(self.headers)))
-            self.send_response(200)
+            length = int(self.headers.get("content-length") or 0)
+            asked.append((self.path, dict(self.headers), json.loads(self.rfile.read(length) or b"null")))
+            status, body = answers[min(len(asked), len(answers)) - 1]
+            self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps({"proof": "00"}).encode())
+            self.wfile.write(body)
+
+        do_POST = do_GET
 
         def log_message(self, *_: object) -> None:
             pass
 
-    monkeypatch.setenv("EDGESPEC_STATE_DIR", str(tmp_path))
-    with HTTPServer(("127.0.0.1", 0), Other) as other:
-        thread = Thread(target=other.serve_forever)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        thread = Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
-        with announced(ServerState("127.0.0.1", other.server_port, os.getpid(), "x")) as path:
-            state = json.loads(path.read_text())
-            assert Client.found() == []
-        other.shutdown()
-        thread.join()
-    [(path_asked, headers)] = asked
-    for private in (state["secret"], state["key"]):
-        assert private not in path_asked and private not in str(headers)
-    until(lambda: not path.exists())
+        try:
+            yield server.server_port, asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def stream(*chunks: dict[str, Any]) -> bytes:
+    return b": a comment\n\n" + b"".join(b"data:" + json.dumps(c).encode() + b"\r\n\r\n" for c in chunks)
+
+
+def said(**delta: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta}]}
+
+
+MODELS = json.dumps({"data": [{"id": "big", "owned_by": "somebody", "max_model_len": 4096}]}).encode()
+
+
+def test_another_server_is_asked_as_it_knows_it() -> None:
+    """It tells no rounds, gets no field of ours, and its figures are those that can be seen from here."""
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+    answer = stream(
+        said(role="assistant", content=None), said(reasoning_content="hm"),
+        said(content="a"), said(content="b"),
+        said(tool_calls=[{"index": 0, "function": {"name": "f"}}]), last, {"choices": [], "usage": usage},
+    )  # fmt: skip
+    with other([(200, MODELS), (200, answer + b"data: [DONE]\n\n")]) as (port, asked):
+        client = Client.at(f"http://127.0.0.1:{port}/", key="sk-1")
+        told, ended = whole(client, Wishes(seed=1, speculation=False, draft_length=4))
+        assert client.count(HELLO) is None
+    assert [(one.reasoning, one.round.text) for one in told[:3]] == [("hm", ""), ("", "a"), ("", "b")]
+    assert told[1].spans == (Span("a", ""),) and not told[1].why and told[3].tool_calls
+    assert ended.finish == "tool_calls" and ended.n_tokens == 3 and ended.cached_tokens == 4
+    assert ended.drafted is None and ended.speedup is None and ended.ttft_s
+    (listing, _, _), (path, headers, body) = asked
+    assert (listing, path) == ("/v1/models", "/v1/chat/completions")
+    assert headers["authorization"] == "Bearer sk-1" and "edgespec" not in body and body["seed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((200, b"data: {}\n\n"), "in the middle"),
+        ((200, b"data: hello\n\n"), "something else than JSON"),
+        ((200, stream({"error": {"message": "overheated"}})), "overheated"),
+        ((500, b"<html>"), "answered 500 without a reason"),
+        ((429, b'{"error": "slow down"}'), "slow down"),
+    ],
+)
+def test_what_other_servers_do_wrong_is_a_sentence(answer: tuple[int, bytes], words: str) -> None:
+    with other([(200, MODELS), answer]) as (port, _):
+        with pytest.raises(EndpointError, match=words):
+            whole(Client.at(f"127.0.0.1:{port}"), Wishes())
+    for listing in (b"[]", b"hello", b'{"data": 1}'):
+        with other([(200, listing)]) as (port, _), pytest.raises(EndpointError, match="OpenAI-style"):
+            Client.at(f"127.0.0.1:{port}").info()
+
+
+def test_spans_follow_text_that_lags_behind_or_was_changed() -> None:
+    spans = Spans()
+    assert spans.take("", ["ab", "cd"], ["target", "model"]) == ()
+    assert spans.take("abc", [], []) == (Span("ab", "target"), Span("c", "model"))
+    assert spans.take("de", ["e", "f"], ["model", "lookup"]) == (Span("de", "model"),)
+    assert spans.take("other", [], []) == (Span("other", ""),)
+    assert spans.take("<", ["<tool>", "x"], ["target", "target"]) == (Span("<", "target"),)
+    assert spans.take("x", [], []) == (Span("x", "target"),)

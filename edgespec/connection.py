@@ -1,0 +1,115 @@
+"""One HTTP server, and what may go wrong between it and us, as sentences. Standard library only."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgespec.errors import (
+    EdgeSpecError,
+    EndpointError,
+    EndpointLostError,
+    EngineDiedError,
+    PromptTooLongError,
+)
+
+LARGEST_ANSWER = 64 * 2**20  # bytes of a whole answer, or a line of a stream
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where it is, and what opens it. path: where OpenAI's routes are."""
+
+    host: str
+    port: int
+    key: str | None = field(default=None, repr=False)
+    secure: bool = False
+    path: str = "/v1"
+
+    @property
+    def where(self) -> str:
+        """Returns its address, for people."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = self.port == (443 if self.secure else 80)
+        return f"{'https' if self.secure else 'http'}://{host}{'' if usual else f':{self.port}'}{self.path}"
+
+    @contextmanager
+    def connected(self, silence_s: float) -> Iterator[http.client.HTTPConnection]:
+        """Opens a connection and closes it again; what goes wrong inside is an EndpointLostError.
+
+        silence_s: how long the server may say nothing.
+        """
+        if self.secure:
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                self.host, self.port, timeout=silence_s, context=ssl.create_default_context()
+            )
+        else:
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=silence_s)
+        try:
+            yield connection
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise EndpointLostError(
+                f"no secure connection to {self.where}: {reason}; has it a valid certificate?"
+            ) from None
+        except TimeoutError:
+            raise EndpointLostError(f"{self.where} said nothing for {silence_s:g} s: ask again") from None
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise EndpointLostError(f"{self.where} does not answer ({reason}): is it running?") from None
+        finally:
+            connection.close()
+
+    def ask(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        *,
+        root: bool = False,
+    ) -> http.client.HTTPResponse:
+        """Sends a request, and returns the answer when its head is there. root: `path` is not below /v1."""
+        headers = {"content-type": "application/json", "connection": "close"}
+        if self.key:
+            headers["authorization"] = f"Bearer {self.key}"
+        data = None if body is None else json.dumps(body).encode()
+        connection.request(method, path if root else self.path + path, data, headers)
+        return connection.getresponse()
+
+    def read(self, answer: http.client.HTTPResponse) -> bytes:
+        """Returns a whole answer; raises EndpointError where it is larger than any sensible one."""
+        data = answer.read(LARGEST_ANSWER + 1)
+        if len(data) > LARGEST_ANSWER:
+            raise EndpointError(f"{self.where} answered more than {LARGEST_ANSWER / 2**20:g} MiB")
+        return data
+
+
+def complaint(body: bytes, status: int, headers: Mapping[str, str] | None = None) -> EdgeSpecError:
+    """Returns the error that an error answer stands for."""
+    error: Mapping[str, Any] = {}
+    with suppress(ValueError, AttributeError):
+        told = json.loads(body).get("error")
+        error = told if isinstance(told, dict) else {"message": told}
+    message = error.get("message")
+    if not isinstance(message, str) or not message:
+        message = f"the server answered {status} without a reason"
+    code = error.get("code") if isinstance(error.get("code"), str) else None
+    counts = [error.get("n_prompt_tokens"), error.get("n_ctx")]
+    if code == "context_length_exceeded" and all(isinstance(count, int) for count in counts):
+        return PromptTooLongError(*(int(count) for count in counts if isinstance(count, int)))
+    if code == "engine_died":
+        return EngineDiedError(message)
+    if code == "server_ended":
+        return EndpointLostError(message, status=status, code=code)
+    retry_s = None
+    with suppress(ValueError, TypeError):
+        retry_s = next(
+            (float(value) for name, value in (headers or {}).items() if name.lower() == "retry-after"), None
+        )
+    return EndpointError(message, status=status, code=code, retry_s=retry_s)

@@ -1,0 +1,162 @@
+"""`edgespec.attach`: a running server is found, or an engine started; whose it is, and its end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from served import NO_END, served, until
+
+from edgespec.attach import Attached, Progress, Wanted, attach, connect
+from edgespec.client import Client, Ended, Wishes
+from edgespec.errors import EndpointError, EndpointLostError
+from edgespec.state_file import ServerState, announced
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
+ENDLESS = Wishes(sampling={"temperature": 2}, beside={"logit_bias": NO_END})
+
+
+@pytest.fixture
+def engine() -> Iterator[Attached]:
+    with attach() as engine:
+        yield engine
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
+
+
+def test_an_engine_is_started_and_a_second_program_shares_it(engine: Attached) -> None:
+    """The second is told whose it is, and, when it goes, that it went; then it may have its own."""
+    assert engine.private and not engine.lent and engine.fault() is None
+    [*_, ended] = engine.client.chat(HELLO, Wishes(max_tokens=2))
+    assert isinstance(ended, Ended) and ended.n_tokens == 2
+    key, running = engine.client.server.key, children()
+    assert key and len(running) == 2
+    for process in running:
+        assert not any(key in word for word in process.cmdline())
+        assert key not in process.environ().values()
+    second = attach(Wanted(n_ctx=1024))
+    assert second.lent and not second.private and second.model == engine.model
+    answer = second.client.chat(HELLO, ENDLESS)
+    next(answer)
+    engine.close()
+    with pytest.raises(EndpointLostError, match="was started for has ended"):
+        list(answer)
+    assert "was started for has ended" in str(second.fault()) and gone(running)
+    with second.again() as own:
+        assert own.private and own.fault() is None
+
+
+def test_two_that_start_together_load_one_pair() -> None:
+    engines: list[Attached] = []
+    progress: list[Progress] = []
+    threads = [
+        threading.Thread(target=lambda: engines.append(attach(on_progress=progress.append))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [engine.private for engine in engines] == [True, False]
+    stages = [step.stage for step in progress]
+    assert stages.count("starting") == stages.count("loading") == stages.count("ready") == 1
+    assert "waiting" in stages
+    assert "loading target.gguf and draft.gguf" in [step.text for step in progress]
+    for engine in engines:
+        engine.close()
+
+
+@posix
+def test_an_engine_ends_with_its_owner_even_by_kill_9() -> None:
+    code = "from edgespec.attach import attach\ne = attach()\nprint('attached', flush=True)\ninput()"
+    owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert owner.stdin and owner.stdout
+    with owner.stdin, owner.stdout:
+        assert owner.stdout.readline() == b"attached\n"
+        running = psutil.Process(owner.pid).children(recursive=True)
+        assert len(running) == 2
+        owner.kill()
+        owner.wait()
+        until(lambda: gone(running), 5)
+
+
+@posix
+def test_an_engine_that_was_killed_says_so_and_another_takes_its_place(engine: Attached) -> None:
+    answer = engine.client.chat(HELLO, ENDLESS)
+    next(answer)
+    web, worker = children()
+    web.kill()
+    with pytest.raises(EndpointLostError):
+        list(answer)
+    until(lambda: engine.fault())
+    assert "killed" in str(engine.fault())
+    until(lambda: gone([worker]))
+    with engine.again() as another:
+        assert another.private and another.client.count(HELLO) == 12
+
+
+def test_why_it_cannot_be_started_is_a_sentence(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF\x03\0\0\0" + bytes(100))
+    for wanted, words in (
+        (Wanted(target=tmp_path / "nothing.gguf"), "there is no file"),
+        (Wanted(target=broken), "broken.gguf"),
+        (Wanted(flags=("--slots", "0")), "--slots is 0"),
+    ):
+        with pytest.raises(EndpointError, match=words) as caught:
+            attach(wanted)
+        assert "\n" not in str(caught.value) and caught.value.code == "load_failed"
+    assert not children()
+
+
+def test_starting_can_be_cancelled() -> None:
+    steps: list[Progress] = []
+    with pytest.raises(EndpointError, match="cancelled"):
+        attach(on_progress=steps.append, cancelled=lambda: len(steps) > 0)
+    until(lambda: gone(children()))
+
+
+def test_a_server_that_fits_is_preferred_and_outlives_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path, tiny_draft: Path
+) -> None:
+    """A file that outlived its server, and another program on a port, are passed over."""
+    monkeypatch.setenv("EDGESPEC_STATE_DIR", str(tmp_path / "state"))
+    with served(tmp_path, "--ctx", "600") as server, announced(ServerState("127.0.0.1", 1, 1, "gone")):
+        for fits in (
+            Wanted(),
+            Wanted(target=tiny_target),
+            Wanted(target=tiny_target, draft=tiny_draft, n_ctx=600),
+        ):
+            engine = attach(fits)
+            assert not engine.private and not engine.lent and engine.info.n_ctx == 600
+            engine.close()
+            assert engine.fault() is None
+        states = [client.state for client in Client.found()]
+        assert len(states) == 1 and states[0]
+        assert not Wanted(n_ctx=601).is_met(states[0]) and not Wanted(target=tmp_path).is_met(states[0])
+        named = connect(Client.at(server.url))
+        assert named.info.speculates and named.again().model == "target"
+    assert str(named.fault()).endswith("has ended")
+
+
+def test_an_answer_of_a_stopped_server_does_not_hang(engine: Attached) -> None:
+    """Looking for it costs seconds at most where it does not answer."""
+    web = children()[0]
+    web.suspend()
+    began = time.monotonic()
+    assert Client.found() == []
+    assert time.monotonic() - began < 4
+    web.resume()
