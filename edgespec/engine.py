@@ -21,12 +21,13 @@ from edgespec.drafters.competition import Competition
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.recycling import TokenRecycling
 from edgespec.drafters.suffix_lookup import SuffixLookup
-from edgespec.errors import PairMismatchError, SettingError, TemplateError
+from edgespec.errors import SettingError, TemplateError
 from edgespec.events import ModelName, Round
 from edgespec.experience import Experience, load, save
 from edgespec.llama import Model
 from edgespec.overlap import Ahead
 from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
+from edgespec.pair_check import check_pair
 from edgespec.pair_costs import costs_path, measure_costs, still_true
 from edgespec.pair_settings import PairSettings
 from edgespec.request import Request
@@ -34,7 +35,6 @@ from edgespec.sampling import Sampler, Sampling
 from edgespec.stream import Stream
 from edgespec.text import TextRelease
 from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
-from edgespec.vocab import mismatch
 
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
 
@@ -271,17 +271,6 @@ def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:
         yield round_
     if finish is None:
         yield Round((), text.flush(), 0, 0, (), "cancelled")
-
-
-def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) -> None:
-    """Reads both vocabularies, no weights; raises PairMismatchError where the draft is of no use."""
-    with Model(target, vocab_only=True) as big, Model(draft, vocab_only=True) as small:
-        reason = mismatch(big.vocabulary, small.vocabulary)
-    if reason:
-        raise PairMismatchError(
-            f"{small.path.name} cannot draft for {big.path.name}: {reason}; "
-            "choose a draft of the same model family, or run with --no-draft"
-        )
 
 
 def _shared_bias(sampling: Sampling, n_vocab: int) -> Sampling:

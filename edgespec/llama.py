@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import ModelFileError, ModelUnsupportedError, SettingError
-from edgespec.vocab import Vocabulary
+from edgespec_models.vocabulary import Vocabulary
 
 log_tail: deque[str] = deque(maxlen=40)  # what llama.cpp said last, newest at the end
 LOG_LEVEL_CONTINUES = 5

@@ -25,7 +25,7 @@ from edgespec import engine
 from edgespec.config import cache_folder
 from edgespec.context import Context
 from edgespec.decode import Want
-from edgespec.engine import Pair, check_pair
+from edgespec.engine import Pair
 from edgespec.errors import (
     EdgeSpecError,
     ModelFileError,
@@ -35,6 +35,7 @@ from edgespec.errors import (
     TemplateError,
 )
 from edgespec.events import Draft
+from edgespec.pair_check import check_pair
 from edgespec.pair_settings import PairSettings
 from edgespec.request import Request
 from edgespec.sampling import Sampler, Sampling, draw

@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parent.parent
 RANKS = (
     {"errors"},
     {
-        "vocab",
         "distribution",
         "truncation",
         "sampling",
@@ -35,6 +34,7 @@ RANKS = (
         "config",
         "interrupt",
         "isolate",
+        "pair_check",
         "pair_settings",
     },
     {

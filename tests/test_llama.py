@@ -19,9 +19,9 @@ from gguf import GGUFWriter
 
 from edgespec.context import Context, ContextSettings
 from edgespec.decode import Want
-from edgespec.engine import check_pair
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError, SettingError
 from edgespec.llama import C, Model, _keep_log
+from edgespec.pair_check import check_pair
 
 TEXTS = {
     "ascii": "def main():\n    return [x for x in range(10) if x % 2]\n",

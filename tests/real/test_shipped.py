@@ -13,8 +13,9 @@ import pytest
 from real.embedded import BYTE_IDENTICAL, held_out_prompts, pair_files
 
 from edgespec import errors, load
-from edgespec.engine import Pair, check_pair
+from edgespec.engine import Pair
 from edgespec.llama import Model
+from edgespec.pair_check import check_pair
 
 EDGESPEC = [sys.executable, "-m", "edgespec"]
 
