@@ -246,14 +246,15 @@ def purge(connection: sqlite3.Connection, ids: Iterable[int], *, before: float) 
     connection.executemany("DELETE FROM sessions WHERE id = ? AND deleted IS NOT NULL", [(id,) for id in ids])
 
 
-def copy(source: sqlite3.Connection, into: sqlite3.Connection, id: int, *, now: float) -> None:
+def copy(source: sqlite3.Connection, into: sqlite3.Connection, id: int) -> None:
     """Makes a session of one database what it is in another."""
-    deleted = source.execute("SELECT deleted FROM sessions WHERE id = ?", (id,)).fetchone()
-    if deleted is None:
+    found = source.execute("SELECT deleted, changed FROM sessions WHERE id = ?", (id,)).fetchone()
+    if found is None:
         return
+    deleted, changed = found
     mark_deleted(source, id, at=None)
     conversation = read(source, id)
-    mark_deleted(source, id, at=deleted[0])
+    mark_deleted(source, id, at=deleted)
     assert conversation is not None
-    write(into, id, Changes(head_of(conversation), conversation.turns), now=now)
-    mark_deleted(into, id, at=deleted[0])
+    write(into, id, Changes(head_of(conversation), conversation.turns), now=changed)
+    mark_deleted(into, id, at=deleted)

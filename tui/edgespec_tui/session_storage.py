@@ -143,7 +143,7 @@ class SessionStorage:
 
         def bring(connection: sqlite3.Connection) -> None:
             for id in touched:
-                rows.copy(memory, connection, id, now=self._clock())
+                rows.copy(memory, connection, id)
 
         with suppress(sqlite3.Error):
             self._whole(self._file, bring)
