@@ -1,0 +1,130 @@
+"""One answer being made: from the endpoint's rounds to the screen, the figures and the session.
+
+Rounds may come 200 times a second; the screen is drawn a few times a second, and less often where drawing
+is slow, so that keys are never kept waiting by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from edgespec.errors import EdgeSpecError
+from edgespec.events import FinishReason
+from edgespec_tui.conversation import Conversation, Turn
+from edgespec_tui.endpoint import Ended, Endpoint, Message, Told, Wishes
+from edgespec_tui.live_figures import LiveFigures
+from edgespec_tui.origins import join, runs_of_round
+from edgespec_tui.reasoning import ReasoningSplitter
+
+DRAWN_EVERY_S = 0.08
+REST = 3  # between two drawings, this many times as long as one takes
+KEPT_EVERY_S = 0.5
+
+
+class AnswerScreen(Protocol):
+    """What an answer is drawn on."""
+
+    async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None: ...
+
+    async def end(self, turn: Turn) -> None: ...
+
+
+@dataclass(slots=True)
+class Answering:
+    """Makes the text of one turn. keep: called when there is something new to keep, twice a second."""
+
+    endpoint: Endpoint
+    conversation: Conversation
+    turn: Turn
+    figures: LiveFigures
+    keep: Callable[[], None]
+    error: EdgeSpecError | None = None
+    _text: list[str] = field(default_factory=list)
+    _thought: list[str] = field(default_factory=list)
+    _runs: list[tuple[str, int]] = field(default_factory=list)
+    _fresh: list[str] = field(default_factory=list)
+    _fresh_thought: list[str] = field(default_factory=list)
+    _fresh_runs: list[tuple[str, int]] = field(default_factory=list)
+    _splitter: ReasoningSplitter = field(default_factory=ReasoningSplitter)
+    _painting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def run(self, messages: Sequence[Message], wishes: Wishes, screen: AnswerScreen) -> Turn:
+        """Streams the answer; returns the turn as it stays, also where it was cancelled or failed."""
+        drawing = asyncio.create_task(self._draw(screen))
+        finish: FinishReason = "cancelled"
+        try:
+            async with contextlib.aclosing(self.endpoint.answer(messages, wishes)) as happenings:
+                async for happening in happenings:
+                    if isinstance(happening, Ended):
+                        self.figures.end(happening)
+                        finish = happening.finish
+                    else:
+                        self._take(happening)
+        except EdgeSpecError as error:
+            self.error = error
+        finally:
+            drawing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await drawing
+            self._add(*self._splitter.end(), [])
+            await self._paint(screen)
+            self.turn = self._as_turn(finish)
+            self.conversation.change(self.turn)
+            self.keep()
+            await screen.end(self.turn)
+        return self.turn
+
+    def _take(self, told: Told) -> None:
+        self.figures.note(told)
+        reasoning, text = self._splitter.feed(told.round.text)
+        self._add(told.reasoning + reasoning, text, runs_of_round(text, told.pieces, told.round.sources))
+
+    def _add(self, reasoning: str, text: str, runs: list[tuple[str, int]]) -> None:
+        if reasoning:
+            self._thought.append(reasoning)
+            self._fresh_thought.append(reasoning)
+        if text:
+            self._text.append(text)
+            self._fresh.append(text)
+            for source, n in runs or [("", len(text))]:
+                join(self._runs, source, n)
+                join(self._fresh_runs, source, n)
+
+    async def _draw(self, screen: AnswerScreen) -> None:
+        kept = time.monotonic()
+        gap = 0.0
+        while True:
+            await asyncio.sleep(gap)
+            began = time.monotonic()
+            await asyncio.shield(self._paint(screen))
+            if began - kept > KEPT_EVERY_S:
+                kept = began
+                self.conversation.change(self._as_turn(None))
+                self.keep()
+            gap = max(DRAWN_EVERY_S, REST * (time.monotonic() - began))
+
+    async def _paint(self, screen: AnswerScreen) -> None:
+        async with self._painting:
+            text, thought, runs = "".join(self._fresh), "".join(self._fresh_thought), self._fresh_runs
+            self._fresh, self._fresh_thought, self._fresh_runs = [], [], []
+            if text or thought:
+                await screen.feed(text, thought, runs)
+
+    def _as_turn(self, finish: FinishReason | None) -> Turn:
+        figures = self.figures.as_figures()
+        if self.error:
+            figures["reason"] = str(self.error)
+        self._text, self._thought = ["".join(self._text)], ["".join(self._thought)]
+        return replace(
+            self.turn,
+            text=self._text[0],
+            reasoning=self._thought[0],
+            finish=finish,
+            runs=tuple(self._runs),
+            figures=figures,
+        )

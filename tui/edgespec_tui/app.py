@@ -1,0 +1,125 @@
+"""The app: one engine, one window, its screens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from edgespec_tui.chat_commands import ChatCommands
+from edgespec_tui.chat_context import ChatContext, Keeper
+from edgespec_tui.chat_screen import ChatScreen
+from edgespec_tui.conversation import Conversation
+from edgespec_tui.endpoint import Endpoint
+from edgespec_tui.engine_state import EngineState
+from edgespec_tui.themes import DEFAULT_THEME, THEMES
+
+QUIT_TWICE_S = 2.0  # in which Ctrl+C a second time ends
+
+
+class ChatApp(App[int]):
+    """`edgespec chat`."""
+
+    TITLE = "EdgeSpec"
+    CSS_PATH = "chat.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1", "help", "Help", id="app.help"),
+        Binding("ctrl+n", "new", "New", id="app.new", tooltip="Begin a new chat"),
+        Binding("ctrl+o", "sessions", "Sessions", id="app.sessions"),
+        Binding("ctrl+l", "models", "Models", id="app.models"),
+        Binding("ctrl+q", "quit_now", "Quit", id="app.quit", show=False, priority=True),
+        Binding("ctrl+c", "interrupt", "Stop or quit", id="app.interrupt", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        sessions: Keeper | None = None,
+        first: Conversation | None = None,
+        theme: str = DEFAULT_THEME,
+        keymap: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        engine = EngineState(endpoint, self._engine_changed)
+        self.context = ChatContext(endpoint, engine, ChatCommands(), sessions)
+        self.context.first_conversation = first or Conversation()
+        self.chat = ChatScreen(self.context)
+        self._interrupted = 0.0
+        for known in THEMES:
+            self.register_theme(known)
+        self._wanted_theme = theme
+        if keymap:
+            self.set_keymap(keymap)
+
+    def on_mount(self) -> None:
+        self.theme = self._wanted_theme if self._wanted_theme in self.available_themes else DEFAULT_THEME
+        self.push_screen(self.chat)
+        self.run_worker(self.context.engine.start(), group="engine", exclusive=True)
+
+    def _engine_changed(self) -> None:
+        if self.chat.is_mounted:
+            self.chat.engine_changed()
+
+    async def on_unmount(self) -> None:
+        await self.context.endpoint.close()
+
+    # -- keys
+
+    async def action_new(self) -> None:
+        """Begins a new chat; the old one stays among the sessions."""
+        await self.chat.open(self.context.new_conversation())
+
+    def action_interrupt(self) -> None:
+        """Copies a selection; else stops the answer; else empties the input; twice: ends."""
+        chat = self.chat
+        selected = self.screen.get_selected_text() or chat.prompt.selected_text
+        if selected:
+            self.copy_to_clipboard(selected)
+        elif chat.answering:
+            chat.run_worker(chat.action_stop())
+        elif self.screen is chat and chat.prompt.text:
+            chat.prompt.clear_all()
+        elif time.monotonic() - self._interrupted < QUIT_TWICE_S:
+            self.action_quit_now()
+        else:
+            self._interrupted = time.monotonic()
+            chat.tell("Ctrl+C again ends EdgeSpec.")
+
+    def action_quit_now(self) -> None:
+        """Ends; what was said is kept."""
+        self.run_worker(self._quit(), exclusive=True, group="quit")
+
+    async def _quit(self) -> None:
+        await self.chat.stop_and_wait()
+        self.exit(0)
+
+    def action_help(self) -> None:
+        """Shows keys and commands."""
+
+    def action_sessions(self) -> None:
+        """Lists chats."""
+
+    def action_models(self) -> None:
+        """Chooses a model."""
+
+    def action_settings(self) -> None:
+        """Opens the settings file."""
+
+    async def export(self, screen: ChatScreen, name: str) -> None:
+        """Writes the chat to a file."""
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Yields what the command palette lists."""
+        for keys in (screen, self):
+            for binding in keys._bindings.key_to_bindings.values():
+                for one in binding:
+                    if one.description:
+                        yield SystemCommand(
+                            one.description, one.tooltip or one.key, _runner(self, one.action)
+                        )
+        yield from super().get_system_commands(screen)

@@ -1,0 +1,136 @@
+"""What slash commands do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec_tui.slash_commands import parsed, setting
+
+if TYPE_CHECKING:
+    from edgespec_tui.chat_screen import ChatScreen
+
+LARGEST_FILE = 8 * 2**20  # bytes that /read takes
+
+
+class ChatCommands:
+    """Runs the commands of a chat."""
+
+    async def run(self, screen: ChatScreen, line: str) -> bool:
+        """Runs a line that is a command; returns False for one that is a question."""
+        try:
+            found = parsed(line)
+            if found is None:
+                return False
+            name, rest = found
+            await self._do(screen, name, rest)
+        except EdgeSpecError as error:
+            screen.tell_error(str(error))
+            screen.prompt.fill(line)
+        return True
+
+    async def _do(self, screen: ChatScreen, name: str, rest: str) -> None:
+        app = screen.chat_app
+        if name == "/help":
+            app.action_help()
+        elif name == "/model":
+            app.action_models()
+        elif name == "/system":
+            self._system(screen, rest)
+        elif name == "/set":
+            self._set(screen, rest)
+        elif name == "/read":
+            screen.prompt.fill(read_file(rest))
+        elif name in ("/new", "/clear"):
+            await app.action_new()
+        elif name == "/rename":
+            self._rename(screen, rest)
+        elif name == "/sessions":
+            app.action_sessions()
+        elif name == "/export":
+            await app.export(screen, rest)
+        elif name == "/race":
+            await self.race(screen, rest)
+        elif name == "/bench":
+            await self.bench(screen, rest)
+        elif name == "/speculation":
+            self._speculation(screen, rest)
+        elif name == "/tint":
+            screen.action_tint()
+        elif name == "/settings":
+            app.action_settings()
+        elif name == "/quit":
+            app.action_quit_now()
+        else:
+            raise AssertionError(name)
+
+    def _system(self, screen: ChatScreen, text: str) -> None:
+        if not text:
+            screen.tell(f"The system prompt: {screen.conversation.system or 'there is none'}")
+            return
+        screen.conversation.system = "" if text in ("none", "default") else text
+        screen.context.keep(screen.conversation)
+        screen.tell("The system prompt is set." if screen.conversation.system else "No system prompt.")
+
+    def _set(self, screen: ChatScreen, text: str) -> None:
+        talk = screen.conversation
+        if not text:
+            told = {**talk.sampling, "seed": talk.seed, "max_tokens": talk.max_tokens}
+            set_ = [f"{name} {value:g}" for name, value in told.items() if value is not None]
+            screen.tell("Set here: " + (", ".join(set_) or "nothing, the model's own settings hold") + ".")
+            return
+        name, value = setting(text)
+        if name == "seed":
+            talk.seed = None if value is None else int(value)
+        elif name == "max_tokens":
+            talk.max_tokens = None if value is None else int(value)
+        elif value is None:
+            talk.sampling.pop(name, None)
+        else:
+            talk.sampling[name] = value
+        screen.context.keep(talk)
+        screen.tell(
+            f"{name} is {value:g}, in this chat." if value is not None else f"{name} is the model's own."
+        )
+
+    def _rename(self, screen: ChatScreen, title: str) -> None:
+        if not title:
+            raise SettingError("/rename wants a title")
+        screen.conversation.title = " ".join(title.split())
+        screen.context.keep(screen.conversation)
+        screen.refresh_state()
+
+    def _speculation(self, screen: ChatScreen, text: str) -> None:
+        if text not in ("on", "off"):
+            raise SettingError(f"/speculation wants on or off, not {text!r}")
+        if screen.speculation != (text == "on"):
+            screen.action_speculation()
+
+    async def race(self, screen: ChatScreen, text: str) -> None:
+        """Races a question, plain against speculative."""
+        raise SettingError("racing is not there yet")
+
+    async def bench(self, screen: ChatScreen, text: str) -> None:
+        """Races several prompts."""
+        raise SettingError("benchmarks are not there yet")
+
+
+def read_file(name: str) -> str:
+    """Returns a file as it is put into a question; raises SettingError."""
+    if not name:
+        raise SettingError("/read wants the name of a file")
+    path = Path(name.strip("'\"")).expanduser()
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise SettingError(
+                f"{path} has {path.stat().st_size:,} bytes: /read takes {LARGEST_FILE:,} at most"
+            )
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SettingError(f"{path} is no text: /read takes UTF-8 text") from None
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read: {error.strerror or error}") from None
+    longest = max((len(run) for run in text.split("\n") if set(run.strip()) == {"`"}), default=2)
+    fence = "`" * max(3, longest + 1)
+    return f"{path.name}:\n{fence}{path.suffix[1:]}\n{text.rstrip()}\n{fence}\n"

@@ -1,0 +1,18 @@
+"""Code in an answer, found in its text and not on the screen, which may show only a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markdown_it import MarkdownIt
+
+
+def code_blocks(text: str) -> list[str]:
+    """Returns the fenced and indented code of a Markdown text, in order; an unclosed block counts too."""
+    tokens = MarkdownIt("gfm-like").parse(text)
+    return [token.content.rstrip("\n") for token in tokens if token.type in ("fence", "code_block")]
+
+
+def last_code(answers: Sequence[str]) -> str | None:
+    """Returns the newest code block of the answers, oldest first; None where none has any."""
+    return next((blocks[-1] for text in reversed(answers) if (blocks := code_blocks(text))), None)

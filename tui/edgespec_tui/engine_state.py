@@ -1,0 +1,48 @@
+"""Whether there is an engine to ask: it is being made ready, it is there, or it is gone and why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edgespec.errors import EdgeSpecError
+from edgespec_tui.endpoint import Endpoint, Info
+
+State = Literal["starting", "ready", "gone"]
+
+
+@dataclass(slots=True)
+class EngineState:
+    """Owns what is known of the engine. on_change: called after each change."""
+
+    endpoint: Endpoint
+    on_change: Callable[[], None]
+    state: State = "starting"
+    info: Info | None = None
+    reason: str = ""
+    _settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self, *, again: bool = False) -> None:
+        """Makes the engine ready; what stands in the way becomes the reason."""
+        self.state, self.reason = "starting", ""
+        self._settled.clear()
+        self.on_change()
+        try:
+            self.info = await (self.endpoint.restart() if again else self.endpoint.start())
+            self.state = "ready"
+        except EdgeSpecError as error:
+            self.state, self.reason = "gone", str(error)
+        self._settled.set()
+        self.on_change()
+
+    def lost(self, error: EdgeSpecError) -> None:
+        """Takes note that the engine is gone."""
+        self.state, self.reason = "gone", str(error)
+        self.on_change()
+
+    async def ready(self) -> bool:
+        """Waits until it is there (True) or cannot be (False)."""
+        await self._settled.wait()
+        return self.state == "ready"

@@ -1,0 +1,153 @@
+"""The speculation panel: what the draft brings, while it brings it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Sparkline, Static
+
+from edgespec_tui.endpoint import Info
+from edgespec_tui.live_figures import LiveFigures
+
+NOTHING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A speed-up for which plain decoding really ran: tokens a second, with a draft and without."""
+
+    speculative: float
+    plain: float
+    n: int = 1  # comparisons
+
+    @property
+    def speedup(self) -> float:
+        return self.speculative / self.plain
+
+
+@dataclass(frozen=True, slots=True)
+class PanelState:
+    """What the panel shows besides an answer's figures. used: tokens of the context that are taken."""
+
+    info: Info | None = None
+    speculation: bool = True
+    tinted: bool = False
+    used: int | None = None
+    measured: Measured | None = None
+    memory: int | None = None
+
+
+def size_words(n_bytes: int) -> str:
+    """Returns a size as people say it."""
+    if n_bytes < 1e6:
+        return f"{n_bytes / 1e3:.0f} kB"
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+
+
+def rows_of(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, str]]:
+    """Returns the lines of the panel: what, how much."""
+    info = state.info
+    if info is None or not info.speculates:
+        speed = figures and (figures.now_per_s() or figures.tok_per_s())
+        return [("speed", f"{speed:.1f} tok/s" if speed else NOTHING), *_context(state)]
+    now = figures and ((figures.told is None and figures.now_per_s()) or figures.tok_per_s())
+    rate = figures.acceptance_rate if figures else None
+    mean = figures.mean_accepted_length if figures else None
+    estimated = figures.speedup if figures else None
+    found = [
+        ("speed", f"{now:.1f} tok/s" if now else NOTHING),
+        ("estimated", f"{estimated:.2f}x plain" if estimated else NOTHING),
+    ]
+    if state.measured:
+        found.append(("measured", f"{state.measured.speedup:.2f}x plain"))
+    found += [
+        ("accepted", f"{rate:.0%} of guesses" if rate is not None else NOTHING),
+        ("a check", f"{mean:.2f} tokens" if mean else NOTHING),
+        ("draft", (figures.why() if figures else "") or NOTHING),
+    ]
+    return found + _context(state)
+
+
+def _context(state: PanelState) -> list[tuple[str, str]]:
+    found = []
+    n_ctx = state.info.n_ctx if state.info else None
+    if state.used is not None:
+        of = f" of {n_ctx:,}" if n_ctx else ""
+        share = f" ({state.used / n_ctx:.0%})" if n_ctx else ""
+        found.append(("context", f"{state.used:,}{of}{share}"))
+    elif n_ctx:
+        found.append(("context", f"{n_ctx:,} tokens"))
+    memory = state.memory or (state.info.memory if state.info else None)
+    if memory:
+        found.append(("memory", size_words(memory)))
+    return found
+
+
+def shares(figures: LiveFigures) -> list[tuple[str, float]]:
+    """Returns who produced which share of the tokens, the largest first."""
+    total = sum(figures.by_source.values())
+    return [(name, n / total) for name, n in figures.by_source.most_common()] if total else []
+
+
+class SpeculationPanel(Vertical):
+    """At the side where there is room; one line where there is not."""
+
+    WORDS = {"model": "draft model", "lookup": "lookup", "recycling": "recycling", "target": "model itself"}
+
+    def compose(self) -> ComposeResult:
+        yield Static("Speculation", id="panel-title")
+        yield Static("", id="panel-rows")
+        yield Sparkline([0.0, 0.0], id="sparkline")
+        yield Static("", id="origins")
+        yield Static("", id="panel-line")
+
+    def show(self, figures: LiveFigures | None, state: PanelState) -> None:
+        """Shows figures as they are now."""
+        info = state.info
+        on = "on" if state.speculation else "off"
+        speculates = info is None or info.speculates
+        self.query_one("#panel-title", Static).update(f"Speculation {on}" if speculates else "Speed")
+        rows = rows_of(figures, state)
+        if info and not info.speculates:
+            rows.append(("", "This endpoint tells nothing of speculation."))
+        self.query_one("#panel-rows", Static).update(_table(rows))
+        samples = list(figures.samples) if figures else []
+        spark = self.query_one("#sparkline", Sparkline)
+        spark.data = samples[-30:] or [0.0]
+        spark.display = len(samples) > 1
+        self.query_one("#origins", Static).update(self._legend(figures, state))
+        self.query_one("#panel-line", Static).update(one_line(figures, state))
+
+    def _legend(self, figures: LiveFigures | None, state: PanelState) -> Content:
+        lines = []
+        for name, share in shares(figures) if figures else []:
+            label = self.WORDS.get(name, name)
+            lines.append(Content.assemble((" ■ ", f"$origin-{name}"), f"{label} {share:.0%}"))
+        return Content("\n").join(lines)
+
+
+def _table(rows: list[tuple[str, str]]) -> Content:
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = [Content.assemble((name.ljust(width + 2), "$text-muted"), value) for name, value in rows]
+    return Content("\n").join(lines)
+
+
+def one_line(figures: LiveFigures | None, state: PanelState) -> Content:
+    """Returns the panel in one line, for narrow terminals."""
+    rows = dict(rows_of(figures, state))
+    if state.info and state.info.speculates and not state.speculation:
+        words = ["speculation off", rows["speed"]]
+    else:
+        words = [rows["speed"]]
+        if (estimated := rows.get("estimated", NOTHING)) != NOTHING:
+            words.append(estimated.replace(" plain", " est."))
+        if "measured" in rows:
+            words.append(rows["measured"].replace(" plain", " measured"))
+        if (accepted := rows.get("accepted", NOTHING)) != NOTHING:
+            words.append(accepted.replace(" of guesses", " accepted"))
+    if state.used is not None and state.info and state.info.n_ctx:
+        words.append(f"context {state.used / state.info.n_ctx:.0%}")
+    return Content(" " + "  ·  ".join(word for word in words if word != NOTHING))

@@ -1,0 +1,269 @@
+"""The screen of a chat: transcript, panel, input; asking, and showing the answer as it comes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+from textual.worker import Worker
+
+from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
+from edgespec_tui.answering import Answering
+from edgespec_tui.chat_context import ChatContext
+from edgespec_tui.conversation import Conversation, Turn
+from edgespec_tui.endpoint import Wishes
+from edgespec_tui.live_figures import LiveFigures
+from edgespec_tui.panel import Measured, PanelState, SpeculationPanel
+from edgespec_tui.prompt_input import PromptInput
+from edgespec_tui.slash_commands import NAMES
+from edgespec_tui.transcript import Transcript
+from edgespec_tui.turn_view import AnswerView
+from edgespec_tui.welcome import Welcome
+
+TITLE_LENGTH = 60
+PANEL_EVERY_S = 0.25
+
+
+class TalkScreen(Screen[None]):
+    """One conversation and the engine that answers in it."""
+
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-low"), (24, "-high")]
+
+    def __init__(self, context: ChatContext) -> None:
+        super().__init__(id="chat")
+        self.context = context
+        self.conversation = Conversation()
+        self.speculation = True
+        self.measured: Measured | None = None
+        self.figures: LiveFigures | None = None
+        self.editing: Turn | None = None
+        self._answer: Worker[None] | None = None
+        self._used: int | None = None
+
+    # -- what is on it
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="top"):
+            yield Static("", id="title", markup=False)
+            yield Static("", id="model", markup=False)
+        with Horizontal(id="middle"):
+            with Vertical(id="talk"):
+                yield Welcome()
+                yield Transcript()
+                yield Static("", id="banner")
+                yield PromptInput(NAMES)
+            yield SpeculationPanel(id="panel")
+        yield Footer(show_command_palette=True)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def prompt(self) -> PromptInput:
+        return self.query_one(PromptInput)
+
+    @property
+    def answering(self) -> bool:
+        return self._answer is not None and self._answer.is_running
+
+    async def on_mount(self) -> None:
+        self.prompt.focus()
+        self.set_interval(PANEL_EVERY_S, self._refresh_live)
+        await self.open(self.context.first_conversation)
+
+    async def open(self, conversation: Conversation) -> None:
+        """Goes on with a conversation."""
+        await self.stop_and_wait()
+        if conversation is not self.conversation:
+            self.context.leave(self.conversation)
+        self.conversation = conversation
+        self.figures, self._used, self.editing = None, None, None
+        await self.transcript.show(conversation)
+        for turn in conversation.path():
+            if turn.role == "user" and turn.text:
+                self.prompt.remember(turn.text)
+        self.refresh_state()
+        self.prompt.focus()
+
+    def engine_changed(self) -> None:
+        """Shows what is known of the engine now."""
+        engine = self.context.engine
+        if engine.state == "gone":
+            self.show_banner(
+                engine.reason + " The conversation stays.", ("F9", "starts the engine again", "restart")
+            )
+        else:
+            self.show_banner("")
+        self.refresh_state()
+
+    def show_banner(self, sentence: str, *keys: tuple[str, str, str]) -> None:
+        """Shows what needs attention above the input; an empty sentence takes it away.
+
+        keys: (key, what it does, action), each of them a button as well.
+        """
+        banner = self.query_one("#banner", Static)
+        banner.display = bool(sentence)
+        buttons = [
+            Content.from_markup(f"[@click=screen.{action}][b]$key[/b] $does[/]", key=key, does=does)
+            for key, does, action in keys
+        ]
+        banner.update(
+            Content("\n").join(
+                [Content(sentence), Content("   ").join(buttons)] if keys else [Content(sentence)]
+            )
+        )
+
+    def refresh_state(self) -> None:
+        """Shows title, model and panel as they are now."""
+        if not self.is_mounted:
+            return
+        engine, talk = self.context.engine, self.conversation
+        kept = " (read only: open in another window)" if talk.read_only else ""
+        self.query_one("#title", Static).update(Content(f"{talk.title or 'New chat'}{kept}"))
+        if engine.state == "starting":
+            model = "loading the engine"
+        elif engine.info is None:
+            model = "no engine"
+        else:
+            model = engine.info.model + (f" + {engine.info.draft}" if engine.info.draft else "")
+        self.query_one("#model", Static).update(Content(model))
+        welcome = self.query_one(Welcome)
+        empty = not talk.turns
+        welcome.display, self.transcript.display = empty, not empty
+        if empty:
+            welcome.show(engine)
+        self._show_panel()
+
+    def _show_panel(self) -> None:
+        used = self._used
+        if self.answering and self.figures and used is not None:
+            used += self.figures.n_tokens
+        state = PanelState(
+            info=self.context.engine.info,
+            speculation=self.speculation,
+            tinted=self.transcript.tinted,
+            used=used,
+            measured=self.measured,
+        )
+        self.query_one(SpeculationPanel).show(self.figures, state)
+
+    def _refresh_live(self) -> None:
+        if self.answering:
+            self._show_panel()
+
+    # -- asking
+
+    async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
+        if await self.context.commands.run(self, event.text):
+            return
+        await self.ask(event.text)
+
+    async def ask(self, text: str) -> None:
+        """Asks a question where we stand, or in the place of the one that is being edited."""
+        if self.conversation.read_only:
+            self.tell_error("this chat is open in another window: /new begins one of its own")
+            self.prompt.fill(text)
+            return
+        await self.stop_and_wait()
+        talk, editing = self.conversation, self.editing
+        self.editing = None
+        parent = editing.parent if editing else talk.head
+        turn = talk.add("user", text, parent=parent)
+        if not talk.title:
+            talk.title = " ".join(text.split())[:TITLE_LENGTH]
+        if editing:
+            await self.transcript.show(talk)
+        else:
+            await self.transcript.add(turn)
+        self.answer_to(turn)
+
+    def answer_to(self, question: Turn) -> None:
+        """Begins an answer to a question; an older one stays its sibling."""
+        self._answer = self.run_worker(self._make_answer(question), group="answer", exclusive=True)
+
+    async def _make_answer(self, question: Turn) -> None:
+        talk, context = self.conversation, self.context
+        info = context.engine.info
+        turn = talk.add("assistant", parent=question.id, model=info.model if info else "")
+        self.refresh_state()
+        if len(talk.siblings(turn.id)) > 1:
+            await self.transcript.show(talk)
+        else:
+            await self.transcript.add(turn)
+        view = self.transcript.view_of(turn.id)
+        assert isinstance(view, AnswerView)
+        view.show_waiting("the engine is being loaded" if context.engine.state == "starting" else "thinking")
+        if not await context.engine.ready():
+            view.show_waiting("")
+            await view.end(self._unanswered(turn, context.engine.reason))
+            return
+        info = context.engine.info
+        assert info is not None
+        try:
+            fitting = await context.fit(talk, question.id)
+        except EdgeSpecError as error:
+            await view.end(self._unanswered(turn, str(error)))
+            return
+        self.transcript.mark_left_out(fitting.left_out)
+        self._used = fitting.n_tokens
+        view.show_waiting("reading the prompt")
+        self.figures = LiveFigures(plain_s=info.plain_s, speculation=self.speculation)
+        making = Answering(context.endpoint, talk, turn, self.figures, lambda: context.keep(talk))
+        await making.run(fitting.messages, self.wishes(), view)
+        self._after(making)
+
+    def _unanswered(self, turn: Turn, reason: str) -> Turn:
+        """Takes an answer that could not be begun out of the conversation; returns what its place shows."""
+        shown = Turn(turn.id, turn.parent, turn.role, finish="cancelled", figures={"reason": reason})
+        self.conversation.change(shown)
+        self.context.keep(self.conversation)
+        return shown
+
+    def _after(self, making: Answering) -> None:
+        told = making.figures.told
+        if told and told.prompt_tokens is not None:
+            self._used = told.prompt_tokens + (told.n_tokens or 0)
+        if isinstance(making.error, EngineDiedError):
+            self.context.engine.lost(making.error)
+        elif isinstance(making.error, EndpointError):
+            self.show_banner(
+                f"{making.error}\n[b]Ctrl+R[/b] asks again, [b]F9[/b] restarts the engine.", click="again"
+            )
+        self.refresh_state()
+
+    def wishes(self) -> Wishes:
+        """Returns how the next answer is wanted."""
+        talk = self.conversation
+        return Wishes(
+            sampling=dict(talk.sampling),
+            seed=talk.seed,
+            max_tokens=talk.max_tokens,
+            speculation=self.speculation,
+        )
+
+    async def stop_and_wait(self) -> None:
+        """Ends a running answer; what came of it stays."""
+        if self._answer is not None and self._answer.is_running:
+            self._answer.cancel()
+            await self.workers.wait_for_complete([self._answer])
+
+    # -- telling
+
+    def copy(self, text: str, what: str) -> None:
+        """Puts a text on the clipboard."""
+        self.app.copy_to_clipboard(text)
+        self.tell(f"Copied {what}.")
+
+    def tell(self, sentence: str) -> None:
+        """Shows a sentence for a moment."""
+        self.notify(sentence, markup=False, timeout=3)
+
+    def tell_error(self, sentence: str) -> None:
+        """Shows what went wrong for a moment."""
+        self.notify(sentence, severity="error", markup=False, timeout=8)

@@ -1,0 +1,128 @@
+"""The turns on the screen. Only the newest are widgets; those above come as they are scrolled to.
+
+Every widget costs time whenever anything is laid out, so that 200 turns would make typing slow while an
+answer streams. What is not shown is in the conversation all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Button, Static
+
+from edgespec_tui.conversation import Conversation, Turn
+from edgespec_tui.turn_view import AnswerView, QuestionView, TurnView
+
+SHOWN = 12  # turns that are widgets
+MORE = 10  # that come when the top is reached
+
+
+class Transcript(VerticalScroll, can_focus=False):
+    """Shows the path of a conversation."""
+
+    def __init__(self) -> None:
+        super().__init__(id="transcript")
+        self.tinted = False
+        self._path: list[Turn] = []
+        self._conversation = Conversation()
+        self._first = 0  # of the path, the first that is a widget
+        self._left_out: frozenset[int] = frozenset()
+
+    def compose(self) -> ComposeResult:
+        above = Button("", id="earlier", compact=True)
+        above.display = False
+        yield above
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    async def show(self, conversation: Conversation) -> None:
+        """Shows a conversation from its end; what was shown goes."""
+        self._conversation, self._path = conversation, conversation.path()
+        self._first = max(0, len(self._path) - SHOWN)
+        with self.app.batch_update():
+            await self.query(TurnView).remove()
+            await self.query(".notice").remove()
+            await self.mount_all([self._view(turn) for turn in self._path[self._first :]])
+        self._show_earlier()
+        self.anchor()
+
+    def _view(self, turn: Turn) -> TurnView:
+        siblings = self._conversation.siblings(turn.id)
+        versions = (siblings.index(turn.id) + 1, len(siblings))
+        view: TurnView
+        if turn.role == "user":
+            view = QuestionView(turn, versions=versions)
+        else:
+            view = AnswerView(turn, versions=versions, tinted=self.tinted)
+        view.set_left_out(turn.id in self._left_out)
+        return view
+
+    async def add(self, turn: Turn) -> TurnView:
+        """Shows one more turn, at the end; those that are far above go."""
+        self._path = self._conversation.path()
+        view = self._view(turn)
+        await self.mount(view)
+        await self._drop_above()
+        self.anchor()
+        return view
+
+    async def _drop_above(self) -> None:
+        views = list(self.query(TurnView))
+        surplus = views[: max(0, len(views) - SHOWN)]
+        self._first += len(surplus)
+        if surplus:
+            await self.remove_children(surplus)
+        self._show_earlier()
+
+    def _show_earlier(self) -> None:
+        button = self.query_one("#earlier", Button)
+        button.display = self._first > 0
+        button.label = f"{self._first} earlier turns: scroll up or press here"
+
+    async def on_button_pressed(self, event: Button.Pressed) -> None:
+        if event.button.id == "earlier":
+            event.stop()
+            await self.show_earlier()
+
+    async def show_earlier(self) -> None:
+        """Shows some of the turns above, and keeps the place that is being read."""
+        low = max(0, self._first - MORE)
+        if low == self._first:
+            return
+        fresh = [self._view(turn) for turn in self._path[low : self._first]]
+        self._first = low
+        below = next(iter(self.query(TurnView)), None)
+        await self.mount_all(fresh, after=self.query_one("#earlier"))
+        self._show_earlier()
+        if below is not None:
+            self.call_after_refresh(self.scroll_to_widget, below, animate=False, top=True)
+
+    def watch_scroll_y(self, old: float, new: float) -> None:
+        super().watch_scroll_y(old, new)
+        if new <= 0 < old and self._first > 0:
+            self.run_worker(self.show_earlier(), group="earlier", exclusive=True)
+
+    def view_of(self, id: int) -> TurnView | None:
+        """Returns the widget of a turn; None where it has none."""
+        return next((view for view in self.query(TurnView) if view.turn.id == id), None)
+
+    def set_tinted(self, tinted: bool) -> None:
+        """Colours tokens by who produced them, or not."""
+        self.tinted = tinted
+        for view in self.query(AnswerView):
+            view.set_tinted(tinted)
+
+    def mark_left_out(self, ids: Sequence[int]) -> None:
+        """Marks the turns that the model is not told any more."""
+        self._left_out = frozenset(ids)
+        for view in self.query(TurnView):
+            view.set_left_out(view.turn.id in self._left_out)
+
+    async def tell(self, text: str) -> None:
+        """Shows something said by the program, among the turns."""
+        notice = Static(text, classes="notice", markup=False)
+        await self.mount(notice)
+        self.anchor()

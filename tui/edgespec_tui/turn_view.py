@@ -1,0 +1,163 @@
+"""A turn on the screen: who speaks, what was said, and what can be done with it."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar, Literal
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Collapsible, Static
+
+from edgespec_tui.answer_body import AnswerBody
+from edgespec_tui.conversation import Turn
+
+Deed = Literal["copy", "edit", "again", "branch", "older", "newer"]
+DEEDS: dict[Deed, tuple[str, str]] = {  # what to do: its key, its word
+    "copy": ("c", "copy"),
+    "edit": ("e", "edit"),
+    "again": ("r", "again"),
+    "branch": ("b", "branch"),
+}
+
+
+class TurnView(Vertical, can_focus=True):
+    """One turn. Reached with Tab or a click; then a letter does what the line below it says."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c,y", "do('copy')", "Copy", id="turn.copy"),
+        Binding("e", "do('edit')", "Edit and resend", id="turn.edit"),
+        Binding("r", "do('again')", "Answer again", id="turn.again"),
+        Binding("b", "do('branch')", "Branch", id="turn.branch"),
+        Binding("left_square_bracket", "do('older')", "Version before", id="turn.older", show=False),
+        Binding("right_square_bracket", "do('newer')", "Version after", id="turn.newer", show=False),
+        Binding("space,o", "reasoning", "Reasoning", id="turn.reasoning", show=False),
+        Binding("up,k", "app.focus_previous", "Turn above", id="turn.above", show=False),
+        Binding("down,j", "app.focus_next", "Turn below", id="turn.below", show=False),
+    ]
+
+    class Wanted(Message):
+        """Something is to be done with a turn."""
+
+        def __init__(self, deed: Deed, turn: int) -> None:
+            super().__init__()
+            self.deed, self.turn = deed, turn
+
+    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1)) -> None:
+        """versions: which of how many this is, from 1."""
+        super().__init__(id=f"turn-{turn.id}", classes=turn.role)
+        self.turn, self._versions = turn, versions
+
+    def action_do(self, deed: Deed) -> None:
+        """Says what is wanted with this turn."""
+        self.post_message(self.Wanted(deed, self.turn.id))
+
+    def action_reasoning(self) -> None:
+        """Opens or closes the reasoning."""
+        for fold in self.query(Collapsible):
+            fold.collapsed = not fold.collapsed
+
+    def _head(self, who: str) -> Content:
+        number, count = self._versions
+        versions = f"   [dim]\\[[/] {number} of {count} [dim]][/]" if count > 1 else ""
+        older = f"[@click=do('older')]<[/] {number} of {count} [@click=do('newer')]>[/]"
+        return Content.from_markup("[b]$who[/b]" + (f"   {older}" if versions else ""), who=who)
+
+    def show_deeds(self, *deeds: Deed) -> Content:
+        """Returns the line of what can be done, each word a button."""
+        words = "  ".join(f"[@click=do('{deed}')]{DEEDS[deed][0]} {DEEDS[deed][1]}[/]" for deed in deeds)
+        return Content.from_markup(words)
+
+    def set_left_out(self, left_out: bool) -> None:
+        """Marks that the model is not told this turn any more."""
+        self.set_class(left_out, "left-out")
+
+
+class QuestionView(TurnView):
+    """A question."""
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._head("You"), classes="who")
+        yield Static(Content(self.turn.text), classes="said")
+        yield Static(self.show_deeds("copy", "edit", "branch"), classes="deeds")
+
+
+class AnswerView(TurnView):
+    """An answer, while it streams and afterwards."""
+
+    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1), tinted: bool = False) -> None:
+        super().__init__(turn, versions=versions)
+        self._body = AnswerBody(turn.text, turn.runs, tinted=tinted)
+        self._thoughts = Static(Content(turn.reasoning))
+        self._fold = Collapsible(self._thoughts, title="Reasoning", classes="reasoning")
+        self._fold.display = bool(turn.reasoning)
+        self._note = Static("", classes="note")
+        self._thinking_since: float | None = None
+        self._thought: list[str] = [turn.reasoning] if turn.reasoning else []
+
+    def compose(self) -> ComposeResult:
+        yield Static(self._head(self.turn.model or "Answer"), classes="who")
+        yield self._fold
+        yield self._body
+        yield self._note
+        yield Static(self.show_deeds("copy", "again", "branch"), classes="deeds")
+
+    def on_mount(self) -> None:
+        if self.turn.finish:
+            self.show_figures(self.turn)
+
+    async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None:
+        """Adds what came; runs: of `text`."""
+        if reasoning:
+            self._think(reasoning)
+        if text:
+            self._fold.title = self._fold.title.replace("Thinking", "Thought")
+            await self._body.feed(text, runs)
+
+    def _think(self, reasoning: str) -> None:
+        now = time.monotonic()
+        self._thinking_since = self._thinking_since or now
+        if not self._thought:
+            self._fold.display, self._fold.collapsed = True, True
+        self._thought.append(reasoning)
+        self._fold.title = f"Thinking, {now - self._thinking_since:.0f} s"
+        self._thoughts.update(Content("".join(self._thought)))
+
+    async def end(self, turn: Turn) -> None:
+        """Shows the answer as it stays."""
+        self.turn = turn
+        await self._body.end()
+        self.show_figures(turn)
+
+    def set_tinted(self, tinted: bool) -> None:
+        """Colours the tokens by who produced them, or not."""
+        self._body.set_tinted(tinted)
+
+    def show_waiting(self, sentence: str) -> None:
+        """Says what the answer waits for; an empty sentence takes that away."""
+        self._note.update(Content(sentence))
+
+    def show_figures(self, turn: Turn) -> None:
+        """Shows how the answer ended, and its figures."""
+        self._note.update(Content(" · ".join(ending(turn))))
+
+
+def ending(turn: Turn) -> list[str]:
+    """Returns what is said below an answer that has ended."""
+    figures, said = turn.figures, []
+    if turn.finish == "cancelled":
+        said.append(str(figures.get("reason") or "stopped: this much was said"))
+    if turn.finish == "length":
+        said.append("cut: it was as long as it may be")
+    if isinstance(n := figures.get("n_tokens"), int) and n:
+        said.append(f"{n} tokens")
+    if isinstance(speed := figures.get("tok_per_s"), float):
+        said.append(f"{speed:.1f} tok/s")
+    if isinstance(rate := figures.get("acceptance_rate"), float):
+        said.append(f"{rate:.0%} accepted")
+    if isinstance(speedup := figures.get("speedup_estimated"), float):
+        said.append(f"{speedup:.2f}x estimated")
+    return said
