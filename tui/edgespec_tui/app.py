@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable
 from typing import ClassVar
@@ -16,7 +17,7 @@ from edgespec_tui.chat_screen import ChatScreen
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint
 from edgespec_tui.engine_state import EngineState
-from edgespec_tui.themes import DEFAULT_THEME, THEMES
+from edgespec_tui.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_TINTS, THEMES
 
 QUIT_TWICE_S = 2.0  # in which Ctrl+C a second time ends
 
@@ -46,7 +47,7 @@ class ChatApp(App[int]):
     ) -> None:
         super().__init__()
         engine = EngineState(endpoint, self._engine_changed)
-        self.context = ChatContext(endpoint, engine, ChatCommands(), sessions)
+        self.context = ChatContext(endpoint, engine, ChatCommands(self), sessions)
         self.context.first_conversation = first or Conversation()
         self.chat = ChatScreen(self.context)
         self._interrupted = 0.0
@@ -56,14 +57,17 @@ class ChatApp(App[int]):
         if keymap:
             self.set_keymap(keymap)
 
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Returns the tints for themes that know none."""
+        return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
+
     def on_mount(self) -> None:
         self.theme = self._wanted_theme if self._wanted_theme in self.available_themes else DEFAULT_THEME
         self.push_screen(self.chat)
         self.run_worker(self.context.engine.start(), group="engine", exclusive=True)
 
     def _engine_changed(self) -> None:
-        if self.chat.is_mounted:
-            self.chat.engine_changed()
+        self.chat.engine_changed()
 
     async def on_unmount(self) -> None:
         await self.context.endpoint.close()
@@ -115,11 +119,12 @@ class ChatApp(App[int]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yields what the command palette lists."""
-        for keys in (screen, self):
-            for binding in keys._bindings.key_to_bindings.values():
-                for one in binding:
-                    if one.description:
-                        yield SystemCommand(
-                            one.description, one.tooltip or one.key, _runner(self, one.action)
-                        )
+        for node in (screen, self):
+            for _, binding in node._bindings:
+                if binding.description and binding.action != "command_palette":
+                    does = functools.partial(self.run_action, binding.action, node)
+                    keys = self.get_key_display(binding)
+                    yield SystemCommand(
+                        binding.description, f"{binding.tooltip or ''} ({keys})".strip(), does
+                    )
         yield from super().get_system_commands(screen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.slash_commands import parsed, setting
@@ -14,8 +14,29 @@ if TYPE_CHECKING:
 LARGEST_FILE = 8 * 2**20  # bytes that /read takes
 
 
+class AppDeeds(Protocol):
+    """What commands want of the app."""
+
+    async def action_new(self) -> None: ...
+
+    def action_help(self) -> None: ...
+
+    def action_models(self) -> None: ...
+
+    def action_sessions(self) -> None: ...
+
+    def action_settings(self) -> None: ...
+
+    def action_quit_now(self) -> None: ...
+
+    async def export(self, screen: ChatScreen, name: str) -> None: ...
+
+
 class ChatCommands:
     """Runs the commands of a chat."""
+
+    def __init__(self, app: AppDeeds) -> None:
+        self._app = app
 
     async def run(self, screen: ChatScreen, line: str) -> bool:
         """Runs a line that is a command; returns False for one that is a question."""
@@ -31,7 +52,7 @@ class ChatCommands:
         return True
 
     async def _do(self, screen: ChatScreen, name: str, rest: str) -> None:
-        app = screen.chat_app
+        app = self._app
         if name == "/help":
             app.action_help()
         elif name == "/model":

@@ -10,6 +10,7 @@ from textual.widgets import Collapsible
 from edgespec_tui.answer_markdown import CodeFence
 from edgespec_tui.code_blocks import last_code
 from edgespec_tui.conversation import Turn
+from edgespec_tui.prompt_input import PromptInput
 from edgespec_tui.talk_screen import TalkScreen
 from edgespec_tui.turn_view import TurnView
 
@@ -32,6 +33,11 @@ class ChatScreen(TalkScreen):
         Binding("pageup", "scroll_up", "Scroll up", id="chat.scroll_up", show=False, priority=True),
         Binding("pagedown", "scroll_down", "Scroll down", id="chat.scroll_down", show=False, priority=True),
     ]
+
+    async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
+        if await self.context.commands.run(self, event.text):
+            return
+        await self.ask(event.text)
 
     # -- what is done with turns
 

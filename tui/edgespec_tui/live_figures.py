@@ -123,8 +123,8 @@ class LiveFigures:
         if not self.last_drafted:
             return "none: plain pays better now"
         who = NAMES.get(self.last_source, self.last_source)
-        expected = f": {self.last_gain:.1f}x expected" if self.last_gain > 1.0 else ": being tried"
-        return f"{self.last_drafted} by {who}{expected}" if who else f"{self.last_drafted}{expected}"
+        expected = f"{self.last_gain:.1f}x expected" if self.last_gain > 1.0 else "being tried"
+        return f"{self.last_drafted} by {who}, {expected}" if who else f"{self.last_drafted}, {expected}"
 
     def as_figures(self) -> dict[str, Figure]:
         """Returns what is kept with the turn."""

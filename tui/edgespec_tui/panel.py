@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
@@ -13,6 +14,7 @@ from edgespec_tui.endpoint import Info
 from edgespec_tui.live_figures import LiveFigures
 
 NOTHING = "-"
+NAME_WIDTH, VALUE_WIDTH = 11, 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class SpeculationPanel(Vertical):
         samples = list(figures.samples) if figures else []
         spark = self.query_one("#sparkline", Sparkline)
         spark.data = samples[-30:] or [0.0]
-        spark.display = len(samples) > 1
+        spark.set_class(len(samples) < 2, "-empty")
         self.query_one("#origins", Static).update(self._legend(figures, state))
         self.query_one("#panel-line", Static).update(one_line(figures, state))
 
@@ -130,8 +132,11 @@ class SpeculationPanel(Vertical):
 
 
 def _table(rows: list[tuple[str, str]]) -> Content:
-    width = max((len(name) for name, _ in rows), default=0)
-    lines = [Content.assemble((name.ljust(width + 2), "$text-muted"), value) for name, value in rows]
+    lines = []
+    for name, value in rows:
+        first, *rest = textwrap.wrap(value, VALUE_WIDTH) or [""]
+        lines.append(Content.assemble((name.ljust(NAME_WIDTH), "$text-muted"), first))
+        lines += [Content(" " * NAME_WIDTH + line) for line in rest]
     return Content("\n").join(lines)
 
 

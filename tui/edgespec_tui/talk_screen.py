@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
@@ -31,8 +29,8 @@ PANEL_EVERY_S = 0.25
 class TalkScreen(Screen[None]):
     """One conversation and the engine that answers in it."""
 
-    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-narrow"), (100, "-wide")]
-    VERTICAL_BREAKPOINTS: ClassVar[list[tuple[int, str]] | None] = [(0, "-low"), (24, "-high")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-high")]
 
     def __init__(self, context: ChatContext) -> None:
         super().__init__(id="chat")
@@ -44,6 +42,7 @@ class TalkScreen(Screen[None]):
         self.editing: Turn | None = None
         self._answer: Worker[None] | None = None
         self._used: int | None = None
+        self._shown = False  # the widgets are there
 
     # -- what is on it
 
@@ -73,6 +72,7 @@ class TalkScreen(Screen[None]):
         return self._answer is not None and self._answer.is_running
 
     async def on_mount(self) -> None:
+        self._shown = True
         self.prompt.focus()
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
         await self.open(self.context.first_conversation)
@@ -88,12 +88,14 @@ class TalkScreen(Screen[None]):
         for turn in conversation.path():
             if turn.role == "user" and turn.text:
                 self.prompt.remember(turn.text)
-        self.refresh_state()
+        self.engine_changed()
         self.prompt.focus()
 
     def engine_changed(self) -> None:
         """Shows what is known of the engine now."""
         engine = self.context.engine
+        if not self._shown:
+            return
         if engine.state == "gone":
             self.show_banner(
                 engine.reason + " The conversation stays.", ("F9", "starts the engine again", "restart")
@@ -121,7 +123,7 @@ class TalkScreen(Screen[None]):
 
     def refresh_state(self) -> None:
         """Shows title, model and panel as they are now."""
-        if not self.is_mounted:
+        if not self._shown:
             return
         engine, talk = self.context.engine, self.conversation
         kept = " (read only: open in another window)" if talk.read_only else ""
@@ -158,11 +160,6 @@ class TalkScreen(Screen[None]):
             self._show_panel()
 
     # -- asking
-
-    async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
-        if await self.context.commands.run(self, event.text):
-            return
-        await self.ask(event.text)
 
     async def ask(self, text: str) -> None:
         """Asks a question where we stand, or in the place of the one that is being edited."""
@@ -232,9 +229,8 @@ class TalkScreen(Screen[None]):
         if isinstance(making.error, EngineDiedError):
             self.context.engine.lost(making.error)
         elif isinstance(making.error, EndpointError):
-            self.show_banner(
-                f"{making.error}\n[b]Ctrl+R[/b] asks again, [b]F9[/b] restarts the engine.", click="again"
-            )
+            again = (("Ctrl+R", "asks again", "again"), ("F9", "restarts the engine", "restart"))
+            self.show_banner(str(making.error), *again)
         self.refresh_state()
 
     def wishes(self) -> Wishes:
