@@ -82,7 +82,9 @@ class Ended:
     """An answer has ended; the figures are the endpoint's own, None where it does not tell them.
 
     prompt_tokens: of the whole prompt; cached_tokens: those of them that needed no evaluation. speedup: the
-    estimate for the whole answer (what plain decoding would have taken, over what was taken).
+    estimate for the whole answer (what plain decoding would have taken, over what was taken), or measured
+    where speedup_measured. ttft_s: from the request to the first text. drafted, accepted: tokens guessed, and
+    those that stayed.
     """
 
     finish: FinishReason
@@ -91,6 +93,10 @@ class Ended:
     n_tokens: int | None = None
     tok_per_s: float | None = None
     speedup: float | None = None
+    ttft_s: float | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    speedup_measured: bool = False
 
 
 Happening = Told | Ended

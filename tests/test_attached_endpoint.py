@@ -1,0 +1,186 @@
+"""The app's endpoint over a real engine of its own, and over servers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edgespec.attach import Progress, Wanted
+from edgespec.errors import EndpointError, EngineDiedError, SettingError
+from edgespec_tui.attached_endpoint import AttachedEndpoint, attaching, connecting
+from edgespec_tui.endpoint import Ended, Happening, Message, Told, Wishes
+
+HELLO = [Message("system", "Be brief."), Message("user", "What is EdgeSpec?")]
+GREEDY = Wishes(sampling={"temperature": 0.0}, max_tokens=24)
+
+
+async def heard(endpoint: AttachedEndpoint, wishes: Wishes = GREEDY) -> tuple[str, list[Happening]]:
+    happenings = [happening async for happening in endpoint.answer(HELLO, wishes)]
+    return "".join(h.round.text for h in happenings if isinstance(h, Told)), happenings
+
+
+def engines() -> list[psutil.Process]:
+    """The engines that this process has started."""
+    return [child for child in psutil.Process().children() if child.is_running()]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="ends an engine by a signal")
+def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the_app() -> None:
+    """All on one engine, because each start of one takes a second."""
+
+    async def talk() -> None:
+        progress: list[Progress] = []
+        endpoint = AttachedEndpoint(attaching(Wanted()), on_progress=progress.append)
+        with pytest.raises(EndpointError, match="there is no engine yet"):
+            await endpoint.count(HELLO)
+        before = engines()
+        info = await endpoint.start()
+        assert info.embedded and info.speculates and info.draft and info.n_ctx and info.plain_s
+        assert [p.stage for p in progress][0] == "starting" and progress[-1].stage == "ready"
+
+        count = await endpoint.count(HELLO)
+        text, happenings = await heard(endpoint)
+        ended = happenings[-1]
+        assert isinstance(ended, Ended) and ended.prompt_tokens == count and ended.ttft_s
+        assert ended.finish in ("stop", "length") and ended.n_tokens and ended.tok_per_s
+        assert text and all(isinstance(h, Told) for h in happenings[:-1])
+        plain, _ = await heard(
+            endpoint, Wishes(sampling={"temperature": 0.0}, max_tokens=24, speculation=False)
+        )
+        assert plain == text
+
+        long = Wishes(sampling={"temperature": 1.5}, max_tokens=2000, seed=1)
+        async with aclosing(endpoint.answer(HELLO, long)) as answer:
+            async for _ in answer:
+                break  # as Esc does
+        assert (await heard(endpoint))[0] == text
+
+        (child,) = [engine for engine in engines() if engine not in before]
+        with pytest.raises(EngineDiedError):
+            async for _ in endpoint.answer(HELLO, long):
+                child.send_signal(signal.SIGKILL)
+        assert (await endpoint.restart()).model == info.model
+        assert (await heard(endpoint))[0] == text
+        await endpoint.close()
+        assert not [engine for engine in engines() if engine not in before]
+
+    asyncio.run(talk())
+
+
+def test_a_file_that_is_not_there_is_told_when_the_engine_is_started(tmp_path: Path) -> None:
+    endpoint = AttachedEndpoint(attaching(Wanted(target=tmp_path / "none.gguf")))
+    with pytest.raises(EndpointError, match=r"none\.gguf"):
+        asyncio.run(endpoint.start())
+
+
+@contextmanager
+def another(chunks: list[str], *, pause: float = 0.0) -> Iterator[str]:
+    """Yields the address of an OpenAI-style server that is none of ours."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._send(json.dumps({"data": [{"id": "other", "max_model_len": 100}]}))
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.end_headers()
+            for chunk in chunks:
+                time.sleep(pause)
+                self.wfile.write(f"data: {chunk}\n\n".encode())
+                self.wfile.flush()
+
+        def _send(self, text: str) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def handle(self) -> None:
+            try:
+                super().handle()
+            except ConnectionError:  # the client has gone, as it may
+                pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def piece(text: str, finish: str | None = None) -> str:
+    return json.dumps({"choices": [{"delta": {"content": text}, "finish_reason": finish}]})
+
+
+def test_another_kind_of_server_answers_without_speculation_and_counts_nothing() -> None:
+    async def talk(url: str) -> None:
+        endpoint = AttachedEndpoint(connecting(url, "key"))
+        info = await endpoint.start()
+        assert (info.model, info.speculates, info.n_ctx) == ("other", False, 100)
+        assert await endpoint.count(HELLO) is None
+        text, happenings = await heard(endpoint)
+        ended = happenings[-1]
+        assert text == "Hello!" and isinstance(ended, Ended)
+        assert (ended.finish, ended.speedup, ended.drafted) == ("stop", None, None)
+        await endpoint.close()
+
+    with another([piece("Hel"), piece("lo!"), piece("", "content_filter"), "[DONE]"]) as url:
+        asyncio.run(talk(url))
+
+
+def test_a_server_that_goes_away_in_the_middle_is_told_and_what_came_is_kept() -> None:
+    async def talk(url: str) -> list[str]:
+        endpoint = AttachedEndpoint(connecting(url, None))
+        await endpoint.start()
+        came = []
+        with pytest.raises(EndpointError, match="in the middle of its answer"):
+            async for happening in endpoint.answer(HELLO, Wishes()):
+                assert isinstance(happening, Told)
+                came.append(happening.round.text)
+        return came
+
+    with another([piece("half")]) as url:
+        assert asyncio.run(talk(url)) == ["half"]
+
+
+def test_a_server_that_says_nothing_keeps_nobody_from_stopping_or_ending() -> None:
+    async def talk(url: str) -> None:
+        endpoint = AttachedEndpoint(connecting(url, None))
+        await endpoint.start()
+        answering = asyncio.ensure_future(heard(endpoint))
+        await asyncio.sleep(0.1)
+        answering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await answering
+
+    with another([piece("never")], pause=20) as url:
+        began = time.monotonic()
+        asyncio.run(talk(url))
+        assert time.monotonic() - began < 5
+
+
+def test_an_address_where_nobody_is_and_one_that_is_none_are_told() -> None:
+    with pytest.raises(SettingError, match="is no address"):
+        connecting("http://", None)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(EndpointError, match=str(port)):
+        asyncio.run(AttachedEndpoint(connecting(f"127.0.0.1:{port}", None)).start())

@@ -1,0 +1,213 @@
+"""The app's endpoint over `edgespec.attach` and `edgespec.client`, whose calls block: each gets a thread.
+
+Threads are daemons, so that a server which does not answer keeps nobody from ending the program. An answer
+is cancelled by shutting its connection, which its thread sees at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar, get_args
+
+from edgespec.attach import Attached, OnProgress, Wanted, attach, connect
+from edgespec.client import Answer, Client
+from edgespec.client import Ended as ClientEnded
+from edgespec.client import Info as ClientInfo
+from edgespec.client import Told as ClientTold
+from edgespec.client import Wishes as ClientWishes
+from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
+from edgespec.events import FinishReason
+from edgespec_tui.endpoint import Ended, Happening, Info, Message, Told, Wishes
+
+_T = TypeVar("_T")
+Cancelled = Callable[[], bool]
+Opening = Callable[[OnProgress, Cancelled], Attached]
+
+
+def attaching(wanted: Wanted) -> Opening:
+    """Returns how a running engine with this pair is found, or one of our own started."""
+    return lambda on_progress, cancelled: attach(wanted, on_progress=on_progress, cancelled=cancelled)
+
+
+def connecting(url: str, key: str | None) -> Opening:
+    """Returns how a server is reached that was named. Raises SettingError for an address that is none."""
+    client = Client.at(url, key)
+    return lambda _on_progress, _cancelled: connect(client)
+
+
+class AttachedEndpoint:
+    """An `Endpoint`. on_progress: is told, on the event loop, what goes on before there is an engine."""
+
+    def __init__(self, opening: Opening, *, on_progress: OnProgress = lambda _: None) -> None:
+        self._opening, self.on_progress = opening, on_progress
+        self._attached: Attached | None = None
+
+    async def start(self) -> Info:
+        """Makes it ready; raises EndpointError, EngineDiedError."""
+        return await self._open(self._opening)
+
+    async def restart(self) -> Info:
+        """Attaches or starts anew, where the engine is gone."""
+        attached = self._attached
+        if attached is None:
+            return await self.start()
+        return await self._open(
+            lambda on_progress, cancelled: attached.again(on_progress=on_progress, cancelled=cancelled)
+        )
+
+    async def switch(self, opening: Opening) -> Info:
+        """Lets go of this engine and opens another; where that fails, `restart` tries the new one again."""
+        await self.close()
+        self._opening = opening
+        return await self.start()
+
+    async def _open(self, opening: Opening) -> Info:
+        loop = asyncio.get_running_loop()
+        given_up = threading.Event()
+
+        def tell(progress: object) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self.on_progress, progress)
+
+        def open_() -> Attached:
+            attached = opening(tell, given_up.is_set)
+            if given_up.is_set():  # nobody waits for it any more
+                attached.close()
+            return attached
+
+        try:
+            self._attached = await _in_thread(open_)
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
+        return _info(self._attached.info)
+
+    async def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:
+        """Yields rounds, and last the end; closing the generator cancels the answer in the engine."""
+        attached = self._ready()
+        answer = attached.client.chat(_as_told(messages), _wishes(wishes))
+        happenings: asyncio.Queue[Happening | EdgeSpecError] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def put(happening: Happening | EdgeSpecError) -> None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(happenings.put_nowait, happening)
+
+        threading.Thread(target=_listen, args=(answer, attached, put), daemon=True).start()
+        try:
+            while True:
+                happening = await happenings.get()
+                if isinstance(happening, EdgeSpecError):
+                    raise happening
+                yield happening
+                if isinstance(happening, Ended):
+                    return
+        finally:
+            answer.cancel()
+
+    async def count(self, messages: Sequence[Message]) -> int | None:
+        """Returns how many tokens the prompt of these messages has; None where the endpoint cannot say."""
+        client = self._ready().client
+        return await _in_thread(lambda: client.count(_as_told(messages)))
+
+    async def close(self) -> None:
+        """Lets go of it; a server that was started for this app ends."""
+        attached, self._attached = self._attached, None
+        if attached is not None:
+            await _in_thread(attached.close)
+
+    def _ready(self) -> Attached:
+        if self._attached is None:
+            raise EndpointError("there is no engine yet: wait until it is loaded, or start it again")
+        return self._attached
+
+
+async def _in_thread(work: Callable[[], _T]) -> _T:
+    """Does blocking work in a thread of its own; cancelling waits for nothing."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_T] = loop.create_future()
+
+    def settle(result: _T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as problem:  # it belongs to whoever waits
+            error = problem
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await done
+
+
+def _listen(answer: Answer, attached: Attached, put: Callable[[Happening | EdgeSpecError], None]) -> None:
+    """Hands on what an answer brings; in a thread of its own."""
+    try:
+        for happening in answer:
+            put(_happening(happening))
+    except EndpointLostError as error:
+        reason = attached.fault()  # a server that is gone: what ended it is worth more than "went away"
+        put(EngineDiedError(reason) if reason else error)
+    except EdgeSpecError as error:
+        put(error)
+
+
+def _as_told(messages: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.text} for message in messages]
+
+
+def _wishes(wishes: Wishes) -> ClientWishes:
+    return ClientWishes(
+        sampling=wishes.sampling,
+        max_tokens=wishes.max_tokens,
+        seed=wishes.seed,
+        stop=wishes.stop,
+        speculation=wishes.speculation,
+        drafter=wishes.drafter,
+        draft_length=wishes.draft_length,
+    )
+
+
+def _info(info: ClientInfo) -> Info:
+    return Info(
+        model=info.model,
+        draft=info.draft,
+        n_ctx=info.n_ctx,
+        memory=info.memory,
+        plain_s=info.plain_s,
+        speculates=info.speculates,
+        embedded=info.embedded,
+        where=info.where,
+    )
+
+
+def _happening(happening: ClientTold | ClientEnded) -> Happening:
+    if isinstance(happening, ClientTold):
+        return Told(happening.round, happening.at, happening.pieces, happening.reasoning)
+    finish: FinishReason = "stop"
+    for known in get_args(FinishReason):
+        if happening.finish == known:
+            finish = known
+    return Ended(
+        finish=finish,
+        prompt_tokens=happening.prompt_tokens,
+        cached_tokens=happening.cached_tokens,
+        n_tokens=happening.n_tokens,
+        tok_per_s=happening.tok_per_s,
+        speedup=happening.speedup,
+        ttft_s=happening.ttft_s,
+        drafted=happening.drafted,
+        accepted=happening.accepted,
+        speedup_measured=happening.speedup_is == "measured",
+    )
