@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -26,36 +27,71 @@ def render(
     bos: str = "",
     eos: str = "",
     tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    add_generation_prompt: bool = True,
+    variables: Mapping[str, Any] | None = None,
     now: datetime.datetime | None = None,
 ) -> str:
-    """Returns the prompt for the assistant's next turn.
+    """Returns the prompt for the assistant's next turn (without add_generation_prompt: the turns alone).
 
-    messages: {"role", "content", ...} in order. bos, eos: texts of those tokens. Raises TemplateError with
+    messages: {"role", "content", ...} in order. bos, eos: texts of those tokens. variables: what clients
+    call `chat_template_kwargs`; the names above are not theirs to set. Raises TemplateError with
     the template's own complaint where it refuses the messages, or with the place where it is broken.
     """
+    ours = {
+        "messages": _given(messages),
+        "tools": _given(tools),
+        "documents": _given(documents),
+        "add_generation_prompt": add_generation_prompt,
+        "bos_token": bos,
+        "eos_token": eos,
+        "strftime_now": (now or datetime.datetime.now()).strftime,
+    }
     try:
-        return _compiled(template).render(
-            messages=list(messages),
-            tools=tools,
-            add_generation_prompt=True,
-            bos_token=bos,
-            eos_token=eos,
-            strftime_now=(now or datetime.datetime.now()).strftime,
-        )
+        return _compiled(template).render({**_given(variables or {}), **ours})
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"the chat template is broken in line {error.lineno}: {error.message}") from None
     except _REFUSALS as error:
         raise TemplateError(f"the chat template refuses these messages: {error}") from None
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
+def names_wanted(template: str) -> frozenset[str]:
+    """Returns the names of the variables that a template looks at."""
+    try:
+        return frozenset(find_undeclared_variables(_environment().parse(template)))
+    except jinja2.TemplateSyntaxError:
+        return frozenset()
+
+
+class _Given(list[Any]):
+    """A list that came from outside: templates may not change it."""
+
+
+def _given(value: Any) -> Any:
+    """Returns a value whose lists are marked as given, however deep they lie."""
+    if isinstance(value, Mapping):
+        return {key: _given(item) for key, item in value.items()}
+    return _Given(map(_given, value)) if isinstance(value, list | tuple) else value
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Lets a template change the lists it made itself, as some do (`append`), and nothing else."""
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        return (type(obj) is list and attr == "append") or super().is_safe_attribute(obj, attr, value)
+
+
+@lru_cache(maxsize=8)
 def _compiled(template: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
-    )
+    return _environment().from_string(template)
+
+
+def _environment() -> jinja2.Environment:
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
-    return environment.from_string(template)
+    return environment
 
 
 def _refuse(message: str) -> None:
@@ -90,6 +126,8 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
+    if isinstance(value, Iterator):  # as `map` gives
+        value = list(value)
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

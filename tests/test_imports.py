@@ -49,6 +49,17 @@ RANKS = (
         "private_engine",
         "verify",
         "chat",
+        "families",
+        "families.deltas",
+        "families.family",
+        "families.harmony",
+        "families.json_calls",
+        "families.known",
+        "families.literal_calls",
+        "families.reader",
+        "families.tagged_calls",
+        "template_traits",
+        "conversation",
         "drafters",
         "drafters.draft_model",
         "drafters.draft_temperature",
@@ -231,7 +242,8 @@ def reach(name: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["decode", "drafters.competition", "drafters.draft_model", "experience", "stats", "chat"]
+    "name",
+    ["decode", "drafters.competition", "drafters.draft_model", "experience", "stats", "chat", "conversation"],
 )
 def test_the_core_sees_a_protocol_and_never_llama(name: str) -> None:
     assert not OF_LLAMA & set(reach(name))

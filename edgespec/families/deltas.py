@@ -1,0 +1,104 @@
+"""What parsers give: the parts of an assistant's turn, as they come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """More of what is said."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of what is thought."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallBegun:
+    """A tool is called. index: from 0, in order. id: the model's own, "" where it gives none."""
+
+    index: int
+    name: str
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of the arguments of a call: a piece of JSON text."""
+
+    index: int
+    text: str
+
+
+Delta = Content | Reasoning | CallBegun | CallArguments
+
+
+@dataclass(slots=True)
+class Call:
+    """One call, gathered."""
+
+    name: str
+    id: str
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Turn:
+    """An assistant's turn, gathered from its deltas."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+    def add(self, deltas: Iterable[Delta]) -> None:
+        """Takes more of it."""
+        for delta in deltas:
+            match delta:
+                case Content(text):
+                    self.content += text
+                case Reasoning(text):
+                    self.reasoning += text
+                case CallBegun(_, name, id):
+                    self.calls.append(Call(name, id))
+                case CallArguments(index, text):
+                    self.calls[index].arguments += text
+
+
+@dataclass(slots=True)
+class Calls:
+    """Gives calls their numbers, and knows the tools. tools: name -> JSON schema of its arguments."""
+
+    tools: Mapping[str, Mapping[str, Any]]
+    count: int = 0
+
+    def begin(self, name: str, id: str = "") -> CallBegun:
+        """Begins the next call."""
+        self.count += 1
+        return CallBegun(self.count - 1, name, id)
+
+    def arguments(self, text: str) -> CallArguments:
+        """Gives the call that was begun last a piece of its arguments."""
+        return CallArguments(self.count - 1, text)
+
+    def is_text(self, tool: str, name: str) -> bool | None:
+        """Returns whether an argument is a string by the tool's schema; None where that does not say."""
+        schema = self.tools.get(tool, {}).get("properties", {})
+        kind = schema.get(name, {}).get("type") if isinstance(schema, Mapping) else None
+        if isinstance(kind, list):
+            kinds = [one for one in kind if one != "null"]
+            kind = kinds[0] if len(kinds) == 1 else None
+        return None if not isinstance(kind, str) else kind == "string"
+
+
+def as_json(value: object) -> str:
+    """Returns JSON as arguments have it."""
+    return json.dumps(value, ensure_ascii=False)
