@@ -18,7 +18,7 @@ from edgespec.events import FinishReason
 from edgespec_tui.conversation import Conversation, Turn
 from edgespec_tui.endpoint import Ended, Endpoint, Message, Told, Wishes
 from edgespec_tui.live_figures import LiveFigures
-from edgespec_tui.origins import join, runs_of_round
+from edgespec_tui.origins import join, part, runs_of_round
 from edgespec_tui.reasoning import ReasoningSplitter
 
 DRAWN_EVERY_S = 0.08
@@ -82,7 +82,9 @@ class Answering:
     def _take(self, told: Told) -> None:
         self.figures.note(told)
         reasoning, text = self._splitter.feed(told.round.text)
-        self._add(told.reasoning + reasoning, text, runs_of_round(text, told.pieces, told.round.sources))
+        runs = list(told.runs) or runs_of_round(told.round.text, told.pieces, told.round.sources)
+        skipped = max(0, len(told.round.text) - len(text))
+        self._add(told.reasoning + reasoning, text, part(runs, skipped, skipped + len(text)))
 
     def _add(self, reasoning: str, text: str, runs: list[tuple[str, int]]) -> None:
         if reasoning:
@@ -91,7 +93,8 @@ class Answering:
         if text:
             self._text.append(text)
             self._fresh.append(text)
-            for source, n in runs or [("", len(text))]:
+            known = sum(n for _, n in runs)  # fewer where text was held back by the splitter
+            for source, n in [("", len(text) - known), *runs]:
                 join(self._runs, source, n)
                 join(self._fresh_runs, source, n)
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar, get_args
 
-from edgespec.attach import Attached, OnProgress, Wanted, attach, connect
+from edgespec.attach import Attached, OnProgress, Progress, Wanted, attach, connect
 from edgespec.client import Answer, Client
 from edgespec.client import Ended as ClientEnded
 from edgespec.client import Info as ClientInfo
@@ -68,7 +68,7 @@ class AttachedEndpoint:
         loop = asyncio.get_running_loop()
         given_up = threading.Event()
 
-        def tell(progress: object) -> None:
+        def tell(progress: Progress) -> None:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self.on_progress, progress)
 
@@ -194,7 +194,8 @@ def _info(info: ClientInfo) -> Info:
 
 def _happening(happening: ClientTold | ClientEnded) -> Happening:
     if isinstance(happening, ClientTold):
-        return Told(happening.round, happening.at, happening.pieces, happening.reasoning)
+        runs = tuple((span.source, len(span.text)) for span in happening.spans)
+        return Told(happening.round, happening.at, happening.pieces, happening.reasoning, runs)
     finish: FinishReason = "stop"
     for known in get_args(FinishReason):
         if happening.finish == known:

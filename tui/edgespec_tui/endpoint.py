@@ -68,13 +68,15 @@ class Told:
     """One round. pieces: the text of each of its tokens (empty where the endpoint does not say).
 
     reasoning: text of the round that is thinking and not answer (`reasoning_content`). at: when the round
-    was received, seconds on a monotonic clock.
+    was received, seconds on a monotonic clock. runs: (source, characters) of the round's text, which may lag
+    behind its tokens; empty where that is not known.
     """
 
     round: Round
     at: float
     pieces: tuple[str, ...] = ()
     reasoning: str = ""
+    runs: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
