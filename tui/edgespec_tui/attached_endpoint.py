@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar, get_args
@@ -23,6 +24,7 @@ from edgespec.events import FinishReason
 from edgespec_tui.endpoint import Ended, Happening, Info, Message, Told, Wishes
 
 _T = TypeVar("_T")
+DYING_S = 1.0
 Cancelled = Callable[[], bool]
 Opening = Callable[[OnProgress, Cancelled], Attached]
 
@@ -157,10 +159,18 @@ def _listen(answer: Answer, attached: Attached, put: Callable[[Happening | EdgeS
         for happening in answer:
             put(_happening(happening))
     except EndpointLostError as error:
-        reason = attached.fault()  # a server that is gone: what ended it is worth more than "went away"
+        reason = _fault(attached)
         put(EngineDiedError(reason) if reason else error)
     except EdgeSpecError as error:
         put(error)
+
+
+def _fault(attached: Attached) -> str | None:
+    """Returns what ended the engine; None where it lives. Its connections close before its process is gone."""
+    end = time.monotonic() + (DYING_S if attached.private else 0.0)
+    while (reason := attached.fault()) is None and time.monotonic() < end:
+        time.sleep(0.02)
+    return reason
 
 
 def _as_told(messages: Sequence[Message]) -> list[dict[str, str]]:
