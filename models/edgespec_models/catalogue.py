@@ -1,0 +1,127 @@
+"""The catalogue: pairs worth trying, read from pairs.toml, which explains its fields."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+MachineClass = Literal["tiny", "laptop", "8 GB", "12-16 GB", "24 GB"]
+Use = Literal["chat", "code", "fim"]
+UNVERIFIABLE = {"repo", "file", "size_gb", "gated"}
+
+
+class CatalogueError(Exception):
+    """The catalogue has no such pair, or is wrong itself; the message is one sentence for a user."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueModel:
+    """One model of a pair on the hub."""
+
+    repo: str
+    file: str  # the first part, of a split model
+    revision: str
+    size: int  # bytes, about
+    licence: str
+    memory: str  # "attention", "sliding window", "hybrid"
+    experts: bool  # a mixture of experts
+    gated: bool  # the hub asks for terms to be accepted
+    unverified: frozenset[str]  # which of these were never looked up on the hub
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """A pair, what it is for, and what is known of its gain."""
+
+    name: str
+    machine: MachineClass
+    use: Use
+    context: int  # tokens
+    target: CatalogueModel
+    draft: CatalogueModel
+    gain: str  # "" where none is known
+    gain_from: str
+    notes: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes to download, about."""
+        return self.target.size + self.draft.size
+
+    @property
+    def verified(self) -> bool:
+        """Whether all of it was looked up on the hub."""
+        return not self.target.unverified and not self.draft.unverified
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> tuple[CatalogueEntry, ...]:
+    """Returns the pairs of the catalogue that ships, in the order of the file."""
+    return read_catalogue(Path(__file__).with_name("pairs.toml"))
+
+
+def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
+    """Reads a catalogue. Raises CatalogueError where a field is missing, unknown or of a wrong value."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tuple(_entry(table) for table in content["pair"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CatalogueError(f"the catalogue {path} is wrong: {error}") from None
+    names = [entry.name for entry in entries]
+    for name in names:
+        if names.count(name) > 1:
+            raise CatalogueError(f"the catalogue {path} has {name!r} twice")
+    return entries
+
+
+def find(name: str) -> CatalogueEntry:
+    """Returns the pair of that name. Raises CatalogueError that says which names come near."""
+    for entry in catalogue():
+        if entry.name == name.lower():
+            return entry
+    near = difflib.get_close_matches(name.lower(), [entry.name for entry in catalogue()], n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else "`edgespec pull` lists them"
+    raise CatalogueError(f"the catalogue has no pair {name!r}: {hint}")
+
+
+def _entry(table: dict[str, Any]) -> CatalogueEntry:
+    table = dict(table)
+    machine, use = table.pop("class"), table.pop("use")
+    if machine not in get_args(MachineClass) or use not in get_args(Use):
+        raise ValueError(f"{table['name']}: class {machine!r} or use {use!r} is not known")
+    entry = CatalogueEntry(
+        name=table.pop("name"),
+        machine=cast(MachineClass, machine),
+        use=cast(Use, use),
+        context=table.pop("context"),
+        target=_model(table.pop("target")),
+        draft=_model(table.pop("draft")),
+        gain=table.pop("gain"),
+        gain_from=table.pop("gain_from"),
+        notes=tuple(table.pop("notes")),
+    )
+    if table:
+        raise ValueError(f"{entry.name}: unknown fields {sorted(table)}")
+    return entry
+
+
+def _model(table: dict[str, Any]) -> CatalogueModel:
+    table = dict(table)
+    model = CatalogueModel(
+        repo=table.pop("repo"),
+        file=table.pop("file"),
+        revision=table.pop("revision"),
+        size=round(table.pop("size_gb") * 1e9),
+        licence=table.pop("licence"),
+        memory=table.pop("memory", "attention"),
+        experts=table.pop("experts", False),
+        gated=table.pop("gated", False),
+        unverified=frozenset(table.pop("unverified")),
+    )
+    if table or not model.unverified <= UNVERIFIABLE:
+        raise ValueError(f"{model.repo}: unknown fields {sorted(table)} or {sorted(model.unverified)}")
+    return model

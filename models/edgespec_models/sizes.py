@@ -1,0 +1,24 @@
+"""Sizes, speeds and times as people read them."""
+
+from __future__ import annotations
+
+import math
+
+
+def size_text(n_bytes: float) -> str:
+    """Returns a size in decimal units, as the hub and shops have them: "4.92 GB", "531 MB"."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= size:
+            n = n_bytes / size
+            return f"{n:.2f} {unit}" if n < 10 else f"{n:.1f} {unit}" if n < 100 else f"{n:.0f} {unit}"
+    return f"{n_bytes:.0f} bytes"
+
+
+def seconds_text(seconds: float) -> str:
+    """Returns a time that is left: "42 s", "3 min", "1 h 20 min"."""
+    if not math.isfinite(seconds):
+        return "?"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

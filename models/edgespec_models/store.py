@@ -1,0 +1,314 @@
+"""The pairs installed on this machine: one small JSON file in the data folder, and where their models lie.
+
+Models stay where they are (the hub's own cache, or wherever an imported file was found); the store holds
+paths. Invariant: the file is replaced as a whole under a lock, so a reader sees the old or the new one, and
+two programs that write lose nothing. What cannot be read is never written over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+VERSION = 1
+EMBEDDED = "embedded"  # the pair that ships goes by this name
+LOCK_WAIT_S = 10.0
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class StoreError(Exception):
+    """The store cannot be read or written, or has no such pair; the message is one sentence for a user."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledModel:
+    """One model of a pair: its files, and where they came from."""
+
+    paths: tuple[str, ...]  # all parts in order; llama.cpp is given the first
+    size: int  # bytes, all parts
+    repo: str = ""  # "" for an imported file
+    revision: str = ""  # the commit it was pulled at
+    sha256: tuple[str, ...] = ()  # of each part, as verified after the download; () where nobody said them
+    fetched: bool = False  # EdgeSpec downloaded it, so removing the pair may delete it
+
+    @property
+    def path(self) -> Path:
+        """The file to load."""
+        return Path(self.paths[0])
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The parts that are no longer there."""
+        return tuple(path for path in self.paths if not os.path.isfile(path))
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What was measured on this machine."""
+
+    tok_per_s: float  # decoding with speculation
+    plain_tok_per_s: float | None  # decoding without; None where that was not measured
+    at: float  # seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledPair:
+    """A target and, mostly, its draft, under the name that commands know them by."""
+
+    name: str
+    target: InstalledModel
+    draft: InstalledModel | None
+    source: Literal["pulled", "imported"]
+    installed_at: float  # seconds since 1970
+    last_used: float | None = None
+    speed: Speed | None = None
+    note: str = ""  # why this draft, in words
+
+    @property
+    def models(self) -> tuple[InstalledModel, ...]:
+        return (self.target, self.draft) if self.draft else (self.target,)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(model.size for model in self.models)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The files that are no longer there."""
+        return tuple(path for model in self.models for path in model.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What removing a pair did."""
+
+    deleted: tuple[str, ...]
+    freed: int  # bytes
+    kept: Mapping[str, str]  # path -> why it stayed
+
+
+def check_name(name: str) -> str:
+    """Returns a pair's name if it can be one. Raises StoreError."""
+    if not _NAME.fullmatch(name):
+        raise StoreError(
+            f"{name!r} cannot name a pair: use up to 64 lower-case letters, digits, '.', '_' and '-', "
+            "beginning with a letter or digit"
+        )
+    if name == EMBEDDED:
+        raise StoreError(f"{name!r} is the name of the pair that ships: choose another")
+    return name
+
+
+class Store:
+    """The installed pairs, in `folder`/pairs.json. Every call reads the file anew."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "pairs.json"
+
+    def pairs(self) -> list[InstalledPair]:
+        """Returns all pairs by name. Raises StoreError where the file is damaged."""
+        return sorted(self._read().pairs.values(), key=lambda pair: pair.name)
+
+    def default(self) -> str | None:
+        """Returns the name of the pair that commands take where none is named: the one pulled last."""
+        return self._read().default
+
+    def get(self, name: str) -> InstalledPair:
+        """Returns one pair. Raises StoreError where it is not installed."""
+        pairs = self._read().pairs
+        if name not in pairs:
+            known = ", ".join(sorted(pairs)) or "none"
+            raise StoreError(
+                f"no pair {name!r} is installed (installed: {known}): `edgespec pull {name}` gets one of the "
+                "catalogue, `edgespec pull` lists it"
+            )
+        return pairs[name]
+
+    def add(self, pair: InstalledPair, *, default: bool = True) -> None:
+        """Installs a pair, in place of one of the same name, whose speed is forgotten if files differ."""
+        check_name(pair.name)
+        with self._changing() as state:
+            fetched = {p for old in state.pairs.values() for m in old.models if m.fetched for p in m.paths}
+            pair = replace(
+                pair,
+                target=_remember_fetched(pair.target, fetched),
+                draft=_remember_fetched(pair.draft, fetched) if pair.draft else None,
+            )
+            old = state.pairs.get(pair.name)
+            if old and [m.paths for m in old.models] == [m.paths for m in pair.models]:
+                pair = replace(pair, last_used=old.last_used, speed=old.speed)
+            state.pairs[pair.name] = pair
+            if default or state.default is None:
+                state.default = pair.name
+
+    def note_use(self, name: str) -> None:
+        """Keeps that a pair was loaded now."""
+        self._change(name, lambda pair: replace(pair, last_used=time.time()))
+
+    def note_speed(self, name: str, tok_per_s: float, plain_tok_per_s: float | None = None) -> None:
+        """Keeps what was measured with a pair; a plain speed known from before stays."""
+
+        def noted(pair: InstalledPair) -> InstalledPair:
+            plain = plain_tok_per_s or (pair.speed.plain_tok_per_s if pair.speed else None)
+            return replace(pair, speed=Speed(tok_per_s, plain, time.time()))
+
+        self._change(name, noted)
+
+    def remove(self, name: str, *, keep_files: bool = False) -> Removed:
+        """Forgets a pair and deletes the files that EdgeSpec fetched for it and no other pair uses."""
+        self.get(name)
+        with self._changing() as state:
+            pair = state.pairs.pop(name)
+            if state.default == name:
+                newest = max(state.pairs.values(), key=lambda p: p.installed_at, default=None)
+                state.default = newest.name if newest else None
+            used = {path: p.name for p in state.pairs.values() for m in p.models for path in m.paths}
+        try:  # the store no longer names them, so a failure here leaves nothing that seems installed
+            return _delete(pair, used, keep_files)
+        except OSError as error:
+            raise StoreError(
+                f"pair {name} is removed, but {error.filename} could not be deleted ({error.strerror}): "
+                "delete it by hand"
+            ) from None
+
+    def _change(self, name: str, change: Callable[[InstalledPair], InstalledPair]) -> None:
+        self.get(name)
+        with self._changing() as state:
+            if name in state.pairs:
+                state.pairs[name] = change(state.pairs[name])
+
+    @contextmanager
+    def _changing(self) -> Iterator[_State]:
+        from filelock import FileLock, Timeout  # takes a while to load, and reading needs none
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / "pairs.lock", timeout=LOCK_WAIT_S):
+                state = self._read()
+                yield state
+                self._write(state)
+        except Timeout:
+            raise StoreError(f"{self.path} is held by another program: try again in a moment") from None
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} cannot be written ({error.strerror or error}): check rights and space there"
+            ) from None
+
+    def _read(self) -> _State:
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return _State({}, None)
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"{self.path} cannot be read: {error}") from None
+        try:
+            return _state(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise StoreError(
+                f"{self.path} is damaged: move it away, then pull or import your pairs again (what was "
+                "downloaded is found and not fetched twice)"
+            ) from None
+
+    def _write(self, state: _State) -> None:
+        content = {
+            "version": VERSION,
+            "default": state.default,
+            "pairs": {name: asdict(pair) for name, pair in sorted(state.pairs.items())},
+        }
+        fd, part = tempfile.mkstemp(dir=self.folder, prefix="pairs.", suffix=".part")
+        try:
+            with open(fd, "w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, self.path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part)
+            raise
+
+
+@dataclass(slots=True)
+class _State:
+    """The content of the file."""
+
+    pairs: dict[str, InstalledPair]
+    default: str | None
+
+
+def _state(content: dict[str, Any]) -> _State:
+    version = content["version"]
+    if not isinstance(version, int) or version > VERSION:
+        raise StoreError(f"pairs.json was written by a newer EdgeSpec (version {version}): upgrade this one")
+    pairs = {name: _pair(fields) for name, fields in content["pairs"].items()}
+    default = content.get("default")
+    return _State(pairs, default if default in pairs else None)
+
+
+def _pair(fields: dict[str, Any]) -> InstalledPair:
+    draft, speed = fields["draft"], fields.get("speed")
+    return InstalledPair(
+        **{
+            **fields,
+            "target": _model(fields["target"]),
+            "draft": _model(draft) if draft else None,
+            "speed": Speed(**speed) if speed else None,
+        }
+    )
+
+
+def _model(fields: dict[str, Any]) -> InstalledModel:
+    if not fields["paths"] or not all(isinstance(path, str) for path in fields["paths"]):
+        raise ValueError("a model without files")
+    return InstalledModel(**{**fields, "paths": tuple(fields["paths"]), "sha256": tuple(fields["sha256"])})
+
+
+def _remember_fetched(model: InstalledModel, fetched: set[str]) -> InstalledModel:
+    return replace(model, fetched=True) if set(model.paths) <= fetched else model
+
+
+def _delete(pair: InstalledPair, used: Mapping[str, str], keep_files: bool) -> Removed:
+    deleted, kept, freed = [], {}, 0
+    for model in pair.models:
+        for path in model.paths:
+            if path in deleted:  # target and draft may be one file
+                continue
+            if keep_files:
+                kept[path] = "as asked"
+            elif path in used:
+                kept[path] = f"pair {used[path]} uses it"
+            elif not model.fetched:
+                kept[path] = "EdgeSpec did not download it"
+            elif os.path.lexists(path):
+                freed += _delete_file(Path(path))
+                deleted.append(path)
+    return Removed(tuple(deleted), freed, kept)
+
+
+def _delete_file(path: Path) -> int:
+    """Deletes a name in a snapshot of the hub's cache, and its content where no other name points to it."""
+    content = path.resolve()
+    size = content.stat().st_size if content.exists() else 0
+    path.unlink()
+    if content == path or not content.exists():
+        return size
+    snapshots = content.parent.parent / "snapshots"
+    if any(other.resolve() == content for other in snapshots.rglob("*") if other.is_symlink()):
+        return 0
+    content.unlink()
+    for folder in (path.parent, *path.parent.parents):  # empty snapshot folders are left by nobody else
+        if folder == snapshots or snapshots not in folder.parents:
+            break
+        with suppress(OSError):
+            folder.rmdir()
+    return size
