@@ -118,7 +118,8 @@ def _experience(held: Mapping[str, Any]) -> Experience:
     odds = {name: _odds(held[name]) for name in ("model", "places", "lookup", "recycling")}
     model, all_ = (Gain(_number(kept[of]["tokens"]), _number(kept[of]["cost"])) for of in ("model", "all"))
     emitted, since_plain = (int(_number(kept[of])) for of in ("emitted", "since_plain"))
-    record = Record(model, all_, _number(kept["lost"], above=-CREDIT), emitted, since_plain)
+    lost, free_lost = (_number(kept[of], above=-CREDIT) for of in ("lost", "free_lost"))
+    record = Record(model, all_, lost, free_lost, emitted, since_plain)
     return Experience(record, **odds, temperature=_temperature(held["temperature"]))
 
 

@@ -79,6 +79,7 @@ class FixedLength:
 FADE = 0.95  # of what earlier rounds say, with each new one
 PRIOR_ROUNDS = 6.0  # rounds that the expectation of a draft never tried is worth
 SHARE, START = 0.015, 3.0  # the budget: a share of the tokens emitted, and token times to begin with
+FREE_SHARE, FREE_START = 0.005, 1.5  # the same for free guesses: what they are worth shows without trying
 CREDIT = 8.0  # token times of past gains that may be lost again
 AHEAD = 8  # guesses looked ahead where the next alone would not pay: costs are not monotonic
 HORIZON = 256  # tokens over which reading the prompt with the draft has to pay, at most
@@ -107,12 +108,14 @@ class Record:
     """What one pair has shown at one kind of request. Outlives requests.
 
     model: the gain of rounds in which the draft model guessed; all: of every round. lost: token times
-    that the draft model cost more than it brought, past gains counting up to CREDIT. emitted: tokens.
+    that the draft model cost more than it brought, past gains counting up to CREDIT; free_lost: the same of
+    free guesses. emitted: tokens.
     """
 
     model: Gain = field(default_factory=Gain)
     all: Gain = field(default_factory=Gain)
     lost: float = 0.0
+    free_lost: float = 0.0
     emitted: int = 0
     since_plain: int = 0  # tokens since plain decoding was last seen
 
@@ -120,6 +123,11 @@ class Record:
     def budget(self) -> float:
         """Token times that trying the draft model may still lose."""
         return START + SHARE * self.emitted - self.lost
+
+    @property
+    def free_budget(self) -> float:
+        """Token times that free guesses may still lose."""
+        return FREE_START + FREE_SHARE * self.emitted - self.free_lost
 
     @property
     def stale(self) -> bool:
@@ -187,23 +195,27 @@ class Controller:
         worth_it = gain > instead
         if not worth_it and (instead > 1 or self.record.since_plain):
             return False  # drafts are tried where there is no better guess, and plain decoding was just timed
-        self._most = self._affordable(reading if not worth_it or reading > self._worth_reading() else 0.0)
+        reading = reading if not worth_it or reading > self._worth_reading() else 0.0
+        self._most = self._affordable(reading, self._step, self._stake())
         self._trial = 0 if worth_it else min(max(1, length), self._most)
         granted = self._most > 0 and not self.record.stale
         if granted:
             self._by, self._gain = "model", float(gain)
         return granted
 
-    def _affordable(self, reading: float) -> int:
-        """Returns the longest draft that, all of it failing, loses no more than may be lost."""
-        lengths = np.arange(LONGEST + 1)
-        lost = (self._prices[1:] + lengths * self._step) / self._prices[1] - 1 + reading
-        found = np.flatnonzero(lost <= self._stake())
-        return int(found[-1]) if found.size else 0
-
     def _stake(self) -> float:
         """Returns the token times that this round may lose."""
         return self.record.budget / 2
+
+    def _affordable(self, reading: float, step: float, stake: float) -> int:
+        """Returns the longest draft that, all of it failing, loses no more than `stake` token times.
+
+        reading: token times spent before; step: seconds of one guess.
+        """
+        lengths = np.arange(LONGEST + 1)
+        lost = (self._prices[1:] + lengths * step) / self._prices[1] - 1 + reading
+        found = np.flatnonzero(lost <= stake)
+        return int(found[-1]) if found.size else 0
 
     def _pays(self, n: int, reach: Reach, step: float) -> bool:
         """Is one guess more than `n` worth its time, alone or together with those it makes possible?"""
@@ -220,7 +232,8 @@ class Controller:
         if not ask.reach:  # drawn guesses, each granted when it was drawn; or none
             return len(ask.tail)
         self._look(ask.tokens.size)
-        gain, length = _best(ask.reach, self._prices, 0.0)
+        affordable = self._affordable(0.0, 0.0, 2 * self.record.free_budget)
+        gain, length = _best(ask.reach[:affordable], self._prices, 0.0)
         if gain > 1 and not self.record.stale:
             self._by, self._gain = "free", gain
             return length
@@ -277,6 +290,8 @@ class Controller:
             if by == "model":
                 self.record.model.add(tokens, cost)
                 self.record.lost = max(-CREDIT, self.record.lost + seconds / one - tokens)
+            elif by == "free":
+                self.record.free_lost = max(-CREDIT, self.record.free_lost + seconds / one - tokens)
         return gain
 
 

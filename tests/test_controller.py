@@ -320,7 +320,7 @@ def test_free_guesses_that_are_never_right_are_soon_left_out(machine: str) -> No
             ours = bench.play(stream(quality, i), guessers=[wrong])
             theirs = without.play(stream(quality, i))
             assert ours.seconds < 1.06 * theirs.seconds
-            assert speed(bench, ours) > 0.93  # free guesses have no budget: they pay until it is learned
+            assert speed(bench, ours) > 0.95  # two budgets may be lost at once
 
 
 def test_a_stream_is_what_it_says() -> None:

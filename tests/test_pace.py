@@ -15,6 +15,8 @@ from edgespec.costs import CostTable
 from edgespec.errors import SettingError
 from edgespec.events import Ask, Round
 from edgespec.pace import (
+    CREDIT,
+    FREE_START,
     LONGEST,
     SHARE,
     START,
@@ -111,9 +113,21 @@ def test_a_free_guess_is_cut_where_it_pays_best_and_left_out_where_it_does_not()
         reach, prices, _ = random_economy(rng)
         prices = np.maximum.accumulate(prices)  # a table in which every size is known
         points = {n: float(seconds) for n, seconds in enumerate(prices) if n}
-        controller = Controller(costs_of(points, 0.1), Record(), max_tokens=100)
+        controller = Controller(costs_of(points, 0.1), Record(free_lost=-1e9), max_tokens=100)
         ask = Ask("target", TOKENS, (1,) * len(reach), len(reach) + 1, tuple(reach))
         assert controller.grants_rows(ask) == _best(tuple(reach), prices, 0.0)[1]
+
+
+def test_free_guesses_have_a_budget_too() -> None:
+    """They were offered and lost for as long as it took to learn what they are worth."""
+    costs = costs_of({1: 1.0, 2: 1.5, 4: 2.0, 16: 8.0}, 0.1)
+    ask = Ask("target", TOKENS, (1,) * 15, 16, (0.95,) * 15)
+    fresh = Controller(costs, Record(), max_tokens=100).grants_rows(ask)
+    spent = Controller(costs, Record(free_lost=FREE_START), max_tokens=100)
+    assert 0 < fresh < Controller(costs, Record(free_lost=-CREDIT), max_tokens=100).grants_rows(ask)
+    assert spent.grants_rows(ask) == 0
+    later = Record(free_lost=FREE_START, emitted=1000)
+    assert Controller(costs, later, max_tokens=100).grants_rows(ask) > 0
 
 
 def test_guesses_that_were_drawn_are_verified_all() -> None:
