@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from edgespec.drafters import Drafter
 from edgespec.errors import PromptTooLongError, SettingError
-from edgespec.events import Ask, Draft, FinishReason, Judged, ModelName, Round
+from edgespec.events import Ask, Draft, FinishReason, Judged, ModelName, Round, TokenScore
 from edgespec.pace import LONGEST, Pace
 from edgespec.sampling import Distribution, Sampler
 from edgespec.text import TextRelease
+from edgespec.token_scores import Scoring, of_distribution, of_logits
 from edgespec.verify import Rule
 
 Rows = NDArray[np.float32]
@@ -49,8 +50,11 @@ def generate(
     rule: Rule,
     text: TextRelease,
     limits: Limits,
+    scoring: Scoring | None = None,
 ) -> Loop:
     """Generates behind `prompt`; ends with a Round that has a finish reason.
+
+    scoring: how likely each token was is told with it.
 
     The first evaluation is the prompt alone, so that the first token is not kept waiting for a draft.
     Raises PromptTooLongError, or SettingError for a prompt without tokens or with unknown ones.
@@ -78,7 +82,10 @@ def generate(
         tokens[n : n + kept] = fresh[:kept]
         n += kept
         sources = (*draft.sources[: verdict.accepted], "target")[:kept]
-        yield Round(fresh[:kept], released, len(draft.tokens), verdict.accepted, sources, finish)
+        scores = _scores(scoring, rows[:, : sampler.n_vocab], p, fresh[:kept]) if scoring else ()
+        yield Round(
+            fresh[:kept], released, len(draft.tokens), verdict.accepted, sources, finish, scores=scores
+        )
         drafter.learn(Judged(tokens[:n], kept, draft, verdict.accepted, looked_at))
 
 
@@ -113,6 +120,15 @@ def _target_distributions(
         return seen[i]
 
     return p
+
+
+def _scores(
+    scoring: Scoring, rows: Rows, p: Callable[[int], Distribution], fresh: Sequence[int]
+) -> tuple[TokenScore, ...]:
+    """Returns how likely each of the tokens was where it stands."""
+    if scoring.sampled:
+        return tuple(of_distribution(p(i), token, scoring.top) for i, token in enumerate(fresh))
+    return tuple(of_logits(rows[i], token, scoring.top) for i, token in enumerate(fresh))
 
 
 def _release(

@@ -228,6 +228,7 @@ class Pair:
             rule=_rule(request),
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
+            scoring=request.scoring,
         )
 
     def _pace(self, request: Request, experience: Experience) -> Pace:

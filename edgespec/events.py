@@ -89,8 +89,25 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token, and the natural logarithm of how likely it was. spelt: its bytes, where they are wanted."""
+
+    token: int
+    logprob: float
+    spelt: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """How likely a token was that was said, and the likeliest there, the likeliest first."""
+
+    said: Candidate
+    top: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
-    """What one evaluation of the target brought.
+    """What one evaluation of the target brought. scores: one for each token, where they were asked for.
 
     `tokens` are those that stay (without the end token, and cut at a stop string); `drafted` and
     `accepted` count what was verified; `sources` says for each of `tokens` who produced it: a drafter's
@@ -105,6 +122,7 @@ class Round:
     sources: tuple[str, ...]
     finish: FinishReason | None = None
     gain: float = 1.0
+    scores: tuple[TokenScore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, Literal
 from edgespec.events import Emitted, Started
 from edgespec.pair_settings import PairSettings
 from edgespec.sampling import Sampling
+from edgespec.token_scores import Scoring
 
 DrafterChoice = Literal["auto", "model", "lookup", "none"]
 RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining"]
@@ -38,7 +39,8 @@ class Submit:
     """A generation is wanted.
 
     prompt: text as a template rendered it, or token ids. add_bos: the start token is put in front of text.
-    max_tokens: None is what fits. pieces: the text of every single token is wanted as well.
+    max_tokens: None is what fits. pieces: the text of every single token is wanted as well. scoring: and how
+    likely it was.
     """
 
     id: str
@@ -52,6 +54,7 @@ class Submit:
     drafter: DrafterChoice
     draft_length: int | None
     pieces: bool
+    scoring: Scoring | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from edgespec.errors import SettingError
 from edgespec.pace import FixedLength
 from edgespec.sampling import Sampling
 from edgespec.text import TextRelease
+from edgespec.token_scores import Scoring
 
 DrafterName = Literal["auto", "model", "lookup", "none"]
 RuleName = Literal["block", "token"]
@@ -22,7 +23,7 @@ class Request:
     seed: the user's; selects coupled mode, in which the text depends on seed, choice, prompt and target
     alone. Without it tokens are drawn with `rng_seed` (None: anew every time) and judged by `rule`.
     drafter: who may guess; "auto" lets all compete. draft_length: None leaves it to the controller, which
-    decides anew each round; a number is kept to.
+    decides anew each round; a number is kept to. scoring: how likely each token was is told with it.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -34,6 +35,7 @@ class Request:
     rng_seed: int | None = None
     drafter: DrafterName = "auto"
     draft_length: int | None = None
+    scoring: Scoring | None = None
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""

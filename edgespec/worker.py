@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 import numpy as np
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from edgespec.engine import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
-from edgespec.events import Emitted, Failed, Happening, Started
+from edgespec.events import Candidate, Emitted, Failed, Happening, Started, TokenScore
 from edgespec.messages import (
     Accepted,
     Cancel,
@@ -155,6 +155,7 @@ class Worker:
             choice=message.choice,
             drafter=message.drafter,
             draft_length=message.draft_length,
+            scoring=message.scoring,
         )
 
     def _tell(self, began: float, happenings: Iterable[Happening]) -> None:
@@ -164,6 +165,8 @@ class Worker:
             if isinstance(happening, Failed):
                 said.append(_refused(happening.id, happening.error))
                 continue
+            if isinstance(happening, Emitted) and happening.round.scores:
+                happening = self._spelt(happening)
             said.append(happening)
             if isinstance(happening, Emitted) and (decoder := self._pieces.get(happening.id)):
                 piece = self._pair.target.piece
@@ -172,6 +175,17 @@ class Worker:
                     del self._pieces[happening.id]
         if said:
             self._outlet.send(Step(began, time.monotonic(), tuple(said), pieces, self._pair.busy()))
+
+    def _spelt(self, emitted: Emitted) -> Emitted:
+        """Returns a round with the bytes of the tokens that its scores name."""
+
+        def spell(candidate: Candidate) -> Candidate:
+            return replace(candidate, spelt=self._pair.target.piece(candidate.token))
+
+        scores = tuple(
+            TokenScore(spell(score.said), tuple(map(spell, score.top))) for score in emitted.round.scores
+        )
+        return Emitted(emitted.id, replace(emitted.round, scores=scores))
 
 
 def _refused(id: str, error: EdgeSpecError) -> Refused:

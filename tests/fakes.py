@@ -25,6 +25,7 @@ from edgespec.events import Ask, Draft, Round
 from edgespec.pace import FixedLength, Pace
 from edgespec.sampling import Distribution, Sampler, Sampling
 from edgespec.text import TextRelease
+from edgespec.token_scores import Scoring
 from edgespec.verify import Independent, Rule, Target
 
 Outcome = TypeVar("Outcome", bound=Hashable)
@@ -147,6 +148,7 @@ def speculate(
     stop: Sequence[str] = (),
     piece: Callable[[int], bytes] = letter,
     cancelled: Callable[[], bool] = lambda: False,
+    scoring: Scoring | None = None,
 ) -> list[Round]:
     """Runs the real loop with the real driver on fakes; returns its rounds."""
     loop = generate(
@@ -156,6 +158,7 @@ def speculate(
         rule=rule,
         text=TextRelease(piece, stop),
         limits=Limits(max_tokens, n_ctx, frozenset(end)),
+        scoring=scoring,
     )
     contexts = {"target": target} | ({"draft": draft} if draft else {})
     pace = FixedLength(pace) if isinstance(pace, int) else pace

@@ -27,6 +27,7 @@ from edgespec.events import Ask, Draft, Judged, Reach, Round
 from edgespec.pace import LONGEST, FixedLength, Pace
 from edgespec.sampling import Sampler, Sampling, point_mass
 from edgespec.text import TextRelease
+from edgespec.token_scores import Scoring
 from edgespec.verify import Coupled, Independent, Rule, Verdict, verify_block, verify_tokens
 
 GREEDY = Sampling(temperature=0)
@@ -532,6 +533,32 @@ def test_a_round_tells_what_was_drafted_what_stayed_and_who_said_it() -> None:
         Round((4,), "e", 1, 0, ("target",), None),
         Round((5,), "f", 0, 0, ("target",), "length"),
     ]
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("sampled", [False, True])
+def test_scores_are_those_of_the_row_that_each_token_was_drawn_from(name: str, sampled: bool) -> None:
+    """Whoever guessed it, wherever in a draft it stood; and none where none were asked for."""
+    target = TableModel(12, seed=5, padding=3)
+    draft = TableModel(12, seed=6, near=target, spread=0.5)
+    sampler = Sampler(PUNISHING, 12)
+    settings = {"sampler": sampler, "rule": Coupled(4), "drafter": drafter_named(name, PUNISHING, 12)}
+    rounds = speculate(target, [1, 2], draft=draft, max_tokens=200, scoring=Scoring(2, sampled), **settings)
+    history = [1, 2]
+    assert max(round_.accepted for round_ in rounds) > 0
+    for round_ in rounds:
+        for token, score in zip(round_.tokens, round_.scores, strict=True):
+            row = target.row(history)[:12]
+            exact = np.exp(row.astype(np.float64)) / np.exp(row.astype(np.float64)).sum()
+            if sampled:
+                p = sampler(row, np.array(history))
+                exact = p.on(np.arange(12))
+            assert score.said.token == token
+            assert np.exp(score.said.logprob) == pytest.approx(exact[token], rel=1e-5)
+            assert np.exp(score.top[0].logprob) == pytest.approx(exact.max(), rel=1e-5)
+            history.append(token)
+    plain = speculate(target, [1, 2], sampler=sampler, rule=Coupled(4), max_tokens=5)
+    assert not any(round_.scores for round_ in plain)
 
 
 def test_the_first_token_is_not_kept_waiting_for_a_draft() -> None:

@@ -129,7 +129,7 @@ class Endpoint:
         submits = wishes.submits(text, add_bos=add_bos, of_model=about.sampling, drafter=self._drafter())
         answer = Answer(
             "chat", self._name(about), about.plain_s,
-            usage=wishes.usage_in_stream, events=wishes.speculation.events,
+            usage=wishes.usage_in_stream, events=wishes.speculation.events, scoring=wishes.scoring(),
         )  # fmt: skip
         return await self._answer(wishes, submits, answer, request)
 
@@ -172,6 +172,7 @@ class Endpoint:
         answer = Answer(
             "text", self._name(about), about.plain_s,
             usage=wishes.usage_in_stream, events=wishes.speculation.events, echo=echo if wishes.echo else (),
+            scoring=wishes.scoring(),
         )  # fmt: skip
         return await self._answer(wishes, submits, answer, request)
 

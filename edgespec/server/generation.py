@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from edgespec.events import Emitted, FinishReason, Round, Started
 from edgespec.messages import Accepted, Submit
+from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.supervisor import Said, Supervisor
 
@@ -40,6 +41,7 @@ class Choice:
     last: float = 0.0
     finish: FinishReason | None = None
     text: list[str] = field(default_factory=list)
+    scored: list[Scored] = field(default_factory=list)
 
     def note(self, round_: Round, at: float) -> None:
         """Counts one round."""
@@ -81,11 +83,12 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A round of one choice. pieces: the text of each token, where it was asked for."""
+    """A round of one choice. pieces: the text of each token; scored: of shown ones. Where asked for."""
 
     index: int
     round: Round
     pieces: tuple[str, ...]
+    scored: tuple[Scored, ...] = ()
 
 
 class Generation:
@@ -107,6 +110,7 @@ class Generation:
         self._said: asyncio.Queue[tuple[str, Said, float, tuple[str, ...]]] = asyncio.Queue()
         self._until = asyncio.get_running_loop().time() + seconds if seconds else None
         self.choices = [Choice() for _ in wanted]
+        self._scores = [ScoreRelease() if submit.scoring else None for submit in wanted]
 
     async def submit(self) -> None:
         """Hands all choices to the worker; raises Refusal, and then none of them runs."""
@@ -159,7 +163,9 @@ class Generation:
                     self._audience.emitted(said.round)
                     if said.round.finish:
                         self._end(id)
-                    yield Part(self._index[id], said.round, pieces)
+                    scores = self._scores[self._index[id]]
+                    scored = scores.feed(said.round, pieces) if scores else ()
+                    yield Part(self._index[id], said.round, pieces, scored)
         finally:
             self.close()
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sse_starlette import ServerSentEvent
 
 from edgespec.server.generation import Generation, Part
+from edgespec.server.logprobs import Scored, for_chat, for_text
 from edgespec.server.refusal import Refusal
+from edgespec.token_scores import Scoring
 
 Dialect = Literal["chat", "text"]
 NAMES = {"chat": ("chatcmpl", "chat.completion", "chat.completion.chunk"),
@@ -28,7 +30,8 @@ def as_json(value: object) -> str:
 class Answer:
     """How one request is answered: its identity, and what its stream carries.
 
-    echo: the prompts' texts, in front of each choice. plain_s: see Choice.timings.
+    echo: the prompts' texts, in front of each choice. plain_s: see Choice.timings. scoring: what scores of
+    tokens mean, where they were asked for.
     """
 
     dialect: Dialect
@@ -37,6 +40,7 @@ class Answer:
     usage: bool = False
     events: bool = False
     echo: tuple[str, ...] = ()
+    scoring: Scoring | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -53,16 +57,23 @@ class Answer:
         """Returns the answer in one piece, once it has ended. Raises Refusal."""
         async for part in generation.parts():
             generation.choices[part.index].text.append(part.round.text)
+            generation.choices[part.index].scored.extend(part.scored)
         choices = []
         for i, choice in enumerate(generation.choices):
             text = (self.echo[i] if self.echo else "") + "".join(choice.text)
             said = {"message": {"role": "assistant", "content": text}} if self._chats else {"text": text}
-            choices.append({"index": i, **said, "logprobs": None, "finish_reason": choice.finish})
+            logprobs = self._logprobs(choice.scored)
+            choices.append({"index": i, **said, "logprobs": logprobs, "finish_reason": choice.finish})
         timings = [choice.timings(self.plain_s) for choice in generation.choices]
         if len(choices) > 1:
             choices = [{**choice, "timings": t} for choice, t in zip(choices, timings, strict=True)]
         frame = self._frame(NAMES[self.dialect][1])
         return {**frame, "choices": choices, "usage": generation.usage(), "timings": timings[0]}
+
+    def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any] | None:
+        if not self.scoring:
+            return None
+        return (for_chat if self._chats else for_text)(scored, sampled=self.scoring.sampled)
 
     @property
     def _chats(self) -> bool:
@@ -93,6 +104,8 @@ class Answer:
         chunks = []
         if text or told:
             said: dict[str, Any] = {"delta": {"content": text}} if self._chats else {"text": text}
+            if part.scored:
+                said["logprobs"] = self._logprobs(part.scored)
             chunks.append(self._chunk(part.index, said, told))
         if finish:
             last: dict[str, Any] = {"delta": {}} if self._chats else {"text": ""}

@@ -15,11 +15,13 @@ from edgespec.errors import SettingError
 from edgespec.messages import DrafterChoice, Submit
 from edgespec.sampling import Sampling, sampling_for
 from edgespec.server.refusal import Refusal
+from edgespec.token_scores import Scoring
 
 MOST_CHOICES = 16
 Number = StrictFloat | StrictInt
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
+Top = Annotated[StrictInt, Field(ge=0, le=20)]
 StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma",
@@ -73,6 +75,7 @@ class Wishes(_Lenient):
     frequency_penalty: Number | None = None
     presence_penalty: Number | None = None
     penalty_last_n: StrictInt | None = None
+    post_sampling_probs: StrictBool | None = None
     edgespec: Speculation | None = None
 
     @property
@@ -82,6 +85,10 @@ class Wishes(_Lenient):
     @property
     def usage_in_stream(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
+
+    def scoring(self) -> Scoring | None:
+        """Returns which scores of tokens are wanted."""
+        return None
 
     def limit(self) -> int | None:
         """Returns how many tokens may come; None for what fits (as -1 says, too)."""
@@ -119,7 +126,7 @@ class Wishes(_Lenient):
         drafter: DrafterChoice,
     ) -> list[Submit]:
         """Returns the generations of one prompt, `n` of them. drafter: where the request names none."""
-        sampling, how = self.sampling(of_model), self.speculation
+        sampling, how, scoring = self.sampling(of_model), self.speculation, self.scoring()
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         seed = None if self.seed == -1 else self.seed  # -1 is llama.cpp's word for "anew every time"
         return [
@@ -134,7 +141,8 @@ class Wishes(_Lenient):
                 choice=choice,
                 drafter=(how.drafter or drafter) if how.speculation else "none",
                 draft_length=how.draft_length,
-                pieces=how.events,
+                pieces=how.events or scoring is not None,
+                scoring=scoring,
             )
             for choice in range(self.n or 1)
         ]
@@ -174,9 +182,12 @@ class ChatRequest(Wishes):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
     logprobs: StrictBool | None = None
-    top_logprobs: StrictInt | None = None
+    top_logprobs: Top | None = None
     response_format: ResponseFormat | None = None
     tool_choice: Any = None
+
+    def scoring(self) -> Scoring | None:
+        return Scoring(self.top_logprobs or 0, bool(self.post_sampling_probs)) if self.logprobs else None
 
     def limit(self) -> int | None:
         if self.max_completion_tokens is not None:
@@ -185,8 +196,9 @@ class ChatRequest(Wishes):
 
     def check(self) -> None:
         """Refuses what would silently not be done."""
-        if self.logprobs or self.top_logprobs:
-            raise unsupported("logprobs", "log probabilities are not returned yet: leave it out")
+        if self.top_logprobs and not self.logprobs:
+            sentence = "top_logprobs is for requests with logprobs: true: add it, or leave both out"
+            raise Refusal(400, sentence, param="top_logprobs", code="invalid_value")
         if self.response_format and self.response_format.type != "text":
             sentence = f"{self.response_format.type!r} cannot be enforced yet: leave it out, or say 'text'"
             raise unsupported("response_format", sentence)
@@ -198,14 +210,18 @@ class CompletionRequest(Wishes):
     """POST /v1/completions: text goes on where the prompt ends."""
 
     prompt: StrictStr | list[TokenId] | list[StrictStr] | list[list[TokenId]]
-    logprobs: StrictInt | None = None
+    logprobs: Top | None = None
     echo: StrictBool | None = None
     suffix: StrictStr | None = None
 
+    def scoring(self) -> Scoring | None:
+        return None if self.logprobs is None else Scoring(self.logprobs, bool(self.post_sampling_probs))
+
     def check(self) -> None:
         """Refuses what would silently not be done."""
-        if self.logprobs is not None:
-            raise unsupported("logprobs", "log probabilities are not returned yet: leave it out")
+        if self.echo and self.logprobs is not None:
+            sentence = "those of an echoed prompt are not returned: leave out echo, or logprobs"
+            raise unsupported("logprobs", sentence)
         if self.suffix:
             raise unsupported("suffix", "text cannot be filled in yet: leave it out")
         if self.echo and not all(isinstance(prompt, str) for prompt in self.prompts()):

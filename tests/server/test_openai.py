@@ -148,7 +148,8 @@ def test_mistakes_are_named_with_field_and_value(client: OpenAI) -> None:
         ({"messages": [{"role": "king", "content": "x"}]}, ("role", "king")),
         ({"logit_bias": {"x": 1}}, ("logit_bias", "x")),
         ({"logit_bias": {"999999": 1}}, ("999999",)),
-        ({"logprobs": True}, ("logprobs",)),
+        ({"logprobs": True, "top_logprobs": 21}, ("top_logprobs", "21")),
+        ({"top_logprobs": 2}, ("top_logprobs", "logprobs: true")),
         ({"response_format": {"type": "json_object"}}, ("response_format", "json_object")),
         ({"extra_body": {"edgespec": {"drafter": "x"}}}, ("drafter",)),
         ({"extra_body": {"edgespec": {"draft_length": 1000}}}, ("draft_length", "1000")),
@@ -185,6 +186,64 @@ def test_events_tell_of_every_round(client: OpenAI) -> None:
     assert "".join(piece for event in told for piece in event["pieces"]) == text
     assert sum(event["drafted"] for event in told) > 0
     assert {source for event in told for source in event["sources"]} > {"target"}
+
+
+# ---- log probabilities
+
+
+def test_log_probabilities_are_the_targets_own_whoever_guessed(client: OpenAI) -> None:
+    """Raw ones do not know of temperature or bias; they sum to one over the vocabulary, top ones descend."""
+    wanted = {"temperature": 1.2, "max_tokens": 24, "seed": 3, "logprobs": True, "top_logprobs": 3}
+    plain = answer(client, **wanted, extra_body=PLAIN).choices[0]
+    fixed = answer(client, **wanted, extra_body={"edgespec": {"drafter": "model", "draft_length": 4}})
+    drafted = fixed.choices[0]
+    assert fixed.timings["draft_n"] > 0 and fixed.usage.completion_tokens == len(drafted.logprobs.content)
+    assert drafted.message.content == plain.message.content
+    assert "".join(token.token for token in drafted.logprobs.content) == drafted.message.content
+    for one, other in zip(drafted.logprobs.content, plain.logprobs.content, strict=True):
+        assert one.token == other.token and abs(one.logprob - other.logprob) < 0.02
+        assert bytes(one.bytes).decode() == one.token and len(one.top_logprobs) == 3
+        logs = [candidate.logprob for candidate in one.top_logprobs]
+        assert logs == sorted(logs, reverse=True) and one.logprob <= logs[0] <= 0
+    assert answer(client, max_tokens=2).choices[0].logprobs is None
+
+
+def test_log_probabilities_of_a_stream_come_with_their_text(client: OpenAI) -> None:
+    """Of a stop string, and of what follows it in the same round, none are told."""
+    wanted = {"logprobs": True, "stop": ["er on"], "extra_body": {"edgespec": {"draft_length": 4}}}
+    whole = answer(client, **wanted).choices[0]
+    assert whole.message.content == "EdgeSpec makes a GGUF model answer soon"
+    assert [token.token for token in whole.logprobs.content[-2:]] == [" answer", " sooner"]
+    streamed, text = [], ""
+    for chunk in answer(client, **wanted, stream=True):
+        choice = chunk.choices[0]
+        text += choice.delta.content or ""
+        streamed += choice.logprobs.content if choice.logprobs else []
+        shown = sum(len(token.token) for token in streamed)
+        assert shown >= len(text) and shown - len(streamed[-1].token if streamed else "") <= len(text)
+    assert [token.token for token in streamed] == [token.token for token in whole.logprobs.content]
+
+
+def test_completions_have_log_probabilities_in_both_shapes(client: OpenAI) -> None:
+    got = client.completions.create(model="tiny", prompt="def main", max_tokens=6, temperature=0, logprobs=2)
+    choice: Any = got.choices[0]
+    told = choice.logprobs
+    assert "".join(told.tokens) == choice.text and told.text_offset[0] == 0
+    for at, token in zip(told.text_offset, told.tokens, strict=True):
+        assert choice.text[at:].startswith(token)
+    for token, logprob, top, entry in zip(
+        told.tokens, told.token_logprobs, told.top_logprobs, told.content, strict=True
+    ):
+        assert max(top.values()) == top[token] == logprob == entry["logprob"]  # greedy
+    sampled = client.completions.create(
+        model="tiny", prompt="def main", max_tokens=6, temperature=0, logprobs=2,
+        extra_body={"post_sampling_probs": True},
+    )  # fmt: skip
+    after: Any = sampled.choices[0].logprobs
+    assert [entry["prob"] for entry in after.content] == [1.0] * 6
+    assert all(len(entry["top_probs"]) == 1 for entry in after.content)
+    with pytest.raises(openai.BadRequestError, match="leave out echo"):
+        client.completions.create(model="tiny", prompt="x", echo=True, logprobs=1)
 
 
 def test_many_at_once_get_what_each_gets_alone(client: OpenAI) -> None:
