@@ -120,7 +120,7 @@ def test_a_free_guess_is_cut_where_it_pays_best_and_left_out_where_it_does_not()
 
 def test_free_guesses_have_a_budget_too() -> None:
     """They were offered and lost for as long as it took to learn what they are worth."""
-    costs = costs_of({1: 1.0, 2: 1.5, 4: 2.0, 16: 8.0}, 0.1)
+    costs = costs_of({1: 1.0, 2: 1.5, 4: 3.0, 16: 8.0}, 0.1)
     ask = Ask("target", TOKENS, (1,) * 15, 16, (0.95,) * 15)
     fresh = Controller(costs, Record(), max_tokens=100).grants_rows(ask)
     spent = Controller(costs, Record(free_lost=FREE_START), max_tokens=100)
