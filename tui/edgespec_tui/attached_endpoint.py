@@ -166,7 +166,7 @@ def _listen(answer: Answer, attached: Attached, put: Callable[[Happening | EdgeS
 
 
 def _fault(attached: Attached) -> str | None:
-    """Returns what ended the engine; None where it lives. Its connections close before its process is gone."""
+    """Returns what ended the engine; None where it lives. Connections close before the process is gone."""
     end = time.monotonic() + (DYING_S if attached.private else 0.0)
     while (reason := attached.fault()) is None and time.monotonic() < end:
         time.sleep(0.02)

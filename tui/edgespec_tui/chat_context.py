@@ -6,21 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from edgespec_tui.context_fit import Fitting, fit
 from edgespec_tui.conversation import Conversation
-from edgespec_tui.endpoint import Endpoint, Message
+from edgespec_tui.endpoint import Endpoint
 from edgespec_tui.engine_state import EngineState
 
 if TYPE_CHECKING:
     from edgespec_tui.chat_commands import ChatCommands
-
-
-@dataclass(frozen=True, slots=True)
-class Fitting:
-    """What the model is told. left_out: turns that no longer fit; n_tokens: of the prompt, if known."""
-
-    messages: list[Message]
-    left_out: tuple[int, ...] = ()
-    n_tokens: int | None = None
 
 
 class Keeper(Protocol):
@@ -54,5 +46,11 @@ class ChatContext:
 
     async def fit(self, conversation: Conversation, question: int) -> Fitting:
         """Returns what the model is told for an answer to `question`. Raises EdgeSpecError."""
-        messages = conversation.messages(upto=question)
-        return Fitting(messages, n_tokens=await self.endpoint.count(messages))
+        info = self.engine.info
+        return await fit(
+            self.endpoint,
+            conversation,
+            question,
+            n_ctx=info.n_ctx if info else None,
+            max_tokens=conversation.max_tokens,
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
@@ -12,7 +14,7 @@ from textual.worker import Worker
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
 from edgespec_tui.answering import Answering
 from edgespec_tui.chat_context import ChatContext
-from edgespec_tui.conversation import Conversation, Turn
+from edgespec_tui.conversation import Conversation, Figure, Turn
 from edgespec_tui.endpoint import Wishes
 from edgespec_tui.live_figures import LiveFigures
 from edgespec_tui.panel import Measured, PanelState, SpeculationPanel
@@ -208,6 +210,7 @@ class TalkScreen(Screen[None]):
             await view.end(self._unanswered(turn, str(error)))
             return
         self.transcript.mark_left_out(fitting.left_out)
+        turn = replace(turn, settings={**self.settings_of(self.wishes()), "left_out": len(fitting.left_out)})
         self._used = fitting.n_tokens
         view.show_waiting("reading the prompt")
         self.figures = LiveFigures(plain_s=info.plain_s, speculation=self.speculation)
@@ -242,6 +245,12 @@ class TalkScreen(Screen[None]):
             max_tokens=talk.max_tokens,
             speculation=self.speculation,
         )
+
+    @staticmethod
+    def settings_of(wishes: Wishes) -> dict[str, Figure]:
+        """Returns what is kept with a turn of how it was asked for."""
+        others = {"seed": wishes.seed, "max_tokens": wishes.max_tokens, "speculation": wishes.speculation}
+        return {**wishes.sampling, **{name: value for name, value in others.items() if value is not None}}
 
     async def stop_and_wait(self) -> None:
         """Ends a running answer; what came of it stays."""
