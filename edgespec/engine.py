@@ -136,7 +136,8 @@ class Pair:
             contexts["draft"] = self._draft_context
         return contexts
 
-    def _scorers(self) -> Mapping[ModelName, Scorer]:
+    @property
+    def scorers(self) -> Mapping[ModelName, Scorer]:
         """Returns who evaluates: the contexts, with the draft reading ahead where that was seen to pay."""
         if self._ahead is None and self.draft and self._draft_context and self._known.costs:
             beside = self._known.costs.beside
@@ -196,7 +197,7 @@ class Pair:
         text = TextRelease(self.target.piece, request.stop)
         loop = self._loop(prompt, request, text, self._lookup, self._recycling)
         pace = self._pace(request, experience)
-        rounds = drive(loop, scorers or self._scorers(), pace, cancelled=cancelled)
+        rounds = drive(loop, scorers or self.scorers, pace, cancelled=cancelled)
         return _to_the_end(rounds, text)
 
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from edgespec.decode import NO_ROWS, Rows, Want
+from edgespec.decode import NO_ROWS, Rows, Scorer, Want
 from edgespec.errors import EdgeSpecError, EngineError, NoRoomError
 from edgespec.events import ModelName, Reach, Round
 from edgespec.joint_pace import LEAP, JointController, Load, Trust
@@ -31,14 +31,19 @@ class Step:
         clock: Callable[[], float],
         make_room: Callable[[], bool],
         trust: Trust | None = None,
+        scorers: Mapping[ModelName, Scorer] | None = None,
     ) -> None:
-        """make_room: has an idle sequence forget its tokens; False where there is none."""
+        """make_room: has an idle sequence forget its tokens; False where there is none.
+
+        scorers: who evaluates, where that is not the contexts alone: the draft may read ahead.
+        """
         self.suspended: list[Slot] = []  # for lack of cells; they go on where they stood
         self._make_room = make_room
         self.rounds: list[tuple[Slot, Round]] = []
         self.failures: list[tuple[Slot, EdgeSpecError]] = []
         self._slots = list(slots)
         self._contexts, self._costs, self._clock = contexts, costs, clock
+        self._scorers: Mapping[ModelName, Scorer] = scorers or contexts
         self._trust = trust or Trust()
         self._expected = 0.0  # gain of a step that takes free offers
         self._aside = 0.0  # seconds in which the draft read old tokens
@@ -116,11 +121,11 @@ class Step:
 
     def _wanted(self, slot: Slot) -> tuple[Want, int]:
         """Returns what a slot wants of the draft, and how many tokens of it are missing there."""
-        running, draft = slot.request, self._contexts["draft"]
+        running, draft = slot.request, self._scorers["draft"]
         ask = running.ask
         if running.read_from is None:
             lag = draft.missing(Want(ask.tokens, ask.tail, ask.rows, slot.seq))
-            allowed = running.pace.window(lag)
+            allowed = running.pace.window(lag) if lag else 0
             running.read_from = 0 if allowed >= lag else ask.tokens.size - allowed
         want = Want(ask.tokens[running.read_from :], ask.tail, ask.rows, slot.seq)
         return want, 1 if ask.tail else draft.missing(want)
@@ -158,8 +163,9 @@ class Step:
             self._advance(slot, answer)
         seconds = self._clock() - started
         step = self._costs.draft.seconds(len(slots), load.n_ctx)
-        self._costs.draft.learn(draft.evaluated - before, load.n_ctx, seconds)
-        load.drafting += step
+        if draft.evaluated > before:  # else it was read ahead
+            self._costs.draft.learn(draft.evaluated - before, load.n_ctx, seconds)
+            load.drafting += step
         for slot in slots:
             if isinstance(slot.request.pace, JointController):
                 slot.request.pace.drafted()
@@ -249,7 +255,7 @@ class Step:
         """
         while slots:
             try:
-                return self._contexts[model].score(wants)
+                return self._scorers[model].score(wants)
             except NoRoomError:
                 if self._make_room():
                     continue

@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.decode import Want
+from edgespec.decode import Scorer, Want
 from edgespec.errors import NoRoomError, QueueFullError, SettingError
 from edgespec.events import Ask, Emitted, Failed, Happening, ModelName, Round, Started
 from edgespec.joint_pace import JointController, Trust
@@ -55,6 +55,11 @@ class Loaded(Protocol):
     @property
     def contexts(self) -> Mapping[ModelName, Cache]:
         """The contexts of target and, where there is one, draft."""
+        ...
+
+    @property
+    def scorers(self) -> Mapping[ModelName, Scorer]:
+        """Who evaluates: the contexts, or what stands before them."""
         ...
 
     def costs(self) -> Costs:
@@ -126,7 +131,9 @@ class Engine:
         if ready:
             among = 1 << (len(ready) - 1).bit_length()
             trust = self._trust.setdefault(among, Trust())
-            step = Step(ready, self._contexts, self._costs, self._clock, self._make_room, trust)
+            step = Step(
+                ready, self._contexts, self._costs, self._clock, self._make_room, trust, self._pair.scorers
+            )
             step.speculate(self._pair.n_rows, left)
             self._tell(step, happened)
         return happened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from fakes import Remembering, TableModel, fits, joint, letter, speculate, token
 from numpy.typing import NDArray
 
 from edgespec import scheduler
-from edgespec.costs import CostTable
-from edgespec.decode import Limits, Rows, Want, generate
+from edgespec.costs import Beside, CostTable
+from edgespec.decode import Limits, Rows, Scorer, Want, generate
 from edgespec.drafters import Drafter, Guesser, NoDrafter
 from edgespec.drafters.competition import Competition
 from edgespec.drafters.draft_model import DraftModel
@@ -25,6 +26,7 @@ from edgespec.engine import MOST_ROWS
 from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.events import Emitted, Failed, Happening, ModelName, Round, Started
 from edgespec.joint_pace import Load
+from edgespec.overlap import Ahead
 from edgespec.pace import Costs, Record
 from edgespec.request import Request
 from edgespec.sampling import Distribution, Sampling
@@ -50,6 +52,7 @@ class Watched(TableModel):
         self.calls: list[dict[int, tuple[int, int]]] = []
         self.cells = 1 << 30
         self.refused = 0
+        self.takes = 0.0  # seconds
 
     def clear(self, s: int = 0) -> None:
         self.held.pop(s, None)
@@ -62,6 +65,7 @@ class Watched(TableModel):
             self.refused += 1
             raise NoRoomError("no cells")
         self.calls.append({want.seq: (self.missing(want), want.rows) for want in wants})
+        time.sleep(self.takes)
         return super().score(wants)
 
 
@@ -84,6 +88,7 @@ class FakePair:
         self.draft = Watched(self.n_vocab, seed=2, order=self.order, spread=self.spread, near=self.target)
         self.target.cells = self.draft.cells = self.cells
         self.contexts: dict[ModelName, Cache] = {"target": self.target, "draft": self.draft}
+        self.scorers: Mapping[ModelName, Scorer] = self.contexts
         self.records: dict[int, Record] = {}
         self.recycling = TokenRecycling(self.n_vocab)
         self.samplers: dict[str, Remembering] = {}
@@ -185,6 +190,32 @@ def make(pair: FakePair, *, queue: int = 64, piece: int = 512) -> Engine:
 
 
 # ---- the same text -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
+def test_a_draft_that_reads_ahead_changes_no_text_alone_or_in_company(spread: float) -> None:
+    """Streams that come and go: it reads ahead where there is one, and is of use where the draft is good."""
+    pair = FakePair(drafter="model", spread=spread)
+    ahead = Ahead(pair.target, pair.draft, Beside(0.0, 1.0, 0.0), n_ctx=N_CTX, n_vocab=8)
+    pair.scorers = {"target": ahead.target, "draft": ahead.draft}
+    asked = {str(i): prompt for i, prompt in enumerate(prompts(6))}
+    request = Request(sampling=GREEDY, max_tokens=40, draft_length=3)
+    engine = make(pair)
+    told = Told()
+    for id, prompt in asked.items():
+        engine.submit(id, prompt, request)
+        if int(id) % 2:
+            told = run(engine, told)
+    for id, prompt in asked.items():
+        assert told.tokens(id) == pair.alone(prompt, request)
+    before = ahead.used
+    pair.target.takes = 0.003
+    engine.submit("last", asked["0"], request)
+    told = run(engine, told)
+    assert told.tokens("last") == pair.alone(asked["0"], request)
+    if spread == 0:
+        assert ahead.used - before > 10
+    ahead.close()
 
 
 @pytest.mark.parametrize("mode", ["greedy", "coupled"])
