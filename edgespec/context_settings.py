@@ -61,7 +61,8 @@ def new_context(model: Model, settings: ContextSettings) -> Any:
             f"{model.n_ctx_train:,} tokens; ask for no more than that"
         )
     cells = settings.cells or settings.n_ctx * settings.n_seq
-    check_memory(model, cells, settings.kv_type)
+    if not model.no_alloc:
+        check_memory(model, cells, settings.kv_type)
     params = C.llama_context_default_params()
     params.n_ctx = cells
     params.n_batch = params.n_ubatch = settings.chunk

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,9 @@ from edgespec.drafters.suffix_lookup import SuffixLookup
 from edgespec.errors import SettingError, TemplateError
 from edgespec.events import ModelName, Round
 from edgespec.experience import Experience, load, save
+from edgespec.ggml_devices import cards
 from edgespec.llama import Model
+from edgespec.memory.at_load import fitted
 from edgespec.overlap import Ahead
 from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
 from edgespec.pair_check import check_pair
@@ -55,11 +58,14 @@ class Pair:
         self.settings = settings = settings or PairSettings()
         if draft is not None:
             check_pair(target, draft)
+        self.settings = settings = fitted(Path(target), Path(draft) if draft else None, settings, cards())
         with ExitStack() as opened:
             self.target = opened.enter_context(Model(target, n_gpu_layers=settings.n_gpu_layers))
             self.draft: Model | None = None
             if draft is not None:
-                self.draft = opened.enter_context(Model(draft, n_gpu_layers=settings.n_gpu_layers))
+                layers = settings.draft_gpu_layers
+                layers = settings.n_gpu_layers if layers is None else layers
+                self.draft = opened.enter_context(Model(draft, n_gpu_layers=layers))
             if any(model and model.has_recurrent_state for model in (self.target, self.draft)):
                 # its state cannot be rolled back for several at once, and texts would differ
                 self.settings = settings = replace(settings, slots=1)

@@ -4,7 +4,8 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 ├── SettingError               a setting or argument that makes no sense; `exit_code` 2
 ├── ModelError                 a model cannot be used
 │   ├── ModelFileError         the file is missing, unreadable, truncated or not a GGUF
-│   └── ModelUnsupportedError  the file is sound, but this program cannot generate with it
+│   ├── ModelUnsupportedError  the file is sound, but this program cannot generate with it
+│   └── DoesNotFitError        a pair takes more memory than is free
 ├── PairMismatchError          target and draft do not share a vocabulary
 ├── TemplateError              a chat template is missing, broken, or refuses the messages
 ├── PromptTooLongError         the prompt does not fit the context
@@ -47,6 +48,10 @@ class ModelFileError(ModelError):
 
 class ModelUnsupportedError(ModelError):
     """The file is sound, but this program cannot generate text with it."""
+
+
+class DoesNotFitError(ModelError):
+    """Models and caches take more memory than is free; the message says what would fit."""
 
 
 class PairMismatchError(EdgeSpecError):

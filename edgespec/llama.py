@@ -11,7 +11,8 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ from edgespec.errors import ModelFileError, ModelUnsupportedError, SettingError
 from edgespec_models.vocabulary import Vocabulary
 
 log_tail: deque[str] = deque(maxlen=40)  # what llama.cpp said last, newest at the end
+_listeners: list[list[str]] = []
 LOG_LEVEL_CONTINUES = 5
 LONG_TEXT = 1000  # bytes; longer texts are turned into tokens on a deep stack
 
@@ -34,10 +36,11 @@ LONG_TEXT = 1000  # bytes; longer texts are turned into tokens on a deep stack
 @C.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
 def _keep_log(level: int, text: bytes, _user_data: object) -> None:
     line = text.decode("utf-8", "replace").rstrip("\n")
-    if level == LOG_LEVEL_CONTINUES and log_tail:
-        log_tail[-1] += line
-    elif line.strip(" ."):
-        log_tail.append(line)
+    for log in (log_tail, *_listeners):
+        if level == LOG_LEVEL_CONTINUES and log:
+            log[-1] += line
+        elif line.strip(" ."):
+            log.append(line)
     if os.environ.get("EDGESPEC_LOG"):
         sys.stderr.write(text.decode("utf-8", "replace"))
 
@@ -46,6 +49,17 @@ C.llama_log_set(_keep_log, ctypes.c_void_p(0))
 C.llama_backend_init()
 
 _TOKENISERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
+
+
+@contextmanager
+def listening() -> Iterator[list[str]]:
+    """Gives a list that all lines go into which llama.cpp says meanwhile."""
+    lines: list[str] = []
+    _listeners.append(lines)
+    try:
+        yield lines
+    finally:
+        _listeners[:] = [log for log in _listeners if log is not lines]
 
 
 def last_complaint() -> str:
@@ -62,10 +76,16 @@ class Model:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, n_gpu_layers: int = -1, vocab_only: bool = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        n_gpu_layers: int = -1,
+        vocab_only: bool = False,
+        no_alloc: bool = False,
     ) -> None:
         """path: the file (the first one of a split model). n_gpu_layers: how many layers to put on the GPU
-        where there is one; negative means all. vocab_only: read metadata and vocabulary, no weights."""
+        where there is one; negative means all. vocab_only: read metadata and vocabulary, no weights.
+        no_alloc: plan all memory and take none, to learn how much it would be."""
         self.path = Path(path)
         if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers <= 10_000:
             raise SettingError(
@@ -76,6 +96,9 @@ class Model:
         params = C.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
         params.vocab_only = vocab_only
+        self.no_alloc = params.no_alloc = no_alloc
+        if no_alloc:
+            params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file llama.cpp ends the process
         log_tail.clear()
         self._handle: Any = C.llama_model_load_from_file(os.fsencode(self.path), params)
         if not self._handle:

@@ -23,6 +23,7 @@ class PairSettings:
     n_ctx: tokens that one request may use, prompt and answer together. slots: requests that may be
     evaluated at once. cache_tokens: tokens that all of them may use together (None: n_ctx each); where
     they want more, the youngest waits.
+    n_gpu_layers: -1 is as many as fit. draft_gpu_layers: None is as many as n_gpu_layers says.
     remember: what is learned of the pair is kept in the cache folder when it is closed.
     """
 
@@ -32,6 +33,7 @@ class PairSettings:
     flash_attention: bool | None = None
     threads: int | None = None
     n_gpu_layers: int = -1
+    draft_gpu_layers: int | None = None
     remember: bool = True
     slots: int = 1
     cache_tokens: int | None = None

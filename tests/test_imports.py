@@ -79,6 +79,12 @@ RANKS = (
         "context_settings",
         "context",
         "pair_costs",
+        "ggml_devices",
+        "memory",
+        "memory.answer",
+        "memory.at_load",
+        "memory.free",
+        "memory.question",
         "engine",
     },
     {"scheduler"},
@@ -124,7 +130,14 @@ RANKS = (
     {"__main__"},
 )
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
-LLAMA = {"llama", "batch", "context_settings", "context"}  # the only modules that import llama_cpp
+LLAMA = {
+    "llama",
+    "batch",
+    "context_settings",
+    "context",
+    "ggml_devices",
+    "memory.answer",
+}  # the only modules that import llama_cpp
 OF_LLAMA = {
     *LLAMA,
     "cache_size",

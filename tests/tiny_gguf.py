@@ -1,9 +1,10 @@
 """Write tiny random-weight GGUF models for tests, in milliseconds, with numpy and gguf alone.
 
-`write_llama` makes a plain attention model, `write_hybrid` an LFM2 (attention and short convolutions:
-llama.cpp can roll its recurrent state back), `write_recurrent` a Mamba (it cannot). Weights are random but
-scaled so that logits have a standard deviation of about `logit_scale`: the arg max is no tie, and the text,
-though nonsense, depends on all that came before.
+`write_llama` makes a plain attention model, `write_sliding` a Gemma 3 (most layers see a window of the last
+tokens), `write_experts` a Qwen 3 mixture of experts, `write_hybrid` an LFM2 (attention and short
+convolutions: llama.cpp can roll its recurrent state back), `write_recurrent` a Mamba (it cannot). Weights are
+random but scaled so that logits have a standard deviation of about `logit_scale`: the arg max is no tie, and
+the text, though nonsense, depends on all that came before.
 
 The vocabulary is a working byte-level BPE: ids 0 to 255 are the bytes, then words with their merges, then
 filler that no text is tokenised into, and at the end the control tokens of CONTROL.
@@ -266,6 +267,85 @@ def write_recurrent(
     return path
 
 
+def write_sliding(
+    path: Path,
+    *,
+    n_vocab: int = 512,
+    d: int = 64,
+    layers: int = 7,
+    n_head: int = 4,
+    n_kv: int = 2,
+    ffn: int = 128,
+    window: int = 64,
+    context_length: int = 512,
+    dtype: str = "F32",
+    logit_scale: float = 2.0,
+    seed: int = 0,
+    chat_template: str | None = CHAT_TEMPLATE,
+) -> Path:
+    """Write a random Gemma 3: five layers of six see the last `window` tokens, the sixth sees all."""
+    head_dim = d // n_head
+    writer = GGUFWriter(path, "gemma3")
+    writer.add_name("tiny random gemma3")
+    _add_sizes(writer, n_vocab, d, layers, ffn, context_length, 1e-6)
+    _add_attention(writer, n_head, n_kv, head_dim, 1_000_000.0)
+    writer.add_sliding_window(window)
+    _add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
+    weights, q, kv = _Weights(seed, 0.0, 1), d, n_kv * head_dim
+    tensors = _ends(weights, n_vocab, d, logit_scale, "output_norm.weight")
+    del tensors["output.weight"]
+    tensors["output_norm.weight"] *= np.float32(logit_scale * d**-0.5)
+    for il in range(layers):
+        ones = ("attn_norm", "post_attention_norm", "post_ffw_norm")
+        tensors |= {f"blk.{il}.{name}.weight": np.ones(d, np.float32) for name in ones}
+        tensors |= _attention(weights, il, d, q, kv) | _head_norms(il, head_dim) | _ffn(weights, il, d, ffn)
+    _finish(writer, tensors, dtype)
+    return path
+
+
+def write_experts(
+    path: Path,
+    *,
+    n_vocab: int = 512,
+    d: int = 64,
+    layers: int = 2,
+    n_head: int = 4,
+    n_kv: int = 2,
+    experts: int = 8,
+    used: int = 2,
+    ffn: int = 64,
+    context_length: int = 512,
+    dtype: str = "F32",
+    logit_scale: float = 2.0,
+    seed: int = 0,
+    chat_template: str | None = CHAT_TEMPLATE,
+) -> Path:
+    """Write a random Qwen 3 mixture: each token is worked on by `used` of `experts`, of width `ffn` each."""
+    head_dim = d // n_head
+    writer = GGUFWriter(path, "qwen3moe")
+    writer.add_name("tiny random qwen3moe")
+    _add_sizes(writer, n_vocab, d, layers, ffn, context_length, 1e-6)
+    _add_attention(writer, n_head, n_kv, head_dim, 1_000_000.0)
+    writer.add_expert_count(experts)
+    writer.add_expert_used_count(used)
+    writer.add_expert_feed_forward_length(ffn)
+    _add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
+    weights, kv = _Weights(seed, 0.0, 1), n_kv * head_dim
+    tensors = _ends(weights, n_vocab, d, logit_scale, "output_norm.weight")
+    for il in range(layers):
+        tensors |= {
+            f"blk.{il}.attn_norm.weight": np.ones(d, np.float32),
+            f"blk.{il}.ffn_norm.weight": np.ones(d, np.float32),
+            f"blk.{il}.ffn_gate_inp.weight": weights.draw(experts, d),
+            f"blk.{il}.ffn_gate_exps.weight": weights.draw(experts, ffn, d),
+            f"blk.{il}.ffn_up_exps.weight": weights.draw(experts, ffn, d),
+            f"blk.{il}.ffn_down_exps.weight": weights.draw(experts, d, ffn) * np.float32(2),
+        }
+        tensors |= _attention(weights, il, d, n_head * head_dim, kv) | _head_norms(il, head_dim)
+    _finish(writer, tensors, dtype)
+    return path
+
+
 # ---- pieces the architectures share -----------------------------------------------------------------------
 
 
@@ -329,6 +409,19 @@ def _ends(
     }
 
 
+def _attention(weights: _Weights, il: int, d: int, q: int, kv: int) -> dict[str, NDArray[np.float32]]:
+    return {
+        f"blk.{il}.attn_q.weight": weights.draw(q, d),
+        f"blk.{il}.attn_k.weight": weights.draw(kv, d),
+        f"blk.{il}.attn_v.weight": weights.draw(kv, d),
+        f"blk.{il}.attn_output.weight": weights.draw(d, q) * np.float32(2),
+    }
+
+
+def _head_norms(il: int, head_dim: int) -> dict[str, NDArray[np.float32]]:
+    return {f"blk.{il}.attn_{name}_norm.weight": np.ones(head_dim, np.float32) for name in "qk"}
+
+
 def _ffn(weights: _Weights, il: int, d: int, ffn: int) -> dict[str, NDArray[np.float32]]:
     return {
         f"blk.{il}.ffn_norm.weight": np.ones(d, np.float32),
@@ -341,8 +434,8 @@ def _ffn(weights: _Weights, il: int, d: int, ffn: int) -> dict[str, NDArray[np.f
 def _finish(writer: GGUFWriter, tensors: Mapping[str, NDArray[np.float32]], dtype: str) -> None:
     """Write the tensors, matrices of linear layers as `dtype` and all else as F32."""
     for name, tensor in tensors.items():
-        matrix = tensor.ndim == 2 and not any(
-            part in name for part in (".conv.", "conv1d", "ssm_a", "ssm_dt")
+        matrix = tensor.ndim >= 2 and not any(
+            part in name for part in (".conv.", "conv1d", "ssm_a", "ssm_dt", "gate_inp")
         )
         wanted = GGMLQuantizationType[dtype] if matrix else GGMLQuantizationType.F32
         writer.add_tensor(name, quantize(np.ascontiguousarray(tensor), wanted), raw_dtype=wanted)

@@ -1,0 +1,144 @@
+"""The child that asks llama.cpp how much memory a model would take: questions on stdin, answers on stdout.
+
+A model is opened with `no_alloc`: llama.cpp reads its head, plans all buffers and allocates none but small
+ones. What it planned is in its log, to the hundredth of a MiB; the size of the weights it says by itself.
+Logits rows are counted here, since it makes room for them only when they are first asked for.
+`LLAMA_LOAD_MODE_NONE` goes with it: with a mapped file llama.cpp ends the process (llama-model.cpp).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any, BinaryIO
+
+import llama_cpp as C
+
+from edgespec.context_settings import ContextSettings, new_context
+from edgespec.errors import EdgeSpecError
+from edgespec.ggml_devices import cards
+from edgespec.llama import Model, listening
+from edgespec.memory.question import Question
+from edgespec_models.gguf_header import HeaderError, read_file, split_names
+from edgespec_models.memory_need import RAM, Parts
+
+MIB = 2**20
+_LAYER_OF_WEIGHTS = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+),")
+_LAYER_OF_CACHE = re.compile(r"(\w+)[:,] layer +(\d+): dev = (\S+)")
+_CACHE = re.compile(r"(\w+): size = +([0-9.]+) MiB \( *\d+ cells, .*\), ([KR]) \(")
+_STATE = re.compile(r"DSV4 .* state buffer size = +([0-9.]+) MiB")
+_COMPUTE = re.compile(r"sched_reserve: +(\S+) compute buffer size = +([0-9.]+) MiB")
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+Devices = dict[str, Parts]
+
+
+def answer(question: Question, models: dict[tuple[str, int], tuple[Model, list[str]]]) -> dict[str, Any]:
+    """Returns what the model takes, device by device. models: the one opened last."""
+    key = question.path, question.n_gpu_layers
+    if key not in models:
+        for model, _ in models.values():
+            model.close()
+        models.clear()
+        with listening() as log:
+            models[key] = Model(question.path, n_gpu_layers=question.n_gpu_layers, no_alloc=True), log
+    model, said = models[key]
+    settings = ContextSettings(
+        n_ctx=question.n_ctx,
+        n_seq=question.n_seq,
+        cells=question.cells,
+        n_rows=question.n_rows,
+        kv_type=question.kv_type,
+        flash_attention=question.flash_attention,
+        threads=1,
+    )
+    with listening() as log:
+        C.llama_free(new_context(model, settings))
+    found = _weights(model, said)
+    _add_context(found, log, question.n_rows * model.n_vocab * 4)
+    layers = int(C.llama_model_n_layer(model.handle)) + 1
+    return {"devices": {name: asdict(parts) for name, parts in found.items()}, "n_layers": layers}
+
+
+def _weights(model: Model, said: list[str]) -> Devices:
+    """Returns the bytes of the weights on each device, by the layers that llama.cpp put there."""
+    size = int(C.llama_model_size(model.handle))
+    layers = {int(match[1]): _device(match[2]) for line in said if (match := _LAYER_OF_WEIGHTS.match(line))}
+    if set(layers.values()) <= {RAM}:
+        return {RAM: Parts(weights=size)}
+    found: Devices = {}
+    last = max(layers)  # the output layer
+    sizes = _tensor_sizes(model)
+    tied = "output.weight" not in sizes
+    for name, n_bytes in sizes.items():
+        block = _BLOCK.match(name)
+        where = RAM if name.startswith("token_embd") else layers[last]
+        where = layers.get(int(block[1]), RAM) if block else where
+        _add(found, where, Parts(weights=n_bytes))
+        if tied and name == "token_embd.weight" and layers[last] != RAM:
+            _add(found, layers[last], Parts(weights=n_bytes))  # needed in both places
+    return found
+
+
+def _tensor_sizes(model: Model) -> dict[str, int]:
+    """Returns the bytes of each tensor, of all the files a model is split into."""
+    sizes: dict[str, int] = {}
+    for name in split_names(model.path.name):
+        for tensor in read_file(model.path.with_name(name)).tensors:
+            sizes[tensor.name] = tensor.n_bytes or 0
+    return sizes
+
+
+def _add_context(found: Devices, log: Iterable[str], output: int) -> None:
+    """Adds caches, states, logits rows and compute buffers, as the log has them."""
+    _add(found, RAM, Parts(output=output))
+    placed: list[str] = []  # devices of the layers of the cache that the next line sums up
+    for line in log:
+        if match := _LAYER_OF_CACHE.match(line):
+            placed.append(_device(match[3]))
+        elif match := _CACHE.match(line):
+            n_bytes = round(float(match[2]) * MIB)
+            for device in set(placed) or {RAM}:
+                share = placed.count(device) / len(placed) if placed else 1.0
+                part = round(n_bytes * share)
+                _add(found, device, Parts(cache=part) if match[3] == "K" else Parts(state=part))
+            placed = []
+        elif match := _STATE.search(line):
+            _add(found, RAM, Parts(state=round(float(match[1]) * MIB)))
+        elif match := _COMPUTE.match(line):
+            _add(found, _device(match[1]), Parts(compute=round(float(match[2]) * MIB)))
+
+
+def _device(name: str) -> str:
+    """Returns the device of a buffer or layer, by its name in the log: "CUDA0" is one, "CUDA_Host" is RAM."""
+    names = [card.name for card in cards()]
+    return next((card for card in names if name == card or name == card + "_Mapped"), RAM)
+
+
+def _add(found: Devices, device: str, parts: Parts) -> None:
+    found[device] = found.get(device, Parts()) + parts
+
+
+def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+    """Answers line by line until there are no more questions."""
+    models: dict[tuple[str, int], tuple[Model, list[str]]] = {}
+    for line in questions:
+        asked = json.loads(line)
+        said: dict[str, Any]
+        try:
+            if "devices" in asked:
+                said = {"devices": [asdict(card) for card in cards()]}
+            else:
+                said = answer(Question(**asked), models)
+        except EdgeSpecError as error:
+            said = {"error": type(error).__name__, "message": str(error)}
+        except HeaderError as error:
+            said = {"error": "ModelFileError", "message": str(error)}
+        answers.write(json.dumps(said).encode() + b"\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,126 @@
+"""A pair is measured against the memory that is free before it is loaded, so that it never ends the machine.
+
+The formula sees at once that a small pair fits; where it could be close, llama.cpp itself is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from edgespec.errors import DoesNotFitError, EdgeSpecError
+from edgespec.memory.free import free_memory
+from edgespec.memory.question import MemoryOracle, Question
+from edgespec.pair_settings import KvType, PairSettings
+from edgespec_models.gguf_header import Header, HeaderError, read_file, split_names
+from edgespec_models.memory_fit import ALL, USUAL_N_CTX, Asks, Fit, choose
+from edgespec_models.memory_formulas import formula_need
+from edgespec_models.memory_need import RAM, Device, Need
+
+ROOMY = 2.0  # times what the formula says that have to be free, so that nobody else is asked
+ROWS = {True: 49, False: 63}  # logits rows of the target: alone (the longest draft and one), with others
+
+
+def fitted(target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]) -> PairSettings:
+    """Returns the settings with which the pair fits; context and layers are chosen where nothing was said.
+
+    cards: the graphics cards that llama.cpp uses. Raises DoesNotFitError, which says what would fit. A file
+    that cannot be understood passes: loading it says why.
+    """
+    try:
+        if not cards and _plenty(target, draft, settings):
+            return settings
+        fit = pair_fit(target, draft, settings)
+    except (HeaderError, EdgeSpecError):
+        return settings
+    if not fit.fits:
+        raise DoesNotFitError(fit.sentence(" and ".join(path.name for path in (target, draft) if path)))
+    if settings.n_ctx is None:
+        settings = replace(settings, n_ctx=fit.choice.n_ctx)
+    return replace(
+        settings, n_gpu_layers=fit.choice.n_gpu_layers, draft_gpu_layers=fit.choice.draft_gpu_layers
+    )
+
+
+def pair_fit(
+    target: Path, draft: Path | None, settings: PairSettings, devices: list[Device] | None = None
+) -> Fit:
+    """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine.
+
+    Raises HeaderError for a file that is no model, and what MemoryOracle.need raises.
+    """
+    files = {"target": target, "draft": draft}
+    headers = {name: headers_of(path) for name, path in files.items() if path}
+    with MemoryOracle() as oracle:
+        asks = _asks(oracle, headers, files, settings)
+        return choose(
+            asks,
+            devices if devices is not None else [ram(), *oracle.devices()],
+            has_draft=draft is not None,
+            n_ctx_train=headers["target"][0].of_architecture("context_length", USUAL_N_CTX) or USUAL_N_CTX,
+            n_ctx=settings.n_ctx,
+            n_gpu_layers=settings.n_gpu_layers if settings.n_gpu_layers >= 0 else ALL,
+        )
+
+
+def ram() -> Device:
+    """Returns the machine's own memory."""
+    free, total = free_memory()
+    return Device(RAM, free, total)
+
+
+def headers_of(path: str | os.PathLike[str]) -> list[Header]:
+    """Returns the headers of all parts of a model. Raises HeaderError."""
+    folder, name = Path(path).parent, Path(path).name
+    return [read_file(folder / part) for part in split_names(name)]
+
+
+def _asks(
+    oracle: MemoryOracle,
+    headers: dict[str, list[Header]],
+    files: dict[str, Path | None],
+    settings: PairSettings,
+) -> Asks:
+    def ask(model: Literal["target", "draft"], *, n_gpu_layers: int, n_ctx: int, kv_type: str | None) -> Need:
+        head = headers[model][0]
+        trained = head.of_architecture("context_length", n_ctx) or n_ctx
+        n_ctx = min(n_ctx, trained)
+        cells = n_ctx * settings.slots
+        if settings.cache_tokens is not None:
+            cells = max(n_ctx, min(settings.cache_tokens, cells))
+        asked: KvType = settings.kv_type if model == "target" else settings.draft_kv_type
+        chosen = asked if kv_type is None else "q8_0"
+        rows = ROWS[settings.slots == 1] if model == "target" else settings.slots
+        try:
+            return oracle.need(
+                Question(
+                    path=str(files[model]),
+                    n_gpu_layers=n_gpu_layers,
+                    n_ctx=n_ctx,
+                    cells=cells,
+                    n_seq=settings.slots,
+                    n_rows=rows,
+                    kv_type=chosen,
+                    flash_attention=settings.flash_attention,
+                )
+            )
+        except EdgeSpecError:  # an architecture that this build does not know: loading it will say so
+            return formula_need(
+                headers[model], cells=cells, n_rows=rows, kv_type=chosen, n_seq=settings.slots
+            )
+
+    return ask
+
+
+def _plenty(target: Path, draft: Path | None, settings: PairSettings) -> bool:
+    """True where even twice what the formula says is free."""
+    needed = 0
+    for path, rows in ((target, 63), (draft, settings.slots)):
+        if path:
+            headers = headers_of(path)
+            trained = headers[0].of_architecture("context_length", USUAL_N_CTX) or USUAL_N_CTX
+            cells = (settings.n_ctx or min(trained, USUAL_N_CTX)) * settings.slots
+            needed += formula_need(headers, cells=cells, n_rows=rows, n_seq=settings.slots).total
+    return needed * ROOMY < free_memory()[0]
