@@ -15,7 +15,7 @@ from edgespec.memory.free import free_memory
 from edgespec.memory.question import MemoryOracle, Question
 from edgespec.pair_settings import KvType, PairSettings
 from edgespec_models.gguf_header import Header, HeaderError, read_file, split_names
-from edgespec_models.memory_fit import ALL, USUAL_N_CTX, Asks, Fit, choose
+from edgespec_models.memory_fit import ALL, RAM_MARGIN, USUAL_N_CTX, Asks, Fit, choose
 from edgespec_models.memory_formulas import formula_need
 from edgespec_models.memory_need import RAM, Device, Need
 
@@ -123,4 +123,4 @@ def _plenty(target: Path, draft: Path | None, settings: PairSettings) -> bool:
             trained = headers[0].of_architecture("context_length", USUAL_N_CTX) or USUAL_N_CTX
             cells = (settings.n_ctx or min(trained, USUAL_N_CTX)) * settings.slots
             needed += formula_need(headers, cells=cells, n_rows=rows, n_seq=settings.slots).total
-    return needed * ROOMY < free_memory()[0]
+    return needed * ROOMY < free_memory()[0] - RAM_MARGIN

@@ -79,11 +79,12 @@ class MemoryOracle:
             child.stdin.write(json.dumps(question) + "\n")
             child.stdin.flush()
             line = child.stdout.readline()
-        except BrokenPipeError:
+        except OSError:
             line = ""
         if not line:
             self._child = None
-            code = child.wait()
+            child.communicate()
+            code = child.returncode
             cause = cause_of_death(code, self._noise.read_text(errors="replace"))
             raise EngineDiedError(cause or f"the process that asks llama.cpp ended with code {code}")
         said: dict[str, Any] = json.loads(line)
