@@ -200,7 +200,7 @@ class Pair:
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
         experience = self._known.at(request.kind)
-        text = TextRelease(self.target.piece, request.stop)
+        text = TextRelease(self._piece(request.shown), request.stop)
         loop = self._loop(prompt, request, text, self._lookup, self._recycling)
         pace = self._pace(request, experience)
         rounds = drive(loop, scorers or self.scorers, pace, cancelled=cancelled)
@@ -208,10 +208,15 @@ class Pair:
 
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
         """Makes a generation ready that others may run beside. Raises PromptTooLongError or SettingError."""
-        text = TextRelease(self.target.piece, request.stop)
+        text = TextRelease(self._piece(request.shown), request.stop)
         loop = self._loop(prompt, request, text, SuffixLookup(), copy.copy(self._recycling))  # one table
         fixed = 0 if request.drafter == "none" else request.draft_length
         return Stream(loop, text, request.max_tokens, fixed, partial(self._record, request.kind))
+
+    def _piece(self, shown: frozenset[int]) -> Callable[[int], bytes]:
+        """Returns what tells the bytes of a token, of the control tokens only those `shown`."""
+        piece = self.target.piece
+        return (lambda token: piece(token, special=token in shown)) if shown else piece
 
     def _record(self, kind: str, streams: int) -> Record:
         """Returns what requests of a kind have shown among about so many: each power of two has its own."""

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.fill_in import FillTokens
 from edgespec_models.vocabulary import Vocabulary
 
 log_tail: deque[str] = deque(maxlen=40)  # what llama.cpp said last, newest at the end
@@ -219,6 +220,19 @@ class Model:
     def end_tokens(self) -> frozenset[int]:
         """Every token that ends a generation (end of text, of turn, of message)."""
         return frozenset(i for i in range(self.n_vocab) if C.llama_vocab_is_eog(self._vocab, i))
+
+    @cached_property
+    def fill_tokens(self) -> FillTokens | None:
+        """The tokens between which it fills in text; None where it was not made for that."""
+        vocab = self._vocab
+        found = FillTokens(
+            prefix=C.llama_vocab_fim_pre(vocab),
+            suffix=C.llama_vocab_fim_suf(vocab),
+            middle=C.llama_vocab_fim_mid(vocab),
+            repository=C.llama_vocab_fim_rep(vocab),
+            separator=C.llama_vocab_fim_sep(vocab),
+        )
+        return None if min(found.prefix, found.suffix, found.middle) < 0 else found
 
     def tokenize(self, text: bytes, *, special: bool, add_bos: bool = True) -> NDArray[np.int32]:
         """Returns the token ids of UTF-8 bytes: (n,) int32.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
 from edgespec.events import Emitted, Started
+from edgespec.fill_in import FillTokens
 from edgespec.pair_settings import PairSettings
 from edgespec.sampling import Sampling
 from edgespec.token_scores import Scoring
@@ -40,7 +41,7 @@ class Submit:
 
     prompt: text as a template rendered it, or token ids. add_bos: the start token is put in front of text.
     max_tokens: None is what fits. pieces: the text of every single token is wanted as well. scoring: and how
-    likely it was.
+    likely it was. shown: texts of control tokens that are to be in the answer's text.
     """
 
     id: str
@@ -55,6 +56,7 @@ class Submit:
     draft_length: int | None
     pieces: bool
     scoring: Scoring | None = None
+    shown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,12 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Tokenize:
-    """The tokens of a text are wanted; add_bos as in `Submit`."""
+    """The tokens of a text are wanted; add_bos as in `Submit`. special: control tokens in it are meant."""
 
     id: str
     prompt: str
     add_bos: bool
+    special: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,27 @@ class Tokenized:
 
 
 @dataclass(frozen=True, slots=True)
+class Spell:
+    """The bytes of tokens are wanted."""
+
+    id: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spelt:
+    """The bytes of each token, control tokens included."""
+
+    id: str
+    pieces: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
-    """The pair is there. sampling: the file's `general.sampling.*`. plain_s: a token of plain decoding."""
+    """The pair is there. sampling: the file's `general.sampling.*`. plain_s: a token of plain decoding.
+
+    bos_token: the start token, where the model wants one in front of text. fill: None where it cannot.
+    """
 
     name: str
     draft_name: str | None
@@ -96,6 +118,10 @@ class Loaded:
     eos: str
     sampling: Mapping[str, str]
     plain_s: float
+    path: str
+    slots: int
+    bos_token: int | None
+    fill: FillTokens | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +166,8 @@ class Step:
     busy: tuple[float, float]
 
 
-ToWorker = Load | Submit | Cancel | Tokenize
-FromWorker = Loaded | LoadFailed | Accepted | Refused | Tokenized | Step
+ToWorker = Load | Submit | Cancel | Tokenize | Spell
+FromWorker = Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | Step
 
 
 def packed(message: ToWorker | FromWorker) -> bytes:

@@ -24,6 +24,7 @@ class Request:
     alone. Without it tokens are drawn with `rng_seed` (None: anew every time) and judged by `rule`.
     drafter: who may guess; "auto" lets all compete. draft_length: None leaves it to the controller, which
     decides anew each round; a number is kept to. scoring: how likely each token was is told with it.
+    shown: control tokens whose text is part of the answer's.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -36,6 +37,7 @@ class Request:
     drafter: DrafterName = "auto"
     draft_length: int | None = None
     scoring: Scoring | None = None
+    shown: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""

@@ -82,7 +82,9 @@ def _calls(template: str, tool: Mapping[str, Any]) -> tuple[bool, bool, bool, Ab
     """Returns whether calls are rendered, several too, and in which shape they have to be given."""
     bares: tuple[Absent, ...] = ("none", "empty", "missing")
     shapes = [(as_text, bare) for as_text in (False, True) for bare in bares]
-    for ends in ([[], [_result(RESULT)]], [[_result(RESULT)]], [[]]):  # the best shape does for all of them
+    nothing: list[dict[str, Any]] = []
+    result = [_result(RESULT)]
+    for ends in ([nothing, result], [result], [nothing]):  # the best shape does for all of them
         for as_text, bare in shapes:
             said = [_says_call(template, tool, as_text, bare, 1, end) for end in ends]
             if all(said):

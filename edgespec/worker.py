@@ -37,6 +37,8 @@ from edgespec.messages import (
     LoadFailed,
     RefusalKind,
     Refused,
+    Spell,
+    Spelt,
     Step,
     Submit,
     Tokenize,
@@ -79,7 +81,9 @@ class Intake:
 
     def _listen(self) -> None:
         while (message := receive(self._pipe)) is not None:
-            if isinstance(message, Submit | Tokenize):
+            if isinstance(message, Spell):
+                self._spell(message)
+            elif isinstance(message, Submit | Tokenize):
                 try:
                     tokens = self._tokens(message)
                 except EdgeSpecError as error:
@@ -95,11 +99,22 @@ class Intake:
         time.sleep(LAST_STEP_S)
         os._exit(0)
 
+    def _spell(self, message: Spell) -> None:
+        assert self.pair
+        piece = self.pair.target.piece
+        try:
+            pieces = tuple(piece(token, special=True) for token in message.tokens)
+        except EdgeSpecError as error:
+            self._outlet.send(_refused(message.id, error))
+        else:
+            self._outlet.send(Spelt(message.id, pieces))
+
     def _tokens(self, message: Submit | Tokenize) -> Tokens:
         assert self.pair
         if isinstance(message.prompt, str):
             text = message.prompt.encode("utf-8", "replace")
-            return self.pair.target.tokenize(text, special=True, add_bos=message.add_bos)
+            special = message.special if isinstance(message, Tokenize) else True
+            return self.pair.target.tokenize(text, special=special, add_bos=message.add_bos)
         return np.array(message.prompt, np.int32)
 
 
@@ -156,7 +171,14 @@ class Worker:
             drafter=message.drafter,
             draft_length=message.draft_length,
             scoring=message.scoring,
+            shown=self._shown(message.shown),
         )
+
+    def _shown(self, texts: tuple[str, ...]) -> frozenset[int]:
+        """Returns the tokens that are written so; texts that are no single token are shown anyway."""
+        tokenize = self._pair.target.tokenize
+        found = (tokenize(text.encode(), special=True, add_bos=False) for text in texts)
+        return frozenset(tokens.item(0) for tokens in found if tokens.size == 1)
 
     def _tell(self, began: float, happenings: Iterable[Happening]) -> None:
         said: list[Started | Emitted | Refused] = []
@@ -218,6 +240,10 @@ def about(pair: Pair) -> Loaded:
         eos=target.eos_text,
         sampling={k: v for k, v in target.metadata.items() if k.startswith("general.sampling.")},
         plain_s=pair.costs().target.seconds(1),
+        path=str(target.path),
+        slots=pair.slots,
+        bos_token=target.vocabulary.bos if target.vocabulary.add_bos else None,
+        fill=target.fill_tokens,
     )
 
 

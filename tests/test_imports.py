@@ -51,6 +51,7 @@ RANKS = (
         "verify",
         "chat",
         "families",
+        "fill_in",
         "families.deltas",
         "families.family",
         "families.harmony",

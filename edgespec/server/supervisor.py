@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from edgespec.events import Emitted, Started
@@ -27,6 +27,8 @@ from edgespec.messages import (
     Loaded,
     LoadFailed,
     Refused,
+    Spell,
+    Spelt,
     Step,
     Submit,
     Tokenize,
@@ -48,7 +50,7 @@ PRIVATE = (
 )  # none of the child's business
 
 State = Literal["loading", "ready", "down", "stopped"]
-Said = Accepted | Started | Emitted | Tokenized | Refusal
+Said = Accepted | Started | Emitted | Tokenized | Spelt | Refusal
 Listener = Callable[[str, Said, float, tuple[str, ...]], None]  # id, what, the worker's clock, token texts
 
 
@@ -117,25 +119,35 @@ class Supervisor:
         if self._listeners.pop(id, None) and self.state == "ready":
             self._send(Cancel(id))
 
-    async def tokenize(self, prompt: str, *, add_bos: bool) -> tuple[int, ...]:
+    async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
         """Returns the tokens of a text; raises Refusal where there is no worker, or it dies."""
+        said = await self._ask(Tokenize(f"t{next(self._numbers)}", prompt, add_bos, special))
+        assert isinstance(said, Tokenized)
+        return said.tokens
+
+    async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
+        """Returns the bytes of each token; raises Refusal, as for one that does not exist."""
+        said = await self._ask(Spell(f"t{next(self._numbers)}", tuple(tokens)))
+        assert isinstance(said, Spelt)
+        return said.pieces
+
+    async def _ask(self, message: Tokenize | Spell) -> Said:
         if self.state != "ready":
             raise self.absence()
-        answer: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
 
         def hear(_id: str, said: Said, _at: float, _pieces: tuple[str, ...]) -> None:
             if isinstance(said, Refusal) and not answer.done():
                 answer.set_exception(said)
-            elif isinstance(said, Tokenized) and not answer.done():
-                answer.set_result(said.tokens)
+            elif not answer.done():
+                answer.set_result(said)
 
-        id = f"t{next(self._numbers)}"
-        self._listeners[id] = hear
-        self._send(Tokenize(id, prompt, add_bos))
+        self._listeners[message.id] = hear
+        self._send(message)
         try:
             return await answer
         finally:
-            self._listeners.pop(id, None)
+            self._listeners.pop(message.id, None)
 
     def dismiss(self, reason: Refusal) -> None:
         """Tells everyone who waits that there will be nothing more, and why."""
@@ -226,7 +238,7 @@ class Supervisor:
                 said = from_worker(happening) if isinstance(happening, Refused) else happening
                 at = message.began if isinstance(said, Started) else message.at
                 self._hand_on(happening.id, said, at, message.pieces)
-        elif isinstance(message, Accepted | Tokenized):
+        elif isinstance(message, Accepted | Tokenized | Spelt):
             self._hand_on(message.id, message, 0.0, {})
         elif isinstance(message, Refused):
             self._hand_on(message.id, from_worker(message), 0.0, {})

@@ -1,0 +1,78 @@
+"""Filling in text between a beginning and an end: how its parts are laid out for the model.
+
+    [REP]project [SEP]name chunk [SEP]name chunk ... [SEP]filename   [PRE]prefix prompt [SUF]suffix [MID]
+
+as llama.cpp's server does it, after Qwen2.5-Coder (https://arxiv.org/abs/2409.12186), with the tokens that
+the model's own vocabulary names. What does not fit is cut where it is farthest from the cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Tokens = Sequence[int]
+REPOSITORY, LAST_FILE, SNIPPET = "myproject\n", "filename\n", "\n\n--- snippet ---\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class FillTokens:
+    """The tokens between which a model fills in text. repository, separator: -1 where it has none."""
+
+    prefix: int
+    suffix: int
+    middle: int
+    repository: int = -1
+    separator: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Text from elsewhere in the project, and its name, both as tokens."""
+
+    name: Tokens
+    text: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What stands around the gap. prompt: what of it is written already; the texts above as tokens."""
+
+    prefix: Tokens
+    prompt: Tokens
+    suffix: Tokens
+    chunks: Sequence[Chunk]
+    repository: Tokens
+    last_file: Tokens
+    snippet: Tokens
+
+
+def arranged(gap: Gap, marks: FillTokens, *, bos: int | None, window: int, extra: int) -> tuple[int, ...]:
+    """Returns the prompt: (n,) token ids.
+
+    window: tokens that prefix, prompt and suffix may have, three parts of four before the gap. extra: tokens
+    of chunks, the last ones of them.
+    """
+    prefix = gap.prefix[max(0, len(gap.prefix) - 3 * (window // 4)) :]
+    suffix = gap.suffix[: max(0, window // 4 - (2 + len(gap.prompt)))]
+    around = _around(gap, marks)
+    return (
+        *around[max(0, len(around) - extra) :],
+        *(() if bos is None else (bos,)),
+        marks.prefix, *prefix, *gap.prompt,
+        marks.suffix, *suffix,
+        marks.middle,
+    )  # fmt: skip
+
+
+def _around(gap: Gap, marks: FillTokens) -> list[int]:
+    """Returns what stands in front of the file: the other chunks, each behind its name."""
+    found: list[int] = []
+    if marks.repository >= 0:
+        found += [marks.repository, *gap.repository]
+    for chunk in gap.chunks:
+        found += [marks.separator, *chunk.name] if marks.separator >= 0 else gap.snippet
+        found += chunk.text
+    if marks.separator >= 0:
+        found += [marks.separator, *gap.last_file]
+    return found
