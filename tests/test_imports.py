@@ -119,6 +119,7 @@ RANKS = (
         "server.gate",
         "server.generation",
         "server.logprobs",
+        "server.logs",
         "server.metrics",
         "server.openai_answers",
         "server.openai_requests",

@@ -21,6 +21,7 @@ from edgespec.errors import TemplateError
 from edgespec.messages import DrafterChoice, Loaded, Submit
 from edgespec.server.gate import gated
 from edgespec.server.generation import Generation
+from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
 from edgespec.server.openai_answers import Answer
 from edgespec.server.openai_requests import ChatRequest, CompletionRequest, Wishes
@@ -50,7 +51,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState) -
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)
     _add_routes(app, Endpoint(worker, settings, state))
-    return gated(app, settings, own_key=state.key)
+    return Logged(gated(app, settings, own_key=state.key))
 
 
 def _add_routes(app: FastAPI, endpoint: Endpoint) -> None:
@@ -181,6 +182,7 @@ class Endpoint:
     ) -> Response:
         generation = Generation(self._worker, submits, self.metrics, seconds=self._settings.request_s)
         await generation.submit()
+        request.state.generation = generation  # for its line in the log
         if wishes.stream:
             return _Stream(answer, generation, self._settings.send_s)
         whole = await _unless_gone(request, answer.whole(generation))
@@ -256,6 +258,7 @@ async def _http(request: Request, error: Exception) -> Response:
     return JSONResponse(refusal.body(), error.status_code, {**refusal.headers(), **(error.headers or {})})
 
 
-async def _fault(_: Request, error: Exception) -> Response:
-    sentence = f"a fault of EdgeSpec's own ({type(error).__name__}): its log has more"
-    return await _refusal(_, Refusal(500, sentence, type="server_error", code="internal_error"))
+async def _fault(request: Request, error: Exception) -> Response:
+    id = request.state.request_id
+    sentence = f"a fault of EdgeSpec's own ({type(error).__name__}): its log has more under {id}"
+    return await _refusal(request, Refusal(500, sentence, type="server_error", code="internal_error"))

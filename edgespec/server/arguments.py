@@ -31,6 +31,10 @@ def add(command: argparse.ArgumentParser) -> None:
         "--canary", type=float, default=0.0, metavar="SHARE",
         help="serve this share without speculation, so that /metrics can compare (0)",
     )  # fmt: skip
+    group.add_argument(
+        "--log", choices=("quiet", "text", "json"), default="quiet",
+        help="text: a line for each request, too; json: everything as one object a line (quiet)",
+    )  # fmt: skip
     group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/owner.py
     safety = command.add_argument_group("safety")
     safety.add_argument("--api-key", metavar="KEY", help="ask for this key (or EDGESPEC_API_KEY)")

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from edgespec.isolate import INTERRUPTED
 from edgespec.messages import Load
 from edgespec.pair_files import pair_files, pair_settings
 from edgespec.server.app import make_app
+from edgespec.server.logs import say, set_up
 from edgespec.server.owner import Owner
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
@@ -74,6 +74,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         request_s=arguments.max_seconds,
         canary=arguments.canary,
         drafter="none" if arguments.no_draft else arguments.drafter,
+        log=arguments.log,
     )
 
 
@@ -182,15 +183,9 @@ class _Server(uvicorn.Server):
             say("ending: running answers may finish (Ctrl+C again does not wait)")
 
 
-def say(sentence: str) -> None:
-    """Tells the person at the terminal something."""
-    print(f"edgespec: {sentence}", file=sys.stderr, flush=True)
-
-
 async def _serve(listener: socket.socket, load: Load, settings: ServerSettings, owner: Owner | None) -> int:
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
-    logging.basicConfig(level=logging.WARNING, format="edgespec: %(message)s")
-    logging.getLogger("uvicorn.error").addFilter(lambda record: "Invalid HTTP request" not in record.msg)
+    set_up(settings.log)
     worker = Supervisor(load, tell=say)
     host, port = listener.getsockname()[:2]
     target, draft = Path(load.target), Path(load.draft) if load.draft else None

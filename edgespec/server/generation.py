@@ -15,6 +15,7 @@ from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.supervisor import Said, Supervisor
 
 _ids = itertools.count(1)
+UNREAD_MOST = 50_000  # tokens, and others named with them, that may wait for a client: some 10 MB
 
 
 class Audience(Protocol):
@@ -91,6 +92,10 @@ class Part:
     scored: tuple[Scored, ...] = ()
 
 
+def _weight(round_: Round) -> int:
+    return 1 + len(round_.tokens) + sum(len(score.top) for score in round_.scores)
+
+
 class Generation:
     """The choices of one request. Close it: what nobody reads any more is cancelled."""
 
@@ -109,6 +114,7 @@ class Generation:
         self._open = set(self._index)
         self._said: asyncio.Queue[tuple[str, Said, float, tuple[str, ...]]] = asyncio.Queue()
         self._until = asyncio.get_running_loop().time() + seconds if seconds else None
+        self._unread = 0
         self.choices = [Choice() for _ in wanted]
         self._scores = [ScoreRelease() if submit.scoring else None for submit in wanted]
 
@@ -136,6 +142,12 @@ class Generation:
             raise
 
     def _hear(self, id: str, said: Said, at: float, pieces: tuple[str, ...]) -> None:
+        if isinstance(said, Emitted):
+            self._unread += _weight(said.round)
+            if self._unread > UNREAD_MOST:  # nobody else is held up, but what waits for this client is memory
+                said = Refusal(408, "this client does not read its answer: it was ended", code="not_read")
+                for other in self._open:
+                    self._worker.cancel(other)
         self._said.put_nowait((id, said, at, pieces))
 
     async def parts(self) -> AsyncIterator[Part]:
@@ -147,6 +159,8 @@ class Generation:
             while self._open:
                 try:
                     async with asyncio.timeout_at(self._until):
+                        if self._late():  # what waits to be read is no longer waited for either
+                            raise TimeoutError
                         id, said, at, pieces = await self._said.get()
                 except TimeoutError:
                     for part in self._out_of_time():
@@ -159,6 +173,7 @@ class Generation:
                     choice.started = choice.first = choice.last = at
                     choice.prompt_tokens, choice.cached_tokens = said.prompt_tokens, said.cached_tokens
                 elif isinstance(said, Emitted):
+                    self._unread -= _weight(said.round)
                     choice.note(said.round, at)
                     self._audience.emitted(said.round)
                     if said.round.finish:
@@ -169,6 +184,9 @@ class Generation:
         finally:
             self.close()
 
+    def _late(self) -> bool:
+        return self._until is not None and asyncio.get_running_loop().time() > self._until
+
     def _out_of_time(self) -> list[Part]:
         if not any(choice.rounds for choice in self.choices):
             raise unavailable("the request waited too long for its turn: try again in a moment")
@@ -176,6 +194,18 @@ class Generation:
         for i in late:
             self.choices[i].finish = "length"
         return [Part(i, Round((), "", 0, 0, (), "length"), ()) for i in late]
+
+    def figures(self) -> dict[str, Any]:
+        """Returns the counts of all choices together, for the log."""
+        finishes = [choice.finish or "cancelled" for choice in self.choices]
+        return {
+            "prompt_tokens": sum(choice.prompt_tokens for choice in self.choices),
+            "cached_tokens": sum(choice.cached_tokens for choice in self.choices),
+            "tokens": sum(choice.n_tokens for choice in self.choices),
+            "drafted": sum(choice.drafted for choice in self.choices),
+            "accepted": sum(choice.accepted for choice in self.choices),
+            "finish": finishes[0] if len(finishes) == 1 else finishes,
+        }
 
     def close(self) -> None:
         """Cancels what has not ended."""

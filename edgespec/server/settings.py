@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgespec.messages import DrafterChoice
+from edgespec.server.logs import LogFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +29,4 @@ class ServerSettings:
     canary: float = 0.0
     drafter: DrafterChoice = "auto"
     embedded: bool = False
+    log: LogFormat = "quiet"

@@ -1,0 +1,116 @@
+"""What the server writes to the terminal: its sentences, its faults and, if wished, a line for each request.
+
+Each request has an id, its client's own (x-request-id) or one drawn here; it is in the answer's head, in its
+line and beside a fault's traceback. Written are method, path, status, time and counts of tokens: no header,
+no query and no text of anybody's, so that no key and no conversation can be in a log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import time
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LogFormat = Literal["quiet", "text", "json"]
+REQUEST_ID = "x-request-id"
+SENSIBLE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+SHOWN_PATH = 200
+
+_now_answering: ContextVar[str] = ContextVar("_now_answering", default="")
+_sentences = logging.getLogger("edgespec.server")
+_requests = logging.getLogger("edgespec.requests")
+
+
+def set_up(log: LogFormat) -> None:
+    """Has this process write to stderr: quiet and text as sentences, json as one object a line."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_AsJson() if log == "json" else logging.Formatter("edgespec: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    _sentences.setLevel(logging.INFO)
+    _requests.setLevel(logging.WARNING if log == "quiet" else logging.INFO)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for what clients do wrong, which they are told, and for faults, logged already with their id."""
+    return "Invalid HTTP request" not in record.msg and "Exception in ASGI" not in record.msg
+
+
+def say(sentence: str) -> None:
+    """Tells the person at the terminal something."""
+    _sentences.info(sentence)
+
+
+class _AsJson(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if id := _now_answering.get():
+            told["request_id"] = id
+        told |= getattr(record, "figures", {})
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=False)
+
+
+class Logged:
+    """The outermost layer: an id for every request, a line when it has ended, and faults with their id."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        id = given if SENSIBLE_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
+        state: dict[str, Any] = {"request_id": id}
+        status, began = 0, time.monotonic()
+
+        async def numbered(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID] = id
+            await send(message)
+
+        token = _now_answering.set(id)
+        try:
+            await self._app({**scope, "state": state}, receive, numbered)
+        except Exception:
+            _sentences.exception("a fault of EdgeSpec's own while answering %s", id)
+            raise
+        finally:
+            if _requests.isEnabledFor(logging.INFO):
+                _tell(scope, status, time.monotonic() - began, id, state)
+            _now_answering.reset(token)
+
+
+def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, Any]) -> None:
+    path = scope["path"][:SHOWN_PATH].encode("ascii", "backslashreplace").decode()
+    generation = state.get("generation")
+    figures = generation.figures() if generation else {}
+    tokens = ""
+    if figures:
+        tokens = (
+            f", {figures['prompt_tokens']} tokens of prompt ({figures['cached_tokens']} known already), "
+            f"{figures['tokens']} said, {figures['accepted']} of {figures['drafted']} guesses stayed"
+        )
+    client = scope.get("client")
+    told = {"method": scope["method"], "path": path, "status": status, "seconds": round(seconds, 4),
+            "client": client[0] if client else None, **figures}  # fmt: skip
+    line = f"{scope['method']} {path!r} {status or 'went away'} after {seconds:.3f} s{tokens} [{id}]"
+    _requests.info(line, extra={"figures": told})

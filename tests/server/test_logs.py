@@ -1,0 +1,90 @@
+"""What the server writes: a line for each request, with its id; never a key, never what was said."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from served import Served, served, until
+from starlette.testclient import TestClient
+
+from edgespec.server.app import make_app
+from edgespec.server.logs import set_up
+from edgespec.server.settings import ServerSettings
+from edgespec.state_file import ServerState
+
+KEY, QUESTION = "sk-of-the-test-of-logs", "What is EdgeSpec?"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("server"), "--log", "json", EDGESPEC_API_KEY=KEY) as server:
+        yield server
+
+
+def lines(server: Served, about: str) -> list[dict[str, Any]]:
+    """Returns the objects of the log that have a word in them, once there are any."""
+    found: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        told = [json.loads(line) for line in server.said().splitlines()]
+        found[:] = [one for one in told if about in json.dumps(one)]
+        return bool(found)
+
+    until(look)
+    return found
+
+
+def test_every_request_has_an_id_and_a_line(server: Served) -> None:
+    auth = {"x-api-key": KEY}
+    body = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "stream": True}
+    answered = server.ask("/v1/chat/completions?api-key=x", body, headers={**auth, "x-request-id": "mine-1"})
+    assert answered.headers["x-request-id"] == "mine-1"
+    [line] = lines(server, "mine-1")
+    assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/chat/completions", 200)
+    assert line["tokens"] == 8 and line["prompt_tokens"] == 12 and line["finish"] == "length"
+    assert line["client"] == "127.0.0.1" and line["seconds"] > 0 and line["request_id"] == "mine-1"
+    refused = server.ask("/v1/models", headers={"x-request-id": "not one\u00e9"})
+    id = refused.headers["x-request-id"]
+    assert refused.status == 401 and id.startswith("req_")
+    assert [one["status"] for one in lines(server, id)] == [401]
+
+
+def test_neither_keys_nor_questions_are_written(server: Served) -> None:
+    for headers in ({"x-api-key": KEY}, {"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY + "x"}):
+        server.ask(f"/v1/models?key={KEY}", headers=headers)
+    server.ask("/v1/chat/completions", b"{" + KEY.encode(), headers={"x-api-key": KEY})
+    lines(server, "/v1/models")
+    assert KEY not in server.said() and QUESTION not in server.said() and "api-key" not in server.said()
+
+
+class Broken:
+    """A supervisor with a fault."""
+
+    @property
+    def about(self) -> None:
+        raise RuntimeError("a wire is loose")
+
+
+def test_a_real_fault_is_answered_500_and_written_with_its_id(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    state = ServerState("127.0.0.1", 1, 1, "x")
+    worker: Any = Broken()
+    try:
+        for log in ("text", "json"):
+            set_up("text" if log == "text" else "json")
+            with TestClient(
+                make_app(worker, ServerSettings(), state), raise_server_exceptions=False
+            ) as client:
+                answered = client.get("http://localhost/v1/models")
+            id = answered.headers["x-request-id"]
+            assert answered.status_code == 500 and id in answered.json()["error"]["message"]
+            said = capsys.readouterr().err
+            assert "a wire is loose" in said and f"[{id}]" in said and "500 after" in said
+            assert log == "text" or [json.loads(line)["request_id"] for line in said.splitlines()] == [id, id]
+    finally:
+        logging.basicConfig(handlers=before, level=level, force=True)
