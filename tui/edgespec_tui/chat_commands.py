@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edgespec.errors import EdgeSpecError, SettingError
-from edgespec_tui.slash_commands import parsed, setting
+from edgespec_tui.setting_values import from_text
+from edgespec_tui.slash_commands import parsed
 
 if TYPE_CHECKING:
     from edgespec_tui.chat_screen import ChatScreen
@@ -101,7 +102,7 @@ class ChatCommands:
             set_ = [f"{name} {value:g}" for name, value in told.items() if value is not None]
             screen.tell("Set here: " + (", ".join(set_) or "nothing, the model's own settings hold") + ".")
             return
-        name, value = setting(text)
+        name, value = from_text(text)
         if name == "seed":
             talk.seed = None if value is None else int(value)
         elif name == "max_tokens":

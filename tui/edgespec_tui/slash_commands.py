@@ -37,31 +37,6 @@ COMMANDS = (
 NAMES = tuple(command.name for command in COMMANDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranged:
-    """What a setting may be."""
-
-    low: float
-    high: float
-    whole: bool = False
-
-
-SETTINGS: dict[str, Ranged] = {
-    "temperature": Ranged(0, 100),
-    "top_k": Ranged(0, 2**31 - 1, whole=True),
-    "top_p": Ranged(0, 1),
-    "min_p": Ranged(0, 1),
-    "typical_p": Ranged(0, 1),
-    "top_n_sigma": Ranged(-1, 1000),
-    "repeat_penalty": Ranged(0.01, 100),
-    "frequency_penalty": Ranged(-100, 100),
-    "presence_penalty": Ranged(-100, 100),
-    "penalty_last_n": Ranged(-1, 2**31 - 1, whole=True),
-    "seed": Ranged(0, 2**63 - 1, whole=True),
-    "max_tokens": Ranged(1, 2**31 - 1, whole=True),
-}
-
-
 def parsed(line: str) -> tuple[str, str] | None:
     """Returns (name, what follows) of a line that is a command; None of one that is a question.
 
@@ -76,24 +51,3 @@ def parsed(line: str) -> tuple[str, str] | None:
     if fits and first != "/":
         raise SettingError(f"{first} may be {', '.join(fits)}: write more of it")
     raise SettingError(f"{first} is no command: /help lists them")
-
-
-def setting(text: str) -> tuple[str, float | int | None]:
-    """Returns the name and value of a `/set` line; None takes a setting back. Raises SettingError."""
-    words = text.replace("=", " ").split()
-    name = words[0].replace("-", "_") if words else ""
-    if name not in SETTINGS:
-        raise SettingError(f"{name!r} is no setting: there are {', '.join(SETTINGS)}")
-    if len(words) != 2:
-        raise SettingError(f"{name} wants one value, or `default`")
-    if words[1] in ("default", "none"):
-        return name, None
-    ranged = SETTINGS[name]
-    try:
-        value = int(words[1]) if ranged.whole else float(words[1])
-    except ValueError:
-        kind = "a whole number" if ranged.whole else "a number"
-        raise SettingError(f"{name} is {words[1]!r}: it must be {kind}") from None
-    if not ranged.low <= value <= ranged.high:
-        raise SettingError(f"{name} is {words[1]}: it must be from {ranged.low:g} to {ranged.high:g}")
-    return name, value

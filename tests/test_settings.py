@@ -1,0 +1,246 @@
+"""The settings file: what it says holds, and what is wrong in it is told in a sentence."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from edgespec.errors import SettingError
+from edgespec.sampling import Sampling
+from edgespec_tui import settings_file
+from edgespec_tui.setting_values import SAMPLING, from_text
+from edgespec_tui.settings import Known, Settings, read, strictly
+
+A_KEY = "a key like f2, ctrl+r or escape, several with commas"
+KNOWN = Known(
+    themes=("edgespec-dark", "nord"),
+    actions=("chat.panel", "chat.tint", "app.help"),
+    is_key=lambda key: key in ("f2", "f3", "ctrl+r"),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "settings" / "settings.toml"
+
+
+def complaints(path: Path, text: str) -> list[str]:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return [sentence.removeprefix(str(path)) for sentence in read(path, known=KNOWN)[1]]
+
+
+def test_what_the_file_says_holds(path: Path) -> None:
+    told = complaints(
+        path,
+        """
+        [chat]
+        system = "Be brief."
+        max_tokens = 100
+        seed = 7
+        [sampling]
+        temperature = 0
+        top_k = 40
+        [speculation]
+        on = false
+        drafter = "lookup"
+        draft_length = 3
+        [screen]
+        theme = "nord"
+        panel = false
+        tint = true
+        [keys]
+        chat.panel = "f3, ctrl+r"
+        "app.help" = "f2"
+        """,
+    )
+    assert told == []
+    settings = strictly(read(path, known=KNOWN))
+    assert settings == Settings(
+        system="Be brief.",
+        max_tokens=100,
+        seed=7,
+        sampling={"temperature": 0, "top_k": 40},
+        speculation=False,
+        drafter="lookup",
+        draft_length=3,
+        theme="nord",
+        panel=False,
+        tint=True,
+        keys={"chat.panel": "f3,ctrl+r", "app.help": "f2"},
+    )
+    talk = settings.new_conversation()
+    assert (talk.system, talk.sampling, talk.seed, talk.max_tokens) == (
+        "Be brief.",
+        {"temperature": 0, "top_k": 40},
+        7,
+        100,
+    )
+
+
+def test_without_a_file_the_defaults_hold(path: Path) -> None:
+    assert read(path) == (Settings(), ())
+
+
+@pytest.mark.parametrize(
+    "text, told",
+    [
+        (
+            "[chat]\n\n[sampling]\ntemperature = 'hot'",
+            " line 4: sampling.temperature is 'hot': it must be a number from 0 to 100",
+        ),
+        ("[sampling]\ntop_p = 1.5", " line 2: sampling.top_p is 1.5: it must be a number from 0 to 1"),
+        ("[sampling]\ntop_k = 4.5", " line 2: sampling.top_k is 4.5: it must be a whole number of 0 or more"),
+        (
+            "[sampling]\ntop_k = true",
+            " line 2: sampling.top_k is true: it must be a whole number of 0 or more",
+        ),
+        (
+            "[sampling]\ntemperature = nan",
+            " line 2: sampling.temperature is nan: it must be a number from 0 to 100",
+        ),
+        (
+            "[sampling]\ntemprature = 1",
+            " line 2: sampling.temprature is not known: did you mean temperature?",
+        ),
+        ("[chat]\nmax_tokens = 0", " line 2: chat.max_tokens is 0: it must be a whole number of 1 or more"),
+        ("[chat]\nsystem = 5", " line 2: chat.system is 5: it must be a text in quotes"),
+        ("chat = 5", " line 1: chat is 5: it must be a table, [chat]"),
+        ("[[chat]]\nsystem = 'x'", ": chat is [{'system': 'x'}]: it must be a table, [chat]"),
+        ("[speculation]\non = 'yes'", " line 2: speculation.on is 'yes': it must be true or false"),
+        (
+            "speculation.drafter = 'magic'",
+            " line 1: speculation.drafter is 'magic': it must be one of auto, model, lookup, none",
+        ),
+        (
+            "[screen]\ntheme = 'pink'",
+            " line 2: screen.theme is 'pink': it must be one of edgespec-dark, nord",
+        ),
+        ("[scren]\ntheme = 'nord'", " line 1: [scren] is not known: did you mean screen?"),
+        ("[keys]\nchat.pannel = 'f2'", " line 2: keys.chat.pannel is not known: did you mean chat.panel?"),
+        (
+            "[keys]\nchat.panel = 'f99'",
+            " line 2: keys.chat.panel is 'f99': it must be " + A_KEY,
+        ),
+        (
+            "[keys]\nchat.panel = 5",
+            " line 2: keys.chat.panel is 5: it must be " + A_KEY,
+        ),
+        (
+            "[keys]\nchat.panel = 'f2'\nchat.tint = 'f2'",
+            " line 3: keys.chat.tint is 'f2', which is that of chat.panel already",
+        ),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_and_the_rest_holds(path: Path, text: str, told: str) -> None:
+    assert complaints(path, text) == [told]
+    with pytest.raises(SettingError, match="settings.toml"):
+        strictly(read(path, known=KNOWN))
+    if "[chat]" not in text and "chat =" not in text:
+        path.write_text(text + "\n[chat]\nsystem = 'kept'\n")
+        assert read(path, known=KNOWN)[0].system == "kept"
+
+
+def test_a_file_that_is_no_toml_is_told_with_its_line(path: Path) -> None:
+    (told,) = complaints(path, "[chat]\nsystem = \n")
+    assert "is no TOML" in told and "line 2" in told
+    path.write_bytes(b"\xff\xfe[")
+    assert "is no UTF-8 text" in read(path)[1][0]
+    path.unlink()
+    path.mkdir()
+    assert "cannot be read" in read(path)[1][0]
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_the_engine_accepts_what_the_app_accepts(name: str) -> None:
+    ranged = SAMPLING[name]
+    step = 1 if ranged.whole else 0.001
+    for value in (ranged.low, ranged.high):
+        Sampling(**{name: value})
+    for value in (ranged.low - step, ranged.high + step):
+        with pytest.raises(SettingError):
+            Sampling(**{name: value})
+
+
+def test_a_setting_is_understood_as_it_is_typed() -> None:
+    assert from_text("temperature 0.5") == ("temperature", 0.5)
+    assert from_text("top-k=40") == ("top_k", 40)
+    assert from_text("temp 1") == ("temperature", 1)
+    assert from_text("seed default") == ("seed", None)
+    for text, told in (
+        ("temperature hot", "temperature is 'hot': it must be a number from 0 to 100"),
+        ("temperature nan", "temperature is 'nan': it must be a number"),
+        ("seed -1", "seed is '-1': it must be a whole number of 0 or more"),
+        ("temprature 1", "'temprature' is no setting: did you mean temperature?"),
+        ("top 1", "'top' is no setting: there are"),
+        ("", "'' is no setting: there are temperature"),
+        ("seed", "seed wants one value, or `default`"),
+        ("seed 1 2", "seed wants one value"),
+    ):
+        with pytest.raises(SettingError) as error:
+            from_text(text)
+        assert str(error.value).startswith(told)
+
+
+# ---- the file as a file -----------------------------------------------------------------------------------
+
+
+def test_the_file_begins_with_examples_all_of_which_would_hold(path: Path) -> None:
+    assert read(settings_file.begun(path), known=KNOWN) == (Settings(), ())
+    without = "\n".join(
+        line.removeprefix("# ") if "=" in line else line for line in path.read_text().splitlines()
+    )
+    known = Known(("edgespec-dark",), ("chat.panel", "chat.speculation"), lambda _: True)
+    path.write_text(without)
+    settings, told = read(path, known=known)
+    assert told == () and settings.seed == 1 and settings.keys["chat.speculation"] == "f4,ctrl+s"
+    path.write_text("mine")
+    assert settings_file.begun(path).read_text() == "mine"
+
+
+def test_a_change_keeps_comments_order_and_links(path: Path, tmp_path: Path) -> None:
+    settings_file.begun(path)
+    elsewhere = tmp_path / "dotfiles.toml"
+    elsewhere.write_text("# mine\n[sampling]\ntop_k = 5 # five\n[screen]\ntheme = 'a' # the best\n")
+    path.unlink()
+    path.symlink_to(elsewhere)
+    settings_file.change(path, "screen", "theme", "nord")
+    settings_file.change(path, "screen", "panel", False)
+    settings_file.change(path, "chat", "seed", 3)
+    settings_file.change(path, "sampling", "top_k", None)
+    assert path.is_symlink()
+    text = elsewhere.read_text()
+    assert text.startswith("# mine\n[sampling]\n") and 'theme = "nord" # the best' in text
+    assert tomllib.loads(text) == {
+        "sampling": {},
+        "screen": {"theme": "nord", "panel": False},
+        "chat": {"seed": 3},
+    }
+    assert os.listdir(tmp_path) != [] and not list(tmp_path.glob("dotfiles.toml.*"))
+
+
+def test_a_file_that_cannot_be_changed_is_told_and_left_as_it_is(path: Path, tmp_path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("[screen\n")
+    with pytest.raises(SettingError, match="mend it by hand"):
+        settings_file.change(path, "screen", "theme", "nord")
+    path.write_text("screen = 5\n")
+    with pytest.raises(SettingError, match="mend it by hand"):
+        settings_file.change(path, "screen", "theme", "nord")
+    assert path.read_text() == "screen = 5\n"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingError, match="cannot be written"):
+        settings_file.change(tmp_path / "file" / "settings.toml", "screen", "theme", "nord")
+
+
+def test_the_editor_is_the_one_that_was_chosen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = "sh" if os.name == "posix" else "cmd"
+    assert settings_file.editor(path, {"VISUAL": f"{shell} -w", "EDITOR": "no"}) == [shell, "-w", str(path)]
+    with pytest.raises(SettingError, match="EDITOR is 'no-such-editor', which cannot be found"):
+        settings_file.editor(path, {"EDITOR": "no-such-editor"})
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SettingError, match="set EDITOR to one; the settings are in"):
+        settings_file.editor(path, {})

@@ -1,0 +1,97 @@
+"""The settings file as a file: begun with a template, changed with its comments kept, opened in an editor."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from edgespec.errors import SettingError
+
+EDITORS = ("sensible-editor", "nano", "micro", "vim", "vi", "notepad")
+TEMPLATE = """\
+# EdgeSpec's settings. Lines that begin with # are examples: take the # away to use them.
+# New chats begin with these; /set and /system change a chat that is open.
+
+[chat]
+# system = "You are a helpful assistant."
+# max_tokens = 1024      # longest answer
+# seed = 1               # the same answer every time
+
+[sampling]               # what is not said here, the model file recommends
+# temperature = 0.8
+# top_k = 40
+# top_p = 0.95
+# min_p = 0.05
+# repeat_penalty = 1.0
+
+[speculation]
+# on = true              # false: plain decoding
+# drafter = "auto"       # or "model", "lookup", "none"
+# draft_length = 4       # without it: what pays
+
+[screen]
+# theme = "edgespec-dark"
+# panel = true
+# tint = false           # colour tokens by who produced them
+
+[keys]                   # several keys with commas
+# chat.panel = "f2"
+# chat.speculation = "f4,ctrl+s"
+"""
+
+
+def begun(path: Path) -> Path:
+    """Returns the file, written with examples where there is none. Raises SettingError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return path
+
+
+def change(path: Path, table: str, key: str, value: str | float | bool | None) -> None:
+    """Changes one value, None takes it away; comments and order stay. Raises SettingError."""
+    import tomlkit  # late: most starts change nothing
+    from tomlkit.exceptions import TOMLKitError
+
+    begun(path)
+    path = path.resolve()  # a link, as people have who keep their settings elsewhere, stays one
+    try:
+        document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
+        inside = document.setdefault(table, tomlkit.table())
+        if value is None:
+            inside.pop(key, None)
+        else:
+            inside[key] = value
+        written = path.with_name(f"{path.name}.{os.getpid()}")
+        written.write_text(tomlkit.dumps(document), encoding="utf-8")
+        shutil.copymode(path, written)
+        os.replace(written, path)
+    except (TOMLKitError, UnicodeDecodeError, TypeError, AttributeError) as error:
+        raise SettingError(f"{path} is no TOML that can be changed ({error}): mend it by hand") from None
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> SettingError:
+    return SettingError(f"{error.filename or path} cannot be written: {error.strerror}")
+
+
+def editor(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Returns the command that opens the file in a person's editor. Raises SettingError without one."""
+    for name in ("VISUAL", "EDITOR"):
+        if wanted := environment.get(name, "").strip():
+            command = shlex.split(wanted, posix=os.name == "posix")
+            if not shutil.which(command[0]):
+                raise SettingError(f"{name} is {wanted!r}, which cannot be found; the settings are in {path}")
+            return [*command, str(path)]
+    found = next((name for name in EDITORS if shutil.which(name)), None)
+    if found is None:
+        raise SettingError(f"there is no editor: set EDITOR to one; the settings are in {path}")
+    return [found, str(path)]
