@@ -74,6 +74,10 @@ def _parser() -> argparse.ArgumentParser:
         "--raw", action="store_true", help="continue the prompt as it stands, without the chat template"
     )
     run.add_argument("--json", action="store_true", help="print one JSON object with text and figures")
+    form = run.add_argument_group("form of the answer").add_mutually_exclusive_group()
+    form.add_argument("--json-schema", metavar="FILE", help="the answer is JSON that fits this schema")
+    form.add_argument("--grammar", metavar="FILE", help="the answer keeps to this grammar (GBNF or Lark)")
+    form.add_argument("--regex", metavar="R", help="the whole answer matches this regular expression")
     chat = commands.add_parser(
         "chat", help="talk, line by line", description="A conversation, line by line. " + FILES
     )

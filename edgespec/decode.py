@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from edgespec.drafters import Drafter
 from edgespec.errors import PromptTooLongError, SettingError
 from edgespec.events import Ask, Draft, FinishReason, Judged, ModelName, Round, TokenScore
+from edgespec.masks import Masks
 from edgespec.pace import LONGEST, Pace
 from edgespec.sampling import Distribution, Sampler
 from edgespec.text import TextRelease
@@ -57,7 +58,8 @@ def generate(
     scoring: how likely each token was is told with it.
 
     The first evaluation is the prompt alone, so that the first token is not kept waiting for a draft.
-    Raises PromptTooLongError, or SettingError for a prompt without tokens or with unknown ones.
+    Where a grammar leaves one token only, no evaluation is asked for it; it is read with what follows.
+    Raises PromptTooLongError, SettingError for a prompt without tokens or with unknown ones, or GrammarError.
     """
     tokens = np.zeros(limits.n_ctx + LONGEST + 1, np.int32)
     start = n = len(prompt)
@@ -65,12 +67,19 @@ def generate(
     tokens[:n] = prompt
     end = min(start + limits.max_tokens, limits.n_ctx)
     finish: FinishReason | None = None
+    masks = sampler.masks
+    settling = None if scoring else masks  # a token that is scored needs a row
+    lead = tuple(settling.forced(tokens[:n], end - n - 1)) if settling else ()  # told with the first round
+    tokens[n : n + len(lead)] = lead
+    n += len(lead)
+    forced = 0  # the last of tokens[:n] that were settled without the target
     while finish is None:
         room = end - n - 1
         draft = Draft()
-        if n > start and room > 0:
+        if n > start + len(lead) and room > 0:
             draft = yield from drafter.draft(tokens[:n], min(room, LONGEST), rule)
-        rows = yield Ask("target", tokens[:n], draft.tokens, len(draft.tokens) + 1, draft.reach)
+        wanted = len(draft.tokens) + 1
+        rows = yield Ask("target", tokens[:n], draft.tokens, wanted, draft.reach, forced=forced)
         assert rows is not None
         draft = draft.cut(len(rows) - 1)
         seen: dict[int, Distribution] = {}
@@ -78,15 +87,30 @@ def generate(
         verdict = rule.verify(draft, p, n)
         looked_at = tuple(p(i) for i in range(max([verdict.accepted, *seen]) + 1))
         fresh = (*draft.tokens[: verdict.accepted], verdict.token)
-        released, kept, finish = _release(fresh, text, limits.end_tokens, end - n)
-        tokens[n : n + kept] = fresh[:kept]
-        n += kept
-        sources = (*draft.sources[: verdict.accepted], "target")[:kept]
+        after = _forced(settling, tokens, n, fresh, end) if settling else ()
+        said, forced = (*lead, *fresh, *after), len(after)
+        released, kept, finish = _release(said, text, limits.end_tokens, end - n + len(lead))
+        stayed = max(0, kept - len(lead))
+        tokens[n : n + stayed] = said[len(lead) :][:stayed]
+        n += stayed
+        if finish is None and masks and masks.ended(tokens[:n]):
+            released, finish = released + text.flush(), "stop"
+        by = ("grammar",) * len(lead) + (*draft.sources[: verdict.accepted], "target")
+        sources = (by + ("grammar",) * len(after))[:kept]
         scores = _scores(scoring, rows[:, : sampler.n_vocab], p, fresh[:kept]) if scoring else ()
-        yield Round(
-            fresh[:kept], released, len(draft.tokens), verdict.accepted, sources, finish, scores=scores
-        )
-        drafter.learn(Judged(tokens[:n], kept, draft, verdict.accepted, looked_at))
+        judged = len(draft.tokens), verdict.accepted
+        yield Round(said[:kept], released, *judged, sources, finish, scores=scores)
+        drafter.learn(Judged(tokens[:n], stayed, draft, verdict.accepted, looked_at))
+        lead = ()
+
+
+def _forced(
+    masks: Masks, tokens: NDArray[np.int32], n: int, fresh: Sequence[int], end: int
+) -> tuple[int, ...]:
+    """Returns the tokens that a grammar leaves no choice about behind tokens[:n] and `fresh`."""
+    tokens[n : n + len(fresh)] = fresh
+    n += len(fresh)
+    return tuple(masks.forced(tokens[:n], end - n))
 
 
 def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_vocab: int) -> None:

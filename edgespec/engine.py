@@ -19,6 +19,7 @@ from edgespec.context_settings import settings_for
 from edgespec.decode import Limits, Loop, Scorer, drive, generate
 from edgespec.drafters import Drafter, Guesser, NoDrafter
 from edgespec.drafters.competition import Competition
+from edgespec.drafters.demanded import DemandedText
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.recycling import TokenRecycling
 from edgespec.drafters.suffix_lookup import SuffixLookup
@@ -27,6 +28,8 @@ from edgespec.events import ModelName, Round
 from edgespec.experience import Experience, load, save
 from edgespec.ggml_devices import cards
 from edgespec.llama import Model
+from edgespec.masks import Masks
+from edgespec.matchers import Matchers
 from edgespec.memory.at_load import fitted
 from edgespec.overlap import Ahead
 from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
@@ -88,6 +91,8 @@ class Pair:
         self._ahead: Ahead | None = None
         self._lookup = SuffixLookup()
         self._recycling = TokenRecycling(self.target.n_vocab)
+        self._recycling_masked: TokenRecycling | None = None  # what grammars allow follows other tables
+        self.matchers = Matchers(self._pieces, self._end_tokens, self.target.n_vocab)
 
     def __enter__(self) -> Pair:
         return self
@@ -169,6 +174,19 @@ class Pair:
                 context.clear(seq)
         self._lookup = SuffixLookup()
         self._recycling = TokenRecycling(self.target.n_vocab)
+        self._recycling_masked = None
+
+    def _pieces(self) -> list[bytes]:
+        """Returns the text of every token, as it is shown: of control tokens there is none."""
+        return [self.target.piece(token) for token in range(self.target.n_vocab)]
+
+    def _table(self, request: Request) -> TokenRecycling:
+        """Returns the table of what follows what, at this kind of request."""
+        if request.grammar is None:
+            return self._recycling
+        if self._recycling_masked is None:
+            self._recycling_masked = TokenRecycling(self.target.n_vocab)
+        return self._recycling_masked
 
     def prompt_tokens(self, text: str, *, special: bool = False) -> NDArray[np.int32]:
         """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it are meant."""
@@ -201,7 +219,7 @@ class Pair:
         """
         experience = self._known.at(request.kind)
         text = TextRelease(self._piece(request.shown), request.stop)
-        loop = self._loop(prompt, request, text, self._lookup, self._recycling)
+        loop = self._loop(prompt, request, text, self._lookup, self._table(request))
         pace = self._pace(request, experience)
         rounds = drive(loop, scorers or self.scorers, pace, cancelled=cancelled)
         return _to_the_end(rounds, text)
@@ -209,9 +227,10 @@ class Pair:
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
         """Makes a generation ready that others may run beside. Raises PromptTooLongError or SettingError."""
         text = TextRelease(self._piece(request.shown), request.stop)
-        loop = self._loop(prompt, request, text, SuffixLookup(), copy.copy(self._recycling))  # one table
+        loop = self._loop(prompt, request, text, SuffixLookup(), copy.copy(self._table(request)))  # one table
         fixed = 0 if request.drafter == "none" else request.draft_length
-        return Stream(loop, text, request.max_tokens, fixed, partial(self._record, request.kind))
+        record = partial(self._record, request.kind)
+        return Stream(loop, text, request.max_tokens, fixed, record, request.grammar is not None)
 
     def _piece(self, shown: frozenset[int]) -> Callable[[int], bytes]:
         """Returns what tells the bytes of a token, of the control tokens only those `shown`."""
@@ -233,10 +252,14 @@ class Pair:
     ) -> Loop:
         known = self._known.at(request.kind)
         lookup.odds, recycling.odds = known.lookup, known.recycling
+        masks = self.matchers.masks(request.grammar, len(prompt)) if request.grammar else None
+        guessers: list[Guesser] = [lookup, recycling]
+        if masks:
+            guessers.append(DemandedText(masks, self._usual, known.grammar))
         return generate(
             prompt,
-            sampler=Sampler(request.sampling, self.target.n_vocab),
-            drafter=self._drafter(request, known, lookup, recycling),
+            sampler=Sampler(request.sampling, self.target.n_vocab, masks),
+            drafter=self._drafter(request, known, guessers, masks),
             rule=_rule(request),
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
@@ -250,8 +273,13 @@ class Pair:
             return FixedLength(request.draft_length)
         return Controller(self.costs(), experience.record, max_tokens=request.max_tokens)
 
+    def _usual(self, text: bytes) -> list[int]:
+        """Returns the tokens that a text is usually written with."""
+        tokens: list[int] = self.target.tokenize(text, special=False, add_bos=False).tolist()
+        return tokens
+
     def _drafter(
-        self, request: Request, known: Experience, lookup: SuffixLookup, recycling: TokenRecycling
+        self, request: Request, known: Experience, guessers: list[Guesser], masks: Masks | None
     ) -> Drafter:
         if request.drafter == "none" or request.draft_length == 0:
             return NoDrafter()
@@ -260,20 +288,20 @@ class Pair:
                 "drafting by a model was asked for and no draft is loaded: name one with --draft"
             )
         if request.drafter == "lookup":
-            return Competition([lookup])
-        guessers: list[Guesser] = [] if request.drafter == "model" else [lookup, recycling]
+            return Competition(guessers[:1], masks=masks)
+        guessers = [] if request.drafter == "model" else guessers
         if not self.draft or not self._draft_context:
-            return Competition(guessers)
+            return Competition(guessers, masks=masks)
         shared = min(self.target.n_vocab, self.draft.n_vocab)  # the rest is padding
         model = DraftModel(
-            Sampler(_shared_bias(request.sampling, shared), shared),
+            Sampler(_shared_bias(request.sampling, shared), shared, masks),
             n_ctx=self._draft_context.n_ctx,
             n_vocab=self.draft.n_vocab,
             odds=known.model,
             places=known.places,
             temperature=known.temperature,
         )
-        return Competition(guessers, model)
+        return Competition(guessers, model, masks)
 
 
 def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:

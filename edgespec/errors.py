@@ -2,6 +2,7 @@
 
 EdgeSpecError                  something the user can act on; `exit_code` 1
 ├── SettingError               a setting or argument that makes no sense; `exit_code` 2
+│   └── GrammarError           a schema, grammar or regular expression that cannot be kept to
 ├── ModelError                 a model cannot be used
 │   ├── ModelFileError         the file is missing, unreadable, truncated or not a GGUF
 │   ├── ModelUnsupportedError  the file is sound, but this program cannot generate with it
@@ -36,6 +37,10 @@ class SettingError(EdgeSpecError):
     """A setting or argument has a value that makes no sense."""
 
     exit_code = 2
+
+
+class GrammarError(SettingError):
+    """A JSON schema, grammar or regular expression is wrong, or too complex to be kept to."""
 
 
 class ModelError(EdgeSpecError):

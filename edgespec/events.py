@@ -34,6 +34,7 @@ class Ask:
     counts; empty where the tail was drawn and may not be cut. Of an ask to the draft: how likely the next
     guess counts, and those that may follow it.
     otherwise: the reach of the guess that stands where this ask is refused.
+    forced: how many of `tokens` a grammar settled by itself, so that the target has not seen them yet.
     """
 
     model: ModelName
@@ -42,6 +43,7 @@ class Ask:
     rows: int  # logits wanted for the last `rows` positions of tokens + tail
     reach: Reach = ()
     otherwise: Reach = ()
+    forced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,9 @@ class Round:
 
     `tokens` are those that stay (without the end token, and cut at a stop string); `drafted` and
     `accepted` count what was verified; `sources` says for each of `tokens` who produced it: a drafter's
-    name, or "target" for the recovered or bonus token. gain: the speed-up over plain decoding that was
-    expected of this round when its draft was chosen (1: plain decoding, or nothing was expected).
+    name, "target" for the recovered or bonus token, "grammar" where no other was allowed, or where the text
+    that a grammar demands was guessed. gain: the speed-up over plain decoding that was expected of this round
+    when its draft was chosen (1: plain decoding, or nothing was expected).
     """
 
     tokens: tuple[int, ...]

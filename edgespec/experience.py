@@ -18,6 +18,7 @@ from typing import Any
 
 from edgespec.acceptance import BINS, Odds, proportional
 from edgespec.costs import Beside, CostTable
+from edgespec.drafters.demanded import ASSUMED as DEMANDED
 from edgespec.drafters.draft_temperature import FACTORS, DraftTemperature
 from edgespec.drafters.recycling import ASSUMED
 from edgespec.pace import CREDIT, Costs, Gain, Record
@@ -34,6 +35,7 @@ class Experience:
     places: Odds = field(default_factory=lambda: Odds((0.7,) * BINS))
     lookup: Odds = field(default_factory=lambda: proportional(0.0, 0.95))
     recycling: Odds = field(default_factory=lambda: Odds(ASSUMED))
+    grammar: Odds = field(default_factory=lambda: Odds(DEMANDED))
     temperature: DraftTemperature = field(default_factory=DraftTemperature)
 
 
@@ -116,6 +118,7 @@ def _number(value: object, *, above: float = 0.0) -> float:
 def _experience(held: Mapping[str, Any]) -> Experience:
     kept = held["record"]
     odds = {name: _odds(held[name]) for name in ("model", "places", "lookup", "recycling")}
+    odds["grammar"] = _odds(held["grammar"]) if "grammar" in held else Odds(DEMANDED)  # older files have none
     model, all_ = (Gain(_number(kept[of]["tokens"]), _number(kept[of]["cost"])) for of in ("model", "all"))
     emitted, since_plain = (int(_number(kept[of])) for of in ("emitted", "since_plain"))
     lost, free_lost = (_number(kept[of], above=-CREDIT) for of in ("lost", "free_lost"))

@@ -79,6 +79,8 @@ class Step:
             ask = slot.request.ask
             first = slot.request.first and ask.model == "target"
             least[slot.seq] = target.missing(slot.want()) - slot.request.drawn if first else 1
+            if slot.request.stream.grammar and not first:  # what it settled is read with what follows
+                least[slot.seq] = target.missing(Want(ask.tokens, (), 1, slot.seq))
         n_ctx = sum(slot.request.ask.tokens.size for slot in self._slots) // max(len(self._slots), 1)
         load = Load(self._costs, least, most, n_ctx)
         for slot in self._slots:

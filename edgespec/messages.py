@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Literal
 
 from edgespec.events import Emitted, Started
 from edgespec.fill_in import FillTokens
+from edgespec.grammar import Grammar
 from edgespec.pair_settings import PairSettings
 from edgespec.sampling import Sampling
 from edgespec.token_scores import Scoring
@@ -41,7 +42,8 @@ class Submit:
 
     prompt: text as a template rendered it, or token ids. add_bos: the start token is put in front of text.
     max_tokens: None is what fits. pieces: the text of every single token is wanted as well. scoring: and how
-    likely it was. shown: texts of control tokens that are to be in the answer's text.
+    likely it was. shown: texts of control tokens that are to be in the answer's text. grammar:
+    what the text may look like.
     """
 
     id: str
@@ -57,6 +59,7 @@ class Submit:
     pieces: bool
     scoring: Scoring | None = None
     shown: tuple[str, ...] = ()
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from edgespec.engine import Pair
 from edgespec.errors import SettingError
 from edgespec.events import Round
+from edgespec.grammar import Grammar, grammar_text
 from edgespec.interrupt import Interrupt
 from edgespec.isolate import INTERRUPTED
 from edgespec.pair_files import pair_files, pair_settings
@@ -62,7 +64,27 @@ def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Requ
         seed=arguments.seed,
         drafter="none" if arguments.no_draft else arguments.drafter,
         draft_length=arguments.draft_length,
+        grammar=grammar_for(arguments),
     )
+
+
+def grammar_for(arguments: argparse.Namespace) -> Grammar | None:
+    """Returns what the answer may look like, by the flags. Raises SettingError."""
+    schema, grammar, regex = (getattr(arguments, name, None) for name in ("json_schema", "grammar", "regex"))
+    if schema is not None:
+        return Grammar("json_schema", _file(schema, "--json-schema"))
+    if grammar is not None:
+        return grammar_text(_file(grammar, "--grammar"))
+    return None if regex is None else Grammar("regex", regex)
+
+
+def _file(path: str, flag: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SettingError(f"{flag} {path} is no text in UTF-8: name a text file") from None
+    except OSError as error:
+        raise SettingError(f"{flag} {path} cannot be read: {error.strerror}") from None
 
 
 def _bias(text: str) -> tuple[int, float]:

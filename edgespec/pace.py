@@ -262,8 +262,11 @@ class Controller:
             if n_evaluated > 2:
                 self._reading = max(0.0, seconds - self._step)
             return
-        if n_evaluated == ask.rows:
+        if n_evaluated == ask.rows + ask.forced:
             self.costs.target.learn(n_evaluated, n_ctx, seconds)
+            if ask.forced:  # what a grammar settled would cost plain decoding as much
+                more, own = (self.costs.target.seconds(n, n_ctx) for n in (n_evaluated, ask.rows))
+                self._seconds -= max(0.0, more - own)
         elif self._begun:  # a recurrent model could not just drop what was rejected the last time
             again = max(0.0, seconds - self.costs.target.seconds(ask.rows, n_ctx))
             self._seconds -= again

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from edgespec.errors import SettingError
+from edgespec.grammar import Grammar
 from edgespec.pace import FixedLength
 from edgespec.sampling import Sampling
 from edgespec.text import TextRelease
@@ -24,7 +25,7 @@ class Request:
     alone. Without it tokens are drawn with `rng_seed` (None: anew every time) and judged by `rule`.
     drafter: who may guess; "auto" lets all compete. draft_length: None leaves it to the controller, which
     decides anew each round; a number is kept to. scoring: how likely each token was is told with it.
-    shown: control tokens whose text is part of the answer's.
+    shown: control tokens whose text is part of the answer's. grammar: what the text may look like.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -38,6 +39,7 @@ class Request:
     draft_length: int | None = None
     scoring: Scoring | None = None
     shown: frozenset[int] = frozenset()
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""
@@ -60,4 +62,5 @@ class Request:
         """What requests have in common whose guesses fare alike."""
         mode = "coupled" if self.seed is not None else "drawn"
         fixed = "" if self.draft_length is None else ", fixed length"
-        return f"{mode} at temperature {self.sampling.temperature:.1f}{fixed}"
+        masked = "" if self.grammar is None else ", by a grammar"
+        return f"{mode} at temperature {self.sampling.temperature:.1f}{fixed}{masked}"

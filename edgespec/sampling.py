@@ -2,8 +2,9 @@
 
 One transform F(logits, history, sampling) serves target and draft alike: p = F(target), q = F(draft).
 The order is llama.cpp's (common.h): logit bias, penalties, top-n-sigma, top-k, typical-p, top-p, min-p,
-temperature; truncation therefore looks at untempered probabilities. Temperature 0 is a point mass at
-the largest logit (the lowest id among equals), which makes greedy decoding a case and not a branch.
+temperature; truncation therefore looks at untempered probabilities. A grammar's mask comes before the
+truncations: what it forbids is as if it were not in the vocabulary. Temperature 0 is a point mass at the
+largest logit (the lowest id among equals), which makes greedy decoding a case and not a branch.
 
 Rows are cut to their support before anything is computed in float64: a vocabulary has 150,000 tokens
 and a support some dozens.
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from edgespec.distribution import WIDE, Distribution, Floats, Ids, PointMass, all_ids, draw, point_mass
 from edgespec.errors import LogitsError, SettingError
+from edgespec.masks import Allowed, Masks
 from edgespec.truncation import below, binned_head, head, head_of, largest, sigma_floor, typical
 
 __all__ = ["Distribution", "Sampler", "Sampling", "draw", "point_mass", "sampling_for"]
@@ -110,13 +112,17 @@ def sampling_for(metadata: Mapping[str, str], **wanted: object) -> Sampling:
 class Sampler:
     """Turns rows of logits into distributions: F of the module docstring. Not for two threads at once."""
 
-    def __init__(self, sampling: Sampling, n_vocab: int) -> None:
-        """n_vocab: how many tokens of a row take part (a row may be padded beyond them)."""
+    def __init__(self, sampling: Sampling, n_vocab: int, masks: Masks | None = None) -> None:
+        """n_vocab: how many tokens of a row take part (a row may be padded beyond them).
+
+        masks: of the grammar that the text is written in; then every row needs its whole history.
+        """
         for token in sampling.logit_bias:
             if token >= n_vocab:
                 raise SettingError(f"logit_bias names token {token}: this vocabulary has {n_vocab:,} tokens")
         self.sampling = sampling
         self.n_vocab = n_vocab
+        self.masks = masks
         self._edits = sampling.penalises or bool(sampling.logit_bias)
         self._greedy = sampling.temperature == 0 and sampling.typical_p >= 1
         heads_only = (
@@ -133,13 +139,40 @@ class Sampler:
         """Returns the distribution of the next token.
 
         row: (>= n_vocab,) float32 logits, left as they are. history: the tokens before it, looked at
-        only by the penalties. Raises LogitsError where the row holds no usable number.
+        by penalties and grammar alone. Raises LogitsError where the row holds no usable number.
         """
-        s = self.sampling
         if row.size > self.n_vocab:
             row = row[: self.n_vocab]
         if self._edits:
             row = self._edited(row, history)
+        if self.masks is not None and (allowed := self.masks.after(history)) is not None:
+            return self._masked(row, allowed)
+        return self._distribution(row)
+
+    @property
+    def looks_back(self) -> bool:
+        """True where the tokens so far change what comes next."""
+        return self.sampling.penalises or self.masks is not None
+
+    def _masked(self, row: NDArray[np.float32], allowed: Allowed) -> Distribution:
+        """Returns the distribution of what is allowed, as if there were no other tokens."""
+        if not allowed.few:
+            return self._distribution(np.where(allowed.flags[: row.size], row, np.float32(-np.inf)))
+        ids = allowed.ids
+        if ids.item(-1) >= row.size:  # a draft may know fewer tokens than the target
+            ids = ids[ids < row.size]
+        if ids.size < 2:
+            if not ids.size:
+                raise LogitsError("the grammar allows no token that this model knows")
+            return PointMass(ids.item(0))
+        found = self._distribution(row[ids])
+        if isinstance(found, PointMass):
+            return PointMass(ids.item(found.token))
+        return Distribution(ids[found.ids], found.probs)
+
+    def _distribution(self, row: NDArray[np.float32]) -> Distribution:
+        """Returns the distribution of a row from which nothing is banned any more."""
+        s = self.sampling
         if self._greedy:
             best = int(row.argmax())
             _check(row.item(best))
@@ -176,7 +209,8 @@ class Sampler:
     def _whole(self, row: NDArray[np.float32]) -> Distribution:
         """Returns the distribution of a row of which nothing is cut off."""
         top = _check(row.item(row.argmax()))
-        return self._weighed(self._ids, below(row, top))
+        ids = self._ids if row.size == self.n_vocab else np.arange(row.size)
+        return self._weighed(ids, below(row, top))
 
     def _edited(
         self, row: NDArray[np.float32], history: Sequence[int] | NDArray[np.int32]
@@ -229,11 +263,11 @@ class Sampler:
     def _mass(self, row: NDArray[np.float32], top: float, floor: float = -math.inf) -> float:
         """Returns the sum of exp(logit - top) over all logits from `floor` up."""
         with np.errstate(over="ignore"):
-            np.subtract(row, np.float32(top), out=self._scratch)
+            scratch = np.subtract(row, np.float32(top), out=self._scratch[: row.size])
         if floor > -math.inf:
-            self._scratch[row < floor] = -np.inf
-        np.exp(self._scratch, out=self._scratch)
-        return float(self._scratch.sum())
+            scratch[row < floor] = -np.inf
+        np.exp(scratch, out=scratch)
+        return float(scratch.sum())
 
 
 def _check(top: float) -> float:

@@ -15,7 +15,8 @@ class Stream:
     """A generation of which nothing was evaluated yet.
 
     text: held-back text comes out of it after a cancellation. draft_length: None leaves it to the pace.
-    record: what is known of such requests, by how many streams there are at once.
+    record: what is known of such requests, by how many streams there are at once. grammar: the text keeps
+    to one, which may settle tokens that the target has not seen.
     """
 
     loop: Loop
@@ -23,3 +24,4 @@ class Stream:
     max_tokens: int
     draft_length: int | None
     record: Callable[[int], Record]
+    grammar: bool = False

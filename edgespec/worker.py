@@ -85,6 +85,8 @@ class Intake:
                 self._spell(message)
             elif isinstance(message, Submit | Tokenize):
                 try:
+                    if isinstance(message, Submit) and message.grammar and self.pair:
+                        self.pair.matchers.compile(message.grammar)  # here nobody's tokens wait for it
                     tokens = self._tokens(message)
                 except EdgeSpecError as error:
                     self._outlet.send(_refused(message.id, error))
@@ -172,6 +174,7 @@ class Worker:
             draft_length=message.draft_length,
             scoring=message.scoring,
             shown=self._shown(message.shown),
+            grammar=message.grammar,
         )
 
     def _shown(self, texts: tuple[str, ...]) -> frozenset[int]:

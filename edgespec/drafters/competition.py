@@ -1,5 +1,7 @@
 """All drafters at once: the free ones make their offers, and the pace chooses between the best and the model.
 
+Under a grammar an offer ends before the first token that it forbids: that one could never be accepted.
+
 Free offers are also scored where they were not taken, by what was said instead: so what each is worth is
 known without trying it.
 """
@@ -14,18 +16,22 @@ from numpy.typing import NDArray
 from edgespec.drafters import Drafting, Guesser, Offer, certain
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.events import Draft, Judged
+from edgespec.masks import Masks
 from edgespec.verify import Rule
 
 
 class Competition:
     """Takes the offer that promises most tokens, unless the pace prefers the model."""
 
-    def __init__(self, guessers: Sequence[Guesser], model: DraftModel | None = None) -> None:
-        self.guessers, self.model = guessers, model
+    def __init__(
+        self, guessers: Sequence[Guesser], model: DraftModel | None = None, masks: Masks | None = None
+    ) -> None:
+        """masks: of the grammar that the text is written in."""
+        self.guessers, self.model, self.masks = guessers, model, masks
         self._offers: list[Offer] = []
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
-        self._offers = [guesser.offer(tokens, limit) for guesser in self.guessers]
+        self._offers = [self._fitting(tokens, guesser.offer(tokens, limit)) for guesser in self.guessers]
         best, name = Offer(), ""
         for guesser, made in zip(self.guessers, self._offers, strict=True):
             if sum(made.reach) > sum(best.reach):
@@ -36,6 +42,13 @@ class Competition:
                 return guess
         probs = tuple(certain(token) for token in best.tokens)
         return Draft(best.tokens, probs, (name,) * len(probs), best.confidence, best.reach)
+
+    def _fitting(self, tokens: NDArray[np.int32], made: Offer) -> Offer:
+        """Returns as much of an offer as the grammar allows."""
+        if self.masks is None or not made.tokens:
+            return made
+        n = self.masks.fitting(tokens, made.tokens)
+        return Offer(made.tokens[:n], made.confidence[:n], made.reach[:n])
 
     def learn(self, judged: Judged) -> None:
         said = judged.tokens[judged.tokens.size - judged.fresh :].tolist()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.acceptance import BINS, Odds, proportional
-from edgespec.drafters import HOPELESS, Drafting
+from edgespec.drafters import HOPELESS, Drafting, certain
 from edgespec.drafters.draft_temperature import DraftTemperature
 from edgespec.errors import LogitsError
 from edgespec.events import Ask, Draft, Judged, Reach
@@ -65,8 +65,18 @@ class DraftModel:
         confidence: list[float] = []
         reach = 1.0  # probability that all guesses so far are accepted
         places = self.places.onward(min(limit, FORESEEN))
+        sources: list[str] = []
         while (n := len(guesses)) < limit:
             expected = _onward(reach, places[n:] or places[-1:])
+            only = self._forced(tokens, guesses)
+            if only is not None:
+                if (yield Ask("draft", tokens, tuple(guesses), 0, (reach, *expected))) is None:
+                    break
+                guesses.append(only)
+                probs.append(certain(only))
+                confidence.append(1.0)
+                sources.append("grammar")
+                continue
             row = yield Ask("draft", tokens, tuple(guesses), 1, expected, () if n else otherwise)
             if row is None:
                 break
@@ -85,18 +95,28 @@ class DraftModel:
             guesses.append(rule.draw(q, tokens.size + n))
             probs.append(q)
             confidence.append(sure)
-        return Draft(tuple(guesses), tuple(probs), ("model",) * len(guesses), tuple(confidence))
+            sources.append("model")
+            if self.sampler.masks and guesses[-1] in self.sampler.masks.end_tokens:
+                break  # behind a token that is kept: exact
+        return Draft(tuple(guesses), tuple(probs), tuple(sources), tuple(confidence))
+
+    def _forced(self, tokens: NDArray[np.int32], guesses: list[int]) -> int | None:
+        """Returns the token behind the guesses that a grammar leaves no choice about, if it is so."""
+        if not (guesses and self.sampler.masks):  # behind settled tokens the loop has settled them
+            return None
+        found = self.sampler.masks.forced(self._history(tokens, guesses), 1)
+        return found[0] if found and found[0] < self.n_vocab else None
 
     def _adjust(self) -> None:
         """Follows the temperature that was chosen."""
         if self._factor != self.temperature.factor:
             self._factor, base = self.temperature.factor, self._asked_for
             warmer = replace(base.sampling, temperature=min(base.sampling.temperature * self._factor, 100.0))
-            self.sampler = Sampler(warmer, base.n_vocab)
+            self.sampler = Sampler(warmer, base.n_vocab, base.masks)
 
     def _history(self, tokens: NDArray[np.int32], guesses: list[int]) -> NDArray[np.int32]:
-        """Returns what the penalties look at; all of it only where there are any."""
-        return np.append(tokens, np.array(guesses, np.int32)) if self.sampler.sampling.penalises else tokens
+        """Returns what penalties and grammar look at; all of it only where there are any."""
+        return np.append(tokens, np.array(guesses, np.int32)) if self.sampler.looks_back else tokens
 
     def learn(self, judged: Judged) -> None:
         """Counts which of its guesses were accepted, and now and then compares both distributions."""
@@ -104,6 +124,8 @@ class DraftModel:
         if self._rounds % EVERY == 0:
             self.temperature.learn(judged.p[0], judged.draft.probs[0])
         for n, sure in enumerate(judged.draft.confidence[: judged.accepted + 1]):
+            if judged.draft.sources[n] == "grammar":
+                continue
             self.odds.note(sure, n < judged.accepted)
             self.places.note_bin(min(n, BINS - 1), n < judged.accepted)
 

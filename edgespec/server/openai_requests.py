@@ -15,6 +15,7 @@ from edgespec.errors import SettingError
 from edgespec.messages import DrafterChoice, Submit
 from edgespec.sampling import Sampling, sampling_for
 from edgespec.server.refusal import Refusal
+from edgespec.server.structured import FormWishes
 from edgespec.token_scores import Scoring
 
 MOST_CHOICES = 16
@@ -48,13 +49,7 @@ class Speculation(_Lenient):
     events: StrictBool = False
 
 
-class ResponseFormat(_Lenient):
-    """Only "text" can be kept to so far."""
-
-    type: StrictStr
-
-
-class Wishes(_Lenient):
+class Wishes(FormWishes):
     """What both dialects have in common."""
 
     model: StrictStr | None = None
@@ -127,6 +122,7 @@ class Wishes(_Lenient):
     ) -> list[Submit]:
         """Returns the generations of one prompt, `n` of them. drafter: where the request names none."""
         sampling, how, scoring = self.sampling(of_model), self.speculation, self.scoring()
+        form = self.form()
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         seed = None if self.seed == -1 else self.seed  # -1 is llama.cpp's word for "anew every time"
         return [
@@ -143,6 +139,7 @@ class Wishes(_Lenient):
                 draft_length=how.draft_length,
                 pieces=how.events or scoring is not None,
                 scoring=scoring,
+                grammar=form,
             )
             for choice in range(self.n or 1)
         ]
@@ -183,7 +180,6 @@ class ChatRequest(Wishes):
     max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Top | None = None
-    response_format: ResponseFormat | None = None
     tool_choice: Any = None
 
     def scoring(self) -> Scoring | None:
@@ -199,9 +195,6 @@ class ChatRequest(Wishes):
         if self.top_logprobs and not self.logprobs:
             sentence = "top_logprobs is for requests with logprobs: true: add it, or leave both out"
             raise Refusal(400, sentence, param="top_logprobs", code="invalid_value")
-        if self.response_format and self.response_format.type != "text":
-            sentence = f"{self.response_format.type!r} cannot be enforced yet: leave it out, or say 'text'"
-            raise unsupported("response_format", sentence)
         if self.tool_choice not in (None, "auto", "none"):
             raise unsupported("tool_choice", "tools are not called yet: leave it out, or say 'auto'")
 

@@ -1,0 +1,104 @@
+"""What a text may look like, as a value: a JSON schema, a GBNF or Lark grammar, or a regular expression.
+
+Values only, so that they travel between processes; `matchers` turns them into masks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from edgespec.errors import GrammarError
+
+GrammarKind = Literal["json_schema", "gbnf", "lark", "regex"]
+LONGEST_GRAMMAR = 256 * 1024  # characters; what takes longer to read than to be answered is no use
+DEEPEST = 64  # levels of a schema: llguidance's compiler recurses
+SPELT_OUT = set("\\.+*?()|[]{}^$#&-~/\"' ")
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """The texts that are allowed. Raises GrammarError where it is too long, or no JSON for a schema.
+
+    lenient: what a JSON schema says and cannot be enforced is passed over instead of refused.
+    """
+
+    kind: GrammarKind
+    text: str
+    lenient: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(GrammarKind):
+            raise GrammarError(f"{self.kind!r} is no kind of grammar: say {', '.join(get_args(GrammarKind))}")
+        if not isinstance(self.text, str) or not self.text.strip():
+            raise GrammarError(f"the {NAMES[self.kind]} is empty: give one, or leave it out")
+        if len(self.text) > LONGEST_GRAMMAR:
+            n = f"{len(self.text):,} characters"
+            raise GrammarError(f"the {NAMES[self.kind]} has {n}: at most {LONGEST_GRAMMAR:,} are read")
+        if self.kind == "json_schema":
+            _check_schema(self.text)
+
+
+NAMES = {
+    "json_schema": "JSON schema",
+    "gbnf": "grammar",
+    "lark": "grammar",
+    "regex": "regular expression",
+}
+
+
+def _check_schema(text: str) -> None:
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
+        raise GrammarError(f"the JSON schema is no JSON: {why}") from None
+    if not isinstance(schema, (dict, bool)):
+        raise GrammarError(f"the JSON schema is {text[:60]}: it must be an object in braces")
+    if _depth(schema) > DEEPEST:
+        raise GrammarError(f"the JSON schema is nested more than {DEEPEST} levels deep: make it flatter")
+
+
+def _depth(value: Any) -> int:
+    """Returns how many levels of objects and arrays there are, without recursion."""
+    deepest, level = 0, [value]
+    while level:
+        inner = [part for part in level if isinstance(part, (dict, list))]
+        deepest += bool(inner)
+        level = [part for one in inner for part in (one.values() if isinstance(one, dict) else one)]
+        if deepest > DEEPEST:
+            break
+    return deepest
+
+
+def json_schema(schema: object, *, lenient: bool = False) -> Grammar:
+    """Returns the grammar of the JSON texts that a schema (as parsed) describes. Raises GrammarError."""
+    try:
+        return Grammar("json_schema", json.dumps(schema), lenient)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GrammarError(f"the JSON schema cannot be written as JSON: {error}") from None
+
+
+def any_json_object() -> Grammar:
+    """Returns the grammar of all JSON objects."""
+    return Grammar("json_schema", '{"type": "object"}')
+
+
+def grammar_text(text: str) -> Grammar:
+    """Returns a grammar in llama.cpp's GBNF, or in llguidance's Lark where it is written so."""
+    lark = any(line.lstrip().startswith(("%llguidance", "start:", "start :")) for line in text.splitlines())
+    return Grammar("lark" if lark else "gbnf", text)
+
+
+def one_of(choices: Sequence[str]) -> Grammar:
+    """Returns the grammar of a choice between texts. Raises GrammarError where there is none to choose."""
+    if not choices or not all(isinstance(choice, str) and choice for choice in choices):
+        raise GrammarError(f"the choices are {choices!r}: give texts of at least one character")
+    return Grammar("regex", "|".join(_spelt_out(choice) for choice in choices))
+
+
+def _spelt_out(text: str) -> str:
+    """Returns the regular expression of one text."""
+    return "".join(f"\\x{ord(c):02x}" if c in SPELT_OUT or ord(c) < 32 else c for c in text)

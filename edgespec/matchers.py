@@ -1,0 +1,179 @@
+"""Grammars -> matchers, over one vocabulary, by llguidance (https://github.com/guidance-ai/llguidance).
+
+llguidance says what may follow, and nothing more: its forcing of the usual tokenisation is switched off
+(`no_forcing`), because a mask would then hide tokens that the target may well choose, and the text would no
+longer have the target's distribution.
+
+What a hostile grammar can cost is limited by llguidance's own counters: fuel for building its lexer, and
+work for each mask. A grammar that runs out of them is refused, or ends its request; nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llguidance
+import numpy as np
+from llguidance.gbnf_to_lark import gbnf_to_lark
+from numpy.typing import NDArray
+
+from edgespec.errors import GrammarError
+from edgespec.grammar import NAMES, Grammar
+from edgespec.masks import Masks
+
+REMEMBERED = 16  # compiled grammars: clients send the same schema again and again
+WORDY = 300  # characters of a complaint that are passed on
+EXACT = '%llguidance {"no_forcing": true}\n'
+WHITESPACE = r"[ ]|\n[ \t]{0,20}"  # one space, or a new line with its indent: a small model cannot get lost
+LISTING = re.compile(r"^\s*\d+ \| ")  # a line of the grammar as llguidance was given it
+
+
+class Matchers:
+    """Compiles grammars for one vocabulary. For several threads at once."""
+
+    def __init__(
+        self, pieces: Callable[[], Sequence[bytes]], end_tokens: frozenset[int], n_vocab: int
+    ) -> None:
+        """pieces: returns the bytes of every token, none for those that are not text."""
+        self._pieces, self._end_tokens, self._n_vocab = pieces, end_tokens, n_vocab
+        self._lock = threading.Lock()
+        self._tokenizer: Any = None
+        self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
+
+    def compile(self, grammar: Grammar) -> None:
+        """Makes a grammar ready, and the vocabulary when it is the first (half a second for a large one).
+
+        Raises GrammarError with what is wrong.
+        """
+        self._matcher(grammar)
+
+    def masks(self, grammar: Grammar, start: int) -> Masks:
+        """Returns the masks of a text that begins behind `start` tokens. Raises GrammarError."""
+        matcher = LLGuidance(self._matcher(grammar).deep_copy(), self._n_vocab, NAMES[grammar.kind])
+        return Masks(matcher, n_vocab=self._n_vocab, start=start, end_tokens=self._end_tokens)
+
+    def _matcher(self, grammar: Grammar) -> Any:
+        with self._lock:
+            known = self._compiled.get(grammar)
+            if known is None:
+                known = self._compiled[grammar] = self._build(grammar)
+                if len(self._compiled) > REMEMBERED:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(grammar)
+            return known
+
+    def _build(self, grammar: Grammar) -> Any:
+        matcher = llguidance.LLMatcher(self._vocabulary(), _lark(grammar), log_level=0, limits=_limits())
+        if matcher.is_error():
+            raise GrammarError(f"the {NAMES[grammar.kind]} cannot be used: {_why(matcher.get_error())}")
+        return matcher
+
+    def _vocabulary(self) -> Any:
+        if self._tokenizer is None:
+            wrapper = llguidance.TokenizerWrapper(_Tokens(self._pieces(), min(self._end_tokens, default=0)))
+            ends = sorted(self._end_tokens) or None
+            self._tokenizer = llguidance.LLTokenizer(wrapper, eos_token=ends)
+        return self._tokenizer
+
+
+class _Tokens:
+    """A vocabulary as llguidance reads it. Nothing is ever tokenised: nothing is forced."""
+
+    bos_token_id = None
+    special_token_ids: Sequence[int] = ()
+
+    def __init__(self, tokens: Sequence[bytes], eos_token_id: int) -> None:
+        self.tokens, self.eos_token_id = list(tokens), eos_token_id
+
+    def __call__(self, text: bytes) -> list[int]:
+        return []
+
+
+class LLGuidance:
+    """A matcher of llguidance's: `masks.Matcher`."""
+
+    def __init__(self, matcher: Any, n_vocab: int, name: str) -> None:
+        self._matcher, self._name = matcher, name
+        self._words = np.zeros((n_vocab + 31) // 32, np.uint32)
+
+    def mask(self) -> NDArray[np.uint32]:
+        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        self._check()
+        return self._words
+
+    def takes(self, token: int) -> bool:
+        if not self._matcher.validate_tokens([token]):
+            self._check()
+            return False
+        taken = bool(self._matcher.consume_token(token))
+        self._check()
+        return taken
+
+    def take_back(self, n: int) -> None:
+        self._matcher.rollback(n)
+        self._check()
+
+    def only_text(self) -> bytes:
+        found: bytes = self._matcher.compute_ff_bytes()
+        return found
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            why = _why(self._matcher.get_error())
+            raise GrammarError(f"the {self._name} became too complex while it was followed: {why}")
+
+
+def _limits() -> Any:
+    return llguidance.LLParserLimits(
+        initial_lexer_fuel=1_000_000,  # about 20 ms
+        step_lexer_fuel=200_000,  # about 14 ms
+        step_max_items=50_000,  # about 3 ms
+        max_lexer_states=50_000,  # about 100 MB at most
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
+
+
+def _lark(grammar: Grammar) -> str:
+    """Returns a grammar as llguidance reads it."""
+    if grammar.kind == "json_schema":
+        schema = json.loads(grammar.text)
+        if isinstance(schema, bool):
+            schema = {} if schema else {"not": {}}
+        own = schema.get("x-guidance")
+        options = {"whitespace_pattern": WHITESPACE, "lenient": grammar.lenient}
+        schema["x-guidance"] = {**options, **(own if isinstance(own, dict) else {})}
+        return f"{EXACT}start: %json {json.dumps(schema)}\n"
+    if grammar.kind == "regex":
+        return f"{EXACT}start: /{llguidance.regex_to_lark(_unanchored(grammar.text), 'd')}/\n"
+    return EXACT + (_gbnf(grammar.text) if grammar.kind == "gbnf" else grammar.text)
+
+
+def _gbnf(text: str) -> str:
+    try:
+        return str(gbnf_to_lark(text)).removeprefix("%llguidance {}\n")
+    except Exception as error:
+        raise GrammarError(f"the grammar cannot be used: {_why(str(error))}") from None
+
+
+def _unanchored(regex: str) -> str:
+    """Returns a regular expression without ^ and $ at its ends: the whole text has to match anyway."""
+    regex = regex.removeprefix("^")
+    backslashes = len(regex[:-1]) - len(regex[:-1].rstrip("\\"))
+    return regex[:-1] if regex.endswith("$") and backslashes % 2 == 0 else regex
+
+
+def _why(complaint: str) -> str:
+    """Returns llguidance's complaint in one line, without the grammar and the state it shows behind it."""
+    lines = []
+    for line in complaint.splitlines():
+        if LISTING.match(line) or line.strip() == "<state>":
+            break
+        lines.append(line.strip())
+    text = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", " ".join(filter(None, lines)))
+    return (text if len(text) <= WORDY else text[:WORDY] + "...") or "it says nothing of why"
