@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.distribution import WIDE, Distribution, Floats, Ids, PointMass, all_ids, draw, point_mass
-from edgespec.errors import LogitsError, SettingError
+from edgespec.errors import GrammarError, LogitsError, SettingError
 from edgespec.masks import Allowed, Masks
 from edgespec.truncation import below, binned_head, head, head_of, largest, sigma_floor, typical
 
@@ -156,6 +156,8 @@ class Sampler:
 
     def _masked(self, row: NDArray[np.float32], allowed: Allowed) -> Distribution:
         """Returns the distribution of what is allowed, as if there were no other tokens."""
+        if self.sampling.logit_bias and row[allowed.flags[: row.size]].max(initial=-np.inf) == -np.inf:
+            raise GrammarError("logit_bias bans every token that the grammar allows here: allow at least one")
         if not allowed.few:
             return self._distribution(np.where(allowed.flags[: row.size], row, np.float32(-np.inf)))
         ids = allowed.ids

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import TypeVar
@@ -444,8 +444,16 @@ class Reference:
     slack: float
 
 
-def reference(row: Sequence[float] | NDArray[np.float32], history: Sequence[int], s: Sampling) -> Reference:
-    """Returns what llama.cpp's chain of samplers does to a row, stage by stage, in float64."""
+def reference(
+    row: Sequence[float] | NDArray[np.float32],
+    history: Sequence[int],
+    s: Sampling,
+    only: Collection[int] | None = None,
+) -> Reference:
+    """Returns what llama.cpp's chain of samplers does to a row, stage by stage, in float64.
+
+    only: the tokens that a grammar allows.
+    """
     logits = {token: float(np.float32(value)) for token, value in enumerate(row)}
     for token, bias in s.logit_bias.items():
         logits[token] = float(np.float32(logits[token] + bias))
@@ -454,6 +462,8 @@ def reference(row: Sequence[float] | NDArray[np.float32], history: Sequence[int]
             old = logits[token]
             new = old * s.repeat_penalty if old <= 0 else old / s.repeat_penalty
             logits[token] = float(np.float32(new - count * s.frequency_penalty - s.presence_penalty))
+    if only is not None:
+        logits = {t: logit for t, logit in logits.items() if t in only}
     alive = sorted((t for t in logits if logits[t] > -math.inf), key=lambda t: (-logits[t], t))
     slack = math.inf
 

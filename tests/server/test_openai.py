@@ -150,7 +150,7 @@ def test_mistakes_are_named_with_field_and_value(client: OpenAI) -> None:
         ({"logit_bias": {"999999": 1}}, ("999999",)),
         ({"logprobs": True, "top_logprobs": 21}, ("top_logprobs", "21")),
         ({"top_logprobs": 2}, ("top_logprobs", "logprobs: true")),
-        ({"response_format": {"type": "json_object"}}, ("response_format", "json_object")),
+        ({"response_format": {"type": "json_schema"}}, ("response_format", "schema")),
         ({"extra_body": {"edgespec": {"drafter": "x"}}}, ("drafter",)),
         ({"extra_body": {"edgespec": {"draft_length": 1000}}}, ("draft_length", "1000")),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},

@@ -1,0 +1,428 @@
+"""Text under a grammar has exactly the target's distribution among the allowed texts, whoever guesses.
+
+Vocabularies here are ambiguous: `ab` can be written as one token or as two. What may follow is found again
+by trying all texts against Python's own `re`, so that nothing here rests on the library that makes the masks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import fakes
+import numpy as np
+import pytest
+from fakes import Restless, TableModel, speculate, text_of, tokens_of
+
+from edgespec.acceptance import BINS, Odds, proportional
+from edgespec.drafters import Drafter, Drafting, NoDrafter
+from edgespec.drafters.competition import Competition
+from edgespec.drafters.demanded import DemandedText
+from edgespec.drafters.draft_model import DraftModel
+from edgespec.drafters.recycling import TokenRecycling
+from edgespec.drafters.suffix_lookup import SuffixLookup
+from edgespec.errors import GrammarError
+from edgespec.events import Draft, Round
+from edgespec.grammar import Grammar
+from edgespec.masks import Masks
+from edgespec.matchers import Matchers
+from edgespec.sampling import Sampler, Sampling, point_mass
+from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
+
+PIECES = [b"a", b"b", b"ab", b"c", b"", b"ba", b""]  # 4 ends a text; 6 is a control token
+END, SPARE, N = 4, 6, len(PIECES)
+ENDS = frozenset({END})
+PROMPT = [0, 1, 0, 1]
+LONGEST = 11  # characters of the texts that are tried
+EXPRESSIONS = ("ab", "abc?", "(ab)*c", "a*b|ba*c", "[ab]{2,4}", "(a|ab)(c|bc)", "abab", "b(ab|ba)+")
+RULES = pytest.mark.parametrize("judge", [verify_block, verify_tokens])
+DRAFTERS = ("none", "model", "lookup", "demanded", "all")
+WARM = Sampling(temperature=1.0, top_p=1.0, min_p=0.0)
+CUT = Sampling(temperature=0.8, top_p=0.9, min_p=0.05, repeat_penalty=1.3, penalty_last_n=3)
+
+matchers = Matchers(lambda: PIECES, ENDS, N)
+
+
+def masks_of(expression: str, start: int = len(PROMPT)) -> Masks:
+    return matchers.masks(Grammar("regex", expression), start)
+
+
+@cache
+def language(expression: str) -> frozenset[str]:
+    """Returns all texts that match, up to a length."""
+    letters = [("".join(text)) for n in range(LONGEST + 1) for text in itertools.product("abc", repeat=n)]
+    return frozenset(text for text in letters if re.fullmatch(expression, text))
+
+
+@cache
+def may_follow(expression: str, tokens: tuple[int, ...]) -> frozenset[int]:
+    """Returns the tokens behind which some text that matches is still possible, by trying all of them."""
+    text = b"".join(PIECES[token] for token in tokens).decode()
+    known = language(expression)
+    follow = {
+        token
+        for token, piece in enumerate(PIECES)
+        if piece and any(other.startswith(text + piece.decode()) for other in known)
+    }
+    return frozenset(follow | ({END} if text in known else set()))
+
+
+# --- the masks
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_a_mask_holds_every_token_of_every_way_to_write_an_allowed_text(expression: str) -> None:
+    masks, tried = masks_of(expression, 0), 0
+
+    def go_on(tokens: tuple[int, ...]) -> None:
+        nonlocal tried
+        allowed = masks.after(list(tokens))
+        assert allowed and set(allowed.ids.tolist()) == may_follow(expression, tokens), tokens
+        assert allowed.count == allowed.ids.size == int(allowed.flags.sum())
+        tried += 1
+        for token in allowed.ids.tolist():
+            if token != END and len(tokens) < 4:
+                go_on((*tokens, token))
+
+    go_on(())
+    assert tried > 3
+
+
+def test_masks_follow_any_list_of_tokens_as_a_cache_does() -> None:
+    """They go on, go back, and take another way, in any order, and are always those of the list."""
+    expression, rng = "[ab]{2,4}c?", np.random.default_rng(1)
+    masks = masks_of(expression)
+    texts = [
+        tokens
+        for n in range(5)
+        for tokens in itertools.product((0, 1, 2, 3, 5), repeat=n)
+        if all(tokens[i] in may_follow(expression, tokens[:i]) for i in range(n))
+    ]
+    for i in rng.integers(0, len(texts), 300).tolist():
+        allowed = masks.after(np.array([*PROMPT, *texts[i]], np.int32))
+        assert allowed and set(allowed.ids.tolist()) == may_follow(expression, texts[i])
+
+
+def test_behind_an_end_or_what_is_forbidden_there_is_no_mask() -> None:
+    masks = masks_of("abc?")
+    assert masks.after([*PROMPT, 2, END]) is None
+    assert masks.after([*PROMPT, 3]) is None
+    assert masks.after([*PROMPT, 2, 3, 0]) is None
+    assert masks.after([*PROMPT, 2]) is not None, "and that did no harm"
+    assert masks.fitting(PROMPT, [2, END, 0]) == 2
+    assert masks.fitting(PROMPT, [0, END]) == 1, "the text may not end there"
+    assert masks.fitting(PROMPT, [0, 1, 1]) == 2
+    assert masks.fitting(PROMPT, [SPARE]) == 0
+
+
+def test_a_token_is_forced_only_where_no_other_writes_the_text_on() -> None:
+    masks = masks_of("abab")
+    assert masks.only_text(PROMPT) == b"abab"
+    assert masks.forced(PROMPT, 9) == [], "a and ab both begin it"
+    assert masks.forced([*PROMPT, 0], 9) == [], "b and ba both go on"
+    assert masks.forced([*PROMPT, 0, 1, 0], 9) == [1], "and the end is not forced, but the end"
+    assert masks.forced([*PROMPT, 0, 1, 0], 0) == []
+    assert masks.ended([*PROMPT, 2, 2]) and not masks.ended([*PROMPT, 2])
+
+
+# --- the law of whole generations
+
+
+def drafter_named(name: str, sampler: Sampler, masks: Masks | None) -> Drafter:
+    if name == "none":
+        return NoDrafter()
+    model = DraftModel(sampler, n_ctx=99, n_vocab=N, odds=proportional(0.0, 1.0), places=Odds((0.6,) * BINS))
+    lookup, recycling = SuffixLookup(Odds((0.7,) * BINS)), TokenRecycling(N, Odds((0.65,) * BINS))
+    assert masks
+    demanded = DemandedText(
+        masks, lambda text: [{97: 0, 98: 1, 99: 3}[byte] for byte in text], Odds((0.8,) * BINS)
+    )
+    return {
+        "model": Competition([], model, masks),
+        "lookup": Competition([lookup], masks=masks),
+        "demanded": Competition([demanded], masks=masks),
+        "all": Competition([lookup, recycling, demanded], model, masks),
+    }[name]
+
+
+Make = Callable[[str, Sampler, Masks], Drafter]
+TARGET = TableModel(N, seed=3, spread=0.7)
+DRAFT = TableModel(N, seed=5, near=TARGET, spread=0.8)
+
+
+def generation(
+    expression: str,
+    rule: Rule,
+    name: str,
+    s: Sampling,
+    max_tokens: int,
+    pace: object = 3,
+    make: Make = drafter_named,
+) -> list[Round]:
+    masks = masks_of(expression)
+    sampler = Sampler(s, N, masks)
+    return speculate(
+        TARGET, PROMPT, sampler=sampler, rule=rule, drafter=make(name, sampler, masks), draft=DRAFT,
+        pace=pace, max_tokens=max_tokens, end=ENDS, piece=PIECES.__getitem__,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def wanted_law(expression: str, s: Sampling, max_tokens: int) -> dict[tuple[int, ...], float]:
+    """Returns the probability of every text: the target's, among the tokens that may follow."""
+    found: dict[tuple[int, ...], float] = {}
+
+    def go_on(text: tuple[int, ...], weight: float) -> None:
+        may = may_follow(expression, text)
+        if len(text) == max_tokens or may == ENDS:
+            found[text] = found.get(text, 0.0) + weight
+            return
+        history = [*PROMPT, *text]
+        masked = fakes.reference(TARGET.row(history), history, s, only=may)
+        for token, share in masked.probs.items():
+            if token == END:
+                found[text] = found.get(text, 0.0) + weight * share
+            else:
+                go_on((*text, token), weight * share)
+
+    go_on((), 1.0)
+    return found
+
+
+def law_error(
+    judge: fakes.Judge, expression: str, name: str, s: Sampling = WARM, max_tokens: int = 4,
+    pace: Callable[[], object] = lambda: 3, make: Make = drafter_named,
+) -> float:  # fmt: skip
+    def run(world: fakes.World) -> tuple[int, ...]:
+        rule = Independent(world, judge)  # type: ignore[arg-type]
+        return tokens_of(generation(expression, rule, name, s, max_tokens, pace(), make))
+
+    return fakes.distance(fakes.law(run), wanted_law(expression, s, max_tokens))
+
+
+@RULES
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("expression", ["(ab)*c", "abab", "a*b|ba*c"])
+def test_texts_under_a_grammar_have_the_targets_distribution_exactly(
+    judge: fakes.Judge, name: str, expression: str
+) -> None:
+    assert law_error(judge, expression, name) < 1e-6
+
+
+@RULES
+@pytest.mark.parametrize("name", ["model", "all"])
+def test_penalties_truncations_and_a_restless_pace_leave_it_exact(judge: fakes.Judge, name: str) -> None:
+    assert law_error(judge, "b(ab|ba)+", name, CUT, pace=lambda: Restless((2, 1, 0, 3))) < 1e-6
+
+
+@pytest.mark.slow
+@RULES
+@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+@pytest.mark.parametrize("s", [WARM, CUT], ids=["warm", "cut"])
+def test_all_grammars_have_the_targets_distribution_exactly(
+    judge: fakes.Judge, name: str, expression: str, s: Sampling
+) -> None:
+    assert law_error(judge, expression, name, s, max_tokens=5) < 1e-6
+
+
+# --- what would be wrong is seen
+
+
+def test_a_draft_that_no_mask_touches_is_only_slower() -> None:
+    """q may be anything. Guesses that the grammar forbids are never accepted, and that is the waste."""
+
+    def unmasked(name: str, sampler: Sampler, masks: Masks) -> Drafter:
+        free = Sampler(sampler.sampling, N)
+        return Competition([], DraftModel(free, n_ctx=99, n_vocab=N, places=Odds((0.6,) * BINS)))
+
+    assert law_error(verify_block, "(ab)*c", "", max_tokens=3, pace=lambda: 2, make=unmasked) < 1e-6
+    accepted = {}
+    for make in (unmasked, drafter_named):
+        rng = np.random.default_rng(1)
+        texts = [generation("[ab]{2,4}", Independent(rng), "model", WARM, 5, 3, make) for _ in range(60)]
+        rounds = list(itertools.chain.from_iterable(texts))
+        accepted[make] = sum(r.accepted for r in rounds) / sum(r.drafted for r in rounds)
+    assert accepted[drafter_named] > 1.3 * accepted[unmasked]
+
+
+def test_a_mask_told_to_the_draft_alone_is_seen() -> None:
+    """The mutation: the target's rows are not masked, so that it says what the grammar forbids."""
+
+    def unheard(name: str, sampler: Sampler, masks: Masks) -> Drafter:
+        drafter = drafter_named(name, Sampler(sampler.sampling, N, masks), masks)
+        sampler.masks = None
+        return drafter
+
+    assert law_error(verify_block, "(ab)*c", "model", max_tokens=3, make=unheard) > 1e-2
+
+
+class Lying:
+    """Says of guesses that were drawn with a mask that they were drawn without it: the wrong q."""
+
+    def __init__(self, drafter: Drafter, sampler: Sampler) -> None:
+        self._drafter, self._free = drafter, Sampler(sampler.sampling, N)
+
+    def draft(self, tokens: np.ndarray, limit: int, rule: Rule) -> Drafting:
+        guess = yield from self._drafter.draft(tokens, limit, rule)
+        said = [*tokens.tolist(), *guess.tokens]
+        probs = tuple(self._free(DRAFT.row(said[: len(tokens) + i])) for i in range(len(guess.tokens)))
+        return Draft(guess.tokens, probs, guess.sources, guess.confidence)
+
+    def learn(self, judged: object) -> None:
+        pass
+
+
+@RULES
+def test_a_guess_with_a_distribution_it_was_not_drawn_from_is_seen(judge: fakes.Judge) -> None:
+    def lying(name: str, sampler: Sampler, masks: Masks) -> Drafter:
+        return Lying(drafter_named(name, sampler, masks), sampler)
+
+    assert law_error(judge, "[ab]{2,4}", "model", max_tokens=3, make=lying) > 1e-3
+
+
+def test_the_usual_tokens_of_a_demanded_text_taken_unasked_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutation: `abab` can only go on as it does, so its usual tokens are said and never asked for."""
+    usual = {b"abab": [2, 2], b"bab": [1, 2], b"ab": [2], b"b": [1]}
+    monkeypatch.setattr(
+        Masks, "forced", lambda self, history, room: usual.get(self.only_text(history), [])[:room]
+    )
+    assert law_error(verify_block, "abab", "none") > 1e-2
+    assert law_error(verify_block, "abab", "model") > 1e-2
+
+
+def test_the_librarys_own_forcing_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """llguidance masks away all but the usual tokens of a demanded text unless it is told not to."""
+
+    class Usual:
+        bos_token_id, eos_token_id, special_token_ids = None, END, ()
+        tokens = PIECES
+
+        def __call__(self, text: bytes) -> list[int]:
+            return [2] * (len(text) // 2) if text == b"ab" * (len(text) // 2) else [0] * len(text)
+
+    forcing = Matchers(lambda: PIECES, ENDS, N)
+    monkeypatch.setattr("edgespec.matchers._Tokens", lambda pieces, end: Usual())
+    monkeypatch.setattr("edgespec.matchers.EXACT", "%llguidance {}\n")
+    monkeypatch.setattr(f"{__name__}.matchers", forcing)
+    assert law_error(verify_block, "abab", "none") > 1e-2
+
+
+# --- coupled texts, ends and limits
+
+
+@pytest.mark.parametrize("s", [WARM, CUT], ids=["warm", "cut"])
+def test_a_seed_gives_the_same_text_whoever_guesses(s: Sampling) -> None:
+    texts, accepted = set(), 0
+    for seed in range(15):
+        for expression in ("[ab]{2,4}c?", "(ab|ba|c)*"):
+            plain = tokens_of(generation(expression, Coupled(seed), "none", s, 8))
+            for name in DRAFTERS:
+                rounds = generation(expression, Coupled(seed), name, s, 8, Restless((3, 1, 0, 2)))
+                assert tokens_of(rounds) == plain
+                accepted += sum(r.accepted for r in rounds)
+            texts.add(plain)
+    assert len(texts) > 10 and accepted > 50
+
+
+def test_a_text_that_can_only_end_ends_without_another_evaluation() -> None:
+    before = len(TARGET.asked)
+    rounds = generation("a|b", Coupled(1), "none", WARM, 9)
+    assert text_of(rounds) in "ab" and rounds[-1].finish == "stop" and len(rounds) == 1
+    assert len(TARGET.asked) == before + 1
+    assert rounds[0].sources == ("target",)
+
+
+def test_forced_tokens_need_no_evaluation_and_are_told_who_said_them() -> None:
+    before = len(TARGET.decoded)
+    rounds = generation("(a|b)cacacacac", Coupled(1), "none", WARM, 20)
+    assert text_of(rounds)[1:] == "cacacacac" and rounds[-1].finish == "stop"
+    assert len(rounds) == 1 and len(TARGET.decoded) == before + 1
+    assert rounds[0].sources == ("target",) + ("grammar",) * 9
+    rounds = generation("cacac(a|b)", Coupled(1), "none", WARM, 20)
+    assert rounds[0].sources == ("grammar",) * 5 + ("target",), (
+        "those at the beginning are read with the prompt"
+    )
+    assert len(rounds) == 1 and len(TARGET.decoded) == before + 2
+    rounds = generation("(a|b)cacac(a|b)", Coupled(1), "none", WARM, 20)
+    assert [len(round_.tokens) for round_ in rounds] == [6, 1]
+    assert TARGET.decoded[-1] == 6, "the others are read with the next evaluation"
+
+
+def test_a_limit_cuts_forced_tokens_too() -> None:
+    for limit in range(1, 9):
+        rounds = generation("cacacacac", Coupled(1), "all", WARM, limit)
+        assert len(tokens_of(rounds)) == limit and rounds[-1].finish == "length"
+
+
+def test_a_stop_string_ends_a_text_inside_forced_tokens() -> None:
+    masks = masks_of("cacacaca")
+    sampler = Sampler(WARM, N, masks)
+    rounds = speculate(
+        TARGET, PROMPT, sampler=sampler, rule=Coupled(1), stop=["acac"], max_tokens=20, end=ENDS,
+        piece=PIECES.__getitem__,
+    )  # fmt: skip
+    assert text_of(rounds) == "c" and rounds[-1].finish == "stop"
+
+
+def test_a_bias_against_all_that_is_allowed_changes_nothing_but_a_ban_is_told() -> None:
+    masks = masks_of("a+c")
+    pushed = Sampler(Sampling(temperature=0, logit_bias={1: 1000.0}), N, masks)
+    assert pushed(TARGET.row(PROMPT), PROMPT).likeliest()[0] == 0
+    banned = Sampler(
+        Sampling(temperature=0, logit_bias={0: -np.inf, 2: -np.inf, 5: -np.inf}), N, masks_of("[ab]+")
+    )
+    assert banned(TARGET.row(PROMPT), PROMPT).likeliest()[0] == 1
+    nothing = Sampler(Sampling(temperature=0.5, logit_bias={0: -np.inf, 1: -np.inf}), N, masks_of("[ab]"))
+    with pytest.raises(GrammarError, match="logit_bias bans every token that the grammar allows"):
+        nothing(TARGET.row(PROMPT), PROMPT)
+
+
+# --- what is wrong with a grammar is told
+
+
+@pytest.mark.parametrize(
+    ("grammar", "words"),
+    [
+        (lambda: Grammar("regex", "a(b"), ("regular expression", "unclosed group")),
+        (lambda: Grammar("regex", "(?=a)b"), ("look-around",)),
+        (lambda: Grammar("json_schema", '{"type": "strin"}'), ("JSON schema", "strin")),
+        (lambda: Grammar("json_schema", '{"uniqueItems": true}'), ("uniqueItems",)),
+        (lambda: Grammar("json_schema", '{"$ref": "#/nowhere"}'), ("/nowhere",)),
+        (lambda: Grammar("json_schema", "{"), ("no JSON",)),
+        (lambda: Grammar("json_schema", "[1]"), ("must be an object",)),
+        (lambda: Grammar("json_schema", "[" * 100_000), ("no JSON",)),
+        (lambda: Grammar("json_schema", '{"items":' * 200 + "{}" + "}" * 200), ("64 levels",)),
+        (lambda: Grammar("regex", "a" * 300_000), ("300,000 characters", "262,144")),
+        (lambda: Grammar("regex", " "), ("empty",)),
+        (lambda: Grammar("gbnf", "root ::= this is (not valid GBNF"), ("grammar",)),
+        (lambda: Grammar("lark", "start: nobody"), ("nobody",)),
+    ],
+)
+def test_a_wrong_grammar_is_told_in_one_sentence(
+    grammar: Callable[[], Grammar], words: Sequence[str]
+) -> None:
+    with pytest.raises(GrammarError) as caught:
+        matchers.compile(grammar())
+    told = str(caught.value)
+    assert all(word in told for word in words), told
+    assert "\n" not in told and len(told) < 400
+
+
+def test_a_lenient_schema_passes_over_what_cannot_be_kept_to() -> None:
+    matchers.compile(Grammar("json_schema", '{"type": "array", "uniqueItems": true}', lenient=True))
+
+
+def test_a_certain_guess_of_what_is_forbidden_is_never_accepted() -> None:
+    class Forbidden:
+        def draft(self, tokens: np.ndarray, limit: int, rule: Rule) -> Drafting:
+            guess = (3, 3)[:limit]
+            return Draft(guess, tuple(map(point_mass, guess)), ("x",) * len(guess))
+            yield
+
+        def learn(self, judged: object) -> None:
+            pass
+
+    for judge in (verify_block, verify_tokens):
+        assert law_error(judge, "[ab]{2,4}", "", max_tokens=3, make=lambda *_: Forbidden()) < 1e-6
