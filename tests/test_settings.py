@@ -175,7 +175,7 @@ def test_a_setting_is_understood_as_it_is_typed() -> None:
         ("temperature nan", "temperature is 'nan': it must be a number"),
         ("seed -1", "seed is '-1': it must be a whole number of 0 or more"),
         ("temprature 1", "'temprature' is no setting: did you mean temperature?"),
-        ("top 1", "'top' is no setting: there are"),
+        ("p 1", "'p' is no setting: there are"),
         ("", "'' is no setting: there are temperature"),
         ("seed", "seed wants one value, or `default`"),
         ("seed 1 2", "seed wants one value"),
