@@ -185,6 +185,39 @@ def test_nothing_is_left_of_two_hundred_requests(server: Served) -> None:
     assert server.chat(max_tokens=1).status == 200
 
 
+def kind_of_request(server: Served, i: int) -> int:
+    """Sends one of five kinds of request, each ending in its own way; returns the status."""
+    if i % 5 == 0:  # a client that vanishes
+        with server.raw(post("/v1/completions", endless(stream=True))) as connection:
+            if i % 2:
+                connection.recv(100)
+        return 200
+    if i % 5 == 1:
+        return server.ask("/v1/chat/completions", b"{").status
+    if i % 5 == 2:
+        return server.chat("word " * 3000).status  # too long
+    beside = {"logprobs": True, "top_logprobs": 5} if i % 5 == 3 else {"edgespec": {"events": True}}
+    return server.chat(f"What is {i}?", max_tokens=4, stream=bool(i % 2), **beside).status
+
+
+@pytest.mark.slow
+def test_two_thousand_requests_leave_no_memory_no_slots_and_no_files(tmp_path: Path) -> None:
+    """The second thousand takes no memory that the first has not taken."""
+    with served(tmp_path) as server:
+        processes = [psutil.Process(server.process.pid), server.worker]
+        held: list[list[int]] = []
+        for begin in (0, 1000):
+            with ThreadPoolExecutor(4) as pool:
+                statuses = list(pool.map(lambda i: kind_of_request(server, i), range(begin, begin + 1000)))
+            assert set(statuses) == {200, 400}
+            idle(server)
+            held.append([process.memory_info().rss for process in processes])
+            held[-1] += [process.num_fds() for process in processes if os.name == "posix"]
+        first, second = held
+        assert all(b - a < 8 * 2**20 for a, b in zip(first[:2], second[:2], strict=True)), held
+        assert all(b <= a + 4 for a, b in zip(first[2:], second[2:], strict=True)), held
+
+
 # ---- the end
 
 
