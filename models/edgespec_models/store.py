@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -139,6 +139,7 @@ class Store:
         check_name(pair.name)
         with self._changing() as state:
             fetched = {p for old in state.pairs.values() for m in old.models if m.fetched for p in m.paths}
+            fetched |= state.fetched
             pair = replace(
                 pair,
                 target=_remember_fetched(pair.target, fetched),
@@ -148,6 +149,7 @@ class Store:
             if old and [m.paths for m in old.models] == [m.paths for m in pair.models]:
                 pair = replace(pair, last_used=old.last_used, speed=old.speed)
             state.pairs[pair.name] = pair
+            state.fetched -= {path for model in pair.models for path in model.paths}
             if default or state.default is None:
                 state.default = pair.name
 
@@ -163,6 +165,11 @@ class Store:
             return replace(pair, speed=Speed(tok_per_s, plain, time.time()))
 
         self._change(name, noted)
+
+    def note_fetched(self, paths: Iterable[str]) -> None:
+        """Keeps that EdgeSpec downloaded these files, though the pair they belong to is not whole yet."""
+        with self._changing() as state:
+            state.fetched |= set(paths)
 
     def remove(self, name: str, *, keep_files: bool = False) -> Removed:
         """Forgets a pair and deletes the files that EdgeSpec fetched for it and no other pair uses."""
@@ -208,7 +215,7 @@ class Store:
         try:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            return _State({}, None)
+            return _State({}, None, set())
         except (OSError, UnicodeDecodeError) as error:
             raise StoreError(f"{self.path} cannot be read: {error}") from None
         try:
@@ -224,6 +231,7 @@ class Store:
             "version": VERSION,
             "default": state.default,
             "pairs": {name: asdict(pair) for name, pair in sorted(state.pairs.items())},
+            "fetched": sorted(path for path in state.fetched if os.path.exists(path)),
         }
         fd, part = tempfile.mkstemp(dir=self.folder, prefix="pairs.", suffix=".part")
         try:
@@ -244,6 +252,7 @@ class _State:
 
     pairs: dict[str, InstalledPair]
     default: str | None
+    fetched: set[str]  # files that were downloaded for a pair not yet installed
 
 
 def _state(content: dict[str, Any]) -> _State:
@@ -252,7 +261,7 @@ def _state(content: dict[str, Any]) -> _State:
         raise StoreError(f"pairs.json was written by a newer EdgeSpec (version {version}): upgrade this one")
     pairs = {name: _pair(fields) for name, fields in content["pairs"].items()}
     default = content.get("default")
-    return _State(pairs, default if default in pairs else None)
+    return _State(pairs, default if default in pairs else None, set(content.get("fetched", ())))
 
 
 def _pair(fields: dict[str, Any]) -> InstalledPair:

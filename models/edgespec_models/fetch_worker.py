@@ -1,0 +1,86 @@
+"""The process that downloads: files in parallel, told what to do on stdin, telling how far it is on stdout.
+
+It is a process of its own so that it can be ended at any moment, whatever the network does. It ends by
+itself when its stdin closes, so it never outlives the program that started it. Messages are JSON, one a
+line; a token comes in that way too, since arguments can be read by every user of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+AT_ONCE = 4  # files
+TELL_EVERY_S = 0.1
+
+
+class _Teller:
+    """Writes messages, one thread at a time; of progress no more than people can see."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: dict[int, tuple[str, float]] = {}
+
+    def say(self, **message: Any) -> None:
+        with self._lock:
+            sys.stdout.write(json.dumps(message) + "\n")
+            sys.stdout.flush()
+
+    def progress(self, i: int, phase: str, done: int) -> None:
+        before, at = self._told.get(i, ("", 0.0))
+        now = time.monotonic()
+        if phase != before or now - at >= TELL_EVERY_S:
+            self._told[i] = phase, now
+            self.say(file=i, phase=phase, done=done)
+
+
+def main() -> int:
+    """Does what the first line of stdin asks for; returns the exit code."""
+    asked = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+    from edgespec_models.fetch import fetch
+    from edgespec_models.gguf_header import HeaderError
+    from edgespec_models.hub import Hub, HubFile
+    from edgespec_models.hub_errors import HubError
+
+    hub = Hub(
+        endpoint=asked["endpoint"], token=asked["token"], cache=Path(asked["cache"]), offline=asked["offline"]
+    )
+    teller = _Teller()
+
+    def one(i: int, fields: dict[str, Any]) -> None:
+        file = HubFile(**fields["file"])
+        path = fetch(
+            hub, file, verified=fields["verified"], on_phase=lambda phase, n: teller.progress(i, phase, n)
+        )
+        teller.say(file=i, phase="done", done=path.stat().st_size, path=str(path))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        jobs = [pool.submit(one, i, fields) for i, fields in enumerate(asked["files"])]
+        wait(jobs, return_when=FIRST_EXCEPTION)
+        for job in jobs:
+            if not job.done():
+                continue
+            try:
+                job.result()
+            except (HubError, HeaderError) as error:
+                teller.say(error=str(error))
+                os._exit(1)  # the others keep what they have, and go on from there the next time
+    return 0
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 4096):  # not through sys.stdin, whose lock would be held while Python ends
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

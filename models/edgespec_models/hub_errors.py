@@ -1,0 +1,111 @@
+"""What went wrong with the hub, as one sentence with the next step. The only place that reads its errors."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx2
+from huggingface_hub import get_token
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    FileMetadataError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+
+class HubError(Exception):
+    """A model cannot be had from the hub; the message is one sentence for a user."""
+
+
+AGAIN = "pull again and it goes on where it stopped"
+
+
+@contextmanager
+def told(what: str, endpoint: str, *, has_token: bool | None = None) -> Iterator[None]:
+    """Turns the errors of client, network and disk into a HubError about `what`: "org/repo", "x of org/repo".
+
+    has_token: whether a token was given; None looks for one where the client does.
+    """
+    try:
+        yield
+    except HubError:
+        raise
+    except (HfHubHTTPError, httpx2.HTTPError, OfflineModeIsEnabled, HFValidationError) as error:
+        raise HubError(_sentence(error, what, endpoint, has_token)) from None
+    except (FileMetadataError, LocalEntryNotFoundError):
+        raise HubError(
+            f"{endpoint} does not answer as the hub does when asked for {what}: check HF_ENDPOINT"
+        ) from None
+    except OSError as error:
+        raise HubError(_of_the_disk(error, what)) from None
+    except ValueError as error:  # answers that are no JSON, and files the plain download refuses
+        reason = str(error).strip().splitlines()
+        raise HubError(
+            f"{what} cannot be had from {endpoint}: {reason[0] if reason else 'its answer makes no sense'}"
+        ) from None
+
+
+def _sentence(error: Exception, what: str, endpoint: str, has_token: bool | None) -> str:
+    if isinstance(error, OfflineModeIsEnabled):
+        return f"{what} is not on this machine and offline mode is on: unset HF_HUB_OFFLINE to download it"
+    if isinstance(error, HFValidationError):
+        return f"{what} is no name of a repository: write owner/name, as in ggml-org/Qwen3-8B-GGUF"
+    if isinstance(error, HfHubHTTPError):
+        return _of_the_status(error, what, endpoint, bool(get_token()) if has_token is None else has_token)
+    if isinstance(error, httpx2.TimeoutException):
+        return f"{endpoint} does not answer when asked for {what}: {AGAIN}"
+    if isinstance(error, httpx2.ConnectError):
+        return f"{endpoint} cannot be reached for {what}: check the network, or HF_ENDPOINT and the proxy"
+    return f"the connection to {endpoint} broke while {what} was asked for: {AGAIN}"
+
+
+def _of_the_status(error: HfHubHTTPError, what: str, endpoint: str, has_token: bool) -> str:
+    status = error.response.status_code
+    log_in = "log in with `hf auth login` or set HF_TOKEN"
+    if isinstance(error, GatedRepoError):
+        repo = what.rpartition(" of ")[2]
+        accept = f"accept its terms at {endpoint}/{repo}"
+        if has_token:
+            return (
+                f"{what} is gated and your token has no access yet: {accept}, and wait if its owner decides"
+            )
+        return f"{what} is gated: {accept}, then {log_in}"
+    if isinstance(error, RepositoryNotFoundError):
+        private = "your token may not see it" if has_token else f"it is private, then {log_in}"
+        return f"{endpoint} has no {what}, or {private}: check the spelling"
+    if isinstance(error, RevisionNotFoundError):
+        return f"{what} has no such revision on {endpoint}: leave it out to take the newest"
+    if isinstance(error, EntryNotFoundError):
+        return f"there is no {what} on {endpoint}: it was renamed or removed, so look what the repository has"
+    if status == 401:
+        if has_token:
+            return f"{endpoint} refuses your token for {what}: log in again, or correct HF_TOKEN"
+        return f"{endpoint} wants to know who asks for {what}: {log_in}"
+    if status == 403:
+        return f"{endpoint} does not let you read {what}: use a token with the right to read it"
+    if status == 404:
+        return f"{endpoint} has no {what}: check the spelling"
+    if status == 429:
+        wait = error.response.headers.get("Retry-After", "")
+        when = f"in {wait} s" if wait.isdigit() else "in a few minutes"
+        more = "" if has_token else "; those who log in may ask more often"
+        return f"{endpoint} has had too many requests from here: pull again {when}{more}"
+    if status >= 500:
+        return f"{endpoint} has a fault of its own ({status}) with {what}: try again in a few minutes"
+    return f"{endpoint} answers {status} when asked for {what}: check the name, and HF_ENDPOINT if you set it"
+
+
+def _of_the_disk(error: OSError, what: str) -> str:
+    if error.errno == errno.ENOSPC:
+        return f"no space is left on the disk for {what}: make room, {AGAIN}"
+    if error.errno == errno.EDQUOT:
+        return f"your disk quota is full, and {what} does not fit: make room, {AGAIN}"
+    return f"{what} cannot be written: {error.filename or ''} {error.strerror or error}".replace("  ", " ")
