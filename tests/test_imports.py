@@ -117,7 +117,11 @@ RANKS = (
     {
         "worker",
         "server",
+        "server.answering",
         "server.app",
+        "server.chat_answers",
+        "server.tool_requests",
+        "server.turns",
         "server.arguments",
         "server.command",
         "server.gate",

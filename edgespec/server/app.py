@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 import time
-from collections.abc import Awaitable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from sse_starlette import EventSourceResponse
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from edgespec import __version__
-from edgespec.chat import Message, render
-from edgespec.errors import TemplateError
-from edgespec.messages import DrafterChoice, Loaded, Submit
+from edgespec.server.answering import Answering
+from edgespec.server.chat_answers import ChatAnswer
 from edgespec.server.gate import gated
-from edgespec.server.generation import Generation
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
 from edgespec.server.openai_answers import Answer
-from edgespec.server.openai_requests import ChatRequest, CompletionRequest, Wishes
+from edgespec.server.openai_requests import ChatRequest, CompletionRequest
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
+from edgespec.server.turns import readers
 from edgespec.state_file import PROOF_PATH, ServerState
 
-_T = TypeVar("_T")
-GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
-PING_S = 15
 SHOWN = 100  # characters of a wrong value that an error quotes
 
 
@@ -62,6 +54,7 @@ def _add_routes(app: FastAPI, endpoint: Endpoint) -> None:
         visible = prefix == "/v1"
         for path, handler, method in (
             ("/chat/completions", endpoint.chat, "POST"),
+            ("/chat/completions/input_tokens", endpoint.input_tokens, "POST"),
             ("/completions", endpoint.complete, "POST"),
             ("/models", endpoint.models, "GET"),
             ("/health", endpoint.health, "GET"),
@@ -77,13 +70,8 @@ class Endpoint:
     def __init__(self, worker: Supervisor, settings: ServerSettings, state: ServerState) -> None:
         self._worker, self._settings, self._state = worker, settings, state
         self.metrics = Metrics(worker)
-        self._random = random.Random()
+        self._answering = Answering(worker, settings, self.metrics)
         self._began = int(time.time())
-
-    def _loaded(self) -> Loaded:
-        if self._worker.about is None or self._worker.state != "ready":
-            raise self._worker.absence()
-        return self._worker.about
 
     async def health(self) -> Response:
         """Says whether the engine is there."""
@@ -102,7 +90,7 @@ class Endpoint:
         meta = {"n_ctx": about.n_ctx, "n_ctx_train": about.n_ctx_train, "n_vocab": about.n_vocab,
                 "size": about.n_bytes, "draft": about.draft_name, "plain_s": about.plain_s,
                 "embedded": self._settings.embedded}  # fmt: skip
-        model = {"id": self._name(about), "object": "model", "created": self._began,
+        model = {"id": self._answering.name(about), "object": "model", "created": self._began,
                  "owned_by": "edgespec", "meta": meta}  # fmt: skip
         return {"object": "list", "data": [model]}
 
@@ -115,111 +103,48 @@ class Endpoint:
         body, media_type = self.metrics.text()
         return Response(body, headers={"content-type": media_type})
 
-    def _name(self, about: Loaded) -> str:
-        return self._settings.alias or about.name
-
-    def _drafter(self) -> DrafterChoice:
-        """Returns who guesses where a request does not say: nobody, for the share that compares."""
-        return "none" if self._random.random() < self._settings.canary else self._settings.drafter
-
     async def chat(self, wishes: ChatRequest, request: Request) -> Response:
         """Says the assistant's next turn."""
         wishes.check()
-        about = self._loaded()
-        text, add_bos = await self._prompt(about, wishes)
-        submits = wishes.submits(text, add_bos=add_bos, of_model=about.sampling, drafter=self._drafter())
-        answer = Answer(
-            "chat", self._name(about), about.plain_s,
-            usage=wishes.usage_in_stream, events=wishes.speculation.events, scoring=wishes.scoring(),
+        about = self._answering.loaded()
+        composed = await self._answering.composed(wishes)
+        submits = await self._answering.chat_submits(wishes, composed)
+        several = wishes.parallel_tool_calls is not False
+        answer = ChatAnswer(
+            self._answering.name(about), about.plain_s, usage=wishes.usage_in_stream,
+            events=wishes.speculation.events, scoring=wishes.scoring(),
+            turns=readers(composed, len(submits), apart=wishes.shows_thoughts_apart, several=several),
         )  # fmt: skip
-        return await self._answer(wishes, submits, answer, request)
+        return await self._answering.answer(request, submits, answer, stream=bool(wishes.stream))
 
     async def count(self, wishes: ChatRequest) -> dict[str, int]:
         """Says how many tokens the prompt of a conversation has; evaluates nothing."""
-        about = self._loaded()
-        text, add_bos = await self._prompt(about, wishes)
-        tokens = await self._worker.tokenize(text, add_bos=add_bos)
-        return {"n_tokens": len(tokens), "n_ctx": about.n_ctx}
+        about = self._answering.loaded()
+        return {"n_tokens": await self._answering.n_tokens(wishes), "n_ctx": about.n_ctx}
 
-    async def _prompt(self, about: Loaded, wishes: ChatRequest) -> tuple[str, bool]:
-        """Returns a conversation as its template has it, and whether the start token goes in front."""
-        messages = [message.for_template() for message in wishes.messages]
-        text = await asyncio.to_thread(self._render, about, messages)
-        return text, not (about.bos and text.startswith(about.bos))  # most templates write it themselves
-
-    def _render(self, about: Loaded, messages: Sequence[Message]) -> str:
-        template = self._settings.chat_template or about.chat_template
-        if not template:
-            sentence = f"{about.name} has no chat template: name one with --chat-template-file"
-            raise Refusal(400, sentence, code="no_chat_template")
-        try:
-            return render(template, messages, bos=about.bos, eos=about.eos)
-        except TemplateError as error:
-            raise Refusal(400, str(error), param="messages", code="template_refused") from None
+    async def input_tokens(self, wishes: ChatRequest) -> dict[str, Any]:
+        """Says the same as OpenAI and llama-server do."""
+        return {"object": "response.input_tokens", "input_tokens": await self._answering.n_tokens(wishes)}
 
     async def complete(self, wishes: CompletionRequest, request: Request) -> Response:
         """Lets text go on."""
         wishes.check()
-        about = self._loaded()
+        about = self._answering.loaded()
         prompts = wishes.prompts()
         submits = [
             submit
             for prompt in prompts
             for submit in wishes.submits(
-                prompt, add_bos=True, of_model=about.sampling, drafter=self._drafter()
+                prompt, add_bos=True, of_model=about.sampling, drafter=self._answering.drafter()
             )
         ]
         echo = tuple(str(submit.prompt).encode("utf-8", "replace").decode() for submit in submits)
         answer = Answer(
-            "text", self._name(about), about.plain_s,
+            self._answering.name(about), about.plain_s,
             usage=wishes.usage_in_stream, events=wishes.speculation.events, echo=echo if wishes.echo else (),
             scoring=wishes.scoring(),
         )  # fmt: skip
-        return await self._answer(wishes, submits, answer, request)
-
-    async def _answer(
-        self, wishes: Wishes, submits: Sequence[Submit], answer: Answer, request: Request
-    ) -> Response:
-        generation = Generation(self._worker, submits, self.metrics, seconds=self._settings.request_s)
-        await generation.submit()
-        request.state.generation = generation  # for its line in the log
-        if wishes.stream:
-            return _Stream(answer, generation, self._settings.send_s)
-        whole = await _unless_gone(request, answer.whole(generation))
-        return Response(status_code=GONE) if whole is None else JSONResponse(whole)
-
-
-class _Stream(EventSourceResponse):
-    """A stream that leaves no request behind, also where it was never begun."""
-
-    def __init__(self, answer: Answer, generation: Generation, send_s: float) -> None:
-        super().__init__(answer.stream(generation), ping=PING_S, sep="\n", send_timeout=send_s)
-        self._generation = generation
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        except TimeoutError:  # the client does not read
-            pass
-        finally:
-            self._generation.close()
-
-
-async def _unless_gone(request: Request, work: Awaitable[_T]) -> _T | None:
-    """Returns what `work` gives, or None where the client left before: then it is cancelled."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
+        return await self._answering.answer(request, submits, answer, stream=bool(wishes.stream))
 
 
 # -- mistakes

@@ -1,4 +1,7 @@
-"""Generations -> what OpenAI's clients read: whole answers, and chunks of a stream."""
+"""Generations -> what OpenAI's clients read: whole answers, and chunks of a stream.
+
+`Answer` has what both of its dialects share, and is the text completion itself; chat is in `chat_answers.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,17 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 from sse_starlette import ServerSentEvent
 
+from edgespec import __version__
 from edgespec.server.generation import Generation, Part
-from edgespec.server.logprobs import Scored, for_chat, for_text
+from edgespec.server.logprobs import Scored, for_text
 from edgespec.server.refusal import Refusal
 from edgespec.token_scores import Scoring
 
-Dialect = Literal["chat", "text"]
-NAMES = {"chat": ("chatcmpl", "chat.completion", "chat.completion.chunk"),
-         "text": ("cmpl", "text_completion", "text_completion")}  # fmt: skip
+FINGERPRINT = f"build-edgespec-{__version__}"
 
 
 def as_json(value: object) -> str:
@@ -34,7 +36,10 @@ class Answer:
     tokens mean, where they were asked for.
     """
 
-    dialect: Dialect
+    kind: ClassVar[str] = "cmpl"
+    whole_object: ClassVar[str] = "text_completion"
+    chunk_object: ClassVar[str] = "text_completion"
+
     model: str
     plain_s: float
     usage: bool = False
@@ -44,13 +49,39 @@ class Answer:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
+    # -- what each dialect says in its own way
+
+    def _opening(self, index: int) -> dict[str, Any] | None:
+        """Returns the first chunk of a choice, None where there is none."""
+        return {"text": self.echo[index]} if self.echo else None
+
+    def _parts(self, part: Part) -> list[dict[str, Any]]:
+        """Returns what a round says, chunk by chunk."""
+        return [{"text": part.round.text}] if part.round.text else []
+
+    def _nothing(self) -> dict[str, Any]:
+        """Returns a chunk that says nothing."""
+        return {"text": ""}
+
+    def _said(self, index: int, text: str) -> dict[str, Any]:
+        """Returns what a whole choice says."""
+        return {"text": (self.echo[index] if self.echo else "") + text}
+
+    def _finish(self, index: int, finish: str | None) -> str | None:
+        return finish
+
+    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
+        return for_text(scored, sampled=sampled)
+
+    # -- what they share
+
     def _frame(self, object: str) -> dict[str, Any]:
         return {
-            "id": f"{NAMES[self.dialect][0]}-{self.id}",
+            "id": f"{self.kind}-{self.id}",
             "object": object,
             "created": self.created,
             "model": self.model,
-            "system_fingerprint": "edgespec",
+            "system_fingerprint": FINGERPRINT,
         }
 
     async def whole(self, generation: Generation) -> dict[str, Any]:
@@ -60,32 +91,24 @@ class Answer:
             generation.choices[part.index].scored.extend(part.scored)
         choices = []
         for i, choice in enumerate(generation.choices):
-            text = (self.echo[i] if self.echo else "") + "".join(choice.text)
-            said = {"message": {"role": "assistant", "content": text}} if self._chats else {"text": text}
+            said = self._said(i, "".join(choice.text))
+            finish = self._finish(i, choice.finish)
             logprobs = self._logprobs(choice.scored)
-            choices.append({"index": i, **said, "logprobs": logprobs, "finish_reason": choice.finish})
+            choices.append({"index": i, **said, "logprobs": logprobs, "finish_reason": finish})
         timings = [choice.timings(self.plain_s) for choice in generation.choices]
         if len(choices) > 1:
             choices = [{**choice, "timings": t} for choice, t in zip(choices, timings, strict=True)]
-        frame = self._frame(NAMES[self.dialect][1])
+        frame = self._frame(self.whole_object)
         return {**frame, "choices": choices, "usage": generation.usage(), "timings": timings[0]}
 
     def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any] | None:
-        if not self.scoring:
-            return None
-        return (for_chat if self._chats else for_text)(scored, sampled=self.scoring.sampled)
-
-    @property
-    def _chats(self) -> bool:
-        return self.dialect == "chat"
+        return self._scores(scored, self.scoring.sampled) if self.scoring else None
 
     async def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a stream; a failure in the middle is its last event."""
         for i in range(len(generation.choices)):
-            if self._chats:
-                yield self._chunk(i, {"delta": {"role": "assistant", "content": ""}})
-            elif self.echo:
-                yield self._chunk(i, {"text": self.echo[i]})
+            if opening := self._opening(i):
+                yield self._chunk(i, opening)
         try:
             async for part in generation.parts():
                 for chunk in self._chunks(generation, part):
@@ -94,30 +117,29 @@ class Answer:
             yield ServerSentEvent(as_json(refusal.body()))
             return
         if self.usage:
-            frame = self._frame(NAMES[self.dialect][2])
-            yield ServerSentEvent(as_json({**frame, "choices": [], "usage": generation.usage()}))
+            frame = {**self._frame(self.chunk_object), "choices": [], "usage": generation.usage()}
+            timings = generation.choices[0].timings(self.plain_s)
+            yield ServerSentEvent(as_json({**frame, "timings": timings}))
         yield ServerSentEvent("[DONE]")
 
     def _chunks(self, generation: Generation, part: Part) -> list[ServerSentEvent]:
-        text, finish = part.round.text, part.round.finish
+        finish = part.round.finish
         told = {"edgespec": _told(generation, part)} if self.events else {}
-        chunks = []
-        if text or told:
-            said: dict[str, Any] = {"delta": {"content": text}} if self._chats else {"text": text}
-            if part.scored:
-                said["logprobs"] = self._logprobs(part.scored)
-            chunks.append(self._chunk(part.index, said, told))
+        parts = self._parts(part) or ([self._nothing()] if told or part.scored else [])
+        if part.scored:
+            parts[0]["logprobs"] = self._logprobs(part.scored)
+        chunks = [self._chunk(part.index, said, told if i == 0 else None) for i, said in enumerate(parts)]
         if finish:
-            last: dict[str, Any] = {"delta": {}} if self._chats else {"text": ""}
+            last = {**self._nothing(), "finish_reason": self._finish(part.index, finish)}
             timings = {"timings": generation.choices[part.index].timings(self.plain_s)}
-            chunks.append(self._chunk(part.index, {**last, "finish_reason": finish}, timings))
+            chunks.append(self._chunk(part.index, last, timings))
         return chunks
 
     def _chunk(
         self, index: int, said: dict[str, Any], beside: dict[str, Any] | None = None
     ) -> ServerSentEvent:
         choice = {"index": index, "logprobs": None, "finish_reason": None, **said}
-        frame = self._frame(NAMES[self.dialect][2])
+        frame = self._frame(self.chunk_object)
         nothing = {"usage": None} if self.usage else {}
         return ServerSentEvent(as_json({**frame, "choices": [choice], **nothing, **(beside or {})}))
 

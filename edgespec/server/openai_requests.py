@@ -16,6 +16,7 @@ from edgespec.messages import DrafterChoice, Submit
 from edgespec.sampling import Sampling, sampling_for
 from edgespec.server.refusal import Refusal
 from edgespec.server.structured import FormWishes
+from edgespec.server.tool_requests import ToolWishes
 from edgespec.token_scores import Scoring
 
 MOST_CHOICES = 16
@@ -24,6 +25,7 @@ TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 Top = Annotated[StrictInt, Field(ge=0, le=20)]
 StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+READABLE = frozenset({"text", "refusal"})  # types of parts that have text
 SAMPLING = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma",
     "repeat_penalty", "frequency_penalty", "presence_penalty", "penalty_last_n",
@@ -119,8 +121,13 @@ class Wishes(FormWishes):
         add_bos: bool,
         of_model: Mapping[str, str],
         drafter: DrafterChoice,
+        shown: tuple[str, ...] = (),
+        stops: tuple[str, ...] = (),
     ) -> list[Submit]:
-        """Returns the generations of one prompt, `n` of them. drafter: where the request names none."""
+        """Returns the generations of one prompt, `n` of them. drafter: where the request names none.
+
+        shown, stops: control tokens to be seen, and texts to end at, besides the request's own.
+        """
         sampling, how, scoring = self.sampling(of_model), self.speculation, self.scoring()
         form = self.form()
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
@@ -132,7 +139,7 @@ class Wishes(FormWishes):
                 add_bos=add_bos,
                 sampling=sampling,
                 max_tokens=self.limit(),
-                stop=stop,
+                stop=(*stop, *stops),
                 seed=seed,
                 choice=choice,
                 drafter=(how.drafter or drafter) if how.speculation else "none",
@@ -140,6 +147,7 @@ class Wishes(FormWishes):
                 pieces=how.events or scoring is not None,
                 scoring=scoring,
                 grammar=form,
+                shown=shown,
             )
             for choice in range(self.n or 1)
         ]
@@ -150,37 +158,58 @@ class TextPart(_Lenient):
 
     type: StrictStr
     text: StrictStr | None = None
+    refusal: StrictStr | None = None
+
+
+class MadeFunction(_Lenient):
+    """What was called. arguments: JSON text, or the object itself as some clients send it."""
+
+    name: StrictStr
+    arguments: StrictStr | dict[str, Any] | None = None
+
+
+class MadeCall(_Lenient):
+    """A call that the assistant made."""
+
+    id: StrictStr = ""
+    type: StrictStr = "function"
+    function: MadeFunction
 
 
 class Message(BaseModel):
-    """One turn of a conversation. What else it carries (tool calls, names) is for the template."""
+    """One turn of a conversation. What else it carries (names, thoughts) is for the template."""
 
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: StrictStr | list[TextPart] | None = None
+    tool_calls: list[MadeCall] | None = None
 
     def for_template(self) -> dict[str, Any]:
         """Returns it as templates read it: text in one piece, and the name of the role they know."""
         content = self.content
         if isinstance(content, list):
-            other = next((part.type for part in content if part.type != "text"), None)
+            other = next((part.type for part in content if part.type not in READABLE), None)
             if other:
-                sentence = f"a message has a part of type {other!r}: this model reads text only"
-                raise Refusal(400, sentence, param="messages", code="unsupported_value")
-            content = "".join(part.text or "" for part in content)
-        role = "system" if self.role == "developer" else self.role
-        return {**(self.model_extra or {}), "role": role, "content": content or ""}
+                raise unreadable(other)
+            content = "".join(part.text or part.refusal or "" for part in content)
+        role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
+        return {**(self.model_extra or {}), "role": role, "content": content or "", **self._calls()}
+
+    def _calls(self) -> dict[str, Any]:
+        if not self.tool_calls:
+            return {}
+        calls = [call.model_dump() for call in self.tool_calls]
+        return {"tool_calls": calls}
 
 
-class ChatRequest(Wishes):
+class ChatRequest(Wishes, ToolWishes):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Top | None = None
-    tool_choice: Any = None
 
     def scoring(self) -> Scoring | None:
         return Scoring(self.top_logprobs or 0, bool(self.post_sampling_probs)) if self.logprobs else None
@@ -196,7 +225,20 @@ class ChatRequest(Wishes):
             sentence = "top_logprobs is for requests with logprobs: true: add it, or leave both out"
             raise Refusal(400, sentence, param="top_logprobs", code="invalid_value")
         if self.tool_choice not in (None, "auto", "none"):
-            raise unsupported("tool_choice", "tools are not called yet: leave it out, or say 'auto'")
+            raise unsupported("tool_choice", "a call cannot be enforced yet: leave it out, or say 'auto'")
+        if self.add_generation_prompt and self.continue_final_message:
+            sentence = "an answer begins anew or goes on, not both: leave one of them out"
+            raise unsupported("continue_final_message", sentence)
+        if len(self.messages) > 1 and all(m.role == "assistant" for m in self.messages[-2:]):
+            sentence = "the last two messages are both the assistant's: an answer can go on from one alone"
+            raise Refusal(400, sentence, param="messages", code="invalid_value")
+
+    def goes_on(self) -> bool:
+        """Returns whether the last message is an answer that has begun."""
+        last = self.messages[-1]
+        if self.continue_final_message is not None:
+            return bool(self.continue_final_message)
+        return last.role == "assistant" and not last.tool_calls
 
 
 class CompletionRequest(Wishes):
@@ -232,6 +274,15 @@ class CompletionRequest(Wishes):
             sentence = f"there are {len(prompts)} prompts: 1 to {MOST_CHOICES} answers may be asked for"
             raise Refusal(400, sentence, param="prompt", code="invalid_value")
         return prompts
+
+
+def unreadable(kind: str) -> Refusal:
+    """Returns the refusal of a part of a message that is no text."""
+    what = next((name for name in ("image", "audio", "video", "file") if name in kind), kind)
+    sentence = (
+        f"a message has a part of type {kind!r}: {what} input is not supported, this model reads text only"
+    )
+    return Refusal(400, sentence, param="messages", code="unsupported_value")
 
 
 def unsupported(param: str, sentence: str) -> Refusal:

@@ -1,0 +1,150 @@
+"""What every dialect asks of the server: the loaded pair, a conversation's prompt, and answers.
+
+A dialect turns its requests into `Submit`s and what comes of them into its own words (`Answerer`); waiting,
+streaming, clients that leave and clients that do not read are the same for all, and here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.types import Receive, Scope, Send
+
+from edgespec.conversation import Composed, compose
+from edgespec.errors import TemplateError
+from edgespec.messages import DrafterChoice, Loaded, Submit
+from edgespec.server.generation import Audience, Generation
+from edgespec.server.openai_requests import ChatRequest
+from edgespec.server.refusal import Refusal
+from edgespec.server.settings import ServerSettings
+from edgespec.server.supervisor import Supervisor
+
+_T = TypeVar("_T")
+GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
+PING_S = 15
+
+
+class Answerer(Protocol):
+    """Says in a dialect's words what a generation brings. Both raise Refusal before their first word."""
+
+    def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]: ...
+
+    async def whole(self, generation: Generation) -> object: ...
+
+
+class Answering:
+    """The pair, seen from the dialects."""
+
+    def __init__(self, worker: Supervisor, settings: ServerSettings, audience: Audience) -> None:
+        self.worker, self.settings = worker, settings
+        self._audience = audience
+        self._random = random.Random()
+
+    def loaded(self) -> Loaded:
+        """Returns what is loaded; raises Refusal where nothing is."""
+        if self.worker.about is None or self.worker.state != "ready":
+            raise self.worker.absence()
+        return self.worker.about
+
+    def name(self, about: Loaded) -> str:
+        """Returns what clients see the model called."""
+        return self.settings.alias or about.name
+
+    def drafter(self) -> DrafterChoice:
+        """Returns who guesses where a request does not say: nobody, for the share that compares."""
+        return "none" if self._random.random() < self.settings.canary else self.settings.drafter
+
+    def template(self, about: Loaded) -> str:
+        """Returns the chat template; raises Refusal where there is none."""
+        template = self.settings.chat_template or about.chat_template
+        if not template:
+            sentence = f"{about.name} has no chat template: name one with --chat-template-file"
+            raise Refusal(400, sentence, code="no_chat_template")
+        return template
+
+    async def composed(self, wishes: ChatRequest) -> Composed:
+        """Returns the prompt of a conversation; raises Refusal."""
+        about = self.loaded()
+        template = self.template(about)
+        tools, messages = wishes.usable_tools(), [message.for_template() for message in wishes.messages]
+
+        def work() -> Composed:
+            return compose(
+                template, messages, bos=about.bos, eos=about.eos, tools=tools,
+                documents=wishes.documents, variables=wishes.variables(),
+                add_generation_prompt=wishes.add_generation_prompt is not False, go_on=wishes.goes_on(),
+            )  # fmt: skip
+
+        try:
+            return await asyncio.to_thread(work)
+        except TemplateError as error:
+            raise Refusal(400, str(error), param="messages", code="template_refused") from None
+
+    async def chat_submits(self, wishes: ChatRequest, composed: Composed) -> list[Submit]:
+        """Returns the generations that a conversation asks for."""
+        about = self.loaded()
+        return wishes.submits(
+            composed.text, add_bos=self.wants_bos(composed.text), of_model=about.sampling,
+            drafter=self.drafter(), shown=composed.shown, stops=composed.stops,
+        )  # fmt: skip
+
+    def wants_bos(self, text: str) -> bool:
+        """Returns whether the start token goes in front of a prompt: most templates write it themselves."""
+        bos = self.loaded().bos
+        return not (bos and text.startswith(bos))
+
+    async def n_tokens(self, wishes: ChatRequest) -> int:
+        """Returns how many tokens the prompt of a conversation has."""
+        text = (await self.composed(wishes)).text
+        return len(await self.worker.tokenize(text, add_bos=self.wants_bos(text)))
+
+    async def answer(
+        self, request: Request, submits: Sequence[Submit], answerer: Answerer, *, stream: bool
+    ) -> Response:
+        """Answers a request. Raises Refusal where it cannot be begun."""
+        generation = Generation(self.worker, submits, self._audience, seconds=self.settings.request_s)
+        await generation.submit()
+        request.state.generation = generation  # for its line in the log
+        if stream:
+            return Stream(answerer.stream(generation), generation, self.settings.send_s)
+        whole: Any = await unless_gone(request, answerer.whole(generation))
+        return Response(status_code=GONE) if whole is None else JSONResponse(whole)
+
+
+class Stream(EventSourceResponse):
+    """A stream that leaves no request behind, also where it was never begun."""
+
+    def __init__(self, events: AsyncIterator[ServerSentEvent], generation: Generation, send_s: float) -> None:
+        super().__init__(events, ping=PING_S, sep="\n", send_timeout=send_s)
+        self._generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except TimeoutError:  # the client does not read
+            pass
+        finally:
+            self._generation.close()
+
+
+async def unless_gone(request: Request, work: Awaitable[_T]) -> _T | None:
+    """Returns what `work` gives, or None where the client left before: then it is cancelled."""
+
+    async def gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)

@@ -1,0 +1,70 @@
+"""Turns of the assistant -> OpenAI's chat completions: content, reasoning_content and tool_calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from edgespec.events import Round
+from edgespec.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
+from edgespec.server.generation import Part
+from edgespec.server.logprobs import Scored, for_chat
+from edgespec.server.openai_answers import Answer
+from edgespec.server.turns import TurnReader
+
+
+@dataclass(slots=True)
+class ChatAnswer(Answer):
+    """How one conversation is answered. turns: who reads each choice."""
+
+    kind: ClassVar[str] = "chatcmpl"
+    whole_object: ClassVar[str] = "chat.completion"
+    chunk_object: ClassVar[str] = "chat.completion.chunk"
+
+    turns: list[TurnReader] = field(default_factory=list)
+
+    def _opening(self, index: int) -> dict[str, Any] | None:
+        return {"delta": {"role": "assistant", "content": None}}
+
+    def _parts(self, part: Part) -> list[dict[str, Any]]:
+        return [{"delta": _delta(delta)} for delta in self.turns[part.index].feed(part.round)]
+
+    def _nothing(self) -> dict[str, Any]:
+        return {"delta": {}}
+
+    def _said(self, index: int, text: str) -> dict[str, Any]:
+        reader = self.turns[index]
+        reader.feed(Round((), text, 0, 0, (), "stop"))
+        turn = reader.turn
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": turn.content or (None if turn.calls else ""),
+        }
+        if turn.reasoning:
+            message["reasoning_content"] = turn.reasoning
+        if turn.calls:
+            message["tool_calls"] = [
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                for c in turn.calls
+            ]
+        return {"message": message}
+
+    def _finish(self, index: int, finish: str | None) -> str | None:
+        return self.turns[index].finish(finish)
+
+    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
+        return for_chat(scored, sampled=sampled)
+
+
+def _delta(delta: Delta) -> dict[str, Any]:
+    match delta:
+        case Content(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case CallBegun(index, name, id):
+            called = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": called}]}
+        case CallArguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
