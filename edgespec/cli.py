@@ -21,6 +21,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(argv)
+    if arguments.command == "chat":
+        from edgespec_tui import launch
+
+        if launch.wants_screen(arguments):  # its engine has a process of its own, too
+            return isolate.told(lambda: launch.chat(arguments))
     if arguments.command == "serve":  # its engine has a process of its own
         return isolate.told(lambda: _command(arguments))
     if not isolate.isolated():
@@ -79,13 +84,14 @@ def _parser() -> argparse.ArgumentParser:
     form.add_argument("--grammar", metavar="FILE", help="the answer keeps to this grammar (GBNF or Lark)")
     form.add_argument("--regex", metavar="R", help="the whole answer matches this regular expression")
     chat = commands.add_parser(
-        "chat", help="talk, line by line", description="A conversation, line by line. " + FILES
+        "chat", help="talk, in the terminal", description="A conversation in the terminal. " + FILES
     )
+    _add_chat(chat)
     for command in (run, chat):
         command.add_argument("--system", metavar="TEXT", help="system prompt")
         command.add_argument("-q", "--quiet", action="store_true", help="no statistics")
         _add_model(command)
-        _add_sampling(command)
+        _add_sampling(command, longest=512 if command is run else 2048)
         _add_speculation(command)
     bench = commands.add_parser(
         "bench", help=bench_arguments.HELP, description=bench_arguments.DESCRIPTION + " " + FILES
@@ -108,6 +114,23 @@ def _parser() -> argparse.ArgumentParser:
     serve_arguments.add(serve)
     _add_model(serve)
     return parser
+
+
+def _add_chat(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--plain",
+        action="store_true",
+        help="line by line, without a screen; so it is where there is no terminal",
+    )
+    command.add_argument(
+        "-c", "--continue", dest="resume", nargs="?", const="", metavar="CHAT",
+        help="go on with a chat: the last one, or by its title or name",
+    )  # fmt: skip
+    group = command.add_argument_group("another server")
+    group.add_argument(
+        "--endpoint", metavar="URL", help="talk to any OpenAI-style server, as http://HOST:8000/v1"
+    )
+    group.add_argument("--api-key", metavar="KEY", help="its key (or EDGESPEC_API_KEY)")
 
 
 def _add_model(command: argparse.ArgumentParser) -> None:

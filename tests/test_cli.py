@@ -592,7 +592,7 @@ class Terminal:
 def test_a_conversation_on_a_terminal(target: Path) -> None:
     endless = [*NO_END, "--threads", "1", "--seed", "1", "-n", "4000", "--no-draft"]
     endless += [f"--logit-bias={token}=-inf" for token in range(256)]
-    with Terminal("chat", "--target", target, *endless) as terminal:
+    with Terminal("chat", "--plain", "--target", target, *endless) as terminal:
         terminal.wait_for("> ")
         assert "Ctrl+C stops an answer" in terminal.shown
         terminal.type("hello there\n")
@@ -613,7 +613,7 @@ def test_a_conversation_on_a_terminal(target: Path) -> None:
 
 @posix
 def test_ctrl_c_at_the_prompt_drops_the_line_and_says_how_to_end(target: Path) -> None:
-    with Terminal("chat", "--target", target, "--no-draft", *QUICK) as terminal:
+    with Terminal("chat", "--plain", "--target", target, "--no-draft", *QUICK) as terminal:
         terminal.wait_for("> ")
         terminal.type("half a ques")
         terminal.wait_for("half a ques")

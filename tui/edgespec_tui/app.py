@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
+import signal
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from edgespec_tui import faults, session_export
 from edgespec_tui.chat_commands import ChatCommands
-from edgespec_tui.chat_context import ChatContext, Keeper
+from edgespec_tui.chat_context import ChatContext
 from edgespec_tui.chat_screen import ChatScreen
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint
 from edgespec_tui.engine_state import EngineState
+from edgespec_tui.sessions import Sessions
+from edgespec_tui.settings import Settings
 from edgespec_tui.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_TINTS, THEMES
 
 QUIT_TWICE_S = 2.0  # in which Ctrl+C a second time ends
@@ -40,34 +47,70 @@ class ChatApp(App[int]):
         self,
         endpoint: Endpoint,
         *,
-        sessions: Keeper | None = None,
+        sessions: Sessions | None = None,
+        settings: Settings | None = None,
+        settings_file: Path | None = None,
         first: Conversation | None = None,
-        theme: str = DEFAULT_THEME,
-        keymap: dict[str, str] | None = None,
+        notices: list[str] | None = None,
     ) -> None:
+        """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile."""
         super().__init__()
+        self.settings = settings or Settings()
+        self._settings_file = settings_file
+        self._notices = notices if notices is not None else []
         engine = EngineState(endpoint, self._engine_changed)
         self.context = ChatContext(endpoint, engine, ChatCommands(self), sessions)
-        self.context.first_conversation = first or Conversation()
+        self.context.new_conversation = self.settings.new_conversation
+        self.context.first_conversation = first or self.settings.new_conversation()
         self.chat = ChatScreen(self.context)
+        self.chat.speculation = self.settings.speculation
+        self.fault: str | None = None  # why the app ended, where it was not asked to
         self._interrupted = 0.0
         for known in THEMES:
             self.register_theme(known)
-        self._wanted_theme = theme
-        if keymap:
-            self.set_keymap(keymap)
+        self.set_keymap(dict(self.settings.keys))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Returns the tints for themes that know none."""
         return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
 
     def on_mount(self) -> None:
-        self.theme = self._wanted_theme if self._wanted_theme in self.available_themes else DEFAULT_THEME
+        wanted = self.settings.theme
+        if wanted and wanted not in self.available_themes:
+            self._notices.append(
+                f"there is no theme {wanted!r}: there are {', '.join(self.available_themes)}"
+            )
+        self.theme = wanted if wanted in self.available_themes else DEFAULT_THEME
+        self._watch_signals()
+        self.set_interval(0.5, self._tell_notices)
         self.push_screen(self.chat)
         self.run_worker(self.context.engine.start(), group="engine", exclusive=True)
 
+    def _tell_notices(self) -> None:
+        """Shows what came up elsewhere: a damaged file, a full disk, a setting that makes no sense."""
+        while self._notices:
+            self.notify(self._notices.pop(0), severity="warning", markup=False, timeout=12)
+
     def _engine_changed(self) -> None:
         self.chat.engine_changed()
+
+    def _watch_signals(self) -> None:
+        """Lets the terminal be put in order before a signal ends us."""
+        loop = asyncio.get_running_loop()
+        for name in ("SIGTERM", "SIGHUP"):
+            if hasattr(signal, name):  # not on Windows
+                with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                    number = getattr(signal, name)
+                    loop.add_signal_handler(number, self.exit, 128 + number)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Ends the app in order; never shows a traceback. (Textual's own way would print one.)"""
+        if self.is_headless:
+            super()._handle_exception(error)
+            return
+        self.fault = self.fault or faults.told(error)
+        self._return_code = 1
+        self._close_messages_no_wait()
 
     async def on_unmount(self) -> None:
         await self.context.endpoint.close()
@@ -115,7 +158,9 @@ class ChatApp(App[int]):
         """Opens the settings file."""
 
     async def export(self, screen: ChatScreen, name: str) -> None:
-        """Writes the chat to a file."""
+        """Writes the chat to a file. Raises SessionError."""
+        path = session_export.export(screen.conversation, name, folder=Path.cwd())
+        screen.tell(f"Written to {path}.")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yields what the command palette lists."""

@@ -24,6 +24,11 @@ class EngineState:
     reason: str = ""
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
 
+    @property
+    def model(self) -> str:
+        """The name of what answers; "" while that is not known."""
+        return self.info.model if self.info else ""
+
     async def start(self, *, again: bool = False) -> None:
         """Makes the engine ready; what stands in the way becomes the reason."""
         self.state, self.reason = "starting", ""

@@ -17,6 +17,7 @@ from textual.widgets import TextArea
 
 LARGE_LINES, LARGE_CHARACTERS = 20, 2000
 HISTORY = 500
+OURS = ("send", "newline", "complete")
 MARK = re.compile(r"\[pasted text (\d+): \d+ lines?\]")
 
 
@@ -24,7 +25,7 @@ class PromptInput(TextArea):
     """The input. Enter sends; Ctrl+J, Shift+Enter or Alt+Enter begin a new line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "send", "Send", id="input.send", show=False, priority=True),
+        Binding("enter", "send", "Send", id="input.send", show=False),
         Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", id="input.newline", show=False),
         Binding("tab", "complete", "Complete", id="input.complete", show=False),
     ]
@@ -116,6 +117,15 @@ class PromptInput(TextArea):
         self._at = None if newest else at
         self.load_text(text if newest else self._folded(text))
         self.move_cursor(self.document.end if step < 0 else self.document.end)
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Leaves to the bindings what they are for: a text area would take Enter as text.
+
+        They are no priority bindings, which run at once: Enter would overtake letters typed fast before it.
+        """
+        bound = self.screen.active_bindings.get(event.key)
+        if bound is not None and bound.node is self and bound.binding.action in OURS:
+            event.prevent_default()
 
     async def _on_paste(self, event: events.Paste) -> None:
         folded = self._folded(event.text.replace("\r\n", "\n").replace("\r", "\n"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 from textual.app import ComposeResult
@@ -9,7 +10,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Footer, Static
-from textual.worker import Worker
+from textual.worker import Worker, WorkerCancelled
 
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
 from edgespec_tui.answering import Answering
@@ -44,7 +45,6 @@ class TalkScreen(Screen[None]):
         self.editing: Turn | None = None
         self._answer: Worker[None] | None = None
         self._used: int | None = None
-        self._shown = False  # the widgets are there
 
     # -- what is on it
 
@@ -73,8 +73,12 @@ class TalkScreen(Screen[None]):
     def answering(self) -> bool:
         return self._answer is not None and self._answer.is_running
 
+    @property
+    def is_whole(self) -> bool:
+        """False before its widgets are there, and while the app ends."""
+        return self.is_attached and bool(self.query("#title")) and bool(self.query("#panel-line"))
+
     async def on_mount(self) -> None:
-        self._shown = True
         self.prompt.focus()
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
         await self.open(self.context.first_conversation)
@@ -96,7 +100,7 @@ class TalkScreen(Screen[None]):
     def engine_changed(self) -> None:
         """Shows what is known of the engine now."""
         engine = self.context.engine
-        if not self._shown:
+        if not self.is_whole:
             return
         if engine.state == "gone":
             self.show_banner(
@@ -125,7 +129,7 @@ class TalkScreen(Screen[None]):
 
     def refresh_state(self) -> None:
         """Shows title, model and panel as they are now."""
-        if not self._shown:
+        if not self.is_whole:
             return
         engine, talk = self.context.engine, self.conversation
         kept = " (read only: open in another window)" if talk.read_only else ""
@@ -158,7 +162,7 @@ class TalkScreen(Screen[None]):
         self.query_one(SpeculationPanel).show(self.figures, state)
 
     def _refresh_live(self) -> None:
-        if self.answering:
+        if self.answering and self.is_whole:
             self._show_panel()
 
     # -- asking
@@ -172,10 +176,12 @@ class TalkScreen(Screen[None]):
         await self.stop_and_wait()
         talk, editing = self.conversation, self.editing
         self.editing = None
+        self.show_banner("")
         parent = editing.parent if editing else talk.head
         turn = talk.add("user", text, parent=parent)
         if not talk.title:
             talk.title = " ".join(text.split())[:TITLE_LENGTH]
+        self.refresh_state()  # first: a widget that is added where nothing is shown keeps no height
         if editing:
             await self.transcript.show(talk)
         else:
@@ -188,15 +194,15 @@ class TalkScreen(Screen[None]):
 
     async def _make_answer(self, question: Turn) -> None:
         talk, context = self.conversation, self.context
-        info = context.engine.info
-        turn = talk.add("assistant", parent=question.id, model=info.model if info else "")
+        turn = talk.add("assistant", parent=question.id, model=context.engine.model)
         self.refresh_state()
         if len(talk.siblings(turn.id)) > 1:
             await self.transcript.show(talk)
         else:
             await self.transcript.add(turn)
         view = self.transcript.view_of(turn.id)
-        assert isinstance(view, AnswerView)
+        if not isinstance(view, AnswerView):  # the app is ending
+            return
         view.show_waiting("the engine is being loaded" if context.engine.state == "starting" else "thinking")
         if not await context.engine.ready():
             view.show_waiting("")
@@ -204,6 +210,8 @@ class TalkScreen(Screen[None]):
             return
         info = context.engine.info
         assert info is not None
+        turn = replace(turn, model=info.model)
+        view.name_model(info.model)
         try:
             fitting = await context.fit(talk, question.id)
         except EdgeSpecError as error:
@@ -256,7 +264,8 @@ class TalkScreen(Screen[None]):
         """Ends a running answer; what came of it stays."""
         if self._answer is not None and self._answer.is_running:
             self._answer.cancel()
-            await self.workers.wait_for_complete([self._answer])
+            with contextlib.suppress(WorkerCancelled):
+                await self._answer.wait()
 
     # -- telling
 

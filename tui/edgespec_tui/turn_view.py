@@ -62,9 +62,8 @@ class TurnView(Vertical, can_focus=True):
 
     def _head(self, who: str) -> Content:
         number, count = self._versions
-        versions = f"   [dim]\\[[/] {number} of {count} [dim]][/]" if count > 1 else ""
         older = f"[@click=do('older')]<[/] {number} of {count} [@click=do('newer')]>[/]"
-        return Content.from_markup("[b]$who[/b]" + (f"   {older}" if versions else ""), who=who)
+        return Content.from_markup("[b]$who[/b]" + (f"   {older}" if count > 1 else ""), who=who)
 
     def show_deeds(self, *deeds: Deed) -> Content:
         """Returns the line of what can be done, each word a button."""
@@ -110,7 +109,9 @@ class AnswerView(TurnView):
             self.show_figures(self.turn)
 
     async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None:
-        """Adds what came; runs: of `text`."""
+        """Adds what came; runs: of `text`. Does nothing where it is not shown any more."""
+        if not self.is_attached:
+            return
         if reasoning:
             self._think(reasoning)
         if text:
@@ -129,8 +130,14 @@ class AnswerView(TurnView):
     async def end(self, turn: Turn) -> None:
         """Shows the answer as it stays."""
         self.turn = turn
+        if not self.is_attached:
+            return
         await self._body.end()
         self.show_figures(turn)
+
+    def name_model(self, model: str) -> None:
+        """Says who answers."""
+        self.query_one(".who", Static).update(self._head(model))
 
     def set_tinted(self, tinted: bool) -> None:
         """Colours the tokens by who produced them, or not."""

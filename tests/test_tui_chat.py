@@ -1,0 +1,276 @@
+"""The chat screen on a fake endpoint: asking, stopping, editing, versions, branches, copying, commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Collapsible
+from tui_driver import driven
+
+from edgespec.errors import EndpointError, EngineDiedError
+from edgespec_tui.app import ChatApp
+from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
+from edgespec_tui.turn_view import AnswerView
+
+CODE = "Take this:\n\n```python\nprint(1)\n```\n\nand go."
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run
+
+
+@on_a_loop
+async def test_a_question_is_answered_and_the_figures_stand_below() -> None:
+    async with driven(ChatApp(FakeEndpoint(answers=["It is **so**, and so."]))) as it:
+        await it.pilot.press(*"Is it?", "enter")
+        await it.until(lambda: it.texts() == ["Is it?", "It is **so**, and so."])
+        await it.until(lambda: "1.60x estimated" in it.text())
+        assert "It is so, and so." in it.text(), "Markdown is drawn"
+        assert it.chat.conversation.title == "Is it?" and "Is it?" in it.text().splitlines()[0]
+
+
+@on_a_loop
+async def test_what_is_typed_before_the_engine_is_there_is_asked_when_it_is() -> None:
+    app = ChatApp(FakeEndpoint(start_s=1.5))
+    async with app.run_test() as pilot:
+        await pilot.press(*"early", "enter")
+        await pilot.pause()
+        assert app.context.engine.state == "starting" and len(app.chat.conversation.path()) == 2
+        for _ in range(300):
+            await asyncio.sleep(0.02)
+            if not app.chat.answering:
+                break
+        assert [turn.text for turn in app.chat.conversation.path()] == ["early", "An answer."]
+        assert app.chat.conversation.path()[1].model == FAKE.model
+
+
+@on_a_loop
+async def test_keys_typed_fast_before_enter_are_all_sent() -> None:
+    """Enter was a priority binding once, and overtook letters that came in the same packet."""
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        from textual import events
+
+        for key in "hello":
+            it.app.post_message(events.Key(key, key))
+        it.app.post_message(events.Key("enter", "\r"))
+        await it.until(lambda: it.texts()[:1] == ["hello"])
+
+
+@on_a_loop
+async def test_escape_stops_and_keeps_what_came() -> None:
+    endpoint = FakeEndpoint(answers=["word " * 500], tok_per_s=100)
+    async with driven(ChatApp(endpoint)) as it:
+        await it.say("talk")
+        await it.until(lambda: "word word" in it.text())
+        await it.pilot.press("escape")
+        await it.until(lambda: not it.chat.answering)
+        answer = it.chat.conversation.path()[-1]
+        assert answer.finish == "cancelled" and 2 < len(answer.text.split()) < 400
+        assert endpoint.cancelled == 1 and "stopped" in it.text()
+
+
+@on_a_loop
+async def test_answering_again_keeps_the_old_answer_as_a_version() -> None:
+    async with driven(ChatApp(FakeEndpoint(answers=["first", "second"]))) as it:
+        await it.ask("say")
+        await it.pilot.press("ctrl+r")
+        await it.until(lambda: it.texts() == ["say", "second"])
+        await it.until(lambda: not it.chat.answering)
+        assert "2 of 2" in it.text()
+        view = it.chat.transcript.query_one(AnswerView)
+        view.focus()
+        await it.pilot.press("[")
+        await it.until(lambda: it.texts() == ["say", "first"])
+        assert "1 of 2" in it.text()
+
+
+@on_a_loop
+async def test_an_edited_question_is_asked_in_the_place_of_the_old() -> None:
+    endpoint = FakeEndpoint(answers=["one", "two", "three"])
+    async with driven(ChatApp(endpoint)) as it:
+        await it.ask("first")
+        await it.ask("second")
+        it.chat.transcript.query("QuestionView").first().focus()
+        await it.pilot.press("e")
+        assert it.chat.prompt.text == "first" and "Editing" in it.text()
+        await it.pilot.press("!", "enter")
+        await it.until(lambda: it.texts() == ["first!", "three"])
+        assert [m.text for m in endpoint.asked[-1][0]] == ["first!"]
+        await it.until(lambda: not it.chat.answering)
+        assert "Editing" not in it.text()
+
+
+@on_a_loop
+async def test_escape_leaves_an_edit() -> None:
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        await it.ask("first")
+        await it.pilot.press("ctrl+b")
+        assert it.chat.prompt.text == "first"
+        await it.pilot.press("escape")
+        assert it.chat.prompt.text == "" and it.chat.editing is None and "Editing" not in it.text()
+
+
+@on_a_loop
+async def test_a_branch_is_a_chat_of_its_own() -> None:
+    async with driven(ChatApp(FakeEndpoint(answers=["one", "two"]))) as it:
+        await it.ask("first")
+        await it.ask("second")
+        old = it.chat.conversation
+        it.chat.transcript.query(AnswerView).first().focus()
+        await it.pilot.press("b")
+        await it.until(lambda: it.chat.conversation is not old)
+        assert it.texts() == ["first", "one"] and len(old.turns) == 4
+
+
+@on_a_loop
+async def test_code_and_answers_are_copied_with_one_key() -> None:
+    async with driven(ChatApp(FakeEndpoint(answers=[CODE]))) as it:
+        await it.pilot.press("f6")
+        await it.told("no code")
+        await it.ask("code?")
+        await it.pilot.press("f6")
+        assert it.app.clipboard == "print(1)"
+        await it.pilot.press("f7")
+        assert it.app.clipboard == CODE
+        it.chat.query_one("CodeFence").focus()
+        it.app.copy_to_clipboard("")
+        await it.pilot.press("c")
+        await it.pilot.pause()
+        assert it.app.clipboard == "print(1)"
+        it.app.copy_to_clipboard("")
+        await it.pilot.click("CodeHeader")
+        await it.pilot.pause()
+        assert it.app.clipboard == "print(1)", "with the mouse, too"
+
+
+@on_a_loop
+async def test_reasoning_is_folded_and_opens_with_a_key() -> None:
+    async with driven(ChatApp(FakeEndpoint(answers=["<think>hm, so</think>\n\nYes."]))) as it:
+        await it.ask("is it?")
+        answer = it.chat.conversation.path()[-1]
+        assert (answer.reasoning.strip(), answer.text) == ("hm, so", "Yes.")
+        fold = it.chat.query_one(Collapsible)
+        assert fold.collapsed and "hm, so" not in it.text() and "Thought" in it.text()
+        await it.pilot.press("f8")
+        await it.pilot.pause()
+        assert not fold.collapsed and "hm, so" in it.text()
+        await it.ask("next")
+        assert all("hm" not in m.text for m in it.app.context.endpoint.asked[-1][0])
+
+
+@on_a_loop
+async def test_speculation_is_turned_off_and_on_within_a_chat() -> None:
+    endpoint = FakeEndpoint()
+    async with driven(ChatApp(endpoint)) as it:
+        await it.ask("with")
+        await it.pilot.press("f4")
+        await it.ask("without")
+        await it.say("/speculation on")
+        await it.ask("with")
+        assert [wishes.speculation for _, wishes in endpoint.asked] == [True, False, True]
+        assert "estimated" in it.text()
+
+
+@on_a_loop
+async def test_settings_of_a_chat_reach_the_endpoint_and_wrong_ones_are_refused() -> None:
+    endpoint = FakeEndpoint()
+    async with driven(ChatApp(endpoint)) as it:
+        for line in ("/set temperature 0.2", "/set seed=7", "/set max_tokens 9", "/system Be brief."):
+            await it.say(line)
+        await it.ask("now")
+        messages, wishes = endpoint.asked[0]
+        assert wishes.sampling == {"temperature": 0.2} and (wishes.seed, wishes.max_tokens) == (7, 9)
+        assert messages[0].text == "Be brief."
+        for line, said in (
+            ("/set temperature hot", "temperature is 'hot': it must be a number"),
+            ("/set top_p 2", "top_p is 2: it must be from 0 to 1"),
+            ("/set warmth 1", "'warmth' is no setting"),
+            ("/nonsense", "/nonsense is no command"),
+            ("/read /no/such/file", "cannot be read"),
+        ):
+            await it.say(line)
+            await it.told(said)
+            assert it.chat.prompt.text == line, "it can be mended"
+        assert len(endpoint.asked) == 1
+
+
+@on_a_loop
+async def test_a_file_is_read_into_the_question(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("a = 1\n" * 50)
+    endpoint = FakeEndpoint()
+    async with driven(ChatApp(endpoint)) as it:
+        await it.say(f"/read {tmp_path / 'x.py'}")
+        assert it.chat.prompt.text == "[pasted text 1: 54 lines]"
+        await it.pilot.press("enter")
+        await it.until(lambda: endpoint.asked)
+        assert endpoint.asked[0][0][0].text.startswith("x.py:\n```py\na = 1\n")
+
+
+@on_a_loop
+async def test_when_the_engine_dies_the_conversation_stays_and_one_key_starts_it() -> None:
+    endpoint = FakeEndpoint(answers=["fine", EngineDiedError("The engine [1] was killed."), "back"])
+    async with driven(ChatApp(endpoint)) as it:
+        await it.ask("one")
+        await it.ask("two")
+        assert "The engine [1] was killed." in it.text() and "fine" in it.text()
+        await it.pilot.press("f9")
+        await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")
+        assert "was killed. The conversation" not in it.text()
+        await it.pilot.press("ctrl+r")
+        await it.until(lambda: it.texts()[-1] == "back")
+
+
+@on_a_loop
+async def test_an_engine_that_cannot_start_says_why_and_questions_wait_for_it() -> None:
+    endpoint = FakeEndpoint(start_error=EndpointError("There is no room for the model."))
+    async with driven(ChatApp(endpoint)) as it:
+        assert "There is no room for the model." in it.text()
+        await it.ask("anyone?")
+        assert it.texts() == ["anyone?", ""]
+        await it.pilot.press("f9")
+        await it.until(lambda: it.app.context.engine.state == "ready")
+        await it.pilot.press("ctrl+r")
+        await it.until(lambda: it.texts()[-1] == "An answer.")
+
+
+@on_a_loop
+async def test_a_first_start_says_what_answers_and_how_to_get_a_real_model() -> None:
+    async with driven(ChatApp(FakeEndpoint(info=replace(FAKE, embedded=True)))) as it:
+        assert "ships with EdgeSpec" in it.text() and "edgespec pull" in it.text()
+
+
+@on_a_loop
+async def test_an_endpoint_that_tells_no_rounds_is_said_to_be_one() -> None:
+    info = replace(FAKE, speculates=False, draft=None, plain_s=None)
+    async with driven(ChatApp(FakeEndpoint(info=info))) as it:
+        assert "tells nothing of speculation" in it.text() and "accepted" not in it.text()
+
+
+@pytest.mark.parametrize("key", ["up", "down"])
+def test_the_history_gives_questions_back(key: str) -> None:
+    async def story() -> None:
+        async with driven(ChatApp(FakeEndpoint())) as it:
+            await it.ask("one")
+            await it.ask("two\nlines")
+            prompt = it.chat.prompt
+            await it.pilot.press(*"new", "up")
+            assert prompt.text == "two\nlines"
+            await it.pilot.press("up", "up")
+            assert prompt.text == "one"
+            if key == "down":
+                await it.pilot.press("down")
+                assert prompt.text == "two\nlines"
+                await it.pilot.press("down")
+                assert prompt.text == "new"
+
+    asyncio.run(story())

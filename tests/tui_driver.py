@@ -1,0 +1,75 @@
+"""The app on a fake endpoint, driven by tests: what is shown, what was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from edgespec_tui.app import ChatApp
+from edgespec_tui.chat_screen import ChatScreen
+
+PATIENCE_S = 10.0
+
+
+class Driven:
+    """An app that runs without a screen."""
+
+    def __init__(self, app: ChatApp, pilot: Pilot[int | None]) -> None:
+        self.app, self.pilot = app, pilot
+
+    @property
+    def chat(self) -> ChatScreen:
+        return self.app.chat
+
+    async def until(self, holds: Callable[[], object], what: str = "") -> None:
+        """Waits until something holds; fails where it never does."""
+        for _ in range(int(PATIENCE_S / 0.02)):
+            if holds():
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"never came true: {what or holds}; shown: {self.text()!r}")
+
+    async def ask(self, question: str) -> None:
+        """Writes a question, sends it, and waits until it is answered."""
+        self.chat.prompt.fill(question)
+        await self.pilot.press("enter")
+        await self.pilot.pause()
+        await self.until(lambda: not self.chat.answering, f"an answer to {question!r}")
+        await self.pilot.pause()
+
+    async def say(self, line: str) -> None:
+        """Sends a line and does not wait for more than the keys."""
+        self.chat.prompt.fill(line)
+        await self.pilot.press("enter")
+        await self.pilot.pause()
+
+    def text(self) -> str:
+        """Returns what the screen shows, line by line."""
+        lines = self.app.screen._compositor.render_strips()
+        return "\n".join(strip.text.rstrip() for strip in lines)
+
+    def shown(self, selector: str) -> str:
+        """Returns the text of one widget."""
+        return str(self.app.screen.query_one(selector, Static).content)
+
+    async def told(self, words: str) -> None:
+        """Waits until a sentence with these words is shown for a moment."""
+        await self.until(lambda: any(words in told.message for told in self.app._notifications), words)
+
+    def texts(self) -> list[str]:
+        """Returns the turns on the path."""
+        return [turn.text for turn in self.chat.conversation.path()]
+
+
+@asynccontextmanager
+async def driven(app: ChatApp, size: tuple[int, int] = (130, 28)) -> AsyncIterator[Driven]:
+    """Runs an app; gives its driver."""
+    async with app.run_test(size=size) as pilot:
+        it = Driven(app, pilot)
+        await it.until(lambda: app.context.engine.state != "starting", "an engine")
+        await pilot.pause()
+        yield it

@@ -1,0 +1,27 @@
+"""Faults of our own: kept in a file for whoever mends them, told in one sentence to whoever met them."""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from pathlib import Path
+
+from edgespec import config
+
+
+def told(error: BaseException) -> str:
+    """Writes a fault into a file of its own; returns the sentence for the screen."""
+    text = "".join(traceback.format_exception(error))
+    folder = config.state_folder() / "faults"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="chat-", suffix=".txt", dir=folder, delete=False
+        ) as file:
+            file.write(text)
+        where = f"what it looked like is in {Path(file.name)}"
+    except OSError as problem:
+        where = f"it could not be written down ({problem.strerror})"
+    return (
+        f"a fault of EdgeSpec's own ended the chat ({type(error).__name__}); {where}. What was said is kept."
+    )
