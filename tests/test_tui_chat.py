@@ -15,6 +15,7 @@ from tui_driver import driven
 
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
+from edgespec_tui.endpoint import Info
 from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
 from edgespec_tui.turn_view import AnswerView
 
@@ -39,19 +40,26 @@ async def test_a_question_is_answered_and_the_figures_stand_below() -> None:
         assert it.chat.conversation.title == "Is it?" and "Is it?" in it.text().splitlines()[0]
 
 
+class Slow(FakeEndpoint):
+    """An endpoint whose engine is there when it is let."""
+
+    async def start(self) -> Info:
+        await self.let.wait()
+        return self.info
+
+    let: asyncio.Event
+
+
 @on_a_loop
 async def test_what_is_typed_before_the_engine_is_there_is_asked_when_it_is() -> None:
-    app = ChatApp(FakeEndpoint(start_s=1.5))
-    async with app.run_test() as pilot:
-        await pilot.press(*"early", "enter")
-        await pilot.pause()
-        assert app.context.engine.state == "starting" and len(app.chat.conversation.path()) == 2
-        for _ in range(300):
-            await asyncio.sleep(0.02)
-            if not app.chat.answering:
-                break
-        assert [turn.text for turn in app.chat.conversation.path()] == ["early", "An answer."]
-        assert app.chat.conversation.path()[1].model == FAKE.model
+    endpoint = Slow()
+    endpoint.let = asyncio.Event()
+    async with driven(ChatApp(endpoint), ready=False) as it:
+        await it.say("early")
+        assert len(it.texts()) == 2 and "being loaded" in it.text() and not endpoint.asked
+        endpoint.let.set()
+        await it.until(lambda: it.texts() == ["early", "An answer."])
+        await it.until(lambda: it.chat.conversation.path()[1].model == FAKE.model)
 
 
 @on_a_loop
@@ -192,8 +200,8 @@ async def test_settings_of_a_chat_reach_the_endpoint_and_wrong_ones_are_refused(
         assert wishes.sampling == {"temperature": 0.2} and (wishes.seed, wishes.max_tokens) == (7, 9)
         assert messages[0].text == "Be brief."
         for line, said in (
-            ("/set temperature hot", "temperature is 'hot': it must be a number"),
-            ("/set top_p 2", "top_p is 2: it must be from 0 to 1"),
+            ("/set temperature hot", "temperature is 'hot': it must be a number from 0 to 100"),
+            ("/set top_p 2", "top_p is '2': it must be a number from 0 to 1"),
             ("/set warmth 1", "'warmth' is no setting"),
             ("/nonsense", "/nonsense is no command"),
             ("/read /no/such/file", "cannot be read"),

@@ -66,10 +66,13 @@ class Driven:
 
 
 @asynccontextmanager
-async def driven(app: ChatApp, size: tuple[int, int] = (130, 28)) -> AsyncIterator[Driven]:
-    """Runs an app; gives its driver."""
+async def driven(
+    app: ChatApp, *, size: tuple[int, int] = (130, 28), ready: bool = True
+) -> AsyncIterator[Driven]:
+    """Runs an app; gives its driver, once there is an engine (ready: False does not wait for one)."""
     async with app.run_test(size=size) as pilot:
         it = Driven(app, pilot)
-        await it.until(lambda: app.context.engine.state != "starting", "an engine")
+        if ready:
+            await it.until(lambda: app.context.engine.state != "starting", "an engine")
         await pilot.pause()
         yield it
