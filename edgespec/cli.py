@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from edgespec import __version__, isolate
 from edgespec.bench import arguments as bench_arguments
+from edgespec.doctor import arguments as doctor_arguments
 from edgespec.errors import SettingError
 from edgespec.server import arguments as serve_arguments
 from edgespec.verify_pair import arguments as verify_arguments
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if launch.wants_screen(arguments):  # its engine has a process of its own, too
             return isolate.told(lambda: launch.chat(arguments))
-    if arguments.command == "serve":  # its engine has a process of its own
+    if arguments.command in ("serve", "doctor"):  # what loads llama.cpp has a process of its own there
         return isolate.told(lambda: _command(arguments))
     if not isolate.isolated():
         return isolate.told(lambda: isolate.run_isolated(argv))
@@ -49,6 +50,10 @@ def _command(arguments: argparse.Namespace) -> int:
         from edgespec.server.command import serve
 
         return serve(arguments)
+    if arguments.command == "doctor":
+        from edgespec.doctor.command import doctor
+
+        return doctor(arguments)
     if arguments.command == "verify":
         from edgespec.verify_pair.command import verify
 
@@ -105,6 +110,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify_arguments.add(verify)
     _add_model(verify)
+    doctor = commands.add_parser(
+        "doctor",
+        help=doctor_arguments.HELP,
+        description=doctor_arguments.DESCRIPTION + " " + FILES,
+        epilog=doctor_arguments.EPILOG,
+    )
+    doctor_arguments.add(doctor)
+    _add_model(doctor)
     serve = commands.add_parser(
         "serve",
         help=serve_arguments.HELP,

@@ -1,0 +1,40 @@
+"""What a check found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["good", "note", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. remedy: what to do about it; a problem always has one.
+
+    facts: the same for programs.
+    """
+
+    topic: str
+    status: Status
+    text: str
+    remedy: str = ""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.status != "problem" or self.remedy, f"a problem without a remedy: {self.text}"
+
+
+def good(topic: str, text: str, **facts: Any) -> Finding:
+    """Returns a finding that nothing has to be done about."""
+    return Finding(topic, "good", text, facts=facts)
+
+
+def note(topic: str, text: str, remedy: str = "", **facts: Any) -> Finding:
+    """Returns a finding worth knowing; nothing is wrong."""
+    return Finding(topic, "note", text, remedy, facts)
+
+
+def problem(topic: str, text: str, remedy: str, **facts: Any) -> Finding:
+    """Returns a finding that ought to be mended."""
+    return Finding(topic, "problem", text, remedy, facts)

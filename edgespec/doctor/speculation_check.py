@@ -1,0 +1,94 @@
+"""Is speculation really on, and does it pay here? Measured on the pair, not believed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from edgespec.doctor.asking import ask
+from edgespec.doctor.findings import Finding, good, note, problem
+from edgespec.pair_settings import PairSettings
+
+TOKENS = 48  # of one answer
+PAYS = 1.03  # the least speed-up that is called one
+
+
+def speculation(target: Path, draft: Path | None, settings: PairSettings, seconds: float) -> list[Finding]:
+    """Runs the pair with and without speculation for about so many seconds after loading."""
+    said = ask(
+        {
+            "what": "measure",
+            "target": str(target),
+            "draft": str(draft) if draft else None,
+            "settings": asdict(settings),
+            "seconds": seconds,
+            "tokens": TOKENS,
+        }
+    )
+    return judged(said, has_draft=draft is not None)
+
+
+def judged(said: dict[str, Any], *, has_draft: bool) -> list[Finding]:
+    """Returns what a measurement means."""
+    if reason := said.get("error") or said.get("broken"):
+        return [problem("speculation", f"the pair cannot be run: {reason}", "see the findings above it")]
+    if not said["prompts"] or said["plain_tok_per_s"] is None:
+        remedy = "give it longer with --seconds"
+        return [note("speculation", "nothing could be measured in the time", remedy, **said)]
+    found = [_on(said, has_draft)]
+    if said["drafted"]:
+        found.append(_pays(said))
+    return found
+
+
+def _on(said: dict[str, Any], has_draft: bool) -> Finding:
+    guessers = {name: n for name, n in said["sources"].items() if n and name != "target"}
+    if not said["drafted"]:
+        text = "speculation is on, and nothing was guessed: the controller found that guesses do not pay here"
+        return note("speculation", text, _why_not(said), drafted=0)
+    text = f"speculation is on: {said['drafted']} tokens guessed, {said['accepted']} accepted"
+    if guessers:
+        text += " (" + ", ".join(f"{name} {n}" for name, n in sorted(guessers.items())) + ")"
+    return good("speculation", text, drafted=said["drafted"], accepted=said["accepted"], has_draft=has_draft)
+
+
+def _pays(said: dict[str, Any]) -> Finding:
+    gain = said["tok_per_s"] / said["plain_tok_per_s"]
+    ratio = said["speedup"] or {}
+    interval = ""
+    if ratio.get("low") is not None:
+        interval = f" (95 %: {ratio['low']:.2f} to {ratio['high']:.2f})"
+    text = (
+        f"{said['tok_per_s']:.1f} tok/s with speculation, {said['plain_tok_per_s']:.1f} without: "
+        f"{gain:.2f} times{interval}, {said['prompts']} prompts"
+    )
+    if said["others"] >= 0.2:
+        text += f"; other programs kept {said['others']:.1f} cores busy meanwhile"
+    if gain >= PAYS:
+        return good("speculation", text, **said)
+    remedy = _why_not(said)
+    if ratio.get("high") is not None and ratio["high"] < 1:
+        remedy = f"use --no-draft, or --drafter none, with this pair; {remedy}"
+    return note("speculation", f"{text}: it does not pay here", remedy, **said)
+
+
+def _why_not(said: dict[str, Any]) -> str:
+    """Returns what stands in the way, by the measured costs."""
+    one, four = said["target_s"]["1"], said["target_s"]["4"]
+    if said["draft_s"] and said["draft_s"] > 0.3 * one:
+        return (
+            f"a guess costs {said['draft_s'] / one:.0%} of a token of the target: take a smaller draft, or a "
+            "larger target"
+        )
+    if four > 2.5 * one:
+        return (
+            f"checking four tokens at once costs {four / one:.1f} times one here: fewer guesses pay on this "
+            "processor; F16 or Q8_0 weights, or a graphics card, check several at once for less"
+        )
+    rate = said["acceptance_rate"]
+    if rate is not None and rate < 0.5:
+        return (
+            f"{rate:.0%} of the guesses were accepted: a draft nearer to the target's family would do better"
+        )
+    return "`edgespec bench --sweep` shows for which texts and draft lengths it does"

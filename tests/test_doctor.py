@@ -1,0 +1,347 @@
+"""The doctor finds what is wrong, says what to do about it, and survives what is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import tiny_gguf
+
+from edgespec import cli, state_file
+from edgespec.doctor import cards, machine_checks, pair_checks, report, speculation_check, surroundings
+from edgespec.doctor.asking import ask
+from edgespec.doctor.builds import Here, command, installer, wheel_index
+from edgespec.doctor.findings import Finding, good, note, problem
+from edgespec.pair_settings import PairSettings
+
+PIP = Here((3, 12), "linux", "pip", "/venv/bin/python", (12, 4))
+INDEX = "https://abetlen.github.io/llama-cpp-python/whl/"
+NVIDIA = cards.Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8 << 30, cuda=(12, 4))
+CPU_ALONE = {
+    "devices": [
+        {"name": "CPU", "description": "CPU", "backend": "CPU", "kind": "cpu", "free": 1, "total": 1},
+    ],
+    "features": ["AVX", "AVX2", "FMA", "F16C"],
+}
+CUDA = {
+    "name": "CUDA0", "description": "RTX 4060", "backend": "CUDA", "kind": "gpu", "free": 7 << 30,
+    "total": 8 << 30,
+}  # fmt: skip
+
+
+def problems(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.status == "problem"]
+
+
+# --- the build that a machine wants
+
+
+@pytest.mark.parametrize(
+    ("driver", "index"),
+    [((12, 4), "cu124"), ((12, 9), "cu125"), ((13, 1), "cu130"), ((13, 3), "cu132"), ((11, 8), "cu118")],
+)
+def test_the_wheel_is_the_newest_that_the_driver_can_run(driver: tuple[int, int], index: str) -> None:
+    assert wheel_index("CUDA", dataclasses.replace(PIP, cuda=driver)) == INDEX + index
+
+
+def test_what_has_no_wheel_is_compiled() -> None:
+    """Wheels for CUDA and Metal are made for Python 3.10 to 3.12; the README of llama-cpp-python says so."""
+    new = dataclasses.replace(PIP, python=(3, 13))
+    assert wheel_index("CUDA", new) is None
+    assert command("CUDA", new) == (
+        'CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_CUDA=on" /venv/bin/python -m pip install --force-reinstall '
+        "--no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python==0.3.36"
+    )
+    assert wheel_index("CUDA", dataclasses.replace(PIP, cuda=(11, 4))) is None, "the driver is too old"
+    assert wheel_index("Vulkan", dataclasses.replace(PIP, system="darwin")) is None
+    windows = dataclasses.replace(new, system="win32", executable="C:/py/python.exe")
+    assert command("CUDA", windows).startswith('$env:CMAKE_ARGS = "-DLLAVA_BUILD=OFF -DGGML_CUDA=on"; C:/py')
+    assert wheel_index("ROCm", dataclasses.replace(PIP, system="win32")) == INDEX + "hip-radeon"
+
+
+@pytest.mark.parametrize(
+    ("prefix", "made_with", "begins"),
+    [
+        ("/home/a/.local/share/pipx/venvs/edgespec", "pipx", "pipx runpip edgespec install "),
+        ("/home/a/.local/share/uv/tools/edgespec", "uv tool", "uv pip install --python /venv/bin/python "),
+        ("/home/a/project/.venv", "pip", "/venv/bin/python -m pip install "),
+    ],
+)
+def test_the_command_suits_how_edgespec_was_installed(prefix: str, made_with: str, begins: str) -> None:
+    assert installer(Path(prefix)) == made_with
+    at = dataclasses.replace(PIP, installer=installer(Path(prefix)))
+    assert command("Vulkan", at).startswith(begins)
+    assert f"--extra-index-url {INDEX}vulkan" in command("Vulkan", at)
+    assert command("Vulkan", at).endswith("llama-cpp-python==0.3.36")
+
+
+def test_an_environment_that_uv_made_is_known(tmp_path: Path) -> None:
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nuv = 0.9.2\n")
+    assert installer(tmp_path) == "uv"
+
+
+# --- cards
+
+
+def test_nvidia_cards_are_those_that_nvidia_smi_names() -> None:
+    said = {2: "NVIDIA GeForce RTX 4060, 8188\n", 0: "| NVIDIA-SMI 570.1  CUDA Version: 12.8 |\n"}
+    found = cards.cards(system="linux", run=lambda asked: said[len(asked) - 1], drm=Path("/nothing"))
+    assert found == [
+        cards.Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8188 << 20, cuda=(12, 8))
+    ]
+
+
+def test_cards_of_others_are_those_that_linux_lists(tmp_path: Path) -> None:
+    for name, vendor, vram in (("card0", "0x8086", ""), ("card1", "0x1002", f"{16 << 30}")):
+        device = tmp_path / name / "device"
+        device.mkdir(parents=True)
+        (device / "vendor").write_text(vendor + "\n")
+        if vram:
+            (device / "mem_info_vram_total").write_text(vram)
+    (tmp_path / "card1-HDMI-A-1" / "device").mkdir(parents=True)
+    (tmp_path / "card1-HDMI-A-1" / "device" / "vendor").write_text("0x1002")
+    intel, amd = cards.cards(system="linux", run=lambda _: None, drm=tmp_path)
+    assert intel.integrated and intel.backends == ("Vulkan",)
+    assert amd.backends == ("ROCm", "Vulkan") and amd.memory == 16 << 30 and not amd.integrated
+
+
+def test_apple_silicon_is_a_card() -> None:
+    (card,) = cards.cards(system="darwin", run=lambda _: "Apple M2\n")
+    assert card.backends == ("Metal",) and card.integrated
+    assert not cards.cards(system="darwin", run=lambda _: "Intel(R) Core(TM) i7\n")
+
+
+def test_a_card_that_the_build_does_not_know_is_a_problem_with_its_command() -> None:
+    (found,) = machine_checks.graphics([NVIDIA], CPU_ALONE, PIP)
+    assert found.status == "problem" and "not built for it" in found.text
+    assert f"--extra-index-url {INDEX}cu124" in found.remedy
+    assert found.facts["backend"] == "CUDA"
+
+
+def test_a_card_that_is_used_is_no_problem() -> None:
+    said = {**CPU_ALONE, "devices": [*CPU_ALONE["devices"], CUDA]}
+    (found,) = machine_checks.graphics([NVIDIA], said, PIP)
+    assert found.status == "good" and "7.0 of 8.0 GiB free" in found.text
+
+
+def test_a_build_for_cuda_that_finds_no_card_is_a_matter_of_the_driver() -> None:
+    said = {**CPU_ALONE, "devices": [*CPU_ALONE["devices"], {**CUDA, "kind": "accelerator"}]}
+    (found,) = machine_checks.graphics([NVIDIA], said, PIP)
+    assert found.status == "problem" and "update the driver" in found.remedy
+
+
+def test_graphics_within_the_processor_are_worth_a_note_only() -> None:
+    intel = cards.Card("Intel graphics (card0)", ("Vulkan",), integrated=True)
+    (found,) = machine_checks.graphics([intel], CPU_ALONE, PIP)
+    assert found.status == "note" and "may or may not be faster" in found.remedy
+
+
+# --- build, threads
+
+
+def test_a_build_without_what_the_processor_can_is_found(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor : 0\nflags : fpu avx avx2 fma f16c\n")
+    assert machine_checks.build(CPU_ALONE, PIP, cpuinfo=cpuinfo)[0].status == "good"
+    slow = {**CPU_ALONE, "features": ["AVX"]}
+    (found,) = machine_checks.build(slow, PIP, cpuinfo=cpuinfo)
+    assert found.status == "problem" and found.facts["missing"] == ["AVX2", "FMA", "F16C"]
+    assert "--no-binary llama-cpp-python" in found.remedy, "wheels are made for many processors"
+
+
+def test_a_build_that_cannot_be_loaded_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "llama_cpp").mkdir()
+    broken = "raise OSError('libcudart.so.12: cannot open shared object file')"
+    (tmp_path / "llama_cpp" / "__init__.py").write_text(broken)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    said = ask({"what": "build"})
+    (found,) = machine_checks.build(said, PIP)
+    assert found.status == "problem" and "libcudart.so.12" in found.text and "whl/cpu" in found.remedy
+    assert machine_checks.graphics([], said, PIP)[0].status == "note"
+
+
+def test_a_child_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "llama_cpp").mkdir()
+    (tmp_path / "llama_cpp" / "__init__.py").write_text("import os; os.abort()")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    assert "llama.cpp aborted (SIGABRT)" in ask({"what": "build"})["error"]
+
+
+def test_more_threads_than_cores_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_checks, "performance_cores", lambda: 4)
+    monkeypatch.delenv("EDGESPEC_THREADS")
+    assert machine_checks.threads()[0].status == "good"
+    assert "give 4" in problems(machine_checks.threads(8))[0].remedy
+    monkeypatch.setenv("EDGESPEC_THREADS", "2")
+    (found,) = machine_checks.threads()
+    assert found.status == "note" and "EDGESPEC_THREADS" in found.remedy
+    assert machine_checks.threads(busy=1.5)[-1].text == "other programs keep 1.5 cores busy"
+
+
+# --- the pair
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "big": tiny_gguf.write_llama(folder / "big.gguf", layers=6),
+        "small": tiny_gguf.write_llama(folder / "small.gguf", layers=1, ffn=32),
+        "stranger": tiny_gguf.write_llama(folder / "stranger.gguf", n_vocab=1024),
+        "hybrid": tiny_gguf.write_hybrid(folder / "hybrid.gguf"),
+    }
+
+
+def test_a_sound_pair_is_found_sound(models: dict[str, Path]) -> None:
+    found = pair_checks.pair(models["big"], models["small"])
+    assert not problems(found)
+    assert "the vocabularies match: the draft may guess for the target" in [f.text for f in found]
+
+
+def test_a_pair_that_does_not_match_is_a_problem(models: dict[str, Path]) -> None:
+    (found,) = problems(pair_checks.pair(models["big"], models["stranger"]))
+    assert "stranger.gguf cannot draft for big.gguf" in found.text and "family" in found.remedy
+
+
+def test_what_is_no_model_is_a_problem(tmp_path: Path, models: dict[str, Path]) -> None:
+    nonsense = tmp_path / "text.gguf"
+    nonsense.write_text("hello")
+    (found,) = problems(pair_checks.pair(models["big"], nonsense))
+    assert "is not a GGUF file" in found.text and "--draft" in found.remedy
+    assert problems(pair_checks.pair(tmp_path / "absent.gguf", None))
+
+
+def test_a_hybrid_is_said_to_serve_one_at_a_time(models: dict[str, Path]) -> None:
+    found = pair_checks.pair(models["hybrid"], None)
+    assert any("one request at a time" in finding.remedy for finding in found)
+
+
+def test_a_draft_nearly_as_large_as_its_target_is_noted(models: dict[str, Path]) -> None:
+    assert any("guesses cost much" in f.text for f in pair_checks.pair(models["big"], models["big"]))
+
+
+def test_what_a_pair_takes_is_told(models: dict[str, Path]) -> None:
+    (found,) = pair_checks.fit(models["big"], models["small"], PairSettings())
+    assert found.status == "good" and found.facts["n_ctx"] == 512
+    assert found.facts["total"] == sum(found.facts["needs"].values())
+
+
+# --- speculation
+
+
+def measured(**changes: Any) -> dict[str, Any]:
+    said = {
+        "plain_tok_per_s": 10.0, "tok_per_s": 15.0, "drafted": 100, "accepted": 70, "acceptance_rate": 0.7,
+        "speedup": {"value": 1.5, "low": 1.3, "high": 1.7, "n": 8}, "prompts": 8, "others": 0.0,
+        "sources": {"model": 70, "target": 50}, "target_s": {"1": 0.1, "2": 0.11, "4": 0.13}, "draft_s": 0.01,
+    }  # fmt: skip
+    return said | changes
+
+
+def test_speculation_that_pays_is_said_to_pay() -> None:
+    on, pays = speculation_check.judged(measured(), has_draft=True)
+    assert on.text == "speculation is on: 100 tokens guessed, 70 accepted (model 70)"
+    assert pays.status == "good" and "1.50 times (95 %: 1.30 to 1.70), 8 prompts" in pays.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "because"),
+    [
+        ({"draft_s": 0.05}, "a guess costs 50% of a token of the target"),
+        ({"target_s": {"1": 0.1, "4": 0.35}}, "checking four tokens at once costs 3.5 times one"),
+        ({"acceptance_rate": 0.2}, "20% of the guesses were accepted"),
+    ],
+)
+def test_speculation_that_does_not_pay_is_said_to_with_the_reason(
+    changes: dict[str, Any], because: str
+) -> None:
+    slow = {"tok_per_s": 9.0, "speedup": {"value": 0.9, "low": 0.85, "high": 0.95, "n": 8}}
+    _, found = speculation_check.judged(measured(**slow, **changes), has_draft=True)
+    assert found.status == "note" and "does not pay here" in found.text
+    assert because in found.remedy and "--no-draft" in found.remedy
+
+
+def test_what_cannot_be_run_is_a_problem() -> None:
+    (found,) = speculation_check.judged({"error": "the engine was killed"}, has_draft=True)
+    assert found.status == "problem" and "the engine was killed" in found.text
+
+
+def test_the_measurement_is_one_of_the_real_thing(tiny_target: Path, tiny_draft: Path) -> None:
+    found = speculation_check.speculation(tiny_target, tiny_draft, PairSettings(remember=False), 0.5)
+    assert found and not problems(found)
+    assert all("speculation" in finding.topic for finding in found)
+    speeds = found[-1].facts
+    assert speeds.get("plain_tok_per_s", 1) > 0 and speeds.get("prompts", 1) >= 1
+
+
+# --- surroundings
+
+
+def test_a_server_that_has_gone_is_a_note(home: Path) -> None:
+    absent = next(pid for pid in range(2**21, 2**21 + 100) if not psutil.pid_exists(pid))
+    state = state_file.ServerState("127.0.0.1", 9, absent, "model")
+    with state_file.announced(state):
+        (found,) = surroundings.endpoint()
+        assert found.status == "note" and "has gone without a word" in found.text
+    (found,) = surroundings.endpoint()
+    assert found.text.startswith("no server runs")
+
+
+def test_a_server_that_does_not_answer_is_a_problem(home: Path) -> None:
+    with state_file.announced(state_file.ServerState("127.0.0.1", 9, os.getpid(), "model")):
+        (found,) = surroundings.endpoint()
+    assert found.status == "problem" and f"kill {os.getpid()}" in found.remedy
+
+
+def test_the_settings_for_the_hub_are_told(tmp_path: Path) -> None:
+    (found, *rest) = surroundings.hub({"HF_HOME": str(tmp_path), "HF_TOKEN": "x"})
+    assert found.status == "good" and found.facts["token"] == "HF_TOKEN"
+    assert found.facts["cache"] == str(tmp_path / "hub") and "x" not in found.text.split()
+    assert all("token" not in finding.text for finding in rest)
+    wrong = surroundings.hub({"HF_ENDPOINT": "mirror", "HF_HUB_OFFLINE": "1"})
+    assert problems(wrong)[0].text == "HF_ENDPOINT is 'mirror', which is no address"
+    assert any(finding.text.startswith("offline") for finding in wrong)
+
+
+# --- what is shown
+
+
+def test_a_command_is_never_broken_over_lines() -> None:
+    line = "install a build for CUDA: " + command("CUDA", PIP)
+    said = report.lines([problem("graphics", "a card is not used", line)])
+    assert any(text.strip() == command("CUDA", PIP) for text in said), "it can be copied"
+
+
+def test_the_report_counts_problems() -> None:
+    found = [good("a", "fine"), note("b", "well", "perhaps"), problem("c", "bad", "mend it")]
+    assert report.verdict(found).startswith("1 problem:") and report.verdict(found[:2]) == "Nothing is wrong."
+    said = json.loads(report.document(found))
+    assert said["problems"] == 1 and said["findings"][2]["remedy"] == "mend it"
+    assert report.lines(found)[-1].strip() == "-> mend it"
+
+
+def test_the_command_tells_all_and_its_exit_code_says_whether_something_is_wrong(
+    models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = ["--target", str(models["big"]), "--draft", str(models["small"])]
+    code = cli.main(["doctor", "--no-measure", "--json", *pair])
+    said = json.loads(capsys.readouterr().out)
+    topics = {finding["topic"] for finding in said["findings"]}
+    assert topics == {
+        "program", "build", "graphics", "threads", "memory", "pair", "endpoint", "hub", "folders",
+    }  # fmt: skip
+    assert code == int(said["problems"] > 0)
+    pair[-1] = str(models["stranger"])
+    assert cli.main(["doctor", "--no-measure", *pair]) == 1
+    shown = capsys.readouterr().out
+    assert "!!" in shown and "cannot draft for" in shown and shown.rstrip().endswith("what to do at ->.")
+
+
+def test_a_flag_that_is_wrong_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--seconds", "0"]) == 2
+    assert capsys.readouterr().err.startswith("edgespec: --seconds is 0.0: it must be")
