@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,8 @@ from edgespec.stream import Stream
 from edgespec.text import TextRelease
 from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 
+WEIGHTS = 0.9  # of the time of loading
+OnProgress = Callable[[Literal["target", "draft", "caches"], float], None]
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
 
 
@@ -57,18 +60,35 @@ class Pair:
         target: str | os.PathLike[str],
         draft: str | os.PathLike[str] | None = None,
         settings: PairSettings | None = None,
+        *,
+        on_progress: OnProgress = lambda stage, progress: None,
     ) -> None:
+        """on_progress: told what is being loaded, and how much of the whole is, 0 to 1."""
         self.settings = settings = settings or PairSettings()
         if draft is not None:
             check_pair(target, draft)
         self.settings = settings = fitted(Path(target), Path(draft) if draft else None, settings, cards())
         with ExitStack() as opened:
-            self.target = opened.enter_context(Model(target, n_gpu_layers=settings.n_gpu_layers))
+            share = _share(target, draft)
+            self.target = opened.enter_context(
+                Model(
+                    target,
+                    n_gpu_layers=settings.n_gpu_layers,
+                    on_progress=lambda done: on_progress("target", share * done),
+                )
+            )
             self.draft: Model | None = None
             if draft is not None:
                 layers = settings.draft_gpu_layers
                 layers = settings.n_gpu_layers if layers is None else layers
-                self.draft = opened.enter_context(Model(draft, n_gpu_layers=layers))
+                self.draft = opened.enter_context(
+                    Model(
+                        draft,
+                        n_gpu_layers=layers,
+                        on_progress=lambda done: on_progress("draft", share + (WEIGHTS - share) * done),
+                    )
+                )
+            on_progress("caches", WEIGHTS)
             if any(model and model.has_recurrent_state for model in (self.target, self.draft)):
                 # its state cannot be rolled back for several at once, and texts would differ
                 self.settings = settings = replace(settings, slots=1)
@@ -312,6 +332,12 @@ def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:
         yield round_
     if finish is None:
         yield Round((), text.flush(), 0, 0, (), "cancelled")
+
+
+def _share(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> float:
+    """Returns what part of loading the target is, as far as sizes of files tell."""
+    sizes = [Path(file).stat().st_size if Path(file).exists() else 0 for file in (target, draft) if file]
+    return WEIGHTS * sizes[0] / max(sum(sizes), 1)
 
 
 def _shared_bias(sampling: Sampling, n_vocab: int) -> Sampling:

@@ -83,10 +83,12 @@ class Model:
         n_gpu_layers: int = -1,
         vocab_only: bool = False,
         no_alloc: bool = False,
+        on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """path: the file (the first one of a split model). n_gpu_layers: how many layers to put on the GPU
         where there is one; negative means all. vocab_only: read metadata and vocabulary, no weights.
-        no_alloc: plan all memory and take none, to learn how much it would be."""
+        no_alloc: plan all memory and take none, to learn how much it would be.
+        on_progress: told how much of the weights is loaded, 0 to 1."""
         self.path = Path(path)
         if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers <= 10_000:
             raise SettingError(
@@ -100,6 +102,9 @@ class Model:
         self.no_alloc = params.no_alloc = no_alloc
         if no_alloc:
             params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file llama.cpp ends the process
+        if on_progress:
+            told = C.llama_progress_callback(lambda share, _: on_progress(share) is None)  # True: go on
+            params.progress_callback = told
         log_tail.clear()
         self._handle: Any = C.llama_model_load_from_file(os.fsencode(self.path), params)
         if not self._handle:

@@ -22,13 +22,17 @@ from edgespec.sampling import Sampling
 from edgespec.token_scores import Scoring
 
 DrafterChoice = Literal["auto", "model", "lookup", "none"]
+Stage = Literal["target", "draft", "caches", "measuring"]
 RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining"]
 HEAD = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The first message to a worker: what to load, and how."""
+    """The first message to a worker: what to load, and how. One worker has one pair for all its life.
+
+    queue: requests that may wait. Two that are equal are the same pair, loaded in the same way.
+    """
 
     target: str
     draft: str | None
@@ -104,6 +108,14 @@ class Spelt:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """How far loading is. stage: what is being done. progress: of the whole, 0 to 1."""
+
+    stage: Stage
+    progress: float
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """The pair is there. sampling: the file's `general.sampling.*`. plain_s: a token of plain decoding.
 
@@ -170,7 +182,7 @@ class Step:
 
 
 ToWorker = Load | Submit | Cancel | Tokenize | Spell
-FromWorker = Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | Step
+FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | Step
 
 
 def packed(message: ToWorker | FromWorker) -> bytes:

@@ -35,10 +35,12 @@ from edgespec.messages import (
     Load,
     Loaded,
     LoadFailed,
+    Loading,
     RefusalKind,
     Refused,
     Spell,
     Spelt,
+    Stage,
     Step,
     Submit,
     Tokenize,
@@ -49,6 +51,7 @@ from edgespec.messages import (
 from edgespec.request import Request
 from edgespec.scheduler import Engine
 
+LAST_STAGE = 0.95  # of loading is done when measuring begins
 LAST_STEP_S = 5.0  # how long the engine may take to notice that its owner is gone
 Tokens = NDArray[np.int32]
 
@@ -223,9 +226,25 @@ def _refused(id: str, error: EdgeSpecError) -> Refused:
     return Refused(id, kind, str(error))
 
 
-def open_pair(load: Load) -> Pair:
-    """Loads what the owner asks for."""
-    return Pair(load.target, load.draft, load.settings)
+class Progress:
+    """Tells the owner how far loading is: each new stage, and every hundredth of the whole."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet, self._said = outlet, ("", -1)
+
+    def __call__(self, stage: Stage, progress: float) -> None:
+        if (stage, round(100 * progress)) != self._said:
+            self._said = stage, round(100 * progress)
+            self._outlet.send(Loading(stage, progress))
+
+
+def open_pair(load: Load, outlet: Outlet) -> Pair:
+    """Loads what the owner asks for, and measures it where its costs are not known."""
+    progress = Progress(outlet)
+    pair = Pair(load.target, load.draft, load.settings, on_progress=progress)
+    progress("measuring", LAST_STAGE)
+    pair.costs()
+    return pair
 
 
 def about(pair: Pair) -> Loaded:
@@ -262,7 +281,7 @@ def main() -> int:
         return 2
     intake = Intake(pipe, outlet)
     try:
-        pair = open_pair(load)
+        pair = open_pair(load, outlet)
     except EdgeSpecError as error:
         outlet.send(LoadFailed(str(error), error.exit_code))
         return error.exit_code

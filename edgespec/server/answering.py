@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -26,6 +27,7 @@ from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
 PING_S = 15
 
@@ -115,6 +117,31 @@ class Answering:
             return Stream(answerer.stream(generation), generation, self.settings.send_s)
         whole: Any = await unless_gone(request, answerer.whole(generation))
         return Response(status_code=GONE) if whole is None else JSONResponse(whole)
+
+
+class Dialect(Protocol):
+    """Has handlers of requests."""
+
+    @property
+    def answering(self) -> Answering: ...
+
+
+_D = TypeVar("_D", bound=Dialect)
+_Handler = Callable[Concatenate[_D, _P], Coroutine[Any, Any, _T]]
+
+
+def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
+    """Has the pair loaded, where it was unloaded, and stay until the handler has returned.
+
+    What it handed to the worker meanwhile keeps the pair on. Raises Refusal where it cannot be had.
+    """
+
+    @wraps(handler)
+    async def under_a_lease(dialect: _D, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        async with dialect.answering.worker.lease():
+            return await handler(dialect, *args, **kwargs)
+
+    return under_a_lease
 
 
 class Stream(EventSourceResponse):

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from edgespec import __version__
-from edgespec.server.answering import Answering
+from edgespec.server.answering import Answering, with_pair
 from edgespec.server.chat_answers import ChatAnswer
 from edgespec.server.gate import gated
 from edgespec.server.logs import Logged
@@ -70,12 +70,12 @@ class Endpoint:
     def __init__(self, worker: Supervisor, settings: ServerSettings, state: ServerState) -> None:
         self._worker, self._settings, self._state = worker, settings, state
         self.metrics = Metrics(worker)
-        self._answering = Answering(worker, settings, self.metrics)
+        self.answering = Answering(worker, settings, self.metrics)
         self._began = int(time.time())
 
     async def health(self) -> Response:
         """Says whether the engine is there."""
-        if self._worker.state == "ready":
+        if self._worker.state in ("ready", "unloaded"):  # the next request loads what was unloaded
             return JSONResponse({"status": "ok"})
         refusal = self._worker.absence()
         return JSONResponse(
@@ -90,7 +90,7 @@ class Endpoint:
         meta = {"n_ctx": about.n_ctx, "n_ctx_train": about.n_ctx_train, "n_vocab": about.n_vocab,
                 "size": about.n_bytes, "draft": about.draft_name, "plain_s": about.plain_s,
                 "embedded": self._settings.embedded}  # fmt: skip
-        model = {"id": self._answering.name(about), "object": "model", "created": self._began,
+        model = {"id": self.answering.name(about), "object": "model", "created": self._began,
                  "owned_by": "edgespec", "meta": meta}  # fmt: skip
         return {"object": "list", "data": [model]}
 
@@ -103,48 +103,52 @@ class Endpoint:
         body, media_type = self.metrics.text()
         return Response(body, headers={"content-type": media_type})
 
+    @with_pair
     async def chat(self, wishes: ChatRequest, request: Request) -> Response:
         """Says the assistant's next turn."""
         wishes.check()
-        about = self._answering.loaded()
-        composed = await self._answering.composed(wishes)
-        submits = await self._answering.chat_submits(wishes, composed)
+        about = self.answering.loaded()
+        composed = await self.answering.composed(wishes)
+        submits = await self.answering.chat_submits(wishes, composed)
         several = wishes.parallel_tool_calls is not False
         answer = ChatAnswer(
-            self._answering.name(about), about.plain_s, usage=wishes.usage_in_stream,
+            self.answering.name(about), about.plain_s, usage=wishes.usage_in_stream,
             events=wishes.speculation.events, scoring=wishes.scoring(),
             turns=readers(composed, len(submits), apart=wishes.shows_thoughts_apart, several=several),
         )  # fmt: skip
-        return await self._answering.answer(request, submits, answer, stream=bool(wishes.stream))
+        return await self.answering.answer(request, submits, answer, stream=bool(wishes.stream))
 
+    @with_pair
     async def count(self, wishes: ChatRequest) -> dict[str, int]:
         """Says how many tokens the prompt of a conversation has; evaluates nothing."""
-        about = self._answering.loaded()
-        return {"n_tokens": await self._answering.n_tokens(wishes), "n_ctx": about.n_ctx}
+        about = self.answering.loaded()
+        return {"n_tokens": await self.answering.n_tokens(wishes), "n_ctx": about.n_ctx}
 
+    @with_pair
     async def input_tokens(self, wishes: ChatRequest) -> dict[str, Any]:
         """Says the same as OpenAI and llama-server do."""
-        return {"object": "response.input_tokens", "input_tokens": await self._answering.n_tokens(wishes)}
+        return {"object": "response.input_tokens", "input_tokens": await self.answering.n_tokens(wishes)}
 
+    @with_pair
     async def complete(self, wishes: CompletionRequest, request: Request) -> Response:
         """Lets text go on."""
         wishes.check()
-        about = self._answering.loaded()
+        about = self.answering.loaded()
         prompts = wishes.prompts()
         submits = [
             submit
             for prompt in prompts
             for submit in wishes.submits(
-                prompt, add_bos=True, of_model=about.sampling, drafter=self._answering.drafter()
+                prompt, add_bos=True, of_model=about.sampling, drafter=self.answering.drafter()
             )
         ]
         echo = tuple(str(submit.prompt).encode("utf-8", "replace").decode() for submit in submits)
         answer = Answer(
-            self._answering.name(about), about.plain_s,
+            self.answering.name(about), about.plain_s,
             usage=wishes.usage_in_stream, events=wishes.speculation.events, echo=echo if wishes.echo else (),
             scoring=wishes.scoring(),
         )  # fmt: skip
-        return await self._answering.answer(request, submits, answer, stream=bool(wishes.stream))
+        return await self.answering.answer(request, submits, answer, stream=bool(wishes.stream))
 
 
 # -- mistakes

@@ -20,6 +20,10 @@ def add(command: argparse.ArgumentParser) -> None:
     group.add_argument("--alias", metavar="NAME", help="what clients see the model called")
     group.add_argument("--slots", type=int, default=4, metavar="N", help="answers at the same time (4)")
     group.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait (64)")
+    group.add_argument(
+        "--idle-unload", type=float, default=0, metavar="MINUTES",
+        help="unload the model when nobody used it for so long; the next request loads it again (0: never)",
+    )  # fmt: skip
     group.add_argument("--chat-template-file", metavar="FILE", help="Jinja template in place of the model's")
     group.add_argument(
         "--drafter",

@@ -60,6 +60,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         ("--max-body", arguments.max_body, 1, 4096),
         ("--max-seconds", arguments.max_seconds, 1, 10**7),
         ("--canary", arguments.canary, 0, 1),
+        ("--idle-unload", arguments.idle_unload, 0, 10**6),
     ):
         if not low <= value <= high:
             raise SettingError(f"{flag} is {value}: it must be from {low} to {high}")
@@ -75,6 +76,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         canary=arguments.canary,
         drafter="none" if arguments.no_draft else arguments.drafter,
         log=arguments.log,
+        idle_s=arguments.idle_unload * 60 or None,
     )
 
 
@@ -186,7 +188,7 @@ class _Server(uvicorn.Server):
 async def _serve(listener: socket.socket, load: Load, settings: ServerSettings, owner: Owner | None) -> int:
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
     set_up(settings.log)
-    worker = Supervisor(load, tell=say)
+    worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
     host, port = listener.getsockname()[:2]
     target, draft = Path(load.target), Path(load.draft) if load.draft else None
     state = ServerState(

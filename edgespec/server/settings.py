@@ -15,6 +15,7 @@ class ServerSettings:
     alias: the model's name for clients; None is the file's. keys: any of them opens. hosts: names that a
     request may be for, besides addresses and this machine's own. origins: web pages that may ask.
     embedded: the model is the one that ships.
+    idle_s: a model that nobody used for so long is unloaded; None keeps it.
     """
 
     alias: str | None = None
@@ -30,3 +31,4 @@ class ServerSettings:
     drafter: DrafterChoice = "auto"
     embedded: bool = False
     log: LogFormat = "quiet"
+    idle_s: float | None = None

@@ -1,5 +1,10 @@
 """Keeps an engine worker running, and knows which request waits for what it says.
 
+There is one pair at a time, and one worker has one pair: to unload is to end the worker, which gives back
+all its memory, and to load another is to start another worker. Who needs a pair takes a `lease`; as long
+as one is held, or a request is answered, no other pair comes. Turns are taken in the order of asking, so
+that two clients that want different pairs both get them.
+
 A worker that ended by itself is started again: at once the first time, then after pauses that double. Who
 was waiting hears why it died, with the last lines it said; who comes meanwhile is told when to come again.
 """
@@ -14,7 +19,8 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from edgespec.events import Emitted, Started
@@ -26,9 +32,11 @@ from edgespec.messages import (
     Load,
     Loaded,
     LoadFailed,
+    Loading,
     Refused,
     Spell,
     Spelt,
+    Stage,
     Step,
     Submit,
     Tokenize,
@@ -41,6 +49,8 @@ from edgespec.server.refusal import Refusal, from_worker, unavailable
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 STEADY_S = 60.0  # a worker that lived this long did not die of its start
+END_S = 6.0  # how long a worker may take to end
+LAST_LINES_S = 1.0
 LAST_LINES = 8
 LINES_KEPT = 40
 PRIVATE = (
@@ -49,17 +59,56 @@ PRIVATE = (
     "EDGESPEC_PARENT_PIPE",
 )  # none of the child's business
 
-State = Literal["loading", "ready", "down", "stopped"]
+State = Literal["loading", "ready", "down", "unloaded", "stopped"]
+SWITCHED = Refusal(
+    503, "the model was taken away by force: ask again, or name the model that you want",
+    type="unavailable_error", code="model_switched", retry_s=1,
+)  # fmt: skip
 Said = Accepted | Started | Emitted | Tokenized | Spelt | Refusal
 Listener = Callable[[str, Said, float, tuple[str, ...]], None]  # id, what, the worker's clock, token texts
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Where the engine stands at a moment.
+
+    state: "loading" (also after a worker died), "ready", "down" (it died, and is started again soon),
+    "unloaded" (the next request loads), "stopped" (for ever).
+    load: the pair that is there, is being loaded, or is loaded by the next request that names none.
+    stage, progress: while it is being loaded, what is done now, and how much of the whole, 0 to 1.
+    next: the pair that waits until nothing is answered any more. requests: those answered or waiting.
+    error: why the last load failed, in a sentence.
+    """
+
+    state: State
+    load: Load
+    stage: Stage | None
+    progress: float
+    next: Load | None
+    requests: int
+    error: str | None
 
 
 class Supervisor:
     """One worker at a time, and the requests it has. All of it on one event loop."""
 
-    def __init__(self, load: Load, *, tell: Callable[[str], None] = lambda _: None) -> None:
-        """tell: takes sentences for the person at the terminal."""
-        self._load, self._tell = load, tell
+    def __init__(
+        self, load: Load, *, tell: Callable[[str], None] = lambda _: None, idle_s: float | None = None
+    ) -> None:
+        """tell: takes sentences for the person at the terminal. idle_s: a pair that nobody used for so
+        long is unloaded; the next request loads it again."""
+        self._load, self._tell, self._idle_s = load, tell, idle_s
+        self._good: Load | None = None  # what was loaded last
+        self._settled = False  # the pair of now has been ready once
+        self._loading: Loading | None = None
+        self._next: Load | None = None
+        self._turn = asyncio.Lock()  # fair: first come, first served
+        self._letting_go = asyncio.Lock()
+        self._leases = 0
+        self._refusing: Refusal | None = None  # while a switch by force is under way
+        self._news = asyncio.Event()  # set, and replaced, whenever something is different
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self.state: State = "loading"
         self.about: Loaded | None = None
         self.failed: LoadFailed | None = None  # the first load did not work: there is nothing to wait for
@@ -85,30 +134,201 @@ class Supervisor:
         """True where no worker will be started any more."""
         return self.state == "stopped"
 
+    @property
+    def situation(self) -> Situation:
+        """Where things stand now."""
+        stage, progress = (self._loading.stage, self._loading.progress) if self._loading else (None, 0.0)
+        if self.state != "loading":
+            stage, progress = None, float(self.state == "ready")
+        error = self.failed.message if self.failed else None
+        return Situation(self.state, self._load, stage, progress, self._next, self.requests, error)
+
+    async def changes(self) -> AsyncIterator[Situation]:
+        """Yields where things stand, and again whenever that is different; ends with the supervisor."""
+        last = None
+        while True:
+            news, now = self._news, self.situation
+            if now != last:
+                last = now
+                yield now
+            if self.ended:
+                return
+            await news.wait()
+
     def start(self) -> None:
         """Starts the first worker, in the background."""
         self._task = asyncio.create_task(self._keep_running())
 
     async def stop(self) -> None:
         """Lets go of the worker, which ends after its step."""
-        self.state = "stopped"
-        process = self._process
+        await self._end("stopped")
+        for task in self._tasks:
+            task.cancel()
+
+    # -- pairs
+
+    @contextlib.asynccontextmanager
+    async def lease(self, load: Load | None = None) -> AsyncIterator[Loaded]:
+        """Has a pair loaded, and keeps it there until the block ends; what was submitted in it keeps it on.
+
+        load: which; None is the one that is there, or was last. Where another is there, this waits until
+        nothing is answered any more, then switches; who asks later waits behind. Raises Refusal where the
+        pair cannot be loaded, where the first one is being loaded still, where a worker that died is
+        being started again, and where a switch by force came in between.
+
+            async with supervisor.lease() as about:
+                supervisor.submit(..., listener)
+        """
+        about = await self._take(load, force=False)
+        try:
+            yield about
+        finally:
+            self._leases -= 1
+            self._moved()
+
+    async def load(self, load: Load | None = None, *, force: bool = False) -> Loaded:
+        """Has a pair loaded, as `lease` does, and returns what it is once it is there.
+
+        force: what is answered or waits for its turn is ended, with a Refusal, instead of waited for.
+        `changes` tells how far it is. Given up (cancelled), loading goes on.
+        """
+        about = await self._take(load, force=force)
+        self._leases -= 1
+        self._moved()
+        return about
+
+    async def unload(self, *, force: bool = False) -> None:
+        """Unloads the pair when nothing is answered any more; the next request loads it again.
+
+        force: as for `load`. Nothing happens where none is loaded.
+        """
+        async with self._my_turn(force):
+            await self._quiet(force)
+            if self.state != "unloaded":
+                await self._end("unloaded")
+
+    async def _take(self, load: Load | None, force: bool) -> Loaded:
+        """Has the pair loaded, and counts one lease of it."""
+        async with self._my_turn(force and load not in (None, self._load)):
+            wanted = load or self._load
+            if wanted != self._load or self.state == "unloaded":
+                self._next = wanted
+                self._moved()
+                try:
+                    await self._quiet(force)
+                    await self._end("unloaded")
+                finally:
+                    self._next = None
+                    self._moved()
+                self._begin(wanted)
+            while self.state == "loading" and self._good and not self._why:
+                await self._different(force)
+            if self.state == "unloaded":
+                assert self.failed
+                raise Refusal(503, self.failed.message, type="server_error", code="model_load_failed")
+            if self.state != "ready" or not self.about:
+                raise self.absence()
+            self._leases += 1
+            self._moved()
+            return self.about
+
+    @contextlib.asynccontextmanager
+    async def _my_turn(self, force: bool) -> AsyncIterator[None]:
+        """Waits for the turn; by force, others give theirs up."""
+        if force:
+            self._refusing = SWITCHED
+            self.dismiss(SWITCHED)
+            self._moved()
+        try:
+            async with self._turn:
+                if self._refusing and not force:
+                    raise self._refusing
+                yield
+        finally:
+            if force:
+                self._refusing = None
+
+    async def _quiet(self, force: bool) -> None:
+        """Waits until nothing is answered, and nobody is about to ask."""
+        while self.requests or self._leases:
+            await self._different(force)
+        if self.ended:
+            raise self.absence()
+
+    async def _different(self, force: bool) -> None:
+        await self._news.wait()
+        if self._refusing and not force:
+            raise self._refusing
+
+    def _begin(self, load: Load) -> None:
+        """Starts a worker for a pair, in the background. There must be none."""
+        self._load, self._settled, self.failed, self._loading = load, False, None, None
+        self._why = ""
+        self._become("loading")
+        self._task = asyncio.create_task(self._keep_running())
+
+    async def _end(self, state: Literal["unloaded", "stopped"]) -> None:
+        """Ends the worker: at once where it is loading, else after its step. Given up, it goes on."""
+        at_once = self.state == "loading"
+        self._become(state)
+        await asyncio.shield(self._apart(self._let_go(at_once)))
+
+    async def _let_go(self, at_once: bool) -> None:
+        async with self._letting_go:
+            await self._let_go_alone(at_once)
+
+    async def _let_go_alone(self, at_once: bool) -> None:
+        process, task = self._process, self._task
+        self._process = self._task = None
         if process and process.returncode is None:
             assert process.stdin
             process.stdin.close()
-            try:
-                await asyncio.wait_for(process.wait(), 6)
-            except TimeoutError:
+            if not at_once:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), END_S)
+            if process.returncode is None:
                 process.kill()
-        if self._task:
-            self._task.cancel()
+                await process.wait()  # its memory is given back
+        if task:
+            if process:  # it ends by itself, having read the last lines
+                await asyncio.wait((task,), timeout=LAST_LINES_S)
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+                await task
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        self._moved()
+
+    def _moved(self) -> None:
+        """Tells who waits for news, and counts from now on how long nobody uses the pair."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if self._idle_s and self.state == "ready" and not (self.requests or self._leases):
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._idle_s, lambda: self._apart(self._sleep()))
+
+    async def _sleep(self) -> None:
+        with contextlib.suppress(Refusal):
+            async with self._my_turn(force=False):
+                if self.state == "ready" and not (self.requests or self._leases):
+                    await self._end("unloaded")
+
+    def _apart(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- requests
 
     def submit(self, message: Submit, listener: Listener) -> None:
-        """Hands a request to the worker; raises Refusal where there is none."""
+        """Hands a request to the worker; raises Refusal where there is none. Do it under a `lease`."""
+        if self._refusing:
+            raise self._refusing
         if self.state != "ready":
             raise self.absence()
         self._listeners[message.id] = listener
@@ -118,6 +338,7 @@ class Supervisor:
         """Forgets a request, here and in the worker."""
         if self._listeners.pop(id, None) and self.state == "ready":
             self._send(Cancel(id))
+            self._moved()
 
     async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
         """Returns the tokens of a text; raises Refusal where there is no worker, or it dies."""
@@ -147,7 +368,7 @@ class Supervisor:
         try:
             return await answer
         finally:
-            self._listeners.pop(message.id, None)
+            self.cancel(message.id)
 
     def dismiss(self, reason: Refusal) -> None:
         """Tells everyone who waits that there will be nothing more, and why."""
@@ -159,7 +380,7 @@ class Supervisor:
 
     def absence(self) -> Refusal:
         """Returns why there is no engine now, and when to come again."""
-        if self.state == "loading" and not self.restarts:
+        if self.state == "loading" and not self._why:
             return unavailable("the model is being loaded: try again in a moment")
         if self.state == "stopped":
             return unavailable("the server is ending")
@@ -178,11 +399,9 @@ class Supervisor:
         while not self.ended:
             began = time.monotonic()
             code = await self._run_once()
-            if self.ended:
+            if self.state in ("stopped", "unloaded"):
                 return
-            if not self.about and self.failed:
-                self.state = "stopped"
-                self.settled.set()
+            if not self._settled and self._give_up(code):
                 return
             if time.monotonic() - began > STEADY_S:
                 pause = FIRST_PAUSE_S
@@ -190,15 +409,28 @@ class Supervisor:
             await asyncio.sleep(pause)
             pause = min(pause * 4, LONGEST_PAUSE_S)
 
+    def _give_up(self, code: int) -> bool:
+        """Is there no sense in trying again? A pair that never was ready gives way to the one before."""
+        if self._good is None:  # the first of all
+            if not self.failed:
+                return False
+            self._become("stopped")
+            self.settled.set()
+            return True
+        if not self.failed:
+            self.failed = LoadFailed(self._cause(code), 1)
+        self._load = self._good
+        self._become("unloaded")
+        return True
+
+    def _cause(self, code: int) -> str:
+        return cause_of_death(code, "\n".join(self.lines)) or f"it ended with exit code {code}"
+
     async def _run_once(self) -> int:
-        self.state = "loading"
-        self.failed = None
+        self.failed = self._loading = None
+        self._become("loading")
         self.lines.clear()
-        self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "edgespec.worker",
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=_environment(os.environ), start_new_session=True,
-        )  # fmt: skip
+        self._process = process = await _new_process()
         self.pid = process.pid
         assert process.stdout and process.stderr
         errors = asyncio.create_task(self._keep_lines(process.stderr))
@@ -244,10 +476,15 @@ class Supervisor:
             self._hand_on(message.id, from_worker(message), 0.0, {})
         elif isinstance(message, LoadFailed):
             self.failed = message
+        elif isinstance(message, Loading):
+            self._loading = message
+            self._moved()
         elif isinstance(message, Loaded):
-            self.about, self.state = message, "ready"
-            if self.restarts:
+            if self._why:
                 self._tell("the engine runs again")
+            self._why = ""
+            self.about, self._good, self._settled = message, self._load, True
+            self._become("ready")
             self.settled.set()
 
     def _hand_on(self, id: str, said: Said, at: float, pieces: Mapping[str, tuple[str, ...]]) -> None:
@@ -256,16 +493,15 @@ class Supervisor:
             return
         if isinstance(said, Refusal) or (isinstance(said, Emitted) and said.round.finish):
             del self._listeners[id]
+            self._moved()
         listener(id, said, at, pieces.get(id, ()))
 
     def _mourn(self, code: int, pause: float) -> None:
         """Tells everyone that the worker is gone, and why."""
-        self.state, self.restarts = "down", self.restarts + 1
+        self.restarts += 1
         self._retry_at = time.monotonic() + pause
-        if self.failed:
-            self._why = self.failed.message
-        else:
-            self._why = cause_of_death(code, "\n".join(self.lines)) or f"it ended with exit code {code}"
+        self._why = self.failed.message if self.failed else self._cause(code)
+        self._become("down")
         last = "".join(f"\n  | {line}" for line in list(self.lines)[-LAST_LINES:])
         self._tell(f"{self._why}; it is started again" + (f"; its last lines:{last}" if last else ""))
         self.dismiss(
@@ -277,6 +513,30 @@ class Supervisor:
                 retry_s=1,
             )  # fmt: skip
         )
+
+
+async def _new_process() -> asyncio.subprocess.Process:
+    """Starts a worker; none is left behind where this is cancelled meanwhile."""
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            "edgespec.worker",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(os.environ),
+            start_new_session=True,
+        )  # fmt: skip
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        process.kill()
+        await process.communicate()
+        raise
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:

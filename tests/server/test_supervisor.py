@@ -1,0 +1,287 @@
+"""One pair at a time: who waits for whom, what is told meanwhile, and what is left when it goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from served import served, until
+from tiny_gguf import CONTROL, write_llama
+
+from edgespec.events import Emitted, Started
+from edgespec.messages import Load, Submit
+from edgespec.pair_settings import PairSettings
+from edgespec.sampling import Sampling
+from edgespec.server.refusal import Refusal
+from edgespec.server.supervisor import Said, Situation, Supervisor
+
+WAIT_S = 30.0
+NO_END = {token: -1e9 for token in range(512 - len(CONTROL), 512)}
+SUBMIT = Submit(
+    id="", prompt="the water", add_bos=False, sampling=Sampling(temperature=0, logit_bias=NO_END),
+    max_tokens=4, stop=(),
+    seed=None, choice=0, drafter="auto", draft_length=None, pieces=False,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Asker:
+    """A client of the supervisor, and what it hears."""
+
+    worker: Supervisor
+    id: str
+    heard: list[Said] = field(default_factory=list)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hear(self, _id: str, said: Said, _at: float, _pieces: tuple[str, ...]) -> None:
+        self.heard.append(said)
+        if isinstance(said, Refusal) or (isinstance(said, Emitted) and said.round.finish):
+            self.ended.set()
+
+    async def ask(self, load: Load | None = None, **changed: Any) -> str:
+        """Has a pair, asks it for an answer, and returns the name of its target once that is on its way."""
+        async with self.worker.lease(load) as about:
+            self.worker.submit(replace(SUBMIT, id=self.id, **changed), self.hear)
+            return about.name
+
+    @property
+    def refusal(self) -> Refusal:
+        assert isinstance(self.heard[-1], Refusal), self.heard
+        return self.heard[-1]
+
+
+@pytest.fixture(scope="module")
+def loads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Load, Load]:
+    folder = tmp_path_factory.mktemp("models")
+    settings = PairSettings(n_ctx=512, threads=1, slots=2)
+    return (
+        Load(str(write_llama(folder / "one.gguf", seed=1)), None, settings, 4),
+        Load(str(write_llama(folder / "two.gguf", seed=2)), None, settings, 4),
+    )
+
+
+@contextlib.asynccontextmanager
+async def supervised(load: Load, *, idle_s: float | None = None) -> AsyncIterator[Supervisor]:
+    worker = Supervisor(load, idle_s=idle_s)
+    worker.start()
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await worker.settled.wait()
+            yield worker
+    finally:
+        await worker.stop()
+
+
+async def until_is(worker: Supervisor, true: Callable[[Situation], bool]) -> Situation:
+    async for situation in worker.changes():
+        if true(situation):
+            return situation
+    raise AssertionError("it never was so")
+
+
+def test_a_request_for_another_pair_waits_for_who_is_answered_and_others_wait_behind_it(
+    loads: tuple[Load, Load],
+) -> None:
+    """First come, first served: neither of two clients can keep the other's pair away for ever."""
+
+    async def play() -> None:
+        one, two = loads
+        async with supervised(one) as worker:
+            first, second, third = (Asker(worker, id) for id in "abc")
+            assert await first.ask(max_tokens=300) == "one"
+            other = asyncio.create_task(second.ask(two))
+            same = asyncio.create_task(third.ask())
+            situation = await until_is(worker, lambda now: now.next is not None)
+            assert situation.next == two and situation.state == "ready" and situation.requests == 1
+            assert await other == "two"
+            assert first.ended.is_set() and isinstance(first.heard[-1], Emitted)
+            assert await same == "two", "who names none has the one that is there"
+            await asyncio.gather(second.ended.wait(), third.ended.wait())
+
+    asyncio.run(play())
+
+
+def test_loading_is_told_as_it_goes_on(loads: tuple[Load, Load]) -> None:
+    async def play() -> None:
+        one, two = loads
+        async with supervised(one) as worker:
+            seen: list[Situation] = []
+
+            async def watch() -> None:
+                seen.extend([situation async for situation in worker.changes()])
+
+            watching = asyncio.create_task(watch())
+            await asyncio.sleep(0)
+            await worker.load(two)
+            await asyncio.sleep(0.05)  # what comes close together is told once
+            await worker.stop()
+            await watching
+        assert [s.state for s in seen][0] == "ready" and seen[-1].state == "stopped"
+        loading = [s for s in seen if s.state == "loading" and s.load == two]
+        stages = list(dict.fromkeys(s.stage for s in loading if s.stage))
+        assert stages and stages == [s for s in ("target", "caches", "measuring") if s in stages]
+        progress = [s.progress for s in loading]
+        assert progress == sorted(progress) and 0 <= progress[0] <= progress[-1] < 1
+        assert any(s.state == "ready" and s.load == two and s.progress == 1 for s in seen)
+
+    asyncio.run(play())
+
+
+def test_by_force_running_and_waiting_requests_are_ended(loads: tuple[Load, Load]) -> None:
+    async def play() -> None:
+        one, two = loads
+        async with supervised(one) as worker:
+            running, waiting = Asker(worker, "a"), Asker(worker, "b")
+            await running.ask(max_tokens=400)
+            turn = asyncio.create_task(waiting.ask(replace(two, queue=5)))
+            await until_is(worker, lambda now: now.next is not None)
+            assert (await worker.load(two, force=True)).name == "two"
+            assert running.refusal.code == "model_switched" and running.refusal.retry_s
+            with pytest.raises(Refusal, match="by force"):
+                await turn
+            after = Asker(worker, "c")
+            assert await after.ask() == "two"
+            await after.ended.wait()
+            assert isinstance(after.heard[-1], Emitted)
+
+    asyncio.run(play())
+
+
+@pytest.mark.slow
+def test_force_does_not_wait_for_a_pair_that_is_being_loaded(loads: tuple[Load, Load]) -> None:
+    async def play() -> None:
+        one, two = loads
+        async with supervised(one) as worker:
+            slow = asyncio.create_task(worker.load(two))
+            await until_is(worker, lambda now: now.state == "loading")
+            process = worker.pid
+            assert (await worker.load(one, force=True)).name == "one"
+            with pytest.raises(Refusal, match="by force"):
+                await slow
+            assert worker.pid != process
+
+    asyncio.run(play())
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_just_being_started_is_not_left_behind(loads: tuple[Load, Load]) -> None:
+    """A switch that was overtaken between `fork` and the first message left a process, and its memory."""
+
+    async def play() -> None:
+        one, two = loads
+        async with supervised(one) as worker:
+            slow = asyncio.create_task(worker.load(two))
+            await until_is(worker, lambda now: now.state == "loading")
+            await worker.load(one, force=True)
+            with pytest.raises(Refusal):
+                await slow
+            ours = [p for p in psutil.Process().children() if "edgespec.worker" in " ".join(p.cmdline())]
+            assert [p.pid for p in ours] == [worker.pid]
+
+    asyncio.run(play())
+
+
+def test_unloading_gives_the_memory_back_and_the_next_request_loads(loads: tuple[Load, Load]) -> None:
+    async def play() -> None:
+        async with supervised(loads[0]) as worker:
+            asker = Asker(worker, "a")
+            await asker.ask(max_tokens=300)
+            pid = worker.pid
+            assert pid and psutil.pid_exists(pid)
+            await worker.unload()
+            assert asker.ended.is_set() and isinstance(asker.heard[-1], Emitted), "it was waited for"
+            assert worker.situation.state == "unloaded" and not psutil.pid_exists(pid)
+            await worker.unload()  # nothing to do
+            again = Asker(worker, "b")
+            assert await again.ask() == "one"
+            await again.ended.wait()
+            assert worker.restarts == 0, "nothing had died"
+
+    asyncio.run(play())
+
+
+def test_a_pair_that_cannot_be_loaded_gives_way_to_the_one_before(
+    loads: tuple[Load, Load], tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+
+    async def play() -> None:
+        async with supervised(loads[0]) as worker:
+            with pytest.raises(Refusal, match="broken.gguf") as refused:
+                await worker.load(replace(loads[1], target=str(broken)))
+            assert refused.value.code == "model_load_failed"
+            assert worker.situation.state == "unloaded" and "broken.gguf" in str(worker.situation.error)
+            asker = Asker(worker, "a")
+            assert await asker.ask() == "one"
+            await asker.ended.wait()
+            assert worker.situation.error is None
+
+    asyncio.run(play())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+def test_a_pair_that_kills_its_worker_while_it_loads_gives_way_too(loads: tuple[Load, Load]) -> None:
+    async def play() -> None:
+        async with supervised(loads[0]) as worker:
+            loading = asyncio.create_task(worker.load(loads[1]))
+            await until_is(worker, lambda now: now.state == "loading" and now.stage is not None)
+            assert worker.pid
+            psutil.Process(worker.pid).kill()
+            with pytest.raises(Refusal, match="killed"):
+                await loading
+            assert (await worker.load()).name == "one"
+
+    asyncio.run(play())
+
+
+def test_who_gives_up_waiting_leaves_the_turn_to_others(loads: tuple[Load, Load]) -> None:
+    async def play() -> None:
+        one, two = loads
+        async with supervised(one) as worker:
+            running = Asker(worker, "a")
+            await running.ask(max_tokens=300)
+            impatient = asyncio.create_task(worker.load(two))
+            await until_is(worker, lambda now: now.next is not None)
+            impatient.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await impatient
+            assert worker.situation.next is None
+            other = Asker(worker, "b")
+            assert await other.ask() == "one"
+            await asyncio.gather(running.ended.wait(), other.ended.wait())
+
+    asyncio.run(play())
+
+
+def test_an_idle_pair_is_unloaded_and_one_that_is_used_is_not(loads: tuple[Load, Load]) -> None:
+    async def play() -> None:
+        async with supervised(loads[0], idle_s=0.4) as worker:
+            async with worker.lease():
+                await asyncio.sleep(0.8)
+                assert worker.state == "ready"
+            await until_is(worker, lambda now: now.state == "unloaded")
+            asker = Asker(worker, "a")
+            await asker.ask()
+            await asker.ended.wait()
+            assert any(isinstance(said, Started) for said in asker.heard)
+            await until_is(worker, lambda now: now.state == "unloaded")
+
+    asyncio.run(play())
+
+
+@pytest.mark.slow
+def test_the_endpoint_loads_again_what_was_idle(tmp_path: Path, loads: tuple[Load, Load]) -> None:
+    with served(tmp_path, "--target", loads[0].target, "--ctx", "256", "--idle-unload", "0.005") as server:
+        until(lambda: not psutil.Process(server.process.pid).children())
+        assert server.ask("/health").status == 200
+        answered = server.ask("/v1/completions", {"prompt": "the water", "max_tokens": 3})
+        assert answered.status == 200, answered
