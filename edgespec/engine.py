@@ -337,7 +337,7 @@ def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:
 def _share(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> float:
     """Returns what part of loading the target is, as far as sizes of files tell."""
     sizes = [Path(file).stat().st_size if Path(file).exists() else 0 for file in (target, draft) if file]
-    return WEIGHTS * sizes[0] / max(sum(sizes), 1)
+    return WEIGHTS * (sizes[0] / max(sum(sizes), 1))
 
 
 def _shared_bias(sampling: Sampling, n_vocab: int) -> Sampling:

@@ -137,7 +137,7 @@ def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
     """
 
     @wraps(handler)
-    async def under_a_lease(dialect: _D, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def under_a_lease(dialect: _D, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         async with dialect.answering.worker.lease():
             return await handler(dialect, *args, **kwargs)
 

@@ -115,12 +115,14 @@ def test_loading_is_told_as_it_goes_on(loads: tuple[Load, Load]) -> None:
             seen: list[Situation] = []
 
             async def watch() -> None:
-                seen.extend([situation async for situation in worker.changes()])
+                async for situation in worker.changes():
+                    seen.append(situation)
 
             watching = asyncio.create_task(watch())
             await asyncio.sleep(0)
             await worker.load(two)
-            await asyncio.sleep(0.05)  # what comes close together is told once
+            while not any(now.progress == 1 and now.load == two for now in seen):
+                await asyncio.sleep(0.01)  # what comes close together is told once
             await worker.stop()
             await watching
         assert [s.state for s in seen][0] == "ready" and seen[-1].state == "stopped"
