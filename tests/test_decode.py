@@ -336,7 +336,7 @@ def test_a_broken_rule_is_seen_in_whole_generations(mutant: fakes.Judge) -> None
 @pytest.mark.parametrize("judge", [verify_block, pytest.param(verify_tokens, marks=pytest.mark.slow)])
 def test_a_drafter_that_discards_after_looking_is_seen_in_whole_generations(judge: fakes.Judge) -> None:
     trap = lambda sampler, n: Competition([], Discarding(sampler, n_ctx=99, n_vocab=n))  # noqa: E731
-    assert loop_error(judge, "", lambda: 2, USUAL, drafter=trap) > 1e-3
+    assert loop_error(judge, "", lambda: 2, USUAL, drafter=trap, max_tokens=4) > 1e-3
 
 
 # --- the same distribution: by chi-square, with a real generator, longer texts and more tokens
@@ -393,7 +393,7 @@ CASES = [
     (verify_block, "all", Restless((4, 2, 5), least=0.15), USUAL),
 ]
 SAMPLE = [
-    case if case[1] == "recycling" or case[2] in (2, 3) else pytest.param(*case, marks=pytest.mark.slow)
+    case if case[1] == "recycling" or case[2] == 2 else pytest.param(*case, marks=pytest.mark.slow)
     for case in CASES
 ]  # the slow ones take some five seconds each
 
