@@ -30,7 +30,7 @@ from edgespec.experience import Experience, load, save
 from edgespec.ggml_devices import cards
 from edgespec.llama import Model
 from edgespec.masks import Masks
-from edgespec.matchers import Matchers
+from edgespec.matchers import CONTROL, Matchers
 from edgespec.memory.at_load import fitted
 from edgespec.overlap import Ahead
 from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
@@ -197,8 +197,9 @@ class Pair:
         self._recycling_masked = None
 
     def _pieces(self) -> list[bytes]:
-        """Returns the text of every token, as it is shown: of control tokens there is none."""
-        return [self.target.piece(token) for token in range(self.target.n_vocab)]
+        """Returns the text of every token; behind CONTROL that of those which are not text."""
+        piece, every = self.target.piece, range(self.target.n_vocab)
+        return [piece(i) or (CONTROL + name if (name := piece(i, special=True)) else b"") for i in every]
 
     def _table(self, request: Request) -> TokenRecycling:
         """Returns the table of what follows what, at this kind of request."""

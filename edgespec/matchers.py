@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +27,10 @@ from edgespec.errors import GrammarError
 from edgespec.grammar import NAMES, Grammar
 from edgespec.masks import Masks
 
+CONTROL = b"\xff"  # no text begins with it; a grammar that means the token says <name>
 REMEMBERED = 16  # compiled grammars: clients send the same schema again and again
+ALLOWANCE_S = 0.02  # what a mask may take again and again
+PATIENCE_S = 0.4  # what masks may take beyond that, together: others wait meanwhile
 WORDY = 300  # characters of a complaint that are passed on
 EXACT = '%llguidance {"no_forcing": true}\n'
 WHITESPACE = r"[ ]|\n[ \t]{0,20}"  # one space, or a new line with its indent: a small model cannot get lost
@@ -39,7 +43,7 @@ class Matchers:
     def __init__(
         self, pieces: Callable[[], Sequence[bytes]], end_tokens: frozenset[int], n_vocab: int
     ) -> None:
-        """pieces: returns the bytes of every token, none for those that are not text."""
+        """pieces: returns the bytes of every token: CONTROL and its name for one that is not text."""
         self._pieces, self._end_tokens, self._n_vocab = pieces, end_tokens, n_vocab
         self._lock = threading.Lock()
         self._tokenizer: Any = None
@@ -68,9 +72,13 @@ class Matchers:
             return known
 
     def _build(self, grammar: Grammar) -> Any:
+        name = NAMES[grammar.kind]
         matcher = llguidance.LLMatcher(self._vocabulary(), _lark(grammar), log_level=0, limits=_limits())
         if matcher.is_error():
-            raise GrammarError(f"the {NAMES[grammar.kind]} cannot be used: {_why(matcher.get_error())}")
+            raise GrammarError(f"the {name} cannot be used: {_why(matcher.get_error())}")
+        first = LLGuidance(matcher.deep_copy(), self._n_vocab, name)
+        if not first.mask().any():
+            raise GrammarError(f"the {name} cannot be used: no text fits it")
         return matcher
 
     def _vocabulary(self) -> Any:
@@ -100,10 +108,19 @@ class LLGuidance:
     def __init__(self, matcher: Any, n_vocab: int, name: str) -> None:
         self._matcher, self._name = matcher, name
         self._words = np.zeros((n_vocab + 31) // 32, np.uint32)
+        self._spent = 0.0  # seconds past the allowance
 
     def mask(self) -> NDArray[np.uint32]:
+        began = time.thread_time()  # of this thread alone, whatever else the machine does
         self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
         self._check()
+        self._spent += time.thread_time() - began - ALLOWANCE_S
+        self._spent = max(self._spent, 0.0)
+        if self._spent > PATIENCE_S:
+            raise GrammarError(
+                f"the {self._name} is too slow to follow: it says the same text in too many ways, or has too "
+                "many parts that may be left out; make it simpler"
+            )
         return self._words
 
     def takes(self, token: int) -> bool:
@@ -125,6 +142,8 @@ class LLGuidance:
     def _check(self) -> None:
         if self._matcher.is_error():
             why = _why(self._matcher.get_error())
+            if why.startswith("NoExtension"):
+                raise GrammarError(f"the {self._name} leads to where nothing fits it any more")
             raise GrammarError(f"the {self._name} became too complex while it was followed: {why}")
 
 
@@ -174,6 +193,6 @@ def _why(complaint: str) -> str:
     for line in complaint.splitlines():
         if LISTING.match(line) or line.strip() == "<state>":
             break
-        lines.append(line.strip())
+        lines.append(line.replace("<non-verbose/>", "").strip())
     text = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", " ".join(filter(None, lines)))
     return (text if len(text) <= WORDY else text[:WORDY] + "...") or "it says nothing of why"

@@ -182,7 +182,8 @@ class Engine:
                 running.pace = FixedLength(stream.draft_length)
             if not running.told:
                 running.told = True
-                happened.append(Started(running.id, running.prompt.size, cached))
+                known = min(cached, running.prompt.size)  # a grammar may have settled the tokens behind it
+                happened.append(Started(running.id, running.prompt.size, known))
 
     def _fits(self, running: Running) -> bool:
         """Is there room for one more beside those who run? Idle sequences do not count: they give theirs."""

@@ -411,7 +411,10 @@ def test_a_wrong_grammar_is_told_in_one_sentence(
 
 
 def test_a_lenient_schema_passes_over_what_cannot_be_kept_to() -> None:
-    matchers.compile(Grammar("json_schema", '{"type": "array", "uniqueItems": true}', lenient=True))
+    every_byte = Matchers(lambda: [bytes([i]) for i in range(1, 128)] + [b""], frozenset({127}), 128)
+    every_byte.compile(Grammar("json_schema", '{"type": "array", "uniqueItems": true}', lenient=True))
+    with pytest.raises(GrammarError, match="nothing fits"):  # no text can be written in this vocabulary
+        matchers.compile(Grammar("json_schema", '{"type": "array"}'))
 
 
 def test_a_certain_guess_of_what_is_forbidden_is_never_accepted() -> None:

@@ -1,0 +1,175 @@
+"""The form of an answer, as real clients ask for it: the `openai` package and what vLLM's clients send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
+from served import Served, served
+
+WANTED: list[Any] = [{"role": "user", "content": "Describe a list"}]
+GBNF = 'root ::= "a" [0-9]{3} ("x" | "yy")'
+
+
+class Tool(BaseModel):
+    """What `.parse()` is to return."""
+
+    name: Literal["hammer", "saw", "drill"]
+    sizes: list[Literal[1, 2, 3]]
+    owner: Literal["Ann", "Bob"] | None
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(
+        tmp_path_factory.mktemp("server"), "--alias", "tiny", "--ctx", "1024", "--slots", "4"
+    ) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def said(client: OpenAI, **fields: Any) -> str:
+    extra = {
+        name: fields.pop(name) for name in list(fields) if name not in ("response_format", "seed", "stream")
+    }
+    fields = {"model": "tiny", "messages": WANTED, "seed": 1, "max_tokens": 300, **fields}
+    got = client.chat.completions.create(**fields, extra_body=extra)
+    assert got.choices[0].finish_reason == "stop"
+    return str(got.choices[0].message.content)
+
+
+def test_parse_returns_the_class_that_was_asked_for(client: OpenAI) -> None:
+    for seed in range(4):
+        got = client.chat.completions.parse(
+            model="tiny", messages=WANTED, response_format=Tool, seed=seed, max_tokens=400, temperature=1.0
+        )
+        assert isinstance(got.choices[0].message.parsed, Tool) and got.choices[0].finish_reason == "stop"
+
+
+def test_a_stream_is_parsed_as_well(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model="tiny", messages=WANTED, response_format=Tool, seed=3, max_tokens=400
+    ) as stream:
+        for _ in stream:
+            pass
+        assert isinstance(stream.get_final_completion().choices[0].message.parsed, Tool)
+
+
+def test_four_forms_at_once_are_each_kept_to(server: Served) -> None:
+    forms = {
+        "[0-9]{20,30}": {"regex": "[0-9]{20,30}"},
+        "(yes|no|perhaps)": {"guided_choice": ["yes", "no", "perhaps"]},
+        "a[0-9]{3}(x|yy)": {"grammar": GBNF},
+        "[a-f]{30}": {"structured_outputs": {"regex": "[a-f]{30}"}},
+    }
+
+    async def ask(client: AsyncOpenAI, form: dict[str, Any], seed: int) -> str:
+        got = await client.chat.completions.create(
+            model="tiny", messages=WANTED, seed=seed, max_tokens=200, temperature=1.2, extra_body=form
+        )
+        return str(got.choices[0].message.content)
+
+    async def all_of_them() -> list[tuple[str, str]]:
+        async with AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+            asked = [
+                (expression, ask(client, form, i)) for i in range(3) for expression, form in forms.items()
+            ]
+            said = await asyncio.gather(*(answer for _, answer in asked))
+            return list(zip([expression for expression, _ in asked], said, strict=True))
+
+    for expression, text in asyncio.run(all_of_them()):
+        assert re.fullmatch(expression, text), (expression, text)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_object", "schema": {"enum": [{"k": 1}]}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"const": {"k": 1}}},
+            }
+        },
+        {"json_schema": {"const": {"k": 1}}},
+        {"structured_outputs": {"json": {"const": {"k": 1}}}},
+        {"structured_outputs": {"json": '{"const": {"k": 1}}'}},
+        {"structured_outputs": {"json_object": True}},
+        {"guided_json": {"const": {"k": 1}}},
+        {"guided_grammar": 'root ::= "{\\"k\\": " [0-9] "}"'},
+        {"grammar": '%llguidance {}\nstart: "{" "}"'},
+    ],
+)
+def test_every_way_to_ask_for_json_brings_json(client: OpenAI, form: dict[str, Any]) -> None:
+    if "object" in json.dumps(form) and "schema" not in json.dumps(form):
+        form = {**form, "logit_bias": {}, "stop": ["}"]}  # any object may go on for long
+        text = client.chat.completions.create(
+            model="tiny", messages=WANTED, seed=1, max_tokens=60, extra_body=form
+        ).choices[0].message.content  # fmt: skip
+        assert str(text).startswith("{")
+        return
+    value = json.loads(said(client, **form))
+    assert value in ({"k": 1}, {}) or list(value) == ["k"]
+
+
+def test_plain_completions_take_a_form_too(client: OpenAI) -> None:
+    got = client.completions.create(
+        model="tiny", prompt="x = ", max_tokens=40, seed=1, extra_body={"regex": "[0-9]{1,4};"}
+    )
+    assert re.fullmatch("[0-9]{1,4};", got.choices[0].text) and got.choices[0].finish_reason == "stop"
+
+
+def test_a_prompt_is_known_whole_where_forced_tokens_behind_it_are_too(client: OpenAI) -> None:
+    """More tokens were held than the prompt has, and the count of those evaluated went below nothing."""
+    for _ in range(2):
+        got = client.chat.completions.create(
+            model="tiny", messages=WANTED, extra_body={"regex": "\\{\\[\\(\\{[ab]\\}"}, seed=1
+        )
+    usage = got.usage
+    assert usage and usage.prompt_tokens_details
+    assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens
+
+
+def test_what_is_wrong_with_a_form_is_told(client: OpenAI) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strin"}}}
+    for form, words in (
+        ({"response_format": schema}, ("JSON schema", "strin")),
+        ({"response_format": {"type": "json_schema"}}, ("response_format.json_schema.schema is missing",)),
+        ({"response_format": {"type": "xml"}}, ("response_format", "xml")),
+        ({"grammar": "root ::= this is (not valid GBNF"}, ("grammar",)),
+        ({"regex": "a("}, ("regular expression", "unclosed")),
+        ({"guided_choice": []}, ("guided_choice",)),
+        ({"structured_outputs": {"json": "{"}}, ("structured_outputs", "no JSON")),
+        ({"regex": "a", "grammar": GBNF}, ("grammar and regex", "one form")),
+        ({"json_schema": {"$ref": "#"}}, ("nothing fits",)),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            said(client, **form)
+        told = caught.value.body
+        assert isinstance(told, dict) and all(word in told["message"] for word in words), told
+        assert "\n" not in told["message"]
+
+
+def test_a_schema_that_cannot_be_kept_to_is_refused_unless_strict_is_false(client: OpenAI) -> None:
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
+    for strict in (None, True, False):
+        named = {"name": "x", "schema": schema} | ({} if strict is None else {"strict": strict})
+        form = {"response_format": {"type": "json_schema", "json_schema": named}}
+        if strict is False:
+            assert isinstance(json.loads(said(client, **form)), list)
+        else:
+            with pytest.raises(openai.BadRequestError, match="uniqueItems"):
+                said(client, **form)
