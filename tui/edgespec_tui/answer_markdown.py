@@ -70,7 +70,7 @@ class AnswerSegment(Markdown):
         Tables are left as they are: their cells are widgets that Textual keeps to itself.
         """
         origins = [""] * len(self.segment.prefix) + by_character(runs)
-        styles = {name: self.get_visual_style(f"origin-{name}") for name in TINTED} if runs else {}
+        styles = {name: self._style(name) for name in TINTED} if runs else {}
         source = self.source
         lines = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))]
         for top in self.children:
@@ -78,6 +78,13 @@ class AnswerSegment(Markdown):
                 at = lines[min(top.source_range[0], len(lines) - 1)]
                 for block in (top, *top.walk_children(MarkdownBlock)):
                     at = _tint(block, source, origins, at, styles)
+
+    def _style(self, name: str) -> Style:
+        """Returns the tint of an origin: its background, and marks where there are no colours."""
+        style = self.get_visual_style(f"origin-{name}", partial=True)
+        return Style(
+            background=style.background, bold=style.bold, italic=style.italic, underline=style.underline
+        )
 
 
 def _tint(block: MarkdownBlock, source: str, origins: list[str], at: int, styles: dict[str, Style]) -> int:

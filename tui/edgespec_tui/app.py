@@ -6,24 +6,28 @@ import asyncio
 import contextlib
 import functools
 import signal
+import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
-from textual.app import App, SystemCommand
+from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from edgespec_tui import faults, session_export
+from edgespec.errors import EdgeSpecError, SessionError
+from edgespec_tui import faults, session_export, settings_file
 from edgespec_tui.chat_commands import ChatCommands
 from edgespec_tui.chat_context import ChatContext
 from edgespec_tui.chat_screen import ChatScreen
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint
 from edgespec_tui.engine_state import EngineState
+from edgespec_tui.help_screen import HelpScreen
 from edgespec_tui.sessions import Sessions
-from edgespec_tui.settings import Settings
+from edgespec_tui.sessions_screen import SessionsScreen
+from edgespec_tui.settings import Settings, read
 from edgespec_tui.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_TINTS, THEMES
 
 QUIT_TWICE_S = 2.0  # in which Ctrl+C a second time ends
@@ -56,7 +60,7 @@ class ChatApp(App[int]):
         """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile."""
         super().__init__()
         self.settings = settings or Settings()
-        self._settings_file = settings_file
+        self._settings_file, self._sessions = settings_file, sessions
         self._notices = notices if notices is not None else []
         engine = EngineState(endpoint, self._engine_changed)
         self.context = ChatContext(endpoint, engine, ChatCommands(self), sessions)
@@ -147,15 +151,60 @@ class ChatApp(App[int]):
 
     def action_help(self) -> None:
         """Shows keys and commands."""
+        self.push_screen(HelpScreen(list(self.chat.active_bindings.values())))
 
     def action_sessions(self) -> None:
         """Lists chats."""
+        if self._sessions is None:
+            self.chat.tell("Chats are not kept here.")
+        else:
+            self.push_screen(SessionsScreen(self._sessions, self.chat.conversation.id), self._open_session)
+
+    def _open_session(self, id: int | None) -> None:
+        if id is not None and id != self.chat.conversation.id:
+            self.run_worker(self._open_kept(id), group="open", exclusive=True)
+
+    async def _open_kept(self, id: int) -> None:
+        assert self._sessions is not None
+        try:
+            conversation = await asyncio.wrap_future(self._sessions.loaded(id))
+        except SessionError as error:
+            self.chat.tell_error(str(error))
+            return
+        await self.chat.open(conversation)
+
+    def on_sessions_screen_renamed(self, event: SessionsScreen.Renamed) -> None:
+        if event.id == self.chat.conversation.id:
+            self.chat.conversation.title = event.title
+            self.chat.refresh_state()
 
     def action_models(self) -> None:
         """Chooses a model."""
 
     def action_settings(self) -> None:
-        """Opens the settings file."""
+        """Opens the settings file in the editor that VISUAL or EDITOR names."""
+        file = self._settings_file
+        if file is None:
+            self.chat.tell("There is no settings file here.")
+            return
+        try:
+            command = settings_file.editor(settings_file.begun(file))
+            with self.suspend():
+                subprocess.run(command, check=False)
+        except (EdgeSpecError, OSError, SuspendNotSupported) as error:
+            self.chat.tell_error(str(error))
+            return
+        self._take_settings(file)
+
+    def _take_settings(self, file: Path) -> None:
+        """Reads the settings anew; they hold for new chats, keys and colours at once."""
+        self.settings, complaints = read(file)
+        self._notices += complaints
+        self.context.new_conversation = self.settings.new_conversation
+        self.set_keymap(dict(self.settings.keys))
+        if self.settings.theme in self.available_themes:
+            self.theme = self.settings.theme
+        self.chat.tell("Settings are read; sampling and system prompt hold for new chats.")
 
     async def export(self, screen: ChatScreen, name: str) -> None:
         """Writes the chat to a file. Raises SessionError."""

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from textual.screen import ModalScreen
+
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec_tui.bench_screen import DEFAULT_PROMPTS, PROMPTS, BenchScreen
+from edgespec_tui.endpoint import Message
+from edgespec_tui.panel import Measured
+from edgespec_tui.race import drawn
+from edgespec_tui.race_screen import RaceScreen
 from edgespec_tui.setting_values import from_text
 from edgespec_tui.slash_commands import parsed
 
@@ -31,6 +40,10 @@ class AppDeeds(Protocol):
     def action_quit_now(self) -> None: ...
 
     async def export(self, screen: ChatScreen, name: str) -> None: ...
+
+    def push_screen(
+        self, screen: ModalScreen[Measured | None], callback: Callable[[Measured | None], None]
+    ) -> object: ...
 
 
 class ChatCommands:
@@ -130,12 +143,37 @@ class ChatCommands:
             screen.action_speculation()
 
     async def race(self, screen: ChatScreen, text: str) -> None:
-        """Races a question, plain against speculative."""
-        raise SettingError("racing is not there yet")
+        """Races a question, plain against speculative; without one, the last. Raises EdgeSpecError."""
+        info = screen.context.engine.info
+        if info is None or screen.context.engine.state != "ready":
+            raise SettingError("there is no engine to race yet")
+        if not info.speculates:
+            raise SettingError(f"{info.where} is told nothing of speculation: there is nothing to race")
+        talk = screen.conversation
+        questions = [turn for turn in talk.path() if turn.role == "user"]
+        if not text.strip() and not questions:
+            raise SettingError("there is no question to race: write one, then press F5")
+        await screen.stop_and_wait()
+        if text.strip():
+            messages = [*talk.messages(), Message("user", text)]
+        else:
+            text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
+        race = drawn(screen.context.endpoint, messages, screen.wishes(), rng=random.Random())
+        self._app.push_screen(RaceScreen(race, text), screen.take_measured)
 
     async def bench(self, screen: ChatScreen, text: str) -> None:
-        """Races several prompts."""
-        raise SettingError("benchmarks are not there yet")
+        """Races several prompts. Raises EdgeSpecError."""
+        info = screen.context.engine.info
+        if info is None or screen.context.engine.state != "ready":
+            raise SettingError("there is no engine to measure yet")
+        if not info.speculates:
+            raise SettingError(f"{info.where} is told nothing of speculation: there is nothing to compare")
+        if text and not (text.isdecimal() and 1 <= int(text) <= len(PROMPTS)):
+            raise SettingError(f"/bench wants a number from 1 to {len(PROMPTS)}, not {text!r}")
+        await screen.stop_and_wait()
+        prompts = PROMPTS[: int(text or DEFAULT_PROMPTS)]
+        bench = BenchScreen(screen.context.endpoint, screen.wishes(), prompts, rng=random.Random())
+        self._app.push_screen(bench, screen.take_measured)
 
 
 def read_file(name: str) -> str:

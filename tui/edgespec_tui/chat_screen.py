@@ -7,9 +7,11 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.widgets import Collapsible
 
+from edgespec.errors import EdgeSpecError
 from edgespec_tui.answer_markdown import CodeFence
 from edgespec_tui.code_blocks import last_code
 from edgespec_tui.conversation import Turn
+from edgespec_tui.panel import Measured
 from edgespec_tui.prompt_input import PromptInput
 from edgespec_tui.talk_screen import TalkScreen
 from edgespec_tui.turn_view import TurnView
@@ -152,7 +154,17 @@ class ChatScreen(TalkScreen):
 
     async def action_race(self) -> None:
         """Races the text in the input, or the last question, plain against speculative."""
-        await self.context.commands.race(self, self.prompt.whole())
+        text = self.prompt.whole()
+        try:
+            await self.context.commands.race(self, text)
+        except EdgeSpecError as error:
+            self.tell_error(str(error))
+
+    def take_measured(self, measured: Measured | None) -> None:
+        """Shows a speed-up that was measured."""
+        if measured is not None:
+            self.measured = measured
+        self.refresh_state()
 
     def action_scroll_up(self) -> None:
         """Scrolls the transcript a page up."""
