@@ -12,10 +12,13 @@ from edgespec import __version__, isolate
 from edgespec.bench import arguments as bench_arguments
 from edgespec.doctor import arguments as doctor_arguments
 from edgespec.errors import SettingError
+from edgespec.installed import arguments as installed_arguments
+from edgespec.pull import arguments as pull_arguments
 from edgespec.server import arguments as serve_arguments
 from edgespec.verify_pair import arguments as verify_arguments
 
-FILES = """With no --target the embedded pair answers: a tiny model of Python and its documentation."""
+FILES = """Where no pair and no --target is named, the pair pulled last answers; where none was pulled, the
+embedded one, a tiny model of Python and its documentation."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if launch.wants_screen(arguments):  # its engine has a process of its own, too
             return isolate.told(lambda: launch.chat(arguments))
+    if arguments.command in ("pull", *installed_arguments.HELP):  # these need no llama.cpp
+        return isolate.told(lambda: _command(arguments))
     if arguments.command in ("serve", "doctor"):  # what loads llama.cpp has a process of its own there
         return isolate.told(lambda: _command(arguments))
     if not isolate.isolated():
@@ -50,6 +55,14 @@ def _command(arguments: argparse.Namespace) -> int:
         from edgespec.server.command import serve
 
         return serve(arguments)
+    if arguments.command == "pull":
+        from edgespec.pull.command import pull
+
+        return pull(arguments)
+    if arguments.command in installed_arguments.HELP:
+        from edgespec.installed.command import installed
+
+        return installed(arguments)
     if arguments.command == "doctor":
         from edgespec.doctor.command import doctor
 
@@ -125,8 +138,22 @@ def _parser() -> argparse.ArgumentParser:
         epilog=serve_arguments.EPILOG,
     )
     serve_arguments.add(serve)
-    _add_model(serve)
+    _add_model(serve, pair_flag=False)
+    _add_pairs(commands)
     return parser
+
+
+def _add_pairs(commands: argparse._SubParsersAction[_Parser]) -> None:
+    pull = commands.add_parser(
+        "pull",
+        help=pull_arguments.HELP,
+        description=pull_arguments.DESCRIPTION,
+        epilog=pull_arguments.EPILOG,
+    )
+    pull_arguments.add(pull)
+    for name, text in installed_arguments.HELP.items():
+        command = commands.add_parser(name, help=text, description=installed_arguments.DESCRIPTION[name])
+        installed_arguments.add(name, command)
 
 
 def _add_chat(command: argparse.ArgumentParser) -> None:
@@ -146,8 +173,13 @@ def _add_chat(command: argparse.ArgumentParser) -> None:
     group.add_argument("--api-key", metavar="KEY", help="its key (or EDGESPEC_API_KEY)")
 
 
-def _add_model(command: argparse.ArgumentParser) -> None:
+def _add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> None:
     group = command.add_argument_group("model")
+    which = "an installed pair (`edgespec list`), or embedded (default: the one pulled last)"
+    if pair_flag:
+        group.add_argument("--pair", metavar="NAME", help=which)
+    else:
+        group.add_argument("pair", metavar="PAIR", nargs="?", help=which)
     group.add_argument("--target", metavar="FILE", help="GGUF file that decides (or EDGESPEC_TARGET)")
     draft = group.add_mutually_exclusive_group()
     draft.add_argument("--draft", metavar="FILE", help="GGUF file that guesses (or EDGESPEC_DRAFT)")

@@ -18,6 +18,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 │   ├── FatalDecodeError       the backend failed in the middle (llama_decode < -1)
 │   └── LogitsError            the model returned values that are not numbers
 ├── EngineDiedError            the process that runs llama.cpp was ended by a signal
+├── DownloadError              a model cannot be had from the hub
 ├── SessionError               a kept conversation cannot be found, read or written
 ├── EndpointError              a server refuses, or fails
 │   └── EndpointLostError      a server is not there, or went away in the middle
@@ -108,6 +109,10 @@ class LogitsError(EngineError):
 
 class EngineDiedError(EdgeSpecError):
     """The process that runs llama.cpp was ended by a signal (an assertion, no memory, a kill)."""
+
+
+class DownloadError(EdgeSpecError):
+    """A model cannot be had from the hub, or is not what the hub says."""
 
 
 class EndpointError(EdgeSpecError):

@@ -15,10 +15,11 @@ from edgespec.events import Round
 from edgespec.grammar import Grammar, grammar_text
 from edgespec.interrupt import Interrupt
 from edgespec.isolate import INTERRUPTED
-from edgespec.pair_files import pair_files, pair_settings
+from edgespec.pair_files import pair_files, pair_name, pair_settings
+from edgespec.pair_store import note_speed
 from edgespec.request import Request
 from edgespec.sampling import sampling_for
-from edgespec.stats import Tally
+from edgespec.stats import Statistics, Tally
 
 SAMPLING_FLAGS = (
     "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma",
@@ -123,11 +124,19 @@ def run(arguments: argparse.Namespace) -> int:
         rounds = pair.generate(tokens, request, cancelled=interrupt)
         text = speak(rounds, tally, show=not arguments.json)
         figures = tally.statistics(len(tokens))
+        _keep_speed(arguments, figures)
         if arguments.json:
             print(json.dumps({"text": text, **figures.as_dict()}))
         if not arguments.quiet and not arguments.json:
             print("\n" + "\n".join(figures.lines()), file=sys.stderr)
         return INTERRUPTED if tally.finish == "cancelled" else 0
+
+
+def _keep_speed(arguments: argparse.Namespace, figures: Statistics) -> None:
+    """Keeps how fast an installed pair was, if it ran as it usually does."""
+    name = pair_name(arguments)
+    if name and not arguments.no_draft and arguments.drafter == "auto" and arguments.draft_length is None:
+        note_speed(name, tokens=figures.n_tokens, tok_per_s=figures.tok_per_s)
 
 
 def speak(rounds: Iterable[Round], tally: Tally, *, show: bool = True) -> str:

@@ -1,6 +1,6 @@
 """Which files a command runs on, and how they are loaded: what flags and environment say, in one place.
 
-Without a name: a grown pair, or the embedded one.
+Without a file: an installed pair, a grown one, or the embedded one.
 """
 
 from __future__ import annotations
@@ -12,27 +12,48 @@ from pathlib import Path
 from edgespec import config
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pair_settings import PairSettings
+from edgespec.pair_store import installed_pair, note_use
 from edgespec_models import tiny
 
 
 def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
-    """Returns target and draft as flags and environment name them; the embedded pair where they do not."""
+    """Returns target and draft as flags and environment name them.
+
+    Where they name none: the pair that was pulled or imported last, else the embedded one. That an installed
+    pair is used is kept.
+    """
     wants_draft = not arguments.no_draft and arguments.drafter not in ("none", "lookup")
     for flag, value in (("--target", arguments.target), ("--draft", arguments.draft)):
         if value == "":
             raise SettingError(f"{flag} names no file: give a path, or leave it out")
     target = arguments.target or config.default_target()
     draft = arguments.draft or (config.default_draft() if wants_draft else None)
+    if arguments.pair is not None and (arguments.target or arguments.draft):
+        raise SettingError(
+            f"pair {arguments.pair} has a target and a draft of its own: leave out --target and --draft"
+        )
     if arguments.grow:
-        if arguments.target or arguments.draft:
-            raise SettingError("--grow grows the embedded pair: leave out --target and --draft")
+        if arguments.target or arguments.draft or arguments.pair:
+            raise SettingError("--grow grows the embedded pair: leave out --target, --draft and --pair")
         target_file, draft_file = _grown(arguments.grow)
         return target_file, draft_file if wants_draft else None
-    if target:
+    if target and arguments.pair is None:
         return Path(target), Path(draft) if draft else None
     if arguments.draft:
         raise SettingError(f"--draft {arguments.draft} has no target to guess for: name one with --target")
+    pair = installed_pair(arguments.pair)
+    if pair:
+        note_use(pair.name)
+        return pair.target.path, pair.draft.path if pair.draft and wants_draft else None
     return tiny.target_path(), tiny.draft_path() if wants_draft else None
+
+
+def pair_name(arguments: argparse.Namespace) -> str | None:
+    """Returns the name of the installed pair that `pair_files` takes; None where it takes another."""
+    if arguments.grow or (arguments.pair is None and (arguments.target or config.default_target())):
+        return None
+    pair = installed_pair(arguments.pair)
+    return pair.name if pair else None
 
 
 def pair_settings(

@@ -37,6 +37,7 @@ RANKS = (
         "interrupt",
         "isolate",
         "pair_check",
+        "pair_store",
         "pair_settings",
     },
     {
@@ -115,6 +116,18 @@ RANKS = (
     {"bench.about", "bench.picture", "bench.record", "verify_pair.report"},
     {"bench.command", "verify_pair.command"},
     {
+        "pull",
+        "pull.arguments",
+        "pull.command",
+        "pull.progress_line",
+        "pull.words",
+        "installed",
+        "installed.arguments",
+        "installed.command",
+        "installed.import_files",
+        "installed.words",
+    },
+    {
         "doctor",
         "doctor.arguments",
         "doctor.asking",
@@ -192,6 +205,7 @@ TUI_MAY_SEE = {
     "edgespec.events",
     "edgespec.errors",
     "edgespec.config",
+    "edgespec.pair_store",
 }
 
 

@@ -93,7 +93,7 @@ def choose(repository: Repository, which: str, *, draft: bool) -> Chosen:
 def _models(repository: Repository) -> list[Chosen]:
     """Returns the models of a repository, parts gathered; one that lacks a part is left out."""
     models = []
-    for name, file in sorted(repository.files.items()):
+    for name in sorted(repository.files):
         if not name.lower().endswith(".gguf") or _NO_MODEL.search(name):
             continue
         folder, _, base = name.rpartition("/")

@@ -9,13 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from huggingface_hub import HfApi
 
 from edgespec_models.catalogue import catalogue
 from edgespec_models.choose_file import Chosen, choose
-from edgespec_models.gguf_header import Header, HeaderError, read_file
+from edgespec_models.gguf_header import Header, HeaderError
 from edgespec_models.hub import Hub
 from edgespec_models.hub_errors import HubError
 from edgespec_models.pair_check import Verdict, check_headers
@@ -31,12 +30,11 @@ class Candidate:
     """A draft that may fit."""
 
     why: str  # one clause
-    repo: str = ""
-    which: str = ""
-    path: Path | None = None  # a file on this machine
+    repo: str
+    which: str = ""  # a file name; "" for the usual quantisation
 
     def __str__(self) -> str:
-        return str(self.path) if self.path else self.repo + (f":{self.which}" if self.which else "")
+        return self.repo + (f":{self.which}" if self.which else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +53,17 @@ class Proposal:
 
 
 def propose(
-    hub: Hub, target: Chosen, header: Header, *, installed: Sequence[Path] = ()
+    hub: Hub, target: Chosen, header: Header, *, installed: Sequence[str] = ()
 ) -> tuple[list[Proposal], int]:
-    """Returns checked candidates, those that fit first, and the bytes fetched. installed: drafts at hand."""
+    """Returns checked candidates, those that fit first, and the bytes fetched.
+
+    installed: drafts on this machine, as owner/name:file. Raises HubError where the hub cannot be asked.
+    """
     proposals, fetched, seen = [], 0, {target.first.repo}
     for candidate in _candidates(hub, target, header, installed):
-        key = str(candidate.path or candidate.repo)
-        if key in seen:
+        if candidate.repo in seen:
             continue
-        seen.add(key)
+        seen.add(candidate.repo)
         proposal, n_bytes = _check(hub, target, header, candidate)
         fetched += n_bytes
         proposals.append(proposal)
@@ -72,16 +72,15 @@ def propose(
     return sorted(proposals, key=lambda proposal: not proposal.fits), fetched
 
 
-def _candidates(hub: Hub, target: Chosen, header: Header, installed: Sequence[Path]) -> Iterator[Candidate]:
+def _candidates(hub: Hub, target: Chosen, header: Header, installed: Sequence[str]) -> Iterator[Candidate]:
     name = base_name(target.first.repo)
     family = family_of(header, target.first.repo)
     for entry in catalogue():
         if base_name(entry.target.repo) == name:
-            yield Candidate(
-                f"the catalogue's draft for it (pair {entry.name})", entry.draft.repo, entry.draft.file
-            )
-    for path in installed:
-        yield Candidate("it is on this machine already", path=path)
+            why = f"the catalogue's draft for it (pair {entry.name})"
+            yield Candidate(why, entry.draft.repo, entry.draft.file)
+    for draft in installed:
+        yield Candidate("it is on this machine already", *draft.split(":", 1))
     for entry in catalogue():
         if family and family in base_name(entry.draft.repo):
             why = f"the catalogue drafts {base_name(entry.target.repo)} with it"
@@ -110,13 +109,10 @@ def _relatives(hub: Hub, repo: str, family: str) -> Iterator[Candidate]:
 def _check(hub: Hub, target: Chosen, header: Header, candidate: Candidate) -> tuple[Proposal, int]:
     fetched, chosen, size = 0, None, 0
     try:
-        if candidate.path:
-            size, own = candidate.path.stat().st_size, read_file(candidate.path)
-        else:
-            chosen = choose(hub.repository(candidate.repo), candidate.which, draft=True)
-            size = chosen.size
-            own, fetched = hub.header(chosen.first)
-    except (HubError, HeaderError, OSError) as error:
+        chosen = choose(hub.repository(candidate.repo), candidate.which, draft=True)
+        size = chosen.size
+        own, fetched = hub.header(chosen.first)
+    except (HubError, HeaderError) as error:
         return Proposal(candidate, None, size, str(error)), fetched
     if target.size and size > LARGEST_SHARE * target.size:
         return Proposal(candidate, None, size, "it is too large beside the target to save time"), fetched

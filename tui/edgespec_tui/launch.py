@@ -10,6 +10,7 @@ from pathlib import Path
 from edgespec import config
 from edgespec.attach import Wanted
 from edgespec.errors import SettingError
+from edgespec.pair_store import named_files
 from edgespec_tui.attached_endpoint import AttachedEndpoint, Opening, attaching, connecting
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.sessions import Sessions
@@ -72,10 +73,18 @@ def first_conversation(arguments: argparse.Namespace, settings: Settings) -> Con
 def opening(arguments: argparse.Namespace) -> Opening:
     """Returns how the engine is reached that the flags name. Raises SettingError."""
     if arguments.endpoint:
-        if arguments.target or arguments.draft or arguments.grow:
-            raise SettingError("--endpoint has a model of its own: leave out --target, --draft and --grow")
+        if arguments.target or arguments.draft or arguments.grow or arguments.pair:
+            raise SettingError(
+                "--endpoint has a model of its own: leave out --pair, --target, --draft and --grow"
+            )
         return connecting(arguments.endpoint, arguments.api_key or os.environ.get("EDGESPEC_API_KEY"))
     target, draft = arguments.target, arguments.draft
+    if arguments.pair is not None:
+        if target or draft or arguments.grow:
+            raise SettingError(
+                f"pair {arguments.pair} has files of its own: leave out --target, --draft and --grow"
+            )
+        target, draft = named_files(arguments.pair)
     for file in filter(None, (target, draft)):
         if not Path(file).exists():
             raise SettingError(f"there is no file {file}: check the path")

@@ -1,0 +1,1 @@
+"""`edgespec list`, `show`, `rm` and `import`: the pairs on this machine."""

@@ -1,0 +1,1 @@
+"""`edgespec pull`: download a pair that fits."""

@@ -1,0 +1,130 @@
+"""`edgespec pull`: from what was named to an installed pair, or to why there is none."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from edgespec.errors import DownloadError, SettingError
+from edgespec.isolate import INTERRUPTED
+from edgespec.pair_store import open_store, store_told
+from edgespec.pull.progress_line import ProgressLine
+from edgespec.pull.words import catalogue_lines, plan_lines, proposal_lines
+from edgespec_models.catalogue import CatalogueError, catalogue
+from edgespec_models.choose_file import parse_wanted
+from edgespec_models.download import Progress
+from edgespec_models.gguf_header import HeaderError
+from edgespec_models.hub import Hub
+from edgespec_models.hub_errors import HubError
+from edgespec_models.propose import Proposal, propose
+from edgespec_models.pull import Order, Pull, PullPlan, order, plan_pull
+from edgespec_models.sizes import size_text
+from edgespec_models.store import Store
+
+
+def pull(arguments: argparse.Namespace) -> int:
+    """Runs the command; returns its exit code."""
+    with store_told(), _hub_told():
+        store = open_store()
+        if not arguments.what:
+            if arguments.draft or arguments.name:
+                raise SettingError("there is nothing to pull: name a pair of the catalogue, or a repository")
+            installed = frozenset(pair.name for pair in store.pairs())
+            print("\n".join(catalogue_lines(catalogue(), installed)))
+            return 0
+        hub = Hub()
+        wanted = order(arguments.what, draft=arguments.draft, name=arguments.name)
+        if arguments.no_draft:
+            wanted = replace(wanted, draft=None)
+        try:
+            plan = _planned(hub, store, wanted, arguments)
+            if plan is None or arguments.check:
+                return 0 if plan else SettingError.exit_code
+            return _carry_out(Pull(plan, hub, store), plan)
+        except KeyboardInterrupt:
+            _say("stopped")
+            return INTERRUPTED
+
+
+@contextmanager
+def _hub_told() -> Iterator[None]:
+    try:
+        yield
+    except (HubError, HeaderError) as error:
+        raise DownloadError(str(error)) from None
+    except CatalogueError as error:
+        raise SettingError(str(error)) from None
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespace) -> PullPlan | None:
+    """Makes the plan; for a target alone a draft is proposed first. None where one has to be chosen."""
+    _say(f"looking at {wanted.target}" + (f" and {wanted.draft}" if wanted.draft else ""))
+    plan = plan_pull(hub, wanted)
+    if wanted.draft is None and not arguments.no_draft:
+        chosen = _proposed(hub, store, wanted, plan, take_first=arguments.yes)
+        if chosen is None:
+            return None
+        plan = plan_pull(hub, replace(wanted, draft=parse_wanted(str(chosen.candidate))))
+    for line in plan_lines(plan):
+        _say(line)
+    return plan
+
+
+def _proposed(hub: Hub, store: Store, wanted: Order, plan: PullPlan, *, take_first: bool) -> Proposal | None:
+    """Shows which drafts fit and returns the one that is taken."""
+    at_hand = [
+        f"{pair.draft.repo}:{Path(pair.draft.path).name}"
+        for pair in store.pairs()
+        if pair.draft and pair.draft.repo and not pair.draft.missing
+    ]
+    proposals, fetched = propose(hub, plan.target, plan.headers[0], installed=at_hand)
+    _say(f"drafts for {wanted.target}:")
+    for line in proposal_lines(str(wanted.target), proposals, fetched):
+        _say(line)
+    fitting = [proposal for proposal in proposals if proposal.fits]
+    if fitting and (take_first or _agrees(fitting[0])):
+        return fitting[0]
+    draft = str(fitting[0].candidate) if fitting else "REPO[:QUANT]"
+    _say(
+        f"nothing was downloaded: edgespec pull {wanted.target} --draft {draft}, or --no-draft for the "
+        "target alone"
+    )
+    return None
+
+
+def _agrees(proposal: Proposal) -> bool:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    _say(f"take {proposal.candidate}? [Y/n]")
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+
+
+def _carry_out(pull: Pull, plan: PullPlan) -> int:
+    line = ProgressLine(sys.stderr)
+    done = plan.at_hand
+
+    def show(progress: Progress) -> None:
+        nonlocal done
+        done = progress.done
+        line.show(progress)
+
+    try:
+        pair = pull.run(show)
+    except KeyboardInterrupt:
+        line.end()
+        _say(f"stopped; {size_text(done)} are kept: the same command goes on from there")
+        return INTERRUPTED
+    except BaseException:
+        line.end()
+        raise
+    line.end()
+    _say(f"installed as {pair.name}, the pair that is taken from now on; next: edgespec chat")
+    return 0
