@@ -35,7 +35,7 @@ from edgespec.memory.at_load import fitted
 from edgespec.overlap import Ahead
 from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
 from edgespec.pair_check import check_pair
-from edgespec.pair_costs import costs_path, measure_costs, still_true
+from edgespec.pair_costs import SecondLook, costs_path, measure_costs, still_true
 from edgespec.pair_settings import PairSettings
 from edgespec.request import Request
 from edgespec.sampling import Sampler, Sampling
@@ -108,6 +108,7 @@ class Pair:
         self._known_in = costs_path(self._target_context, self._draft_context)
         self._known = load(self._known_in)
         self._costs_checked = False
+        self._second_look: SecondLook | None = None
         self._ahead: Ahead | None = None
         self._lookup = SuffixLookup()
         self._recycling = TokenRecycling(self.target.n_vocab)
@@ -158,6 +159,11 @@ class Pair:
                 save(self._known_in, self._known)
         assert self._known.costs is not None
         return self._known.costs
+
+    def look_again(self) -> bool:
+        """Times one size again, for when nobody waits; False where there is nothing left to time."""
+        self._second_look = self._second_look or SecondLook(self._target_context, self.costs().target)
+        return self._second_look.take()
 
     @property
     def contexts(self) -> dict[ModelName, Context]:

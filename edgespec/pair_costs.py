@@ -18,12 +18,14 @@ from edgespec.context import Context
 from edgespec.cores import threads_wanted
 from edgespec.costs import FURTHER, Beside, CostTable, Hardware
 from edgespec.decode import Want
+from edgespec.errors import NoRoomError
 from edgespec.llama import Model
 from edgespec.pace import LONGEST, Costs
 
 TARGET_BUDGET, DRAFT_BUDGET = 0.65, 0.15  # seconds; about one together with what follows
 BESIDE_BUDGET = 0.2  # for one verification with the draft beside it; there are three
 VERIFIED = 5  # tokens of these
+LOOKS, LOOKED_AT = 3, 16  # times that each size is timed again when idle, up to this one
 READING = 64  # tokens of a prompt that the draft is timed on
 BEFORE = 4  # tokens in front of those that are timed
 CHECK_BUDGET = 0.3  # seconds that a look at whether old figures still hold may take
@@ -74,6 +76,38 @@ def still_true(costs_: Costs, target: Context, draft: Context | None) -> bool:
             shares.append(found[1] / table.points[1])
             table.level = shares[-1]
     return max(shares, default=1.0) < STRANGE * min(shares, default=1.0)
+
+
+class SecondLook:
+    """Times sizes again while nobody waits, one at a time, so that one slow moment is not believed for ever.
+
+    What a draft length is thought to cost decides whether it is tried; one wrongly thought dear never is.
+    """
+
+    def __init__(self, target: Context, table: CostTable) -> None:
+        self._target, self._table = target, table
+        self._turns = [n for _ in range(LOOKS) for n in costs.SIZES if n in table.measured and n <= LOOKED_AT]
+
+    def take(self) -> bool:
+        """Evaluates one size behind what sequence 0 holds; False where all were seen often enough.
+
+        The sequence then holds some tokens more, which the next request removes.
+        """
+        held = self._target.held(0)
+        if not self._turns or self._target.model.has_recurrent_state or not held.size:
+            return False
+        n = self._turns.pop(0)
+        if held.size + n > self._target.n_ctx:
+            return False
+        want = Want(held, (0,) * (n - 1), n)
+        try:
+            self._target.score([want])  # a warm-up: idle cores are slow ones
+            before = self._target.seconds
+            self._target.score([want])
+        except NoRoomError:
+            return False
+        self._table.learn(n, held.size - 1, self._target.seconds - before)
+        return True
 
 
 def _verification(context: Context) -> Callable[[int], None]:

@@ -130,6 +130,7 @@ class Worker:
         self._pair, self._engine, self._intake, self._outlet = pair, engine, intake, outlet
         self._pieces: dict[str, codecs.IncrementalDecoder] = {}  # of those who want them
         self.draining = False
+        self._used = False  # costs are looked at again only where somebody has use for them
 
     def run(self) -> None:
         """Works until the owner is gone, or, after SIGTERM, until nothing is left to answer."""
@@ -142,8 +143,10 @@ class Worker:
                         return
                     self._take(item)
             except queue.Empty:
-                pass
+                if self._engine.idle and self._used:
+                    self._pair.look_again()
             if not self._engine.idle:
+                self._used = True
                 began = time.monotonic()
                 self._tell(began, self._engine.step())
 

@@ -13,11 +13,19 @@ import tiny_gguf
 from edgespec import pair_costs
 from edgespec.config import cache_folder
 from edgespec.context import Context, ContextSettings
-from edgespec.costs import SIZES
+from edgespec.costs import SIZES, CostTable
 from edgespec.decode import Want
 from edgespec.llama import Model
 from edgespec.pace import LONGEST
-from edgespec.pair_costs import READING, costs_path, measure_costs, still_true
+from edgespec.pair_costs import (
+    LOOKED_AT,
+    LOOKS,
+    READING,
+    SecondLook,
+    costs_path,
+    measure_costs,
+    still_true,
+)
 
 SETTINGS = ContextSettings(n_ctx=256, n_rows=LONGEST + 1, threads=1, flash_attention=True)
 WRITERS: dict[str, Callable[[Path], Path]] = {
@@ -129,3 +137,37 @@ def test_each_pair_machine_and_setting_has_a_file_of_its_own(
         assert costs_path(shorter, None) == costs_path(target, None), "its length changes no cost"
         monkeypatch.setattr("platform.node", lambda: "another")
         assert costs_path(target, None) not in paths
+
+
+def test_a_size_wrongly_thought_dear_is_looked_at_again_when_idle(models: dict[str, Model]) -> None:
+    """It would never be tried, and so never be seen to be cheap."""
+    text = np.arange(30, dtype=np.int32)
+    with Context(models["plain"], SETTINGS) as target, Context(models["plain"], SETTINGS) as fresh:
+        found = measure_costs(target, None)
+        right = dict(found.target.points)
+        for n in (4, 5):
+            found.target.points[n] *= 6
+        target.clear(0)
+        look = SecondLook(target, found.target)
+        assert not look.take(), "there is no text to stand behind"
+        target.score([Want(text)])
+        looks = 0
+        while look.take():
+            looks += 1
+        assert looks == LOOKS * sum(n <= LOOKED_AT for n in SIZES)
+        for n in (4, 5):
+            assert found.target.points[n] / found.target.points[1] < 3 * right[n] / right[1]
+        after = np.append(text, np.int32(7))
+        before = target.evaluated
+        fresh.score([Want(text)])
+        assert np.array_equal(target.score([Want(after)])[0], fresh.score([Want(after)])[0])
+        assert target.evaluated - before == 1, "what was there before is still there"
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "recurrent"])
+def test_what_cannot_go_back_is_left_alone_when_idle(models: dict[str, Model], kind: str) -> None:
+    with Context(models[kind], SETTINGS) as target:
+        target.score([Want(np.arange(9, dtype=np.int32))])
+        before = target.evaluated
+        assert not SecondLook(target, CostTable({1: 1.0, 4: 1.5}, frozenset({1, 4}))).take()
+        assert target.evaluated == before
