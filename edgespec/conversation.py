@@ -83,7 +83,7 @@ def compose(
     traits = traits_of(template)
     family = _family(template, traits, bool(tools))
     given = list(tools)
-    shaped = [_shaped(message, template, traits, family) for message in messages]
+    shaped = _one_system_first([_shaped(message, template, traits, family) for message in messages])
     if given and not traits.tools:
         shaped = _with_system(shaped, _instructions(given, family, traits))
         given = []
@@ -182,6 +182,15 @@ def nine(id: str) -> str:
 
 def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "content": [{"type": "text", "text": text_of(message.get("content"))}]}
+
+
+def _one_system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the conversation with the system messages at its head as one: most templates read only one."""
+    n = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    if n < 2:
+        return messages
+    joined = "\n\n".join(text_of(message["content"]) for message in messages[:n])
+    return [{"role": "system", "content": joined}, *messages[n:]]
 
 
 # -- what a template does not know

@@ -99,7 +99,9 @@ def generate(
         sources = (by + ("grammar",) * len(after))[:kept]
         scores = _scores(scoring, rows[:, : sampler.n_vocab], p, fresh[:kept]) if scoring else ()
         judged = len(draft.tokens), verdict.accepted
-        yield Round(said[:kept], released, *judged, sources, finish, scores=scores)
+        yield Round(
+            said[:kept], released, *judged, sources, finish, scores=scores, stopped_by=text.stopped_by
+        )
         drafter.learn(Judged(tokens[:n], stayed, draft, verdict.accepted, looked_at))
         lead = ()
 

@@ -73,7 +73,7 @@ class PromptTooLongError(EdgeSpecError):
 
     def __init__(self, n_prompt: int, n_ctx: int) -> None:
         super().__init__(
-            f"the prompt has {n_prompt:,} tokens and the context holds {n_ctx:,} with room for one more: "
+            f"the prompt has {n_prompt:,} tokens and exceeds the available context size of {n_ctx:,}: "
             "shorten the prompt, or raise --ctx where the model allows it"
         )
         self.n_prompt, self.n_ctx = n_prompt, n_ctx

@@ -115,7 +115,7 @@ class Round:
     `accepted` count what was verified; `sources` says for each of `tokens` who produced it: a drafter's
     name, "target" for the recovered or bonus token, "grammar" where no other was allowed, or where the text
     that a grammar demands was guessed. gain: the speed-up over plain decoding that was expected of this round
-    when its draft was chosen (1: plain decoding, or nothing was expected).
+    when its draft was chosen (1: plain decoding, or nothing was expected). stopped_by: the stop string met.
     """
 
     tokens: tuple[int, ...]
@@ -126,6 +126,7 @@ class Round:
     finish: FinishReason | None = None
     gain: float = 1.0
     scores: tuple[TokenScore, ...] = ()
+    stopped_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ class TextRelease:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
         self.stopped = False  # a stop string was met; nothing more is released
+        self.stopped_by = ""  # this one
 
     def feed(self, token: int) -> str:
         """Takes one token and returns the text that is now certain."""
@@ -33,6 +34,8 @@ class TextRelease:
         found = [(at + len(s), at) for s in self._stop if (at := self._held.find(s)) >= 0]
         if found:  # the one completed first, so that token borders do not matter
             self.stopped = True
+            end, at = min(found)
+            self.stopped_by = self._held[at:end]
             released, self._held = self._held[: min(found)[1]], ""
             return released
         keep = max((_overlap(self._held, s) for s in self._stop), default=0)

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from edgespec import __version__
 from edgespec.server.answering import Answering, with_pair
+from edgespec.server.anthropic_dialect import AnthropicDialect
 from edgespec.server.chat_answers import ChatAnswer
 from edgespec.server.gate import gated
 from edgespec.server.logs import Logged
@@ -20,6 +21,7 @@ from edgespec.server.metrics import Metrics
 from edgespec.server.openai_answers import Answer
 from edgespec.server.openai_requests import ChatRequest, CompletionRequest
 from edgespec.server.refusal import Refusal
+from edgespec.server.responses_dialect import ResponsesDialect
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.turns import readers
@@ -42,7 +44,10 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState) -
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)
-    _add_routes(app, Endpoint(worker, settings, state))
+    endpoint = Endpoint(worker, settings, state)
+    _add_routes(app, endpoint)
+    for dialect in (AnthropicDialect, ResponsesDialect):
+        app.include_router(dialect(endpoint.answering).routes())
     return Logged(gated(app, settings, own_key=state.key))
 
 
@@ -154,18 +159,18 @@ class Endpoint:
 # -- mistakes
 
 
-async def _refusal(_: Request, refusal: Exception) -> Response:
+async def _refusal(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
-    return JSONResponse(refusal.body(), refusal.status, refusal.headers())
+    return JSONResponse(refusal.shaped(request.url.path), refusal.status, refusal.headers())
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
+async def _invalid(request: Request, error: Exception) -> Response:
     """Names the first field that is wrong, and what it holds."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         sentence = f"the body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
-        return await _refusal(_, Refusal(400, sentence, code="invalid_json"))
+        return await _refusal(request, Refusal(400, sentence, code="invalid_json"))
     path = [str(step) for step in first["loc"][1:]]
     field = ".".join(step for step in path if step.isidentifier() or step.isdigit()) or "the body"
     given = repr(first["input"])
@@ -174,7 +179,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
     sentence = f"{field} is missing" if missing else f"{field} is {shown}: {first['msg']}"
     param = path[0] if path else None
     code = "missing_required_parameter" if missing else "invalid_value"
-    return await _refusal(_, Refusal(400, sentence, param=param, code=code))
+    return await _refusal(request, Refusal(400, sentence, param=param, code=code))
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -184,7 +189,8 @@ async def _http(request: Request, error: Exception) -> Response:
         error.status_code, str(error.detail)
     )
     refusal = Refusal(error.status_code, sentence)
-    return JSONResponse(refusal.body(), error.status_code, {**refusal.headers(), **(error.headers or {})})
+    body = refusal.shaped(request.url.path)
+    return JSONResponse(body, error.status_code, {**refusal.headers(), **(error.headers or {})})
 
 
 async def _fault(request: Request, error: Exception) -> Response:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from edgespec.events import Round
 from edgespec.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.server.generation import Part
 from edgespec.server.logprobs import Scored, for_chat
@@ -33,10 +32,12 @@ class ChatAnswer(Answer):
     def _nothing(self) -> dict[str, Any]:
         return {"delta": {}}
 
+    def _hear(self, part: Part) -> None:
+        self.turns[part.index].feed(part.round)
+
     def _said(self, index: int, text: str) -> dict[str, Any]:
-        reader = self.turns[index]
-        reader.feed(Round((), text, 0, 0, (), "stop"))
-        turn = reader.turn
+        del text  # the reader has had it
+        turn = self.turns[index].turn
         message: dict[str, Any] = {
             "role": "assistant",
             "content": turn.content or (None if turn.calls else ""),

@@ -47,7 +47,8 @@ def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
 
 
 async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    await JSONResponse(refusal.body(), refusal.status, refusal.headers())(scope, receive, send)
+    body = refusal.shaped(str(scope["path"]))
+    await JSONResponse(body, refusal.status, refusal.headers())(scope, receive, send)
 
 
 class _Drain:

@@ -63,6 +63,9 @@ class Answer:
         """Returns a chunk that says nothing."""
         return {"text": ""}
 
+    def _hear(self, part: Part) -> None:
+        """Takes a round of an answer that is said in one piece."""
+
     def _said(self, index: int, text: str) -> dict[str, Any]:
         """Returns what a whole choice says."""
         return {"text": (self.echo[index] if self.echo else "") + text}
@@ -89,6 +92,7 @@ class Answer:
         async for part in generation.parts():
             generation.choices[part.index].text.append(part.round.text)
             generation.choices[part.index].scored.extend(part.scored)
+            self._hear(part)
         choices = []
         for i, choice in enumerate(generation.choices):
             said = self._said(i, "".join(choice.text))

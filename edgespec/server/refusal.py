@@ -1,4 +1,4 @@
-"""What a request is refused with, in the shape that OpenAI's clients read."""
+"""What a request is refused with, in the shape that the clients of each dialect read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ from typing import Any
 
 from edgespec.messages import Refused
 
+ANTHROPIC_PATHS = ("/v1/messages", "/messages")
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
+    404: "not_found_error", 405: "invalid_request_error", 408: "timeout_error", 413: "request_too_large",
+    422: "invalid_request_error", 429: "rate_limit_error", 501: "invalid_request_error",
+    503: "overloaded_error",
+}  # fmt: skip
 RETRY_S = 1  # when to come again where nothing better is known
 
 
@@ -35,6 +42,18 @@ class Refusal(Exception):
         error = {"message": shown, "type": self.type, "param": self.param, "code": self.code}
         return {"error": {**error, **(self.extra or {})}}
 
+    def shaped(self, path: str) -> dict[str, Any]:
+        """Returns the error as those read it who ask at `path`."""
+        return self.anthropic() if path.startswith(ANTHROPIC_PATHS) else self.body()
+
+    def anthropic(self) -> dict[str, Any]:
+        """Returns Anthropic's error object; the field that was wrong is named in the sentence."""
+        error = {
+            "type": ANTHROPIC_TYPES.get(self.status, "api_error"),
+            "message": self.body()["error"]["message"],
+        }
+        return {"type": "error", "error": error, "request_id": None}
+
     def headers(self) -> dict[str, str]:
         return {"retry-after": str(self.retry_s)} if self.retry_s is not None else {}
 
@@ -50,7 +69,10 @@ def from_worker(refused: Refused) -> Refusal:
     """Returns what HTTP says where the worker refused."""
     if refused.kind == "too_long":
         counts = {"n_prompt_tokens": refused.n_prompt, "n_ctx": refused.n_ctx}
-        return Refusal(400, refused.message, param="messages", code="context_length_exceeded", extra=counts)
+        return Refusal(
+            400, refused.message, type="exceed_context_size_error", param="messages",
+            code="context_length_exceeded", extra=counts,
+        )  # fmt: skip
     if refused.kind == "setting":
         return Refusal(400, refused.message, code="invalid_value")
     if refused.kind == "queue_full":

@@ -20,12 +20,15 @@ class TurnReader:
     apart: bool = True
     several: bool = True
     turn: Turn = field(default_factory=Turn)
+    reasoning_tokens: int = 0  # of rounds that told thoughts and nothing else
 
     def feed(self, round_: Round) -> list[Delta]:
         """Returns what a round says, and, where it is the last, what was held back."""
         deltas = self.parser.feed(round_.text) if round_.text else []
         if round_.finish:
             deltas += self.parser.finish()
+        if deltas and all(isinstance(delta, Reasoning) for delta in deltas):
+            self.reasoning_tokens += len(round_.tokens)
         return self._kept(deltas)
 
     def _kept(self, deltas: Iterable[Delta]) -> list[Delta]:

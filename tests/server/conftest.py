@@ -1,0 +1,14 @@
+"""One server for the tests of the dialects that leave it as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from served import Served, served
+
+
+@pytest.fixture(scope="session")
+def dialects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("dialects"), "--alias", "tiny", "--slots", "2") as server:
+        yield server
