@@ -186,6 +186,7 @@ def _wishes(wishes: Wishes) -> ClientWishes:
         speculation=wishes.speculation,
         drafter=wishes.drafter,
         draft_length=wishes.draft_length,
+        beside={"logit_bias": dict(wishes.logit_bias)} if wishes.logit_bias else {},
     )
 
 

@@ -31,7 +31,7 @@ class Wishes:
     """How an answer is to be made. None leaves a value to the endpoint.
 
     sampling: temperature, top_k, top_p, min_p and the others, by the name they have in a request.
-    speculation: False asks for plain decoding.
+    speculation: False asks for plain decoding. logit_bias: what is added to a token's logit, by its number.
     """
 
     sampling: Mapping[str, float] = field(default_factory=dict)
@@ -41,6 +41,7 @@ class Wishes:
     speculation: bool = True
     drafter: DrafterChoice | None = None
     draft_length: int | None = None
+    logit_bias: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

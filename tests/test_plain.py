@@ -1,0 +1,237 @@
+"""A chat without a screen, on a fake endpoint: what goes to stdout, what to stderr, what is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
+from edgespec_tui.conversation import Conversation
+from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
+from edgespec_tui.plain import PlainChat, one_answer
+from edgespec_tui.plain_lines import PlainLines, age_of
+from edgespec_tui.plain_text import WholeSentences
+from edgespec_tui.sessions import Sessions
+
+
+@dataclass
+class Talked:
+    """What a chat wrote, and what it left."""
+
+    code: int
+    out: str
+    err: str
+    chat: PlainChat
+    endpoint: FakeEndpoint
+
+    @property
+    def asked(self) -> list[list[str]]:
+        """The texts of each prompt."""
+        return [[message.text for message in messages] for messages, _ in self.endpoint.asked]
+
+
+class Place:
+    """A data folder, and chats in it."""
+
+    def __init__(self, folder: Path, runner: asyncio.Runner, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self._runner, self._patch = folder, runner, patch
+        self.notices: list[str] = []
+
+    def sessions(self) -> Sessions:
+        return Sessions.opened(self.folder, on_notice=self.notices.append)
+
+    def talk(self, *lines: str, endpoint: FakeEndpoint | None = None, quiet: bool = True) -> Talked:
+        """Types lines; returns what came of it."""
+        endpoint = endpoint or FakeEndpoint(["one.", "two.", "three."])
+        self._patch.setattr(sys, "stdin", io.StringIO("".join(line + "\n" for line in lines)))
+        out, err = io.StringIO(), io.StringIO()
+        sessions = self.sessions()
+        chat = PlainChat(endpoint, Conversation(), sessions, self._runner, quiet=quiet, out=out, err=err)
+        code = PlainLines(chat, Conversation, talking=False).talk()
+        sessions.close()
+        return Talked(code, out.getvalue(), err.getvalue(), chat, endpoint)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.chdir(tmp_path)
+    with asyncio.Runner() as runner:
+        yield Place(tmp_path / "data", runner, monkeypatch)
+
+
+def test_answers_go_to_stdout_figures_to_stderr_and_all_is_kept(place: Place) -> None:
+    talked = place.talk("hello", "", "and then?", quiet=False)
+    assert (talked.code, talked.out) == (0, "one.\ntwo.\n")
+    assert talked.err.count(" tokens of prompt)") == 2
+    assert talked.asked == [["hello"], ["hello", "one.", "and then?"]]
+    sessions = place.sessions()
+    kept = sessions.newest().result(10)
+    assert kept and [turn.text for turn in kept.path()] == ["hello", "one.", "and then?", "two."]
+    assert kept.path()[1].model == FAKE.model and kept.path()[1].settings["speculation"] is True
+    sessions.close()
+
+
+def test_quiet_says_nothing_but_the_answers(place: Place) -> None:
+    talked = place.talk("hello")
+    assert (talked.out, talked.err) == ("one.\n", "")
+
+
+def test_an_error_is_told_and_the_conversation_goes_on_without_that_question(place: Place) -> None:
+    talked = place.talk(
+        "first", "bad", "third", endpoint=FakeEndpoint(["one.", EndpointError("no."), "three."])
+    )
+    assert talked.out == "one.\nthree.\n"
+    assert talked.err == "edgespec: no.\n"
+    assert talked.asked[-1] == ["first", "one.", "third"]
+
+
+def test_an_engine_that_died_is_started_again_with_the_next_question(place: Place) -> None:
+    talked = place.talk("first", "second", endpoint=FakeEndpoint([EngineDiedError("it died"), "two."]))
+    assert (talked.out, talked.endpoint.restarts) == ("two.\n", 1)
+
+
+def test_a_question_that_is_too_long_is_refused_with_both_counts(place: Place) -> None:
+    talked = place.talk("hello", "word " * 5000, "again")
+    assert talked.err.startswith("edgespec: the prompt has 5,002 tokens and the context holds 4,096")
+    assert talked.out == "one.\ntwo.\n"
+
+
+def test_old_messages_are_left_out_and_that_is_told_once(place: Place) -> None:
+    talked = place.talk(*("word " * 900 for _ in range(6)))
+    assert talked.err.count("no longer fit and are left out") == talked.err.count("\n") <= 2
+    assert talked.err and len(talked.asked[-1]) < 11
+
+
+# ---- commands ---------------------------------------------------------------------------------------------
+
+
+def test_clear_begins_a_chat_of_its_own(place: Place) -> None:
+    talked = place.talk("hello", "/clear", "anew")
+    assert talked.asked[-1] == ["anew"]
+    sessions = place.sessions()
+    assert [session.title for session in sessions.listed().result(10)] == ["anew", "hello"]
+    sessions.close()
+
+
+def test_again_makes_a_second_version_and_back_takes_a_question_back(place: Place) -> None:
+    talked = place.talk("hello", "/again", "wrong", "/back", "right")
+    assert talked.asked == [["hello"], ["hello"], ["hello", "two.", "wrong"], ["hello", "two.", "right"]]
+    assert "Taken back" in talked.err
+    assert len(talked.chat.conversation.turns) == 7, "nothing is lost"
+
+
+def test_settings_of_this_chat_are_sent(place: Place) -> None:
+    talked = place.talk(
+        "/system Be brief.", "/set temp 0", "/set seed=5", "/speculation off", "hello", "/set"
+    )
+    ((messages, wishes),) = talked.endpoint.asked
+    assert (messages[0].role, messages[0].text) == ("system", "Be brief.")
+    assert (wishes.sampling, wishes.seed, wishes.speculation) == ({"temperature": 0.0}, 5, False)
+    assert talked.err.splitlines()[-1] == "Set here: temperature 0, seed 5"
+
+
+def test_a_file_is_put_before_the_next_question(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    talked = place.talk("/read a.py", "What is x?", "/read none.py")
+    assert talked.asked == [["a.py:\n```py\nx = 1\n```\n\nWhat is x?"]]
+    assert "none.py cannot be read" in talked.err
+
+
+def test_sessions_are_listed_opened_renamed_deleted_and_brought_back(place: Place) -> None:
+    place.talk("about locks")
+    talked = place.talk(
+        "/sessions LOCK", "/open about locks", "more", "/rename Locks", "/delete locks",
+        "/clear", "/delete Locks", "/sessions", "/undelete", "/sessions", "/open nothing",
+    )  # fmt: skip
+    listed, opened, renamed, refused, cleared, deleted, none, back, again, unknown = talked.err.splitlines()
+    assert listed.endswith("now  about locks | about locks")
+    assert opened == "Going on with 'about locks', 2 messages. The last one ended: one."
+    assert talked.asked == [["about locks", "one.", "more"]]
+    assert "'Locks'" in renamed and "this chat is open" in refused
+    assert deleted.startswith("Deleted 'Locks'") and none == "There are no such chats."
+    assert again.endswith("Locks") and unknown.startswith("edgespec: there is no session 'nothing'")
+    assert cleared == "A new conversation." and back == "Brought back."
+
+
+def test_a_chat_is_written_to_a_file(place: Place, tmp_path: Path) -> None:
+    talked = place.talk("hello", "/export", "/export chat.json", "/export chat.json")
+    assert (tmp_path / "hello.md").read_text().startswith("# hello")
+    assert (tmp_path / "chat.json").exists()
+    assert "chat.json is there already" in talked.err
+
+
+@pytest.mark.parametrize("line", ["/nonsense now", "/", "/helpme"])
+def test_what_is_no_command_is_told(place: Place, line: str) -> None:
+    talked = place.talk(line)
+    assert talked.asked == [] and talked.err.startswith(f"{line.split()[0]} is not a command. ")
+
+
+def test_a_path_is_a_question(place: Place) -> None:
+    assert place.talk("/usr/bin/env: what is it?").asked == [["/usr/bin/env: what is it?"]]
+
+
+def test_what_a_command_lacks_is_told(place: Place) -> None:
+    talked = place.talk(
+        "/again", "/open", "/rename", "/delete", "/undelete", "/speculation maybe", "/read", "/set x"
+    )
+    assert talked.asked == [] and talked.err.count("edgespec: ") == talked.err.count("\n") == 8
+
+
+# ---- one answer -------------------------------------------------------------------------------------------
+
+
+def test_one_prompt_prints_just_its_answer(place: Place, tmp_path: Path) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    sessions = place.sessions()
+    endpoint = FakeEndpoint(["<think>hm</think>\n\nThe answer"])
+    chat = PlainChat(endpoint, Conversation(), sessions, place._runner, quiet=True, out=out, err=err)
+    assert one_answer(chat, "q") == 0
+    assert (out.getvalue(), err.getvalue()) == ("The answer\n", "")
+    assert chat.conversation.path()[-1].reasoning == "hm"
+    with pytest.raises(EdgeSpecError, match="the prompt is empty"):
+        one_answer(chat, " \n")
+    sessions.close()
+
+
+def test_a_stream_that_takes_no_more_ends_the_answer_at_once(place: Place) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    sessions = place.sessions()
+    endpoint = FakeEndpoint(["word " * 10_000], tok_per_s=2000)
+    chat = PlainChat(endpoint, Conversation(), sessions, place._runner, quiet=True, out=Closed())
+    with pytest.raises(BrokenPipeError):
+        one_answer(chat, "q")
+    assert endpoint.cancelled == 1, "the engine does not go on for nobody"
+    sessions.close()
+
+
+# ---- for ears ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_spoken_comes_in_whole_sentences_and_lines() -> None:
+    release = WholeSentences()
+    said = [release.feed(piece) for piece in ("Hel", "lo there. How", " are you? ", "x = 3.", "5\n", "end")]
+    assert said == ["", "Hello there.", " How are you?", "", " x = 3.5\n", ""]
+    assert release.end() == "end"
+
+
+def test_a_sentence_without_end_is_not_waited_for() -> None:
+    release = WholeSentences()
+    said = release.feed("word " * 30)
+    assert said.endswith("word ") and len(said) > 100
+    assert len(release.feed("x" * 500)) == 500
+
+
+@pytest.mark.parametrize(
+    "seconds, told", [(0, "now"), (59, "now"), (61, "1 min"), (7300, "2 h"), (90_000, "1 d"), (4e7, "1 y")]
+)
+def test_an_age_is_told_in_a_word(seconds: float, told: str) -> None:
+    assert age_of(seconds) == told

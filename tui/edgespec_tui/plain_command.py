@@ -1,0 +1,82 @@
+"""`edgespec chat` without a screen: from flags to an answer or a conversation in lines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import sys
+
+from edgespec.errors import SettingError
+from edgespec_tui.attached_endpoint import AttachedEndpoint
+from edgespec_tui.beginning import Beginning, begin, first_conversation, open_sessions, writable
+from edgespec_tui.endpoint import Info
+from edgespec_tui.plain import PlainChat, one_answer, read_whole
+from edgespec_tui.plain_lines import HELP, PlainLines, listing, resumed
+from edgespec_tui.sessions import Sessions
+
+
+def plain_chat(arguments: argparse.Namespace, endpoint: AttachedEndpoint) -> int:
+    """Lists sessions, answers one prompt, or talks until the input ends; returns the exit code."""
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what cannot be read or shown becomes a mark, not an error
+    beginning = begin(arguments)
+    for complaint in beginning.complaints:
+        if arguments.prompt is not None:  # a program asks: it should not get another answer than it set
+            raise SettingError(complaint)
+        _tell(f"edgespec: {complaint}")
+    sessions = open_sessions(arguments, on_notice=lambda sentence: _tell(f"edgespec: {sentence}"))
+    try:
+        if arguments.list is not None:
+            print(listing(sessions.searched(arguments.list, limit=-1).result()))
+            return 0
+        return _talk(arguments, endpoint, beginning, sessions)
+    finally:
+        sessions.close()
+
+
+def _talk(
+    arguments: argparse.Namespace, endpoint: AttachedEndpoint, beginning: Beginning, sessions: Sessions
+) -> int:
+    conversation = writable(first_conversation(arguments, sessions, beginning))
+    once = arguments.prompt is not None
+    talking = sys.stdin.isatty() and not once
+    prompt = read_whole(sys.stdin) if arguments.prompt == "-" else arguments.prompt
+    with asyncio.Runner() as runner:
+        chat = PlainChat(
+            endpoint,
+            conversation,
+            sessions,
+            runner,
+            wishes=beginning.wishes,
+            quiet=arguments.quiet or once,
+            by_sentence=talking and sys.stdout.isatty(),
+        )
+        if sys.stderr.isatty():
+            endpoint.on_progress = chat.tell_progress
+        try:
+            if prompt is not None:
+                return one_answer(chat, prompt)
+            info = chat.start()
+            if talking:
+                _tell(_greeting(info))
+                if conversation.turns:
+                    _tell(resumed(conversation))
+            return PlainLines(chat, beginning.settings.new_conversation, talking=talking).talk()
+        finally:
+            runner.run(endpoint.close())
+
+
+def _greeting(info: Info) -> str:
+    lines = [f"{info.model}, drafting with {info.draft}" if info.draft else info.model, HELP]
+    if info.embedded:
+        lines.insert(1, "It ships with EdgeSpec and knows a little about Python's library, nothing else.")
+        lines.insert(2, "Your own models: --target FILE --draft FILE.")
+    if not info.speculates:
+        lines.insert(1, f"At {info.where}, which does not speculate: no figures of that.")
+    return "\n".join(lines) + "\n"
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
