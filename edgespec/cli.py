@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from edgespec import __version__, isolate
+from edgespec import __version__, config, isolate
 from edgespec.bench import arguments as bench_arguments
 from edgespec.doctor import arguments as doctor_arguments
 from edgespec.errors import SettingError
@@ -25,14 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(argv)
-    if arguments.command == "chat":
-        from edgespec_tui import launch
-
-        if launch.wants_screen(arguments):  # its engine has a process of its own, too
-            return isolate.told(lambda: launch.chat(arguments))
     if arguments.command in ("pull", *installed_arguments.HELP):  # these need no llama.cpp
         return isolate.told(lambda: _command(arguments))
-    if arguments.command in ("serve", "doctor"):  # what loads llama.cpp has a process of its own there
+    if arguments.command in (
+        "chat",
+        "serve",
+        "doctor",
+    ):  # what loads llama.cpp has a process of its own there
+        isolate.fill_closed_streams()
         return isolate.told(lambda: _command(arguments))
     if not isolate.isolated():
         return isolate.told(lambda: isolate.run_isolated(argv))
@@ -71,9 +71,21 @@ def _command(arguments: argparse.Namespace) -> int:
         from edgespec.verify_pair.command import verify
 
         return verify(arguments)
-    from edgespec.line_chat import chat
+    return _chat(arguments)
 
-    return chat(arguments)
+
+def _chat(arguments: argparse.Namespace) -> int:
+    """Opens a chat, once flags about the model have been looked at: a running engine would not say a word."""
+    from edgespec.pair_files import pair_files, pair_settings
+    from edgespec_tui import launch
+
+    pair_settings(arguments)
+    names = (arguments.target, arguments.draft, arguments.pair, arguments.grow, config.default_target())
+    if not arguments.endpoint and any(name is not None for name in names):
+        target, draft = pair_files(arguments)
+        arguments.target, arguments.draft = str(target), str(draft) if draft else None
+        arguments.pair = arguments.grow = None
+    return launch.chat(arguments)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -109,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--system", metavar="TEXT", help="system prompt")
         command.add_argument("-q", "--quiet", action="store_true", help="no statistics")
         _add_model(command)
-        _add_sampling(command, longest=512 if command is run else 2048)
+        _add_sampling(command, longest=512 if command is run else None)
         _add_speculation(command)
     bench = commands.add_parser(
         "bench", help=bench_arguments.HELP, description=bench_arguments.DESCRIPTION + " " + FILES
@@ -163,14 +175,25 @@ def _add_chat(command: argparse.ArgumentParser) -> None:
         help="line by line, without a screen; so it is where there is no terminal",
     )
     command.add_argument(
-        "-c", "--continue", dest="resume", nargs="?", const="", metavar="CHAT",
+        "-p", "--prompt", metavar="TEXT",
+        help="answer this and end, writing nothing but the answer; - reads it from standard input",
+    )  # fmt: skip
+    command.add_argument(
+        "-c", "--continue", "--session", dest="resume", nargs="?", const="", metavar="CHAT",
         help="go on with a chat: the last one, or by its title or name",
     )  # fmt: skip
+    command.add_argument(
+        "--list", nargs="?", const="", metavar="WORDS", help="list the chats, or those with these words"
+    )
+    command.add_argument("--no-save", action="store_true", help="keep this chat in no file")
     group = command.add_argument_group("another server")
     group.add_argument(
         "--endpoint", metavar="URL", help="talk to any OpenAI-style server, as http://HOST:8000/v1"
     )
-    group.add_argument("--api-key", metavar="KEY", help="its key (or EDGESPEC_API_KEY)")
+    group.add_argument(
+        "--api-key", metavar="KEY", help="its key (or EDGESPEC_API_KEY); - asks for it on the terminal"
+    )
+    group.add_argument("--api-key-file", metavar="FILE", help="a file that holds its key")
 
 
 def _add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> None:
@@ -206,12 +229,17 @@ def _add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> N
     group.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
 
 
-def _add_sampling(command: argparse.ArgumentParser, *, longest: int = 512) -> None:
+def _add_sampling(command: argparse.ArgumentParser, *, longest: int | None = 512) -> None:
     group = command.add_argument_group(
         "sampling (defaults: the model's own, else 0.8, top-p 0.95, min-p 0.05)"
     )
     group.add_argument(
-        "-n", "--max-tokens", type=int, default=longest, metavar="N", help=f"longest answer ({longest})"
+        "-n",
+        "--max-tokens",
+        type=int,
+        default=longest,
+        metavar="N",
+        help=f"longest answer ({longest or 'what the context holds'})",
     )
     group.add_argument(
         "--temperature", "--temp", type=float, metavar="T", help="0 always takes the likeliest token"

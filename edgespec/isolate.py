@@ -32,7 +32,7 @@ def isolated() -> bool:
 
 def run_isolated(argv: Sequence[str]) -> int:
     """Runs `edgespec argv` in a child; returns its exit code. Raises EngineDiedError if a signal ended it."""
-    _fill_closed_streams()
+    fill_closed_streams()
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
         noise = Path(folder) / "stderr"
         environment = {**os.environ, _NOISE: str(noise)}
@@ -56,7 +56,7 @@ def run_isolated(argv: Sequence[str]) -> int:
         return _explain(code, noise.read_text(errors="replace") if noise.exists() else "")
 
 
-def _fill_closed_streams() -> None:
+def fill_closed_streams() -> None:
     """Puts something unwritable where our caller closed stdin or stdout, so that no pipe takes its number."""
     fd = os.open(os.devnull, os.O_RDONLY)
     while fd <= 2:

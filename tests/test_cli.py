@@ -1,8 +1,7 @@
-"""`edgespec run` and `edgespec chat` as a person or a script uses them: in processes of their own."""
+"""`edgespec run` as a person or a script uses it: in a process of its own."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import tiny_gguf
+from in_terminal import Terminal
 
 from edgespec import cli, isolate
 
@@ -328,18 +328,6 @@ def test_run_refuses_nonsense_in_one_sentence(
     assert named in refused(capsys, "run", "--target", target, *wrong, "hello")
 
 
-@pytest.mark.parametrize("wrong, named", NONSENSE)
-def test_chat_refuses_nonsense_in_one_sentence_before_the_first_question(
-    target: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    wrong: list[str],
-    named: str,
-) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    assert named in refused(capsys, "chat", "--target", target, *wrong)
-
-
 def test_an_empty_prompt_is_refused(target: Path) -> None:
     for arguments, said in ((["run"], b""), (["run", "-"], b"\n"), (["run", ""], b"")):
         done = edgespec(*arguments, "--target", target, "--no-draft", said=said)
@@ -348,13 +336,12 @@ def test_an_empty_prompt_is_refused(target: Path) -> None:
 
 
 @posix
-@pytest.mark.parametrize("command", ["run", "chat"])
-def test_a_closed_standard_input_is_an_empty_one(target: Path, command: str) -> None:
+def test_a_closed_standard_input_is_an_empty_one(target: Path) -> None:
     """The pipe over which the child notices its parent's end became its standard input, and it waited."""
-    words = [*EDGESPEC, command, "--target", str(target), "--no-draft", *QUICK]
+    words = [*EDGESPEC, "run", "--target", str(target), "--no-draft", *QUICK]
     done = subprocess.run(["sh", "-c", '"$@" <&-', "sh", *words], capture_output=True, timeout=20)
     assert b"Traceback" not in done.stderr
-    assert done.returncode == (2 if command == "run" else 0)
+    assert done.returncode == 2
     assert done.stdout == b""
 
 
@@ -472,159 +459,7 @@ def test_version_and_help_name_the_program(capsys: pytest.CaptureFixture[str]) -
         assert named in capsys.readouterr().out
 
 
-# ---- chat -------------------------------------------------------------------------------------------------
-
-
-def chat(target: Path, said: bytes, *arguments: str | Path) -> tuple[list[str], str]:
-    """Talks through a pipe; returns the answers (one line each: the model cannot say more) and stderr."""
-    one_line = [f"--logit-bias={token}=-inf" for token in range(32)]
-    done = edgespec("chat", "--target", target, *QUICK, *one_line, *NO_END, *arguments, said=said)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.decode().splitlines(), done.stderr.decode()
-
-
-def test_a_conversation_through_a_pipe(target: Path, draft: Path) -> None:
-    answers, err = chat(target, b"hello\n\nand then?\n", "--draft", draft)
-    assert len(answers) == 2  # an empty line is no question
-    assert all(answers)
-    assert err.count("tok/s") == 2
-    assert err.count("acceptance rate") == 2
-    quiet, silence = chat(target, b"hello\n\nand then?\n", "--draft", draft, "-q")
-    assert (quiet, silence) == (answers, "")
-
-
-def test_what_was_said_before_counts_until_clear(target: Path) -> None:
-    one, _ = chat(target, b"first\nsecond\n", "--no-draft", "-q")
-    other, _ = chat(target, b"other\nsecond\n", "--no-draft", "-q")
-    alone, _ = chat(target, b"second\n", "--no-draft", "-q")
-    cleared, err = chat(target, b"first\n/clear\nsecond\n", "--no-draft", "-q")
-    assert one[1] != other[1]
-    assert cleared == [one[0], alone[0]]
-    assert err == "A new conversation.\n"
-
-
-def test_commands_are_answered_on_stderr_and_exit_ends(target: Path) -> None:
-    answers, err = chat(target, b"/help\n/nonsense now\n/\n/exit\nnever read\n", "--no-draft")
-    assert answers == []
-    helped, unknown, bare = err.splitlines()
-    assert "/clear" in helped
-    assert unknown.startswith("/nonsense is not a command.")
-    assert bare.startswith("/ is not a command.")
-
-
-def test_a_question_that_does_not_fit_is_told_and_the_conversation_goes_on(target: Path) -> None:
-    answers, err = chat(
-        target, b"hello\n" + b"word " * 300 + b"\nhello again\n", "--no-draft", "-q", "--ctx", "160"
-    )
-    assert len(answers) == 2
-    assert err.startswith("edgespec: the prompt has ")
-    assert err.count("\n") == 1
-
-
-def test_old_messages_are_left_out_where_the_context_is_full(target: Path) -> None:
-    answers, err = chat(target, b"hello to you\n" * 8, "--no-draft", "-q", "--ctx", "200")
-    assert len(answers) == 8
-    assert "no longer fit and are left out" in err
-    assert "edgespec:" not in err
-
-
-def test_chat_survives_bytes_that_are_no_utf8(target: Path) -> None:
-    answers, _ = chat(target, b"caf\xe9 \xff\nhello\n", "--no-draft", "-q")
-    assert len(answers) == 2
-
-
 # ---- a terminal -------------------------------------------------------------------------------------------
-
-IN_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.executable, [sys.executable, "-m", "edgespec", *sys.argv[1:]])
-"""
-
-
-class Terminal:
-    """A program on a terminal of its own, typed to and read from."""
-
-    def __init__(self, *arguments: str | Path) -> None:
-        import pty
-
-        self.master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", IN_TERMINAL, *map(str, arguments)],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-        )
-        os.close(slave)
-        self.shown = ""
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        os.close(self.master)
-
-    def type(self, text: str) -> None:
-        self.shown = ""
-        os.write(self.master, text.encode())
-
-    def wait_for(self, text: str, *, seconds: float = 15) -> None:
-        """Reads until `text` is shown."""
-        import select
-
-        deadline = time.monotonic() + seconds
-        while text not in self.shown:
-            left = deadline - time.monotonic()
-            assert left > 0 and select.select([self.master], [], [], left)[0], (
-                f"no {text!r} in {self.shown!r}"
-            )
-            try:
-                self.shown += os.read(self.master, 4096).decode(errors="replace")
-            except OSError:  # Linux says so where the other side is closed
-                raise AssertionError(f"ended without {text!r}: {self.shown!r}") from None
-
-
-@posix
-def test_a_conversation_on_a_terminal(target: Path) -> None:
-    endless = [*NO_END, "--threads", "1", "--seed", "1", "-n", "4000", "--no-draft"]
-    endless += [f"--logit-bias={token}=-inf" for token in range(256)]
-    with Terminal("chat", "--plain", "--target", target, *endless) as terminal:
-        terminal.wait_for("> ")
-        assert "Ctrl+C stops an answer" in terminal.shown
-        terminal.type("hello there\n")
-        terminal.wait_for("hello there\r\n")
-        terminal.wait_for(" ")
-        time.sleep(0.3)
-        terminal.type("\x03")  # Ctrl+C while it talks
-        terminal.wait_for("(stopped)")
-        terminal.wait_for("tok/s")
-        terminal.wait_for("> ")
-        terminal.type("/help\n")
-        terminal.wait_for("/clear begins anew")
-        terminal.wait_for("> ")
-        terminal.type("\x04")  # Ctrl+D
-        assert terminal.process.wait(10) == 0
-        assert "Traceback" not in terminal.shown
-
-
-@posix
-def test_ctrl_c_at_the_prompt_drops_the_line_and_says_how_to_end(target: Path) -> None:
-    with Terminal("chat", "--plain", "--target", target, "--no-draft", *QUICK) as terminal:
-        terminal.wait_for("> ")
-        terminal.type("half a ques")
-        terminal.wait_for("half a ques")
-        time.sleep(0.3)  # a signal while Python's readline echoes a key is seen at the next key only
-        terminal.type("\x03")
-        terminal.wait_for("(Ctrl+D ends)")
-        terminal.wait_for("> ")
-        terminal.type("/exit\n")
-        assert terminal.process.wait(10) == 0
-        assert "Traceback" not in terminal.shown
-        assert "tok/s" not in terminal.shown  # the half question was not asked
 
 
 @posix

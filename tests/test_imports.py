@@ -94,7 +94,7 @@ RANKS = (
         "engine",
     },
     {"scheduler"},
-    {"", "pair_files", "one_shot", "line_chat"},  # "" is the package itself, the public face
+    {"", "pair_files", "one_shot"},  # "" is the package itself, the public face
     {
         "bench",
         "bench.arguments",
@@ -190,7 +190,6 @@ OF_LLAMA = {
     "pair_costs",
     "engine",
     "one_shot",
-    "line_chat",
 }  # and those that stand on them
 OF_LLAMA |= {"scheduler"}
 OF_LLAMA |= {"bench.takers", "bench.about", "bench.command", "worker"}

@@ -22,7 +22,7 @@ from edgespec_tui.chat_commands import ChatCommands
 from edgespec_tui.chat_context import ChatContext
 from edgespec_tui.chat_screen import ChatScreen
 from edgespec_tui.conversation import Conversation
-from edgespec_tui.endpoint import Endpoint
+from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
 from edgespec_tui.help_screen import HelpScreen
 from edgespec_tui.sessions import Sessions
@@ -55,6 +55,7 @@ class ChatApp(App[int]):
         settings: Settings | None = None,
         settings_file: Path | None = None,
         first: Conversation | None = None,
+        wishes: Wishes | None = None,
         notices: list[str] | None = None,
     ) -> None:
         """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile."""
@@ -64,6 +65,7 @@ class ChatApp(App[int]):
         self._notices = notices if notices is not None else []
         engine = EngineState(endpoint, self._engine_changed)
         self.context = ChatContext(endpoint, engine, ChatCommands(self), sessions)
+        self.context.wishes = wishes or Wishes()
         self.context.new_conversation = self.settings.new_conversation
         self.context.first_conversation = first or self.settings.new_conversation()
         self.chat = ChatScreen(self.context)

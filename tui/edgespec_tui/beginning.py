@@ -99,7 +99,8 @@ def _bias(text: str) -> tuple[str, float]:
         raise SettingError(f"a token of logit_bias is {number}: it must be 0 or more")
     if not (abs(bias) <= MOST_BIAS or bias == float("-inf")):
         raise SettingError(
-            f"logit_bias of token {number} is {bias}: it must be from -{MOST_BIAS:g} to {MOST_BIAS:g}, or -inf"
+            f"logit_bias of token {number} is {bias}: it must be from -{MOST_BIAS:g} to {MOST_BIAS:g}, "
+            "or -inf"
         )
     return str(number), bias
 
@@ -116,9 +117,9 @@ def first_conversation(
 
     Raises SessionError where there is none of that name.
     """
-    if arguments.session:
-        talk = sessions.named(arguments.session).result()
-    elif arguments.go_on:
+    if arguments.resume:
+        talk = sessions.named(arguments.resume).result()
+    elif arguments.resume is not None:
         found = sessions.newest().result()
         if found is None:
             raise SessionError("there is no session to go on with yet: leave out -c")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgespec_tui.context_fit import Fitting, fit
 from edgespec_tui.conversation import Conversation
-from edgespec_tui.endpoint import Endpoint
+from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Keeper(Protocol):
 
 @dataclass(slots=True)
 class ChatContext:
-    """What a chat stands on. sessions: None keeps nothing."""
+    """What a chat stands on. sessions: None keeps nothing. wishes: what every answer is asked for with."""
 
     endpoint: Endpoint
     engine: EngineState
@@ -33,6 +33,7 @@ class ChatContext:
     sessions: Keeper | None = None
     new_conversation: Callable[[], Conversation] = Conversation
     first_conversation: Conversation = field(default_factory=Conversation)
+    wishes: Wishes = field(default_factory=Wishes)
 
     def keep(self, conversation: Conversation) -> None:
         """Saves what is new in a conversation."""

@@ -90,7 +90,7 @@ class PlainChat:
             writer.end_line()
         if answer.finish == "cancelled":
             self.tell("(stopped)")
-        elif answer.finish == "length":
+        elif answer.finish == "length" and not self.quiet:
             self.tell("(cut here: it is as long as it may be)")
         if not self.quiet:
             self.tell("\n".join(f"  {line}" for line in figure_lines(dict(answer.figures))) + "\n")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import os
 import sys
+from collections.abc import Callable
 
-from edgespec.errors import SettingError
-from edgespec_tui.attached_endpoint import AttachedEndpoint
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec_tui.attached_endpoint import AttachedEndpoint, Opening
 from edgespec_tui.beginning import Beginning, begin, first_conversation, open_sessions, writable
 from edgespec_tui.endpoint import Info
 from edgespec_tui.plain import PlainChat, one_answer, read_whole
@@ -16,8 +18,11 @@ from edgespec_tui.plain_lines import HELP, PlainLines, listing, resumed
 from edgespec_tui.sessions import Sessions
 
 
-def plain_chat(arguments: argparse.Namespace, endpoint: AttachedEndpoint) -> int:
+def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namespace], Opening]) -> int:
     """Lists sessions, answers one prompt, or talks until the input ends; returns the exit code."""
+    sys.stdin = sys.stdin or open(os.devnull)  # closed by our caller: an empty one
+    if sys.stdout is None:
+        raise EdgeSpecError("standard output is closed: there is nowhere to write an answer")
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # what cannot be read or shown becomes a mark, not an error
@@ -31,7 +36,7 @@ def plain_chat(arguments: argparse.Namespace, endpoint: AttachedEndpoint) -> int
         if arguments.list is not None:
             print(listing(sessions.searched(arguments.list, limit=-1).result()))
             return 0
-        return _talk(arguments, endpoint, beginning, sessions)
+        return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
     finally:
         sessions.close()
 

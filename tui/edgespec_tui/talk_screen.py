@@ -247,7 +247,8 @@ class TalkScreen(Screen[None]):
     def wishes(self) -> Wishes:
         """Returns how the next answer is wanted."""
         talk = self.conversation
-        return Wishes(
+        return replace(
+            self.context.wishes,
             sampling=dict(talk.sampling),
             seed=talk.seed,
             max_tokens=talk.max_tokens,

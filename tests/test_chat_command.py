@@ -1,0 +1,254 @@
+"""`edgespec chat` as a script, a screen reader or a pipe uses it: in processes of their own.
+
+Most of them attach to one engine that runs for the whole file, as a second chat of a person does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import served as serving
+import tiny_gguf
+from in_terminal import Terminal
+
+from edgespec import cli, isolate
+
+posix = pytest.mark.skipif(os.name != "posix", reason="pipes and terminals as POSIX has them")
+NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]
+ONE_LINE = [f"--logit-bias={token}=-inf" for token in range(32)]
+WORDS_ALONE = [f"--logit-bias={token}=-inf" for token in range(256)]
+QUICK = ["-n", "24", "--seed", "1"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("chats")
+
+
+@pytest.fixture(scope="module")
+def target(folder: Path) -> Path:
+    return tiny_gguf.write_llama(folder / "target.gguf", context_length=4096, dtype="Q8_0")
+
+
+@pytest.fixture(scope="module")
+def engine(folder: Path, target: Path) -> Iterator[Path]:
+    """The state folder of an engine that runs."""
+    state = folder / "state"
+    with serving.served(folder, "--target", str(target), "--ctx", "200", EDGESPEC_STATE_DIR=str(state)):
+        yield state
+
+
+def chat(
+    engine: Path | None, *arguments: str | Path, said: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs `edgespec chat` to its end."""
+    state = {"EDGESPEC_STATE_DIR": str(engine)} if engine else {}
+    return subprocess.run(
+        [sys.executable, "-m", "edgespec", "chat", *QUICK, *NO_END, *map(str, arguments)],
+        input=said,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, **state},
+    )
+
+
+def lines(engine: Path, said: bytes, *arguments: str) -> tuple[list[str], list[str]]:
+    """Talks through a pipe; returns the answers (one line each: the model cannot say more) and stderr."""
+    done = chat(engine, *ONE_LINE, *arguments, said=said)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().splitlines(), done.stderr.decode().splitlines()
+
+
+# ---- lines ------------------------------------------------------------------------------------------------
+
+
+def test_what_was_said_before_counts_until_clear(engine: Path) -> None:
+    answers, told = lines(engine, b"first\n\nsecond\n/clear\nsecond\ncaf\xe9 \xff\n", "-q")
+    assert len(answers) == 4 and all(answers), "an empty line is no question, and any bytes are one"
+    assert answers[1] != answers[2]
+    assert told == ["A new conversation."]
+    assert lines(engine, b"second\n", "-q")[0] == [answers[2]]
+
+
+def test_figures_are_told_beside_the_answers(engine: Path) -> None:
+    answers, told = lines(engine, b"hello\nand then?\n")
+    assert len(answers) == 2
+    assert sum("tok/s" in line for line in told) == 2
+
+
+def test_a_full_context_leaves_old_messages_out_and_refuses_what_does_not_fit_alone(engine: Path) -> None:
+    answers, told = lines(engine, b"hello to you\n" * 6 + b"word " * 300 + b"\nhello again\n", "-q")
+    assert len(answers) == 7
+    assert any("no longer fit and are left out" in line for line in told)
+    (refusal,) = [line for line in told if line.startswith("edgespec: ")]
+    assert "the prompt has " in refusal and "the context holds 200" in refusal
+
+
+# ---- one answer -------------------------------------------------------------------------------------------
+
+
+def test_a_prompt_prints_just_its_answer_and_can_be_gone_on_with(engine: Path) -> None:
+    piped = chat(engine, "-p", "-", said=b"tell me about words\n")
+    assert (piped.returncode, piped.stderr) == (0, b"")
+    again = chat(engine, "-p", "tell me about words")
+    assert again.stdout == piped.stdout and again.stdout.endswith(b"\n")
+    more = chat(engine, "-c", "-p", "more")
+    assert more.returncode == 0 and more.stdout != chat(engine, "-p", "more", "--no-save").stdout
+    (first, second) = chat(None, "--list").stdout.decode().splitlines()
+    assert first.endswith("tell me about words")
+    named = chat(engine, "-p", "and more", "--session", first.split()[0])
+    assert named.returncode == 0
+    listed = chat(None, "--list", "and more").stdout.decode().splitlines()
+    assert listed == [f"{first} | and more"]
+    assert second.split()[0] not in listed[0]
+
+
+@posix
+def test_a_reader_that_has_seen_enough_is_no_error(engine: Path) -> None:
+    command = [sys.executable, "-m", "edgespec", "chat", "-p", "hello", *NO_END]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "EDGESPEC_STATE_DIR": str(engine)},
+    ) as process:
+        assert process.stdout and process.stderr
+        assert len(process.stdout.read(5)) == 5
+        process.stdout.close()  # as `head -c 5` does
+        assert process.stderr.read() == b""
+        assert process.wait(20) == 0
+
+
+@posix
+def test_closed_and_full_streams_are_told_in_a_sentence(engine: Path) -> None:
+    words = [sys.executable, "-m", "edgespec", "chat", *QUICK]
+
+    def done(redirected: str, *more: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            ["sh", "-c", f'"$@" {redirected}', "sh", *words, *more],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=30,
+            env={**os.environ, "EDGESPEC_STATE_DIR": str(engine)},
+        )
+
+    empty = done("<&-")
+    assert (empty.returncode, empty.stdout, empty.stderr) == (0, b"", b"")
+    closed = done(">&-", "-p", "hello")
+    assert closed.returncode == 1 and closed.stderr.startswith(b"edgespec: standard output is closed")
+    if Path("/dev/full").exists():
+        full = done(">/dev/full", "-p", "hello")
+        assert full.returncode == 1 and full.stderr.count(b"\n") == 1
+        assert full.stderr.startswith(b"edgespec: the output cannot be written")
+
+
+# ---- what is refused --------------------------------------------------------------------------------------
+
+
+NONSENSE = [
+    (["--temperature", "nan"], "temperature is nan"),
+    (["--temperature", "-1"], "temperature is -1"),
+    (["--top-k", "-1"], "top_k is -1"),
+    (["--top-p", "1.5"], "top_p is 1.5"),
+    (["--repeat-penalty", "0"], "repeat_penalty is 0"),
+    (["--logit-bias", "five"], "--logit-bias 'five' is not understood"),
+    (["--logit-bias", "5=nan"], "logit_bias of token 5 is nan"),
+    (["--logit-bias=-5=1"], "a token of logit_bias is -5"),
+    (["-n", "0"], "-n is 0"),
+    (["--stop", ""], "the stop strings are"),
+    (["--draft-length", "99"], "the draft length is 99"),
+    (["--threads", "0"], "the number of threads is 0"),
+    (["--ctx", "1"], "the context length is 1"),
+    (["--grow", "0.6B-F16"], "leave out --target"),
+    (["--endpoint", "http://"], "is no address"),
+    (["--endpoint", "http://127.0.0.1"], "--endpoint has a model of its own"),
+    (["--target", ""], "--target names no file"),
+    (["--target", "none.gguf"], "there is no file none.gguf"),
+    (["--endpoint", "x", "--api-key", "-"], "asks on the terminal, and there is none"),
+    (["--endpoint", "x", "--api-key-file", "none"], "--api-key-file none cannot be read"),
+]
+
+
+def in_process(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    """Does what the program does, without a process: for what is refused before anything is started."""
+    parsed = cli._parser().parse_args([*map(str, arguments)])
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        code = isolate.told(lambda: cli._command(parsed))
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("wrong, named", NONSENSE)
+def test_nonsense_is_refused_in_one_sentence_before_anything_starts(
+    target: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], named: str
+) -> None:
+    files = [] if "http://" in wrong or "x" in wrong else ["--target", target]
+    code, out, err = in_process(capsys, "chat", *files, *wrong, "-p", "hello")
+    assert (code, out) == (2, "")
+    assert err.startswith("edgespec: ") and named in err and err.count("\n") == 1
+
+
+def test_a_session_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for flags, named in ((["-c"], "there is no session to go on with yet"), (["-c", "x"], "no session 'x'")):
+        code, out, err = in_process(capsys, "chat", "-p", "hello", *flags)
+        assert (code, out) == (1, "") and named in err
+
+
+def test_a_wrong_setting_is_refused_where_a_program_asks(
+    capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    (home / ".config" / "edgespec").mkdir(parents=True)
+    (home / ".config" / "edgespec" / "settings.toml").write_text("[sampling]\ntemperature = 'hot'\n")
+    code, _, err = in_process(capsys, "chat", "-p", "hello")
+    assert code == 2 and "settings.toml line 2: sampling.temperature is 'hot'" in err
+
+
+# ---- a terminal -------------------------------------------------------------------------------------------
+
+
+@posix
+def test_a_conversation_on_a_terminal_without_a_screen(target: Path) -> None:
+    """Also the one that starts an engine of its own, and ends it."""
+    endless = [*NO_END, *WORDS_ALONE, "--threads", "1", "--seed", "1", "-n", "3900", "--no-draft"]
+    with Terminal("chat", "--plain", "--target", target, *endless) as terminal:
+        terminal.wait_for("> ", seconds=40)
+        assert "Ctrl+C stops an answer" in terminal.shown
+        assert "\033[" not in terminal.shown.replace("\033[?2004h", ""), "no cursor movements, no colours"
+        terminal.type("half a ques")
+        terminal.wait_for("half a ques")
+        time.sleep(0.3)  # a signal while Python's readline echoes a key is seen at the next key only
+        terminal.type("\x03")
+        terminal.wait_for("(Ctrl+D ends)")
+        terminal.wait_for("> ")
+        terminal.type("hello there\n")
+        terminal.wait_for("hello there\r\n")
+        terminal.wait_for(" ")
+        time.sleep(0.3)
+        terminal.type("\x03")  # Ctrl+C while it talks
+        terminal.wait_for("(stopped)")
+        terminal.wait_for("tok/s")
+        terminal.wait_for("> ")
+        terminal.type("/help\n")
+        terminal.wait_for("/clear: begins a new chat")
+        terminal.wait_for("> ")
+        terminal.type("\x04")  # Ctrl+D
+        assert terminal.process.wait(20) == 0
+        assert "Traceback" not in terminal.shown
+
+
+def test_a_chat_is_exported_as_it_was_said(engine: Path, tmp_path: Path) -> None:
+    name = str(tmp_path / "chat.json")
+    answers, told = lines(engine, f"hello\n/export {name}\n".encode(), "-q")
+    turns = json.loads((tmp_path / "chat.json").read_text())["turns"]
+    assert [turn["text"] for turn in turns] == ["hello", *answers]
+    assert told == [f"Written: {name}"]
