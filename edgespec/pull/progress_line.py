@@ -8,7 +8,7 @@ from typing import TextIO
 from edgespec_models.download import Progress
 from edgespec_models.sizes import seconds_text, size_text
 
-EVERY = 0.1  # share of the whole between two lines where no line can be rewritten
+LINES = 10  # of a download where no line can be rewritten
 
 
 def progress_text(progress: Progress) -> str:
@@ -36,7 +36,7 @@ class ProgressLine:
 
     def __init__(self, out: TextIO) -> None:
         self.out, self._rewrites = out, out.isatty()
-        self._next, self._last = 0.0, ""
+        self._step, self._last = -1, ""
 
     def show(self, progress: Progress) -> None:
         """Shows how far it is."""
@@ -46,10 +46,10 @@ class ProgressLine:
             self.out.write("\r\033[K" + text[:width])
             self.out.flush()
             return
-        share = progress.done / progress.total if progress.total else 0.0
+        step = LINES * progress.done // progress.total if progress.total else 0
         kind = text.partition(" ")[0]
-        if share >= self._next or kind != self._last:
-            self._next, self._last = share - share % EVERY + EVERY, kind
+        if step > self._step or kind != self._last:
+            self._step, self._last = step, kind
             self.out.write(text + "\n")
             self.out.flush()
 

@@ -21,7 +21,8 @@ from edgespec_models.hub import Hub, HubFile
 from edgespec_models.hub_errors import AGAIN, HubError
 
 SPEED_OVER_S = 5.0
-Phase = Literal["waiting", "downloading", "verifying", "done"]
+Phase = Literal["queued", "waiting", "downloading", "verifying", "done"]
+"""waiting: another program downloads the same file"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +149,16 @@ def _keep_lines(stream: Any, lines: deque[str]) -> None:
 
 def _there(file: FileProgress) -> int:
     """Bytes of a file that are on this machine, whatever is being done with them."""
-    return file.done if file.phase == "downloading" else file.size or 0 if file.phase != "waiting" else 0
+    if file.phase == "downloading":
+        return file.done
+    return file.size or 0 if file.phase in ("verifying", "done") else 0
 
 
 class _Meter:
     """Messages of the child -> progress, with the speed of the last seconds."""
 
     def __init__(self, files: Sequence[HubFile]) -> None:
-        self.files = [FileProgress(file.name, file.size, "waiting", 0) for file in files]
+        self.files = [FileProgress(file.name, file.size, "queued", 0) for file in files]
         self.seen: deque[tuple[float, int]] = deque()
         self.arrived = 0
 

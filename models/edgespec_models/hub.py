@@ -103,20 +103,18 @@ class Hub:
     def _cached_repository(self, repo: str, revision: str) -> Repository:
         with self.told(repo):
             folder = self.cache / repo_folder_name(repo_id=repo, repo_type="model")
-        ref = folder / "refs" / revision
-        commit = ref.read_text().strip() if ref.is_file() else revision
-        snapshot = folder / "snapshots" / commit
+        snapshot = _snapshot(folder, revision)
         found = {}
         for path in sorted(snapshot.rglob("*.gguf")):
             name, blob = path.relative_to(snapshot).as_posix(), path.resolve()
             if blob.is_file():
                 sha256 = blob.name if len(blob.name) == 64 else None
-                found[name] = HubFile(repo, commit, name, blob.stat().st_size, sha256)
+                found[name] = HubFile(repo, snapshot.name, name, blob.stat().st_size, sha256)
         if not found:
             raise HubError(
                 f"{repo} is not on this machine and offline mode is on: unset HF_HUB_OFFLINE to download it"
             )
-        return Repository(repo, commit, found, False, "")
+        return Repository(repo, snapshot.name, found, False, "")
 
     def cached(self, file: HubFile) -> Path | None:
         """Returns where the file lies in the cache; None where it does not."""
@@ -137,6 +135,16 @@ class Hub:
         with self.told(str(file)):
             source = _HubSource(self, file)
             return read_header(source), source.fetched
+
+
+def _snapshot(folder: Path, revision: str) -> Path:
+    """Returns the folder of a revision in the cache; for "main" without a note of what it was, the newest."""
+    ref, snapshots = folder / "refs" / revision, folder / "snapshots"
+    if ref.is_file():
+        return snapshots / ref.read_text().strip()
+    if revision == "main" and snapshots.is_dir():
+        return max(snapshots.iterdir(), key=lambda path: path.stat().st_mtime, default=snapshots / revision)
+    return snapshots / revision
 
 
 class _HubSource:

@@ -1,0 +1,334 @@
+"""From a name to an installed pair: what is told before, how far it is, and what an interruption leaves."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hub_models import as_large_as, model_bytes
+from local_hub import Fault, LocalHub
+
+from edgespec import cli, config
+from edgespec.pull.progress_line import ProgressLine, progress_text
+from edgespec_models.download import Cancelled, Download, FileProgress, Progress
+from edgespec_models.hub import Hub
+from edgespec_models.hub_errors import HubError
+from edgespec_models.pull import Pull, order, plan_pull
+from edgespec_models.store import Store
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalHub]:
+    with LocalHub() as hub:
+        hub.add("acme/Big-9B-GGUF", {"Big-9B-Q4_K_M.gguf": model_bytes(tmp_path, d=256, layers=3)})
+        hub.add("acme/Big-1B-GGUF", {"Big-1B-Q8_0.gguf": model_bytes(tmp_path, seed=1)})
+        hub.add("acme/Big-0.5B-GGUF", {"Big-0.5B-Q8_0.gguf": model_bytes(tmp_path, texts={300: "else"})})
+        yield hub
+
+
+@pytest.fixture
+def hub(local: LocalHub, tmp_path: Path) -> Hub:
+    return Hub(endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(config.data_folder())
+
+
+BOTH = order("acme/Big-9B-GGUF", draft="acme/Big-1B-GGUF")
+
+
+def bytes_of(local: LocalHub) -> int:
+    return sum(file.size for repo in ("acme/Big-9B-GGUF", "acme/Big-1B-GGUF")
+               for file in local.repos[repo].files.values())  # fmt: skip
+
+
+def test_a_pair_is_downloaded_together_verified_and_installed(
+    local: LocalHub, hub: Hub, store: Store
+) -> None:
+    plan = plan_pull(hub, BOTH)
+    local.served.clear()
+    assert plan.to_fetch == bytes_of(local) and plan.at_hand == 0
+    shown: list[Progress] = []
+    pair = Pull(plan, hub, store).run(shown.append)
+    assert (pair.name, store.default()) == ("big-9b", "big-9b")
+    assert all(path.is_file() for path in (pair.target.path, pair.draft.path if pair.draft else None) if path)
+    assert pair.target.fetched and len(pair.target.sha256) == 1
+    assert shown[-1].done == shown[-1].total == plan.to_fetch
+    assert {file.phase for progress in shown for file in progress.files} == {
+        "queued", "downloading", "verifying", "done",
+    }  # fmt: skip
+    assert sum(local.served.values()) == plan.to_fetch
+    again = plan_pull(hub, BOTH)
+    assert (again.to_fetch, again.header_bytes) == (0, 0)
+    shown.clear()
+    Pull(again, hub, store).run(shown.append)
+    assert "verifying" not in {file.phase for progress in shown for file in progress.files}, "once is enough"
+    assert sum(local.served.values()) == plan.to_fetch
+    assert store.remove("big-9b").freed == plan.to_fetch
+
+
+def slow(local: LocalHub, name: str) -> None:
+    local.faults.append(Fault("store", name, pause_s=0.02))
+
+
+def test_cancelling_works_at_once_and_the_next_pull_fetches_only_the_rest(
+    local: LocalHub, hub: Hub, store: Store
+) -> None:
+    local.add("acme/Big-9B-GGUF", {"Big-9B-Q4_K_M.gguf": as_large_as(
+        local.repos["acme/Big-9B-GGUF"].files["Big-9B-Q4_K_M.gguf"].head, 12 * MB)})  # fmt: skip
+    plan = plan_pull(hub, BOTH)
+    local.served.clear()
+    slow(local, "Big-9B")
+    pull = Pull(plan, hub, store)
+    cancelled_at = 0.0
+
+    def cancel_in_the_middle(progress: Progress) -> None:
+        nonlocal cancelled_at
+        big = progress.files[0]
+        if big.phase == "downloading" and big.done >= 4 * MB and not cancelled_at:
+            cancelled_at = time.monotonic()
+            threading.Thread(target=pull.cancel).start()
+
+    with pytest.raises(Cancelled):
+        pull.run(cancel_in_the_middle)
+    assert time.monotonic() - cancelled_at < 1.0
+    assert store.pairs() == []
+    local.faults.clear()
+    plan = plan_pull(hub, BOTH)
+    assert plan.at_hand >= 4 * MB
+    before = local.served["Big-9B-Q4_K_M.gguf"]
+    pair = Pull(plan, hub, store).run(lambda _: None)
+    assert local.served["Big-9B-Q4_K_M.gguf"] - before == plan.to_fetch <= 8 * MB
+    assert pair.target.size == 12 * MB
+    assert pair.draft and pair.draft.fetched, "what a cancelled pull finished is ours too"
+
+
+def test_a_download_that_nobody_follows_ends(local: LocalHub, hub: Hub) -> None:
+    """kill -9 of the program that pulls must not leave a process that downloads gigabytes."""
+    local.add("acme/x", {"x.gguf": as_large_as(b"GGUF", 60 * MB)})
+    slow(local, "x.gguf")
+    download = Download(hub, [hub.repository("acme/x").files["x.gguf"]], verified=[False])
+    started = threading.Event()
+
+    def follow() -> None:
+        with pytest.raises((Cancelled, HubError)):
+            download.run(lambda progress: started.set() if progress.done else None)
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert started.wait(20)
+    child = download._child
+    assert child and child.stdin
+    child.stdin.close()  # what the system does when we are gone
+    child.wait(5)
+    thread.join(5)
+
+
+def test_a_process_that_dies_is_told_and_leaves_nothing_whole(
+    local: LocalHub, hub: Hub, store: Store
+) -> None:
+    slow(local, "Big-9B")
+    pull = Pull(plan_pull(hub, BOTH), hub, store)
+
+    def kill(progress: Progress) -> None:
+        child = pull._download._child
+        assert child
+        child.send_signal(signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
+
+    with pytest.raises(HubError, match="the process that downloads has ended .*: pull again and it goes on"):
+        pull.run(kill)
+    assert store.pairs() == []
+
+
+def test_a_split_model_is_pulled_whole_and_loaded_by_its_first_part(
+    local: LocalHub, hub: Hub, store: Store, tmp_path: Path
+) -> None:
+    whole = model_bytes(tmp_path)
+    names = [f"Q8_0/m-Q8_0-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    local.add("acme/Split-GGUF", dict(zip(names, (whole, whole[:500], whole[:300]), strict=True)))
+    pair = Pull(plan_pull(hub, order("acme/Split-GGUF:Q8_0")), hub, store).run(lambda _: None)
+    assert [Path(path).name for path in pair.target.paths] == [name.rpartition("/")[2] for name in names]
+    assert pair.target.size == len(whole) + 800
+    assert len({Path(path).parent for path in pair.target.paths}) == 1, "llama.cpp looks beside the first"
+
+
+def test_a_pair_that_does_not_fit_is_refused_before_the_download(local: LocalHub, hub: Hub) -> None:
+    with pytest.raises(HubError, match="cannot draft for .*: token 300 is .*; nothing was downloaded"):
+        plan_pull(hub, order("acme/Big-9B-GGUF", draft="acme/Big-0.5B-GGUF"))
+    assert not list(hub.cache.rglob("blobs"))
+
+
+def test_a_disk_without_room_is_told_before_the_download(local: LocalHub, hub: Hub) -> None:
+    head = local.repos["acme/Big-1B-GGUF"].files["Big-1B-Q8_0.gguf"].head
+    local.add("acme/Huge-GGUF", {"Huge-Q4_K_M.gguf": as_large_as(head, 10**16)})
+    with pytest.raises(HubError, match="10000 TB are to be downloaded to .* are free: make room, or name"):
+        plan_pull(hub, order("acme/Huge-GGUF"))
+
+
+def test_what_is_no_language_model_is_told_before_the_download(
+    local: LocalHub, hub: Hub, tmp_path: Path
+) -> None:
+    llama, dream = (b"general.architecture\x08\0\0\0\5\0\0\0\0\0\0\0" + name for name in (b"llama", b"dream"))
+    content = model_bytes(tmp_path).replace(llama, dream)
+    local.add("acme/D-GGUF", {"D-Q4_K_M.gguf": content})
+    with pytest.raises(HubError, match="is a diffusion model: .* choose another file"):
+        plan_pull(hub, order("acme/D-GGUF"))
+
+
+def test_offline_what_was_pulled_can_be_pulled_again(local: LocalHub, hub: Hub, store: Store) -> None:
+    first = Pull(plan_pull(hub, BOTH), hub, store).run(lambda _: None)
+    store.remove("big-9b", keep_files=True)
+    asked = len(local.requests)
+    offline = Hub(endpoint=local.endpoint, token=False, cache=hub.cache, offline=True)
+    again = Pull(plan_pull(offline, BOTH), offline, store).run(lambda _: None)
+    assert again.target.paths == first.target.paths
+    assert len(local.requests) == asked
+
+
+# --- the command
+
+
+@pytest.fixture
+def at_local_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command asks the local hub; all else is the real thing."""
+    ours = functools.partial(Hub, endpoint=hub.endpoint, token=False, cache=hub.cache, offline=False)
+    monkeypatch.setattr("edgespec.pull.command.Hub", ours)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    out = capsys.readouterr()
+    assert "Traceback" not in out.err
+    return out.out + out.err
+
+
+def test_the_catalogue_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull"]) == 0
+    text = said(capsys)
+    assert "qwen3-8b " in text and "unverified" in text and "edgespec bench" in text
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_pull_says_what_it_found_and_what_comes_next(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--check"]) == 0
+    text = said(capsys)
+    assert "check   the vocabularies match (" in text and "were fetched to know it)" in text
+    assert "installed" not in text
+    assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--name", "big"]) == 0
+    assert "installed as big, the pair that is taken from now on; next: edgespec chat" in said(capsys)
+    assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--name", "big"]) == 0
+    assert "fetch   nothing: all of it is here already" in said(capsys)
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_a_target_alone_is_told_which_drafts_fit_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["pull", "acme/Big-9B-GGUF"]) == 2
+    text = said(capsys)
+    assert "1. acme/Big-1B-GGUF (" in text
+    assert "the same family (big) by the same owner, with 1 billion weights" in text
+    assert "-  acme/Big-0.5B-GGUF does not fit: token 300 is " in text
+    assert "edgespec pull acme/Big-9B-GGUF --draft acme/Big-1B-GGUF" in text
+    assert cli.main(["list"]) == 0
+    assert "no pair is installed" in said(capsys)
+    assert cli.main(["pull", "acme/Big-9B-GGUF", "--yes"]) == 0
+    said(capsys)
+    assert cli.main(["list", "--json"]) == 0
+    [pair] = json.loads(said(capsys))["pairs"]
+    assert (pair["name"], pair["draft"]["repo"], pair["default"]) == ("big-9b", "acme/Big-1B-GGUF", True)
+
+
+@pytest.mark.usefixtures("at_local_hub")
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["qwen3-88b"], 2, "the catalogue has no pair 'qwen3-88b': did you mean qwen3-8b"),
+        (["acme/None-GGUF"], 1, "has no acme/None-GGUF, or it is private"),
+        (["acme/Big-9B-GGUF:Q2_K"], 1, "acme/Big-9B-GGUF has no Q2_K: it has Q4_K_M"),
+        (["a/b/c"], 1, "'a/b/c' is neither a pair of the catalogue nor a repository"),
+        (["acme/Big-9B-GGUF", "--name", "Not Good"], 2, "'Not Good' cannot name a pair"),
+        (["--name", "x"], 2, "there is nothing to pull"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(
+    capsys: pytest.CaptureFixture[str], words: list[str], code: int, text: str
+) -> None:
+    assert cli.main(["pull", *words]) == code
+    told = [line for line in said(capsys).splitlines() if line.startswith("edgespec: ")]
+    assert len(told) == 1 and text in told[0]
+
+
+def test_two_commands_lead_to_an_answer(
+    local: LocalHub, tmp_path: Path, tiny_target: Path, tiny_draft: Path
+) -> None:
+    """As the README has it, the client pointed at the hub by HF_ENDPOINT, with Ctrl+C in the middle."""
+    local.add("acme/Tiny-8M-GGUF", {"Tiny-8M-Q8_0.gguf": tiny_target.read_bytes()})
+    local.add("acme/Tiny-1M-GGUF", {"Tiny-1M-Q8_0.gguf": tiny_draft.read_bytes()})
+    slow(local, "Tiny-8M")
+    environment = {**os.environ, "HF_ENDPOINT": local.endpoint, "HF_HOME": str(tmp_path / "hf")}
+    pull = [sys.executable, "-m", "edgespec", "pull", "acme/Tiny-8M-GGUF", "--draft", "acme/Tiny-1M-GGUF"]
+    if os.name == "posix":
+        with subprocess.Popen(pull, env=environment, stderr=subprocess.PIPE, text=True) as first:
+            assert first.stderr
+            lines = iter(first.stderr.readline, "")
+            assert next(line for line in lines if line.startswith("downloading  2"))
+            first.send_signal(signal.SIGINT)
+            rest = first.stderr.read()
+            assert first.wait(10) == 130
+        assert "are kept: the same command goes on from there" in rest and "Traceback" not in rest
+    local.faults.clear()
+    done = subprocess.run(pull, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    if os.name == "posix":
+        assert "are here already" in done.stderr
+    answer = subprocess.run(
+        [sys.executable, "-m", "edgespec", "run", "What is EdgeSpec?", "--seed", "1", "-n", "40"],
+        env=environment, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("EdgeSpec")
+    used = Store(config.data_folder()).get("tiny-8m")
+    assert used.last_used and used.speed
+
+
+# --- how far it is
+
+
+def progress(
+    *files: tuple[str, str, int, int], speed: float | None = None, left: float | None = None
+) -> Progress:
+    return Progress(
+        tuple(FileProgress(name, size, phase, done) for name, phase, done, size in files),  # type: ignore[arg-type]
+        speed,
+        left,
+    )
+
+
+def test_progress_tells_speed_and_time_left() -> None:
+    both = progress(("a", "downloading", 10**9, 4 * 10**9), ("b", "done", 5, 10**9), speed=2e7, left=150)
+    assert progress_text(both) == "downloading  40%  2.00 GB of 5.00 GB  20.0 MB/s  2 min left"
+    assert progress_text(progress(("a", "verifying", 5, 10))) == "verifying a  50%"
+    waiting = progress(("a", "waiting", 0, 10), ("b", "done", 10, 10))
+    assert progress_text(waiting) == "waiting for a, which another program downloads"
+
+
+def test_without_a_terminal_a_line_comes_now_and_then() -> None:
+    out = io.StringIO()
+    line = ProgressLine(out)
+    for done in range(1001):
+        line.show(progress(("a", "downloading", done, 1000)))
+    line.end()
+    assert len(out.getvalue().splitlines()) == 11
+    assert "\033" not in out.getvalue()
