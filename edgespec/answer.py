@@ -153,6 +153,25 @@ class Info:
     where: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """Where a server's engine stands.
+
+    state: "loading", "ready", "down" (it died, and is started again), "unloaded" (the next request loads).
+    model: which pair. stage, progress: while it is being loaded, what is done now ("target", "draft",
+    "caches", "measuring") and how much of the whole, 0 to 1. next: the pair that waits until nothing is
+    answered any more. requests: those answered or waiting. last_error: why the last load failed.
+    """
+
+    state: str
+    model: str
+    stage: str | None = None
+    progress: float = 0.0
+    next: str | None = None
+    requests: int = 0
+    last_error: str | None = None
+
+
 @dataclass(slots=True)
 class Spans:
     """Finds out who produced which part of the shown text, which lags behind the tokens' own."""

@@ -89,10 +89,10 @@ class Answer:
         answer = self._server.ask(connection, "POST", self._path, self._body)
         if answer.status != 200:
             raise complaint(self._server.read(answer), answer.status, dict(answer.headers))
-        for data in _data(answer):
+        for data in sent_events(answer):
             if data == b"[DONE]":
                 return
-            chunk = _chunk(data)
+            chunk = chunk_of(data)
             self._figures.note(chunk)
             told = self._round(chunk)
             if told:
@@ -134,7 +134,7 @@ class Answer:
         )
 
 
-def _data(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+def sent_events(answer: http.client.HTTPResponse) -> Iterator[bytes]:
     """Yields the data of server-sent events; several lines of one event are one."""
     held: list[bytes] = []
     while line := answer.readline(LARGEST_ANSWER):
@@ -148,7 +148,8 @@ def _data(answer: http.client.HTTPResponse) -> Iterator[bytes]:
         yield b"\n".join(held)
 
 
-def _chunk(data: bytes) -> dict[str, Any]:
+def chunk_of(data: bytes) -> dict[str, Any]:
+    """Returns the object of an event; raises the error that it stands for."""
     try:
         chunk = json.loads(data)
     except ValueError:

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from edgespec.answer import Ended, Info, Span, Told, Wishes
-from edgespec.answer_stream import Answer
+from edgespec.answer import Ended, EngineState, Info, Span, Told, Wishes
+from edgespec.answer_stream import SILENCE_S, Answer, chunk_of, sent_events
 from edgespec.connection import Server, complaint
-from edgespec.errors import EndpointError, SettingError
+from edgespec.errors import EndpointError, EndpointLostError, SettingError
 from edgespec.state_file import PROOF_PATH, ServerState, states
 
-__all__ = ["Answer", "Client", "Ended", "Info", "Span", "Told", "Wishes"]
+__all__ = ["Answer", "Client", "Ended", "EngineState", "Info", "Span", "Told", "Wishes"]
+_STATE_FIELDS = tuple(one.name for one in fields(EngineState))
 PROOF_S = 2.0  # what a server on this machine has for its proof
 ANSWER_S = 30.0  # for what takes no evaluation
 
@@ -139,6 +140,29 @@ class Client:
         n = counted.get("n_tokens")
         return n if isinstance(n, int) else None
 
+    def load(self, model: str, *, force: bool = False) -> Iterator[EngineState]:
+        """Has another pair loaded; yields where that stands, and ends when it is there. Raises EndpointError.
+
+        Running answers are waited for; force ends them. A reader that stops early does not stop the loading.
+        """
+        return self._change({"action": "load", "model": model, "force": force})
+
+    def unload(self, *, force: bool = False) -> Iterator[EngineState]:
+        """Has the pair unloaded, as `load` loads one; the next request loads it again."""
+        return self._change({"action": "unload", "force": force})
+
+    def _change(self, wanted: Mapping[str, Any]) -> Iterator[EngineState]:
+        with self.server.connected(SILENCE_S) as connection:
+            body = {**wanted, "stream": True}
+            answer = self.server.ask(connection, "POST", "/edgespec/models", body, root=True)
+            if answer.status != 200:
+                raise complaint(self.server.read(answer), answer.status, dict(answer.headers))
+            for data in sent_events(answer):
+                if data == b"[DONE]":
+                    return
+                yield _state(chunk_of(data))
+        raise EndpointLostError(f"{self.where} went away while it loaded")
+
     def lives(self) -> bool:
         """True where it answers at all; says nothing of its engine."""
         try:
@@ -161,6 +185,13 @@ class Client:
             if isinstance(told, dict):
                 return told
         raise EndpointError(f"{self.where} answered something else than JSON: is it an OpenAI-style server?")
+
+
+def _state(told: Mapping[str, Any]) -> EngineState:
+    try:
+        return EngineState(**{name: told[name] for name in _STATE_FIELDS if name in told})
+    except TypeError:
+        raise EndpointError("the server told nothing of its engine: is it of another version?") from None
 
 
 def proves(state: ServerState) -> bool:

@@ -56,24 +56,42 @@ def _folder() -> Path:
     return config.state_folder() / "servers"
 
 
+class Announcement:
+    """The file of a server while it runs. Closing it takes the file away."""
+
+    def __init__(self) -> None:
+        self._written: tuple[Path, str] | None = None  # where, and the secret
+
+    def write(self, state: ServerState) -> Path:
+        """Writes the file, in place of what this server wrote before. OSError where that cannot be."""
+        folder = _folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"{state.port}.json"
+        part = path.with_suffix(f".{state.pid}")
+        with suppress(FileNotFoundError):
+            part.unlink()
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(asdict(state), file)
+        os.replace(part, path)
+        self._written = path, state.secret
+        return path
+
+    def close(self) -> None:
+        if self._written:
+            path, secret = self._written
+            with suppress(OSError):
+                if (there := _read(path)) and there.secret == secret:  # else another server has this port now
+                    path.unlink()
+
+
 @contextmanager
 def announced(state: ServerState) -> Iterator[Path]:
     """Keeps the file of a server while it runs. OSError where it cannot be written."""
-    folder = _folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / f"{state.port}.json"
-    written = path.with_suffix(f".{state.pid}")
-    with suppress(FileNotFoundError):
-        written.unlink()
-    with open(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(asdict(state), file)
-    os.replace(written, path)
+    announcement = Announcement()
     try:
-        yield path
+        yield announcement.write(state)
     finally:
-        with suppress(OSError):
-            if _read(path) == state:  # another server may have this port by now
-                path.unlink()
+        announcement.close()
 
 
 def states() -> list[ServerState]:

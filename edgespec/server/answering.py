@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
@@ -22,7 +24,8 @@ from edgespec.errors import TemplateError
 from edgespec.messages import DrafterChoice, Loaded, Submit
 from edgespec.server.generation import Audience, Generation
 from edgespec.server.openai_requests import ChatRequest
-from edgespec.server.refusal import Refusal
+from edgespec.server.pairs import Pairs
+from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
 
@@ -43,8 +46,10 @@ class Answerer(Protocol):
 class Answering:
     """The pair, seen from the dialects."""
 
-    def __init__(self, worker: Supervisor, settings: ServerSettings, audience: Audience) -> None:
-        self.worker, self.settings = worker, settings
+    def __init__(
+        self, worker: Supervisor, settings: ServerSettings, audience: Audience, pairs: Pairs
+    ) -> None:
+        self.worker, self.settings, self.pairs = worker, settings, pairs
         self._audience = audience
         self._random = random.Random()
 
@@ -56,7 +61,7 @@ class Answering:
 
     def name(self, about: Loaded) -> str:
         """Returns what clients see the model called."""
-        return self.settings.alias or about.name
+        return self.pairs.name_of(self.worker.situation.load)
 
     def drafter(self) -> DrafterChoice:
         """Returns who guesses where a request does not say: nobody, for the share that compares."""
@@ -64,7 +69,8 @@ class Answering:
 
     def template(self, about: Loaded) -> str:
         """Returns the chat template; raises Refusal where there is none."""
-        template = self.settings.chat_template or about.chat_template
+        first = self.pairs.is_first(self.worker.situation.load)
+        template = (self.settings.chat_template if first else None) or about.chat_template
         if not template:
             sentence = f"{about.name} has no chat template: name one with --chat-template-file"
             raise Refusal(400, sentence, code="no_chat_template")
@@ -106,6 +112,17 @@ class Answering:
         text = (await self.composed(wishes)).text
         return len(await self.worker.tokenize(text, add_bos=self.wants_bos(text)))
 
+    async def wait_for(self, lease: AbstractAsyncContextManager[Loaded], request: Request | None) -> None:
+        """Takes a lease; raises Refusal where that takes too long, or the client leaves meanwhile."""
+        try:
+            async with asyncio.timeout(self.settings.request_s):
+                if request is None:
+                    await lease.__aenter__()
+                elif await unless_gone(request, lease.__aenter__()) is None:
+                    raise Refusal(GONE, "the client has left")
+        except TimeoutError:
+            raise unavailable("the request waited too long for its model: try again in a moment") from None
+
     async def answer(
         self, request: Request, submits: Sequence[Submit], answerer: Answerer, *, stream: bool
     ) -> Response:
@@ -131,15 +148,24 @@ _Handler = Callable[Concatenate[_D, _P], Coroutine[Any, Any, _T]]
 
 
 def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
-    """Has the pair loaded, where it was unloaded, and stay until the handler has returned.
+    """Has the pair loaded that the request names, or was last, and stay until the handler has returned.
 
-    What it handed to the worker meanwhile keeps the pair on. Raises Refusal where it cannot be had.
+    What it handed to the worker meanwhile keeps the pair on. Raises Refusal where it cannot be had. A client
+    that leaves while it waits has nothing loaded.
     """
 
     @wraps(handler)
     async def under_a_lease(dialect: _D, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        async with dialect.answering.worker.lease():
+        answering = dialect.answering
+        bodies = [value for value in kwargs.values() if isinstance(value, BaseModel)]
+        requests = [value for value in kwargs.values() if isinstance(value, Request)]
+        load = answering.pairs.called(next((getattr(body, "model", None) for body in bodies), None))
+        lease = answering.worker.lease(load)
+        await answering.wait_for(lease, requests[0] if requests else None)
+        try:
             return await handler(dialect, *args, **kwargs)
+        finally:
+            await lease.__aexit__(None, None, None)
 
     return under_a_lease
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -18,8 +17,10 @@ from edgespec.server.chat_answers import ChatAnswer
 from edgespec.server.gate import gated
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
+from edgespec.server.model_routes import ModelRoutes
 from edgespec.server.openai_answers import Answer
 from edgespec.server.openai_requests import ChatRequest, CompletionRequest
+from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal
 from edgespec.server.responses_dialect import ResponsesDialect
 from edgespec.server.settings import ServerSettings
@@ -30,7 +31,7 @@ from edgespec.state_file import PROOF_PATH, ServerState
 SHOWN = 100  # characters of a wrong value that an error quotes
 
 
-def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState) -> ASGIApp:
+def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs) -> ASGIApp:
     """Returns the whole web application, behind its gate. state: what the server's file says of it."""
     app = FastAPI(
         title="EdgeSpec",
@@ -44,24 +45,26 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState) -
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)
-    endpoint = Endpoint(worker, settings, state)
-    _add_routes(app, endpoint)
+    endpoint = Endpoint(worker, settings, state, pairs)
+    _add_routes(app, endpoint, ModelRoutes(worker, pairs))
     for dialect in (AnthropicDialect, ResponsesDialect):
         app.include_router(dialect(endpoint.answering).routes())
     return Logged(gated(app, settings, own_key=state.key))
 
 
-def _add_routes(app: FastAPI, endpoint: Endpoint) -> None:
+def _add_routes(app: FastAPI, endpoint: Endpoint, models: ModelRoutes) -> None:
     app.add_api_route(PROOF_PATH, endpoint.proof, include_in_schema=False, response_model=None)
     app.add_api_route("/metrics", endpoint.figures, include_in_schema=False, response_model=None)
     app.add_api_route("/edgespec/count", endpoint.count, methods=["POST"], response_model=None)
+    app.add_api_route("/edgespec/models", models.all, response_model=None)
+    app.add_api_route("/edgespec/models", models.change, methods=["POST"], response_model=None)
     for prefix in ("/v1", ""):  # both are in use: some clients are told the root, some add /v1
         visible = prefix == "/v1"
         for path, handler, method in (
             ("/chat/completions", endpoint.chat, "POST"),
             ("/chat/completions/input_tokens", endpoint.input_tokens, "POST"),
             ("/completions", endpoint.complete, "POST"),
-            ("/models", endpoint.models, "GET"),
+            ("/models", models.listed, "GET"),
             ("/health", endpoint.health, "GET"),
         ):
             app.add_api_route(
@@ -72,11 +75,12 @@ def _add_routes(app: FastAPI, endpoint: Endpoint) -> None:
 class Endpoint:
     """Answers requests with what the worker says."""
 
-    def __init__(self, worker: Supervisor, settings: ServerSettings, state: ServerState) -> None:
-        self._worker, self._settings, self._state = worker, settings, state
+    def __init__(
+        self, worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs
+    ) -> None:
+        self._worker, self._state = worker, state
         self.metrics = Metrics(worker)
-        self.answering = Answering(worker, settings, self.metrics)
-        self._began = int(time.time())
+        self.answering = Answering(worker, settings, self.metrics, pairs)
 
     async def health(self) -> Response:
         """Says whether the engine is there."""
@@ -86,18 +90,6 @@ class Endpoint:
         return JSONResponse(
             {"status": self._worker.state, **refusal.body()}, refusal.status, refusal.headers()
         )
-
-    async def models(self) -> dict[str, Any]:
-        """Lists the one model there is."""
-        about = self._worker.about
-        if about is None:
-            raise self._worker.absence()
-        meta = {"n_ctx": about.n_ctx, "n_ctx_train": about.n_ctx_train, "n_vocab": about.n_vocab,
-                "size": about.n_bytes, "draft": about.draft_name, "plain_s": about.plain_s,
-                "embedded": self._settings.embedded}  # fmt: skip
-        model = {"id": self.answering.name(about), "object": "model", "created": self._began,
-                 "owned_by": "edgespec", "meta": meta}  # fmt: skip
-        return {"object": "list", "data": [model]}
 
     async def proof(self, nonce: Annotated[str, Query(min_length=16, max_length=200)]) -> dict[str, str]:
         """Shows that this server wrote the file which a client has read."""

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import socket
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -19,18 +18,20 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from edgespec import config
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.isolate import INTERRUPTED
 from edgespec.messages import Load
 from edgespec.pair_files import pair_files, pair_settings
+from edgespec.server.announcing import Announcer, first_state
 from edgespec.server.app import make_app
 from edgespec.server.logs import say, set_up
 from edgespec.server.owner import Owner
+from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
-from edgespec.state_file import ServerState, announced
-from edgespec_models import tiny
+from edgespec_models.store import Store
 
 HEAD_S = 30.0  # how long a client may take for the head of its first request
 LARGEST_HEAD = 64 * 1024
@@ -45,10 +46,11 @@ def serve(arguments: argparse.Namespace) -> int:
     if owner:
         settings = replace(settings, keys=(*settings.keys, owner.key))
     load = _load(arguments)
-    settings = replace(settings, embedded=Path(load.target) == tiny.target_path())
+    wants_draft = not arguments.no_draft and arguments.drafter in ("auto", "model")
+    pairs = Pairs(load, Store(config.data_folder()), alias=settings.alias, drafts=wants_draft)
     with _listening(arguments.host, arguments.port) as listener:
         _refuse_strangers(listener, settings)
-        return asyncio.run(_serve(listener, load, settings, owner))
+        return asyncio.run(_serve(listener, load, settings, pairs, owner))
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
@@ -185,28 +187,29 @@ class _Server(uvicorn.Server):
             say("ending: running answers may finish (Ctrl+C again does not wait)")
 
 
-async def _serve(listener: socket.socket, load: Load, settings: ServerSettings, owner: Owner | None) -> int:
+async def _serve(
+    listener: socket.socket, load: Load, settings: ServerSettings, pairs: Pairs, owner: Owner | None
+) -> int:
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
     set_up(settings.log)
     worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
     host, port = listener.getsockname()[:2]
-    target, draft = Path(load.target), Path(load.draft) if load.draft else None
-    state = ServerState(
-        host, port, os.getpid(), settings.alias or target.stem, private=owner is not None,
-        target=str(target.resolve()), draft=str(draft.resolve()) if draft else None,
-    )  # fmt: skip
-    config = uvicorn.Config(
-        make_app(worker, settings, state), http=_Protocol, ws="none", lifespan="off", log_config=None,
+    state = first_state(load, pairs, host=host, port=port, pid=os.getpid(), private=owner is not None)
+    how = uvicorn.Config(
+        make_app(worker, settings, state, pairs), http=_Protocol, ws="none", lifespan="off", log_config=None,
         access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
         h11_max_incomplete_event_size=LARGEST_HEAD,
     )  # fmt: skip
-    server = _Server(config)
+    server = _Server(how)
     for number in (signal.SIGINT, signal.SIGTERM):  # what uvicorn raises again at its end does nothing then
         signal.signal(number, lambda *_: None)
     worker.start()
-    announcements = ExitStack()
+    announcer = Announcer(worker, pairs, state, owner)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    watching = [asyncio.create_task(_announce(worker, server, state, load, announcements, owner))]
+    watching = [
+        asyncio.create_task(announcer.follow()),
+        asyncio.create_task(_end_unless_loaded(worker, server)),
+    ]
     if owner:
         watching.append(asyncio.create_task(_end_with(owner, worker, server)))
     try:
@@ -214,7 +217,7 @@ async def _serve(listener: socket.socket, load: Load, settings: ServerSettings, 
     finally:
         for task in watching:
             task.cancel()
-        announcements.close()
+        announcer.close()
         await worker.stop()
     if worker.failed and not worker.about:
         say(worker.failed.message)
@@ -222,6 +225,12 @@ async def _serve(listener: socket.socket, load: Load, settings: ServerSettings, 
             owner.tell("failed", message=worker.failed.message)
         return worker.failed.exit_code
     return INTERRUPTED if signal.SIGINT in server.signals else 0
+
+
+async def _end_unless_loaded(worker: Supervisor, server: _Server) -> None:
+    """Ends the server where what it was started with cannot be loaded."""
+    await worker.settled.wait()
+    server.should_exit = server.should_exit or not worker.about
 
 
 async def _end_with(owner: Owner, worker: Supervisor, server: _Server) -> None:
@@ -232,37 +241,3 @@ async def _end_with(owner: Owner, worker: Supervisor, server: _Server) -> None:
     server.should_exit = True
     await asyncio.sleep(LAST_WORDS_S)
     server.force_exit = True
-
-
-async def _announce(
-    worker: Supervisor,
-    server: _Server,
-    state: ServerState,
-    load: Load,
-    announcements: ExitStack,
-    owner: Owner | None,
-) -> None:
-    """Says where the endpoint is once the model is loaded; ends the server where it cannot be.
-
-    announcements: keeps the file that says so until the server ends.
-    """
-    host = f"[{state.host}]" if ":" in state.host else state.host
-    where = f"http://{host}:{state.port}/v1"
-    say(f"loading {Path(load.target).name} ...")
-    if owner:
-        draft = Path(load.draft).name if load.draft else None
-        owner.tell("loading", target=Path(load.target).name, draft=draft)
-    await worker.settled.wait()
-    if not worker.about:
-        server.should_exit = True
-        return
-    guessing = f", {worker.about.draft_name} guesses" if worker.about.draft_name else ""
-    try:
-        announcements.enter_context(announced(replace(state, n_ctx=worker.about.n_ctx)))
-    except OSError as error:
-        say(
-            f"{error.filename} cannot be written ({error.strerror}): other programs will not find this server"
-        )
-    if owner:
-        owner.tell("ready", host=state.host, port=state.port, model=state.model)
-    say(f"{state.model} answers at {where} ({worker.about.n_ctx:,} tokens of context{guessing})")

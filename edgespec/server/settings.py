@@ -14,7 +14,6 @@ class ServerSettings:
 
     alias: the model's name for clients; None is the file's. keys: any of them opens. hosts: names that a
     request may be for, besides addresses and this machine's own. origins: web pages that may ask.
-    embedded: the model is the one that ships.
     idle_s: a model that nobody used for so long is unloaded; None keeps it.
     """
 
@@ -29,6 +28,5 @@ class ServerSettings:
     send_s: float = 60.0
     canary: float = 0.0
     drafter: DrafterChoice = "auto"
-    embedded: bool = False
     log: LogFormat = "quiet"
     idle_s: float | None = None

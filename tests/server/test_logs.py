@@ -65,7 +65,7 @@ class Broken:
     """A supervisor with a fault."""
 
     @property
-    def about(self) -> None:
+    def situation(self) -> None:
         raise RuntimeError("a wire is loose")
 
 
@@ -74,11 +74,12 @@ def test_a_real_fault_is_answered_500_and_written_with_its_id(capsys: pytest.Cap
     before, level = root.handlers[:], root.level
     state = ServerState("127.0.0.1", 1, 1, "x")
     worker: Any = Broken()
+    pairs: Any = None
     try:
         for log in ("text", "json"):
             set_up("text" if log == "text" else "json")
             with TestClient(
-                make_app(worker, ServerSettings(), state), raise_server_exceptions=False
+                make_app(worker, ServerSettings(), state, pairs), raise_server_exceptions=False
             ) as client:
                 answered = client.get("http://localhost/v1/models")
             id = answered.headers["x-request-id"]

@@ -1,0 +1,85 @@
+"""Tells where the endpoint is, and its pair: at the terminal, in the server's file, to its owner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from edgespec.messages import Load, Stage
+from edgespec.server.logs import say
+from edgespec.server.owner import Owner
+from edgespec.server.pairs import Pairs
+from edgespec.server.supervisor import Situation, Supervisor
+from edgespec.state_file import Announcement, ServerState
+
+STAGES: dict[Stage, str] = {
+    "target": "loading {target}",
+    "draft": "loading {draft}",
+    "caches": "making room for {n} answers",
+    "measuring": "measuring how fast it is",
+}
+
+
+def first_state(load: Load, pairs: Pairs, *, host: str, port: int, pid: int, private: bool) -> ServerState:
+    """Returns what a server's file says before the pair is loaded."""
+    return _with_pair(ServerState(host, port, pid, "", private=private), load, pairs)
+
+
+def _with_pair(state: ServerState, load: Load, pairs: Pairs) -> ServerState:
+    target, draft = (str(Path(file).resolve()) if file else None for file in (load.target, load.draft))
+    return replace(state, model=pairs.name_of(load), target=target or "", draft=draft)
+
+
+class Announcer:
+    """Follows what becomes of the engine until the server ends."""
+
+    def __init__(self, worker: Supervisor, pairs: Pairs, state: ServerState, owner: Owner | None) -> None:
+        self._worker, self._pairs, self._state, self._owner = worker, pairs, state, owner
+        self._file = Announcement()
+        self._ready: Load | None = None
+        self._before: tuple[str, Load | None] = ("", None)
+
+    async def follow(self) -> None:
+        """Tells each change once; ends with the supervisor."""
+        async for now in self._worker.changes():
+            if now.state == "loading":
+                self._tell_progress(now)
+            elif now.state == "ready" and now.load != self._ready:
+                self._tell_ready(now.load)
+            elif now.state == "unloaded" and self._before[0] == "ready":
+                say(f"{self._pairs.name_of(now.load)} is unloaded; the next request loads it")
+            elif now.state == "unloaded" and now.error and self._before[0] == "loading":
+                say(now.error)
+            self._before = now.state, now.load
+
+    def close(self) -> None:
+        """Takes the server's file away."""
+        self._file.close()
+
+    def _tell_progress(self, now: Situation) -> None:
+        load = now.load
+        target, draft = Path(load.target).name, Path(load.draft).name if load.draft else ""
+        if self._before != ("loading", load):
+            say(f"loading {target} ...")
+        text = f"loading {target}"
+        if now.stage:
+            text = STAGES[now.stage].format(target=target, draft=draft, n=load.settings.slots)
+        if self._owner:
+            self._owner.tell("loading", text=text, fraction=now.progress, target=target, draft=draft or None)
+
+    def _tell_ready(self, load: Load) -> None:
+        about, first = self._worker.about, self._ready is None
+        assert about
+        self._ready = load
+        self._state = replace(_with_pair(self._state, load, self._pairs), n_ctx=about.n_ctx)
+        try:
+            self._file.write(self._state)
+        except OSError as error:
+            reason = f"{error.filename} cannot be written ({error.strerror})"
+            say(f"{reason}: other programs will not find this server")
+        host = f"[{self._state.host}]" if ":" in self._state.host else self._state.host
+        where = f"http://{host}:{self._state.port}/v1"
+        if self._owner and first:
+            self._owner.tell("ready", host=self._state.host, port=self._state.port, model=self._state.model)
+        guessing = f", {about.draft_name} guesses" if about.draft_name else ""
+        say(f"{self._state.model} answers at {where} ({about.n_ctx:,} tokens of context{guessing})")

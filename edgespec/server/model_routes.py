@@ -1,0 +1,120 @@
+"""Which pairs there are, and which is loaded: listed, loaded and unloaded on request, with progress."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, Literal
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from edgespec.messages import Load, Loaded
+from edgespec.server.answering import GONE, PING_S, unless_gone
+from edgespec.server.openai_answers import as_json
+from edgespec.server.pairs import KnownPair, Pairs
+from edgespec.server.refusal import Refusal
+from edgespec.server.supervisor import Situation, Supervisor
+
+
+class ModelChange(BaseModel):
+    """POST /edgespec/models. force: running answers are ended, and not waited for."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+    action: Literal["load", "unload"] = "load"
+    model: StrictStr | None = None
+    force: StrictBool = False
+    stream: StrictBool = False
+
+
+class ModelRoutes:
+    """The pairs, and the one that is loaded."""
+
+    def __init__(self, worker: Supervisor, pairs: Pairs) -> None:
+        self._worker, self._pairs = worker, pairs
+        self._began = int(time.time())
+
+    async def listed(self) -> dict[str, Any]:
+        """Lists the pairs as OpenAI's and llama-server's clients read them, the loaded one first."""
+        return {"object": "list", "data": self._models()}
+
+    async def all(self) -> dict[str, Any]:
+        """Lists the pairs, and says where the engine stands."""
+        return {"object": "list", "data": self._models(), "engine": self._told(self._worker.situation)}
+
+    async def change(self, wishes: ModelChange, request: Request) -> Response:
+        """Loads or unloads; answers when it is done, or with events until it is."""
+        load = self._pairs.named(wishes.model) if wishes.model else None
+
+        async def work() -> bool:
+            if wishes.action == "load":
+                await self._worker.load(load, force=wishes.force)
+            else:
+                await self._worker.unload(force=wishes.force)
+            return True
+
+        if wishes.stream:
+            return EventSourceResponse(self._progress(work), ping=PING_S, sep="\n")
+        if await unless_gone(request, work()) is None:
+            return Response(status_code=GONE)
+        return JSONResponse(self._told(self._worker.situation))
+
+    async def _progress(
+        self, work: Callable[[], Coroutine[Any, Any, bool]]
+    ) -> AsyncIterator[ServerSentEvent]:
+        """Yields where things stand until the work is done, and last its end or its error."""
+        working = asyncio.ensure_future(work())
+        changes = self._worker.changes()
+        coming = asyncio.ensure_future(anext(changes))
+        try:
+            while not working.done():
+                await asyncio.wait((working, coming), return_when=asyncio.FIRST_COMPLETED)
+                if coming.done() and not working.done():
+                    yield ServerSentEvent(as_json(self._told(coming.result())))
+                    coming = asyncio.ensure_future(anext(changes))
+            try:
+                await working
+            except Refusal as refusal:
+                yield ServerSentEvent(as_json(refusal.body()))
+                return
+            yield ServerSentEvent(as_json(self._told(self._worker.situation)))
+            yield ServerSentEvent("[DONE]")
+        finally:
+            for task in (working, coming):
+                task.cancel()
+            await asyncio.gather(working, coming, return_exceptions=True)
+
+    def _told(self, now: Situation) -> dict[str, Any]:
+        return {
+            "state": now.state,
+            "model": self._pairs.name_of(now.load),
+            "stage": now.stage,
+            "progress": now.progress,
+            "next": self._pairs.name_of(now.next) if now.next else None,
+            "requests": now.requests,
+            "last_error": now.error,  # not "error": that means, in an event, that this request failed
+        }
+
+    def _models(self) -> list[dict[str, Any]]:
+        now = self._worker.situation
+        about = self._worker.about if now.state == "ready" else None
+        models = [self._model(pair, now.load, now.state, about) for pair in self._pairs.known()]
+        return sorted(models, key=lambda model: model["status"]["value"] == "unloaded")
+
+    def _model(self, pair: KnownPair, there: Load, state: str, about: Loaded | None) -> dict[str, Any]:
+        """Returns a pair in OpenAI's words; `meta` is llama-server's, `status` its router's."""
+        meta: dict[str, Any] = {"size": pair.size, "draft": pair.draft, "embedded": pair.embedded}
+        value = "unloaded"
+        if pair.load == there:
+            value = {"ready": "loaded", "unloaded": "unloaded"}.get(state, "loading")
+            if about:
+                meta |= {
+                    "n_ctx": about.n_ctx, "n_ctx_train": about.n_ctx_train, "n_vocab": about.n_vocab,
+                    "size": about.n_bytes, "draft": about.draft_name, "plain_s": about.plain_s,
+                }  # fmt: skip
+        return {"id": pair.name, "object": "model", "created": self._began, "owned_by": "edgespec",
+                "status": {"value": value}, "meta": meta}  # fmt: skip

@@ -1,0 +1,120 @@
+"""The pairs that clients may ask for by name: the one the server was started with, and those installed here.
+
+Names come from the store of installed pairs, and paths only from there or from the command line, so no
+request can name a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgespec.messages import Load
+from edgespec.server.refusal import Refusal
+from edgespec_models import tiny
+from edgespec_models.store import EMBEDDED, InstalledPair, Store, StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPair:
+    """A pair under its name. size: bytes of the files, 0 where they are not there."""
+
+    name: str
+    load: Load
+    size: int
+
+    @property
+    def target(self) -> str:
+        """Returns the target's name, without its folder."""
+        return Path(self.load.target).stem
+
+    @property
+    def draft(self) -> str | None:
+        return Path(self.load.draft).stem if self.load.draft else None
+
+    @property
+    def embedded(self) -> bool:
+        """True for the pair that ships."""
+        return Path(self.load.target) == tiny.target_path()
+
+
+class Pairs:
+    """What may be loaded. The store is read anew each time: a pair may be pulled while the server runs."""
+
+    def __init__(self, first: Load, store: Store, *, alias: str | None = None, drafts: bool = True) -> None:
+        """first: what the server was started with; the others are loaded in the same way. alias: its name.
+        drafts: False loads targets alone."""
+        self._first, self._store, self._alias, self._drafts = first, store, alias, drafts
+        self._names: dict[Load, str] = {}
+
+    def is_first(self, load: Load) -> bool:
+        """True for what the server was started with."""
+        return load == self._first
+
+    def known(self) -> list[KnownPair]:
+        """Returns all pairs whose files are there, the first pair first, the others by name."""
+        others = [
+            KnownPair(pair.name, self._load(pair), pair.size)
+            for pair in self._installed()
+            if not pair.missing
+        ]
+        others.append(KnownPair(EMBEDDED, self._embedded(), _size(self._embedded())))
+        name = self.name_of(self._first)
+        first = KnownPair(name, self._first, _size(self._first))
+        same = _files(self._first)
+        return [first, *(pair for pair in others if pair.name != name and _files(pair.load) != same)]
+
+    def called(self, name: str | None) -> Load | None:
+        """Returns how to load what a request names; None where that is no pair: what is there answers."""
+        if not name:
+            return None
+        if name == self.name_of(self._first):
+            return self._first
+        found = next((pair for pair in self._installed() if pair.name == name and not pair.missing), None)
+        if found:
+            return self._load(found)
+        return self._embedded() if name == EMBEDDED else None
+
+    def named(self, name: str) -> Load:
+        """Returns how to load a pair; raises Refusal where none has that name, or its files are gone."""
+        if load := self.called(name):
+            return load
+        gone = next((pair for pair in self._installed() if pair.name == name), None)
+        if gone:
+            sentence = f"{gone.missing[0]} of pair {name} is gone: `edgespec pull {name}` fetches it again"
+            raise Refusal(409, sentence, param="model", code="model_files_missing")
+        there = ", ".join(pair.name for pair in self.known())
+        sentence = f"no pair {name!r} is installed here (there are: {there}): `edgespec pull` gets more"
+        raise Refusal(404, sentence, param="model", code="model_not_found")
+
+    def name_of(self, load: Load) -> str:
+        """Returns what clients see a pair called: its name in the store, else that of its target."""
+        if load not in self._names:
+            files = _files(load)
+            found = next((p.name for p in self._installed() if _files(self._load(p)) == files), None)
+            alias = self._alias if load == self._first else None
+            self._names[load] = alias or found or Path(load.target).stem
+        return self._names[load]
+
+    def _installed(self) -> list[InstalledPair]:
+        try:
+            return self._store.pairs()
+        except StoreError:  # `edgespec list` tells what is wrong with it; what is loaded answers on
+            return []
+
+    def _load(self, pair: InstalledPair) -> Load:
+        draft = str(pair.draft.path) if pair.draft and self._drafts else None
+        return replace(self._first, target=str(pair.target.path), draft=draft)
+
+    def _embedded(self) -> Load:
+        draft = str(tiny.draft_path()) if self._drafts else None
+        return replace(self._first, target=str(tiny.target_path()), draft=draft)
+
+
+def _files(load: Load) -> tuple[Path, Path | None]:
+    return Path(load.target).resolve(), Path(load.draft).resolve() if load.draft else None
+
+
+def _size(load: Load) -> int:
+    files = [Path(file) for file in (load.target, load.draft) if file]
+    return sum(file.stat().st_size for file in files if file.exists())
