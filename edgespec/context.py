@@ -38,6 +38,7 @@ from edgespec.errors import (
 )
 from edgespec.llama import Model, last_complaint
 from edgespec.pair_settings import whole
+from edgespec.saved import Saved
 
 __all__ = ["Context", "ContextSettings"]
 
@@ -54,7 +55,9 @@ class _Sequence:
 
     tokens: bytearray = field(default_factory=bytearray)  # int32 each
     snapshots: int = 0  # how many last tokens can be rolled back now
-    checkpoint: tuple[int, Any] = field(default=(0, None))  # (tokens held then, state blob)
+    checkpoint: tuple[int, NDArray[np.uint8] | None] = field(
+        default=(0, None)
+    )  # (tokens held then, state blob)
 
     @property
     def held(self) -> int:
@@ -118,8 +121,15 @@ class Context:
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this, the cache being as it is."""
-        tokens = _bytes_of(want)
-        return len(tokens) // 4 - _shared(self._sequences[want.seq].tokens, tokens, want.rows)
+        tokens, seq = _bytes_of(want), self._sequences[want.seq]
+        return len(tokens) // 4 - self._reached(seq, _shared(seq.tokens, tokens, want.rows))
+
+    def _reached(self, seq: _Sequence, keep: int) -> int:
+        """Returns how many tokens stay where all behind the first `keep` have to go."""
+        if not self.model.has_recurrent_state or keep == seq.held or 0 < seq.held - keep <= seq.snapshots:
+            return keep
+        at, state = seq.checkpoint
+        return at if state is not None and at <= keep else 0
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         """Makes each sequence hold its tokens + tail; returns the last `rows` logits rows of each.
@@ -190,7 +200,8 @@ class Context:
         if state is not None and at <= keep:
             # this first removal may be refused while the old recurrent state is there; the second counts
             C.llama_memory_seq_rm(self._memory, s, at, -1)
-            if C.llama_state_seq_set_data_ext(self._handle, state, len(state), s, CHECKPOINT_FLAGS):
+            data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+            if C.llama_state_seq_set_data_ext(self._handle, data, state.size, s, CHECKPOINT_FLAGS):
                 C.llama_memory_seq_rm(self._memory, s, at, -1)
                 seq.keep(at)
                 return
@@ -203,15 +214,42 @@ class Context:
         seq.keep(0)
         seq.snapshots, seq.checkpoint = 0, (0, None)
 
+    def save(self, s: int) -> Saved:
+        """Returns a copy of what a sequence holds, in host memory."""
+        tokens = bytes(self._sequences[s].tokens)
+        return Saved(tokens, self._state(s, 0), cuttable=not self.model.has_recurrent_state)
+
+    def restore(self, s: int, saved: Saved) -> bool:
+        """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
+        self.clear(s)
+        state = saved.state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not C.llama_state_seq_set_data(self._handle, state, saved.state.size, s):
+            self.clear(s)
+            return False
+        self._sequences[s].tokens += saved.tokens
+        return True
+
+    def share(self, source: int, s: int, n: int) -> bool:
+        """Makes a sequence hold the first n tokens of another, in the same cells; False where it cannot."""
+        if self.model.has_recurrent_state or n > self._sequences[source].held:
+            return False
+        self.clear(s)
+        C.llama_memory_seq_cp(self._memory, source, s, 0, n)
+        self._sequences[s].tokens += self._sequences[source].tokens[: 4 * n]
+        return True
+
+    def _state(self, s: int, flags: int) -> NDArray[np.uint8]:
+        state = np.empty(C.llama_state_seq_get_size_ext(self._handle, s, flags), np.uint8)
+        into = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if C.llama_state_seq_get_data_ext(self._handle, into, state.size, s, flags) != state.size:
+            raise EngineError(f"the state of {self.model.path.name} cannot be saved: {last_complaint()}")
+        return state
+
     def _save_checkpoint(self, s: int) -> None:
         seq = self._sequences[s]
         if seq.checkpoint[0] == seq.held and seq.checkpoint[1] is not None or seq.held == 0:
             return
-        size = C.llama_state_seq_get_size_ext(self._handle, s, CHECKPOINT_FLAGS)
-        state = (ctypes.c_uint8 * size)()
-        if C.llama_state_seq_get_data_ext(self._handle, state, size, s, CHECKPOINT_FLAGS) != size:
-            raise EngineError(f"the state of {self.model.path.name} cannot be saved: {last_complaint()}")
-        seq.checkpoint = (seq.held, state)
+        seq.checkpoint = (seq.held, self._state(s, CHECKPOINT_FLAGS))
 
     def _decode_unread(self, s: int, tokens: bytes) -> None:
         """Evaluates tokens of which no logits are wanted, in pieces."""

@@ -14,6 +14,7 @@ from edgespec.errors import EdgeSpecError, EngineError, NoRoomError
 from edgespec.events import ModelName, Reach, Round
 from edgespec.joint_pace import LEAP, JointController, Load, Trust
 from edgespec.pace import Costs
+from edgespec.prefixes import Prefixes
 from edgespec.slots import Cache, Slot
 
 
@@ -29,16 +30,16 @@ class Step:
         contexts: Mapping[ModelName, Cache],
         costs: Costs,
         clock: Callable[[], float],
-        make_room: Callable[[], bool],
+        prefixes: Prefixes,
         trust: Trust | None = None,
         scorers: Mapping[ModelName, Scorer] | None = None,
     ) -> None:
-        """make_room: has an idle sequence forget its tokens; False where there is none.
+        """prefixes: where cells come from when they have run out.
 
         scorers: who evaluates, where that is not the contexts alone: the draft may read ahead.
         """
         self.suspended: list[Slot] = []  # for lack of cells; they go on where they stood
-        self._make_room = make_room
+        self._prefixes = prefixes
         self.rounds: list[tuple[Slot, Round]] = []
         self.failures: list[tuple[Slot, EdgeSpecError]] = []
         self._slots = list(slots)
@@ -259,7 +260,7 @@ class Step:
             try:
                 return self._scorers[model].score(wants)
             except NoRoomError:
-                if self._make_room():
+                if self._prefixes.make_room():
                     continue
                 if model == "draft":
                     for slot in list(slots):
@@ -271,8 +272,7 @@ class Step:
                 slots.remove(youngest)
                 if youngest in self._slots:
                     self._slots.remove(youngest)
-                for context in self._contexts.values():
-                    context.clear(youngest.seq)
+                self._prefixes.put_aside(youngest)
             except EngineError as error:
                 for slot in list(slots):
                     self._fail(slot, error)

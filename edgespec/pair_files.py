@@ -61,6 +61,7 @@ def pair_settings(
     *,
     slots: int = 1,
     cache_tokens: int | None = None,
+    cache_ram: int | None = None,
     remember: bool = True,
 ) -> PairSettings:
     """Returns how the flags ask for a pair to be loaded. Raises SettingError."""
@@ -73,6 +74,7 @@ def pair_settings(
         remember=remember,
         slots=slots,
         cache_tokens=cache_tokens,
+        cache_ram=cache_ram,
     )
 
 

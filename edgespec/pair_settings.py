@@ -22,7 +22,8 @@ class PairSettings:
 
     n_ctx: tokens that one request may use, prompt and answer together. slots: requests that may be
     evaluated at once. cache_tokens: tokens that all of them may use together (None: n_ctx each); where
-    they want more, the youngest waits.
+    they want more, the youngest waits. cache_ram: bytes of host memory for prompts that are in no slot any
+    more; None: a quarter of what is free, 8 GiB at most.
     n_gpu_layers: -1 is as many as fit. draft_gpu_layers: None is as many as n_gpu_layers says.
     remember: what is learned of the pair is kept in the cache folder when it is closed.
     """
@@ -37,6 +38,7 @@ class PairSettings:
     remember: bool = True
     slots: int = 1
     cache_tokens: int | None = None
+    cache_ram: int | None = None
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""
@@ -45,6 +47,8 @@ class PairSettings:
             whole("the context length", self.n_ctx, 2, 2**31 - 1)
         if self.cache_tokens is not None:
             whole("the number of tokens in the cache", self.cache_tokens, self.n_ctx or 2, 2**31 - 1)
+        if self.cache_ram is not None:
+            whole("the memory for prompts", self.cache_ram, 0, 2**50)
         check_threads(self.threads)
         for kv_type in (self.kv_type, self.draft_kv_type):
             check_kv(kv_type, self.flash_attention)

@@ -26,8 +26,10 @@ from edgespec.events import Ask, Emitted, Failed, Happening, ModelName, Round, S
 from edgespec.joint_pace import JointController, Trust
 from edgespec.joint_step import Step
 from edgespec.pace import LONGEST, Costs, FixedLength
+from edgespec.prefixes import Prefixes
 from edgespec.request import Request
-from edgespec.slots import Cache, Running, Slot, best_slot
+from edgespec.saved import PrefixStore
+from edgespec.slots import Cache, Running, Slot
 from edgespec.stream import Stream
 
 AHEAD = LONGEST + 1  # tokens that a request should find room for, beyond those it has, when it comes
@@ -82,13 +84,18 @@ class Engine:
         queue: int = 64,
         piece: int = PIECE,
         clock: Callable[[], float] = time.perf_counter,
+        cache_ram: int = 0,
     ) -> None:
-        """slots: requests evaluated at once, at most as many as the pair has; queue: that may wait."""
+        """slots: requests evaluated at once, at most as many as the pair has; queue: that may wait.
+
+        cache_ram: bytes of host memory for prompts that are in no slot any more.
+        """
         if not 1 <= slots <= pair.slots:
             raise SettingError(f"{slots} slots were asked for: the pair was loaded with {pair.slots}")
         self._pair, self._contexts = pair, pair.contexts
         self._costs = pair.costs()  # now, because measuring needs the caches
         self._slots = [Slot(seq) for seq in range(slots)]
+        self._prefixes = Prefixes(self._slots, self._contexts, PrefixStore(cache_ram) if cache_ram else None)
         self._queue: deque[Running] = deque()
         self._longest_queue, self._piece, self._clock = queue, piece, clock
         self._pending: list[Happening] = []
@@ -132,7 +139,7 @@ class Engine:
             among = 1 << (len(ready) - 1).bit_length()
             trust = self._trust.setdefault(among, Trust())
             step = Step(
-                ready, self._contexts, self._costs, self._clock, self._make_room, trust, self._pair.scorers
+                ready, self._contexts, self._costs, self._clock, self._prefixes, trust, self._pair.scorers
             )
             step.speculate(self._pair.n_rows, left)
             self._tell(step, happened)
@@ -165,11 +172,11 @@ class Engine:
 
     def _admit(self, happened: list[Happening]) -> None:
         """Gives free slots to those who wait, first come, first served."""
-        while self._queue and (free := [slot for slot in self._slots if not slot.running]):
+        while self._queue and not all(slot.running for slot in self._slots):
             if not self._fits(self._queue[0]):
                 return
             running = self._queue.popleft()
-            slot, cached = best_slot(free, self._contexts, running.ask.tokens)
+            slot, cached = self._prefixes.place(running.ask.tokens)
             slot.running, running.fed = running, self._steps - 1
             stream, pace = running.stream, running.pace
             if isinstance(pace, JointController):  # it was suspended
@@ -190,17 +197,6 @@ class Engine:
         others = [slot.request for slot in self._running()]
         wanted = sum(one.ask.tokens.size + AHEAD for one in [running, *others])
         return not others or wanted <= self._pair.cells
-
-    def _make_room(self) -> bool:
-        """Has the idle sequence that was used longest ago forget its tokens; False where there is none."""
-        holding = [slot for slot in self._slots if not slot.running and slot.holds]
-        if not holding:
-            return False
-        slot = min(holding, key=lambda slot: slot.used)
-        slot.holds = False
-        for context in self._contexts.values():
-            context.clear(slot.seq)
-        return True
 
     def _ready(self) -> list[Slot]:
         """Returns who takes part in the next evaluation: all whose drawn guesses find room in it."""
@@ -250,7 +246,7 @@ class Engine:
                 end = want.tokens.size + len(want.tail) - lag + size
                 want = Want(want.tokens[:end], (), 1, slot.seq)
             slot.request.reading = size < lag
-            step = Step([slot], self._contexts, self._costs, self._clock, self._make_room)
+            step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
             step.read(slot, want)
             self._tell(step, happened)
         return left

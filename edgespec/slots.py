@@ -1,12 +1,7 @@
-"""Sequences of a pair's contexts, and the requests that hold them.
-
-A slot keeps its tokens when a request ends. A new one goes where the longest beginning of its prompt is
-held, on the target first and then on the draft, and otherwise to the slot that was used longest ago.
-"""
+"""Sequences of a pair's contexts, and the requests that hold them. A slot keeps its tokens at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,14 +9,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.decode import Rows, Scorer, Want
-from edgespec.events import Ask, ModelName, Round
+from edgespec.events import Ask, Round
 from edgespec.joint_pace import JointController
 from edgespec.pace import FixedLength
+from edgespec.saved import Saved
 from edgespec.stream import Stream
 
 
 class Cache(Scorer, Protocol):
-    """A context that can forget."""
+    """A context that can forget, and have its sequences saved, restored and shared."""
+
+    def held(self, seq: int = 0) -> NDArray[np.int32]:
+        """Returns the tokens that a sequence holds."""
+        ...
+
+    def save(self, s: int) -> Saved:
+        """Returns a copy of what a sequence holds."""
+        ...
+
+    def restore(self, s: int, saved: Saved) -> bool:
+        """Makes a sequence hold what was saved; False, and nothing is held, where there is no room."""
+        ...
+
+    def share(self, source: int, s: int, n: int) -> bool:
+        """Makes a sequence hold the first n tokens of another; False where that cannot be."""
+        ...
 
     def clear(self, s: int = 0) -> None:
         """Forgets what a sequence holds."""
@@ -88,22 +100,3 @@ class Slot:
     def request(self) -> Running:
         assert self.running is not None
         return self.running
-
-
-def shared(slot: Slot, context: Scorer, prompt: NDArray[np.int32]) -> int:
-    """Returns how many tokens of a prompt need not be evaluated again in this slot."""
-    return prompt.size - context.missing(Want(prompt, seq=slot.seq))
-
-
-def best_slot(
-    idle: Sequence[Slot], contexts: Mapping[ModelName, Scorer], prompt: NDArray[np.int32]
-) -> tuple[Slot, int]:
-    """Returns the slot for a prompt, and how many of its tokens the target holds there."""
-
-    def worth(slot: Slot) -> tuple[int, int, int]:
-        target = shared(slot, contexts["target"], prompt)
-        draft = shared(slot, contexts["draft"], prompt) if target and "draft" in contexts else 0
-        return target, draft, -slot.used
-
-    best = max(idle, key=worth)
-    return best, worth(best)[0]

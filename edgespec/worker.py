@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from edgespec.engine import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.events import Candidate, Emitted, Failed, Happening, Started, TokenScore
+from edgespec.memory.free import free_memory
 from edgespec.messages import (
     Accepted,
     Cancel,
@@ -48,9 +49,11 @@ from edgespec.messages import (
     packed,
     receive,
 )  # fmt: skip
+from edgespec.pair_settings import PairSettings
 from edgespec.request import Request
 from edgespec.scheduler import Engine
 
+MOST_CACHE_RAM = 8 * 2**30
 LAST_STAGE = 0.95  # of loading is done when measuring begins
 LAST_STEP_S = 5.0  # how long the engine may take to notice that its owner is gone
 Tokens = NDArray[np.int32]
@@ -250,6 +253,14 @@ def open_pair(load: Load, outlet: Outlet) -> Pair:
     return pair
 
 
+def cache_ram(settings: PairSettings) -> int:
+    """Returns how many bytes of host memory may keep prompts that are in no slot any more."""
+    if settings.cache_ram is not None:
+        return settings.cache_ram
+    free, _ = free_memory()
+    return min(free // 4, MOST_CACHE_RAM)
+
+
 def about(pair: Pair) -> Loaded:
     """Returns what the owner has to know of a pair."""
     target = pair.target
@@ -290,7 +301,9 @@ def main() -> int:
         return error.exit_code
     with pair:
         intake.pair = pair
-        worker = Worker(pair, Engine(pair, slots=pair.slots, queue=load.queue), intake, outlet)
+        ram = cache_ram(load.settings)
+        engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram)
+        worker = Worker(pair, engine, intake, outlet)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
         outlet.send(about(pair))
         worker.run()

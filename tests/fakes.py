@@ -58,7 +58,7 @@ class TableModel:
     ) -> None:
         self.n_vocab, self.seed, self.order, self.spread = n_vocab, seed, order, spread
         self.near, self.padding = near, padding
-        self.held: dict[int, list[int]] = {}
+        self.texts: dict[int, list[int]] = {}
         self.decoded: list[int] = []  # for each call the number of tokens that it evaluated
         self.asked: list[int] = []  # for each call the number of rows
         self._table: dict[tuple[int, ...], NDArray[np.float32]] = {}
@@ -96,7 +96,7 @@ class TableModel:
         tokens, missing = self._plan(want)
         assert 1 <= want.rows <= len(tokens), "rows are of tokens"
         assert all(0 <= t < self.n_vocab for t in tokens), "the model knows every token it is shown"
-        self.held[want.seq] = tokens
+        self.texts[want.seq] = tokens
         self.decoded.append(missing)
         self.asked.append(want.rows)
         ends = range(len(tokens) - want.rows + 1, len(tokens) + 1)
@@ -105,7 +105,7 @@ class TableModel:
     def _plan(self, want: Want) -> tuple[list[int], int]:
         """Returns the tokens wanted, and how many of the last are not held yet or wanted again."""
         tokens = [*want.tokens.tolist(), *want.tail]
-        held = self.held.get(want.seq, [])
+        held = self.texts.get(want.seq, [])
         keep = min(len(held), len(tokens) - want.rows)
         return tokens, len(tokens) - next((i for i in range(keep) if held[i] != tokens[i]), keep)
 

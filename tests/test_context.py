@@ -263,7 +263,7 @@ def test_the_property_fails_where_checkpoints_lose_the_state(
 
     def forgetful(handle: Any, state: Any, size: int, seq: int, flags: int) -> int:
         written = real(handle, state, size, seq, flags)
-        ctypes.memset(ctypes.byref(state, size * 3 // 4), 0, size - size * 3 // 4)
+        ctypes.memset(ctypes.addressof(state.contents) + size * 3 // 4, 0, size - size * 3 // 4)
         return int(written)
 
     monkeypatch.setattr(module.C, "llama_state_seq_get_data_ext", forgetful)

@@ -74,9 +74,10 @@ RANKS = (
         "drafters.suffix_lookup",
         "matchers",
     },
-    {"decode", "experience", "joint_pace", "request", "stream"},
+    {"decode", "experience", "joint_pace", "request", "saved", "stream"},
     {
         "slots",
+        "prefixes",
         "joint_step",
         "overlap",
         "llama",

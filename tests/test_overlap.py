@@ -169,7 +169,7 @@ def test_reading_ahead_stops_where_the_draft_is_full() -> None:
     tokens = np.array([1, 2, 3], np.int32)
     ahead.draft.score([Want(tokens, (), 1)])
     ahead.target.score([Want(tokens, (4,), 2)])
-    assert len(draft.held[0]) <= 5
+    assert len(draft.texts[0]) <= 5
     ahead.close()
 
 

@@ -30,6 +30,7 @@ from edgespec.overlap import Ahead
 from edgespec.pace import Costs, Record
 from edgespec.request import Request
 from edgespec.sampling import Distribution, Sampling
+from edgespec.saved import Saved
 from edgespec.scheduler import Engine
 from edgespec.slots import Cache
 from edgespec.stream import Stream
@@ -53,13 +54,34 @@ class Watched(TableModel):
         self.cells = 1 << 30
         self.refused = 0
         self.takes = 0.0  # seconds
+        self.restored: list[int] = []  # tokens, of each restoration
+        self.shared: list[int] = []
 
     def clear(self, s: int = 0) -> None:
-        self.held.pop(s, None)
+        self.texts.pop(s, None)
+
+    def held(self, seq: int = 0) -> NDArray[np.int32]:
+        return np.array(self.texts.get(seq, []), np.int32)
+
+    def save(self, s: int) -> Saved:
+        return Saved(self.held(s).tobytes(), np.zeros(100 * len(self.texts[s]), np.uint8), cuttable=True)
+
+    def restore(self, s: int, saved: Saved) -> bool:
+        self.clear(s)
+        if sum(map(len, self.texts.values())) + len(saved.tokens) // 4 > self.cells:
+            return False
+        self.texts[s] = np.frombuffer(saved.tokens, np.int32).tolist()
+        self.restored.append(len(self.texts[s]))
+        return True
+
+    def share(self, source: int, s: int, n: int) -> bool:
+        self.texts[s] = self.texts[source][:n]
+        self.shared.append(n)
+        return True
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         assert len({want.seq for want in wants}) == len(wants), "a sequence is asked for once in a call"
-        held = {seq: len(tokens) for seq, tokens in self.held.items()}
+        held = {seq: len(tokens) for seq, tokens in self.texts.items()}
         held |= {want.seq: want.tokens.size + len(want.tail) for want in wants}
         if sum(held.values()) > self.cells:
             self.refused += 1

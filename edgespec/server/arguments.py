@@ -19,6 +19,15 @@ def add(command: argparse.ArgumentParser) -> None:
     group.add_argument("--port", type=int, default=8080, metavar="N", help="0 takes any free one (8080)")
     group.add_argument("--alias", metavar="NAME", help="what clients see the model called")
     group.add_argument("--slots", type=int, default=4, metavar="N", help="answers at the same time (4)")
+    group.add_argument(
+        "--cache-tokens", type=int, metavar="N",
+        help="tokens that all answers may hold together (default: the slots times --ctx)",
+    )  # fmt: skip
+    group.add_argument(
+        "--cache-ram", type=int, metavar="MIB",
+        help="memory for prompts seen before that are in no slot any more, so that they need not be read "
+        "again; 0 is none (default: a quarter of what is free, 8192 at most)",
+    )  # fmt: skip
     group.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait (64)")
     group.add_argument(
         "--idle-unload", type=float, default=0, metavar="MINUTES",

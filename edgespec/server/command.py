@@ -59,6 +59,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         ("--port", arguments.port, 0, 65535),
         ("--slots", arguments.slots, 1, 32),
         ("--queue", arguments.queue, 0, 100_000),
+        ("--cache-ram", arguments.cache_ram or 0, 0, 2**24),
         ("--max-body", arguments.max_body, 1, 4096),
         ("--max-seconds", arguments.max_seconds, 1, 10**7),
         ("--canary", arguments.canary, 0, 1),
@@ -115,7 +116,12 @@ def _load(arguments: argparse.Namespace) -> Load:
     return Load(
         target=str(target),
         draft=str(draft) if draft else None,
-        settings=pair_settings(arguments, slots=arguments.slots),
+        settings=pair_settings(
+            arguments,
+            slots=arguments.slots,
+            cache_tokens=arguments.cache_tokens,
+            cache_ram=None if arguments.cache_ram is None else arguments.cache_ram * 2**20,
+        ),
         queue=arguments.queue,
     )
 

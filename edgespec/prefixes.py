@@ -1,0 +1,116 @@
+"""Where a request begins: in the slot, or behind the saved prefix, that spares most of its prompt.
+
+A beginning may be in a free slot, which is then taken as it is; in another slot, busy or too good to be
+overwritten, whose cells are then shared; or in host memory, from where it is copied back. What a slot holds
+is saved before it is lost. Where cells run out, idle slots are emptied first, the one used longest ago
+before others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.decode import Want
+from edgespec.errors import EngineError
+from edgespec.events import ModelName
+from edgespec.saved import PrefixStore, Saved
+from edgespec.slots import Cache, Slot
+
+WORTH_MOVING = 64  # tokens: for fewer, evaluating them is as quick, and keeps arithmetic as it is alone
+MOSTLY = 0.5  # a slot of which less stays in use is not overwritten where another can be
+
+
+class Prefixes:
+    """All that is known of prompts evaluated before: in slots and, if there is a store, in host memory."""
+
+    def __init__(
+        self, slots: Sequence[Slot], contexts: Mapping[ModelName, Cache], store: PrefixStore | None
+    ) -> None:
+        self._slots, self._contexts, self.store = slots, contexts, store
+
+    def place(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
+        """Returns a free slot for a prompt, and how many of its tokens the target holds there now."""
+        free = [slot for slot in self._slots if not slot.running]
+        own = {slot: self._spared("target", slot, prompt) for slot in self._slots}
+        best = max(free, key=lambda slot: (own[slot], self._spared_draft(slot, prompt, own), -slot.used))
+        held = self._held("target", best)
+        stays = own[best] > MOSTLY * held or not held
+        source = max(self._slots, key=lambda slot: own[slot])
+        saved, n_saved = self.store.best(prompt.tobytes()) if self.store else (None, 0)
+        most = max(own[source], n_saved)
+        if most < own[best] + WORTH_MOVING and (stays or most < WORTH_MOVING):
+            if not stays:
+                best = self._least_missed(free)
+                if self._held("target", best) >= WORTH_MOVING:
+                    self.keep(best)
+            return best, self._spared("target", best, prompt)
+        into = self._least_missed([slot for slot in free if slot is not source] or free)
+        self.keep(into)
+        if n_saved > own[source] and saved and self.store:
+            self.store.use(saved)
+            for name, context in self._contexts.items():
+                if name not in saved or not self._restored(context, into, saved[name]):
+                    context.clear(into.seq)
+        elif source is not into:
+            for name, context in self._contexts.items():
+                n = self._spared(name, source, prompt)
+                if n < WORTH_MOVING or not context.share(source.seq, into.seq, n):
+                    context.clear(into.seq)
+        into.holds = True
+        return into, self._spared("target", into, prompt)
+
+    def keep(self, slot: Slot) -> None:
+        """Saves what a slot holds, where that is worth it and not saved yet."""
+        store, target = self.store, self._contexts["target"]
+        if store is None:
+            return
+        tokens = target.held(slot.seq).tobytes()
+        if len(tokens) < 4 * WORTH_MOVING or store.holds(tokens):
+            return
+        prefix: dict[ModelName, Saved] = {}
+        try:
+            for name, context in self._contexts.items():
+                if self._held(name, slot) >= WORTH_MOVING:
+                    prefix[name] = context.save(slot.seq)
+        except (EngineError, MemoryError):  # then it is evaluated again some day
+            return
+        store.put(prefix)
+
+    def make_room(self) -> bool:
+        """Has the idle slot that was used longest ago give its cells; False where there is none."""
+        holding = [slot for slot in self._slots if not slot.running and slot.holds]
+        if not holding:
+            return False
+        slot = min(holding, key=lambda slot: slot.used)
+        self.put_aside(slot)
+        return True
+
+    def put_aside(self, slot: Slot) -> None:
+        """Moves what a slot holds to host memory, as far as there is a store for it."""
+        self.keep(slot)
+        slot.holds = False
+        for context in self._contexts.values():
+            context.clear(slot.seq)
+
+    def _restored(self, context: Cache, into: Slot, saved: Saved) -> bool:
+        into.holds = False
+        while not context.restore(into.seq, saved):
+            if not self.make_room():
+                return False
+        return True
+
+    def _least_missed(self, free: Sequence[Slot]) -> Slot:
+        return min(free, key=lambda slot: (self._held("target", slot) > 0, slot.used))
+
+    def _held(self, name: ModelName, slot: Slot) -> int:
+        return int(self._contexts[name].held(slot.seq).size)
+
+    def _spared(self, name: ModelName, slot: Slot, prompt: NDArray[np.int32]) -> int:
+        """Returns how many tokens of a prompt need not be evaluated again in a slot."""
+        return prompt.size - self._contexts[name].missing(Want(prompt, seq=slot.seq))
+
+    def _spared_draft(self, slot: Slot, prompt: NDArray[np.int32], own: Mapping[Slot, int]) -> int:
+        return self._spared("draft", slot, prompt) if own[slot] and "draft" in self._contexts else 0

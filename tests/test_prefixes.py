@@ -1,0 +1,116 @@
+"""Where a request begins: which slot it gets, what it finds there, and what is saved before it is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from test_scheduler import FakePair
+
+from edgespec.events import Emitted, Started
+from edgespec.request import Request
+from edgespec.sampling import Sampling
+from edgespec.scheduler import Engine
+
+LENGTH = 100
+REQUEST = Request(Sampling(temperature=0), max_tokens=4)
+
+
+def text(seed: int, n: int = LENGTH) -> NDArray[np.int32]:
+    return np.random.default_rng(seed).integers(0, 8, n).astype(np.int32)
+
+
+def answered(engine: Engine, *prompts: NDArray[np.int32]) -> list[int]:
+    """Answers all, one after another; returns how many tokens of each need not be evaluated."""
+    cached = []
+    for prompt in prompts:
+        engine.submit("r", prompt, REQUEST)
+        while not engine.idle:
+            cached += [one.cached_tokens for one in engine.step() if isinstance(one, Started)]
+    return cached
+
+
+def more(prompt: NDArray[np.int32], n: int = 10) -> NDArray[np.int32]:
+    """Returns a prompt that goes on where another one ended."""
+    return np.concatenate([prompt, text(99, n)])
+
+
+def test_several_prompts_are_kept_in_slots() -> None:
+    engine = Engine(FakePair(slots=3), slots=3)
+    assert answered(engine, text(1), text(2), text(3)) == [0, 0, 0]
+    assert answered(engine, more(text(2)), more(text(1)), more(text(3))) == [LENGTH] * 3
+
+
+def test_what_is_in_no_slot_any_more_comes_back_from_host_memory() -> None:
+    pair = FakePair(slots=1)
+    engine = Engine(pair, slots=1, cache_ram=10**6)
+    assert max(answered(engine, text(1), text(2), text(3))) < 5, "by chance"
+    before = pair.target.evaluated
+    assert answered(engine, more(text(1)), more(text(2))) == [LENGTH] * 2
+    assert pair.target.evaluated - before < LENGTH and pair.target.restored
+
+
+def test_without_host_memory_it_is_evaluated_again() -> None:
+    engine = Engine(FakePair(slots=1), slots=1)
+    assert answered(engine, text(1), text(2), more(text(1))) == [0, 0, 0]
+
+
+def test_an_unlike_prompt_takes_an_empty_slot_and_not_a_long_conversation() -> None:
+    """Two prompts share what their template begins with; that is no reason to lose the rest of one."""
+    engine = Engine(FakePair(slots=2), slots=2)
+    chat, other = text(1), np.concatenate([text(1)[:10], text(2)])
+    answered(engine, chat, other)
+    assert answered(engine, more(chat)) == [LENGTH]
+
+
+def test_a_beginning_that_a_busy_slot_holds_is_shared() -> None:
+    """Many requests with one long system prompt: it is evaluated once."""
+    pair = FakePair(slots=3)
+    engine = Engine(pair, slots=3)
+    engine.submit("first", text(1), Request(Sampling(temperature=0), max_tokens=100))
+    for _ in range(3):
+        engine.step()
+    engine.submit("second", np.concatenate([text(1)[:80], text(2, 10)]), REQUEST)
+    happened = [one for _ in range(3) for one in engine.step()]
+    assert [one.cached_tokens for one in happened if isinstance(one, Started)] == [80]
+    assert pair.target.shared == [80]
+
+
+def test_a_short_beginning_is_evaluated_again_rather_than_moved() -> None:
+    pair = FakePair(slots=3)
+    engine = Engine(pair, slots=3, cache_ram=10**6)
+    engine.submit("first", text(1), Request(Sampling(temperature=0), max_tokens=100))
+    engine.step()
+    engine.submit("second", np.concatenate([text(1)[:40], text(2, 10)]), REQUEST)
+    happened = [one for _ in range(3) for one in engine.step()]
+    assert [one.cached_tokens for one in happened if isinstance(one, Started)] == [0]
+    assert not pair.target.shared
+
+
+def test_the_store_is_as_large_as_was_allowed() -> None:
+    pair = FakePair(slots=1)
+    budget = 3 * LENGTH * 104 * 2  # of target and draft
+    engine = Engine(pair, slots=1, cache_ram=budget)
+    answered(engine, *(text(i) for i in range(9)))
+    store = engine._prefixes.store
+    assert store and 2 <= len(store) <= 5 and budget / 2 < store.n_bytes <= budget
+
+
+@pytest.mark.parametrize("cache_ram", [0, 10**6])
+def test_who_was_suspended_goes_on_where_it_stood(cache_ram: int) -> None:
+    """With host memory its tokens are not evaluated again."""
+    pair = FakePair(slots=2, cells=260, drafter="none")
+    engine = Engine(pair, slots=2, cache_ram=cache_ram)
+    request = Request(Sampling(temperature=0), max_tokens=80, drafter="none")
+    for id, seed in (("a", 1), ("b", 2)):
+        engine.submit(id, text(seed, 70), request)
+    found: dict[str, list[int]] = {"a": [], "b": []}
+    while not engine.idle:
+        for one in engine.step():
+            if isinstance(one, Emitted):
+                found[one.id] += one.round.tokens
+    assert pair.target.refused, "cells have run out"
+    assert all(tuple(found[id]) == pair.alone(text(seed, 70), request) for id, seed in (("a", 1), ("b", 2)))
+    assert bool(pair.target.restored) == bool(cache_ram)
+    if cache_ram:
+        assert pair.target.evaluated <= 2 * 150 + 10
