@@ -214,7 +214,7 @@ def drive(
     """Answers one loop directly, as `pace` grants; yields its rounds. Cancellation is seen between rounds."""
     answer: Rows | None = None
     told: Ask | None = None  # the evaluation whose time is running, with what Python makes of it
-    read_from = 0  # the draft reads the settled tokens from here on
+    read_from = 0  # the draft reads the settled tokens from here on, or from where its context begins
     evaluated, since = 0, clock()
     while not cancelled():
         try:
@@ -239,12 +239,13 @@ def drive(
             answer = NO_ROWS if pace.grants_step(item, 0) else None
             continue
         else:
-            lag = 1
+            lag, window = 1, item.tokens[max(0, read_from - item.skipped) :]
             if not item.tail:
-                lag = contexts["draft"].missing(Want(item.tokens[read_from:], (), item.rows))
+                lag = contexts["draft"].missing(Want(window, (), item.rows))
                 if lag and (allowed := pace.window(lag)) < lag:  # what lies before is left out from now on
-                    lag, read_from = allowed, item.tokens.size - allowed
-            want = Want(item.tokens[read_from:], item.tail, item.rows)
+                    lag, window = allowed, item.tokens[item.tokens.size - allowed :]
+                    read_from = item.skipped + item.tokens.size - allowed
+            want = Want(window, item.tail, item.rows)
             if not pace.grants_step(item, lag):
                 continue
         context = contexts[item.model]

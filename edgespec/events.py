@@ -34,6 +34,7 @@ class Ask:
     counts; empty where the tail was drawn and may not be cut. Of an ask to the draft: how likely the next
     guess counts, and those that may follow it.
     otherwise: the reach of the guess that stands where this ask is refused.
+    skipped: settled tokens that are left out in front of `tokens`, because the draft cannot hold them.
     forced: how many of `tokens` a grammar settled by itself, so that the target has not seen them yet.
     """
 
@@ -43,6 +44,7 @@ class Ask:
     rows: int  # logits wanted for the last `rows` positions of tokens + tail
     reach: Reach = ()
     otherwise: Reach = ()
+    skipped: int = 0
     forced: int = 0
 
 

@@ -129,8 +129,9 @@ class Step:
         if running.read_from is None:
             lag = draft.missing(Want(ask.tokens, ask.tail, ask.rows, slot.seq))
             allowed = running.pace.window(lag) if lag else 0
-            running.read_from = 0 if allowed >= lag else ask.tokens.size - allowed
-        want = Want(ask.tokens[running.read_from :], ask.tail, ask.rows, slot.seq)
+            running.read_from = 0 if allowed >= lag else ask.skipped + ask.tokens.size - allowed
+        window = ask.tokens[max(0, running.read_from - ask.skipped) :]
+        want = Want(window, ask.tail, ask.rows, slot.seq)
         return want, 1 if ask.tail else draft.missing(want)
 
     def _show(self, slot: Slot, want: Want, lag: int, left: int) -> None:

@@ -185,7 +185,7 @@ class Controller:
 
     def _grants_model(self, ask: Ask, lag: int) -> bool:
         """Decides between the draft model, the free guess, and none."""
-        self._look(ask.tokens.size)
+        self._look(ask.skipped + ask.tokens.size)
         one = self._prices[1]
         saved = self._step if lag == 0 else 0.0  # what was read ahead costs nothing now
         planned, length = _best(ask.reach, self._prices, self._step, saved)

@@ -353,6 +353,37 @@ def test_a_draft_is_never_longer_than_limit_grant_or_context(
     assert all(3 + len(ask.tail) <= n_ctx for ask in asks)
 
 
+def test_a_draft_with_a_shorter_memory_reads_the_end_of_the_text() -> None:
+    """It used to fall silent where the text outgrew it. Its guesses are those of a text that begins later."""
+    rng = np.random.default_rng(3)
+    text = rng.integers(0, V, 400).tolist()
+    model, begins = TableModel(V, seed=4, order=None), []
+    for n in range(60, 400, 7):
+        guess, asks = drafted(model_drafter(GREEDY, n_ctx=80), text[:n], 6, model=model)
+        skipped = {ask.skipped for ask in asks}
+        begins.append(skipped.pop())
+        assert not skipped and all(ask.tokens.tolist() == text[begins[-1] : n] for ask in asks)
+        assert all(ask.tokens.size + len(ask.tail) <= 80 for ask in asks)
+        for i, token in enumerate(guess.tokens):
+            assert token == int(model.row([*text[begins[-1] : n], *guess.tokens[:i]])[:V].argmax())
+        assert len(guess.tokens) == 6
+    assert begins[0] == 0 and begins == sorted(begins) and len(set(begins)) < len(begins) / 2
+
+
+def test_what_is_drawn_at_a_place_does_not_depend_on_where_the_draft_begins_to_read() -> None:
+    """Coupled guesses are drawn by their place in the text, so a short memory must not move it."""
+    places: list[int] = []
+
+    class Noting(Coupled):
+        def draw(self, distribution: Distribution, position: int) -> int:
+            places.append(position)
+            return super().draw(distribution, position)
+
+    text = np.random.default_rng(3).integers(0, V, 200).tolist()
+    drafted(model_drafter(n_ctx=80), text, 3, model=TableModel(V, seed=4), rule=Noting(1))
+    assert places == [200, 201, 202]
+
+
 def test_ids_past_the_shared_vocabulary_are_never_guessed() -> None:
     """The draft's rows may be longer than what both know, with large logits in the padding."""
     model = TableModel(V, seed=5, padding=7)
@@ -363,7 +394,7 @@ def test_ids_past_the_shared_vocabulary_are_never_guessed() -> None:
 
 def test_text_that_the_draft_cannot_read_is_not_drafted_upon() -> None:
     """A target may have a few tokens more; once one is in the text the draft is not asked."""
-    drafter, model = model_drafter(n_vocab=V), TableModel(V, seed=6)
+    drafter, model = model_drafter(n_ctx=500, n_vocab=V), TableModel(V, seed=6)
     assert drafted(drafter, [1, 2], 3, model=model)[0].tokens
     guess, asks = drafted(drafter, [1, 2, V], 3, model=model)
     assert guess == Draft() and not asks

@@ -13,10 +13,12 @@ from edgespec.drafters import HOPELESS, Drafting, certain
 from edgespec.drafters.draft_temperature import DraftTemperature
 from edgespec.errors import LogitsError
 from edgespec.events import Ask, Draft, Judged, Reach
+from edgespec.pace import LONGEST
 from edgespec.sampling import Distribution, Sampler
 from edgespec.verify import Rule
 
 FORESEEN = 32  # guesses to come that a decision takes into account
+SHORTEST = 64  # tokens of context below which a window of it is of no use
 EVERY = 4  # rounds from which one is used to choose the temperature
 
 
@@ -56,8 +58,10 @@ class DraftModel:
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule, otherwise: Reach = ()) -> Drafting:
         """Guesses at most `limit` tokens. otherwise: the reach of what stands in its place if refused."""
-        limit = min(limit, self.n_ctx - tokens.size)
-        if limit <= 0 or int(tokens.max()) >= self.n_vocab:  # an id of the target's padding
+        skipped = self._skipped(tokens.size)
+        read = tokens[skipped:]
+        limit = min(limit, self.n_ctx - read.size)
+        if limit <= 0 or int(read.max()) >= self.n_vocab:  # an id of the target's padding
             return Draft()
         self._adjust()
         guesses: list[int] = []
@@ -70,14 +74,16 @@ class DraftModel:
             expected = _onward(reach, places[n:] or places[-1:])
             only = self._forced(tokens, guesses)
             if only is not None:
-                if (yield Ask("draft", tokens, tuple(guesses), 0, (reach, *expected))) is None:
+                if (yield Ask("draft", read, tuple(guesses), 0, (reach, *expected), skipped=skipped)) is None:
                     break
                 guesses.append(only)
                 probs.append(certain(only))
                 confidence.append(1.0)
                 sources.append("grammar")
                 continue
-            row = yield Ask("draft", tokens, tuple(guesses), 1, expected, () if n else otherwise)
+            row = yield Ask(
+                "draft", read, tuple(guesses), 1, expected, () if n else otherwise, skipped=skipped
+            )
             if row is None:
                 break
             try:
@@ -88,9 +94,8 @@ class DraftModel:
             if sure == 1.0:  # greedy: the logits know more
                 sure = _lead(row[0, : self.sampler.n_vocab], best)
             reach *= self.odds.of(sure)
-            if (
-                yield Ask("draft", tokens, tuple(guesses), 0, (reach, *_onward(reach, places[n + 1 :])))
-            ) is None:
+            onward = (reach, *_onward(reach, places[n + 1 :]))
+            if (yield Ask("draft", read, tuple(guesses), 0, onward, skipped=skipped)) is None:
                 break  # by q's shape, before x ~ q: exact
             guesses.append(rule.draw(q, tokens.size + n))
             probs.append(q)
@@ -99,6 +104,15 @@ class DraftModel:
             if self.sampler.masks and guesses[-1] in self.sampler.masks.end_tokens:
                 break  # behind a token that is kept: exact
         return Draft(tuple(guesses), tuple(probs), tuple(sources), tuple(confidence))
+
+    def _skipped(self, n: int) -> int:
+        """Returns how many of n settled tokens are left out in front, for the draft has a shorter memory.
+
+        Steps of a quarter of its context, so that what it has read stays read for a while.
+        """
+        step = self.n_ctx // 4
+        over = n + min(LONGEST, step) - self.n_ctx
+        return -(-over // step) * step if over > 0 and self.n_ctx >= SHORTEST else 0
 
     def _forced(self, tokens: NDArray[np.int32], guesses: list[int]) -> int | None:
         """Returns the token behind the guesses that a grammar leaves no choice about, if it is so."""
