@@ -1,0 +1,198 @@
+"""Pairs on this machine: listed, shown, imported where they lie, removed; run by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny_gguf
+
+from edgespec import cli, config
+from edgespec.installed.words import ago, list_lines
+from edgespec_models.found import find_models, find_pairs
+from edgespec_models.store import InstalledModel, InstalledPair, Speed, Store
+
+Captured = pytest.CaptureFixture[str]
+
+
+def write(path: Path, *, d: int = 32, texts: dict[int, str] | None = None, n_vocab: int = 512) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    vocabulary = tiny_gguf.altered(tiny_gguf.make_vocabulary(n_vocab), texts=texts)
+    return tiny_gguf.write_llama(path, d=d, layers=1, vocab=vocabulary)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    return write(tmp_path / "Big Model.gguf", d=128), write(tmp_path / "small.gguf")
+
+
+def said(capsys: Captured, code: int, *words: str | Path) -> str:
+    assert cli.main([str(word) for word in words]) == code
+    out = capsys.readouterr()
+    if code:
+        assert out.err.startswith("edgespec: ") and out.err.count("\n") == 1
+    return out.out + out.err
+
+
+def test_local_files_are_imported_listed_shown_and_forgotten(
+    files: tuple[Path, Path], capsys: Captured
+) -> None:
+    assert "as big-model; next: edgespec chat" in said(capsys, 0, "import", *files)
+    listed = said(capsys, 0, "list")
+    assert "*  big-model  Big Model.gguf  small.gguf" in listed and "not measured" in listed
+    shown = said(capsys, 0, "show", "big-model")
+    assert str(files[0]) in shown and "check   the vocabularies match" in shown
+    assert "a local file, not compared with any hash" in shown
+    assert json.loads(said(capsys, 0, "show", "big-model", "--json"))["draft"]["paths"] == [str(files[1])]
+    assert json.loads(said(capsys, 0, "list", "--json"))["pairs"][0]["default"] is True
+    removed = said(capsys, 0, "rm", "big-model")
+    assert "removed big-model, 0 bytes are free" in removed and "EdgeSpec did not download it" in removed
+    assert all(path.exists() for path in files)
+    assert "no pair is installed, so the embedded one answers" in said(capsys, 0, "list")
+
+
+def test_mistakes_are_told_in_one_sentence(
+    files: tuple[Path, Path], tmp_path: Path, capsys: Captured
+) -> None:
+    stranger = write(tmp_path / "stranger.gguf", texts={300: "else"})
+    assert "stranger.gguf cannot draft for Big Model.gguf" in said(capsys, 1, "import", files[0], stranger)
+    assert "there is no file" in said(capsys, 1, "import", tmp_path / "none.gguf")
+    (tmp_path / "page.gguf").write_text("<html>")
+    assert "is not a GGUF file" in said(capsys, 1, "import", tmp_path / "page.gguf", "--no-draft")
+    assert "no pair 'nothing' is installed" in said(capsys, 2, "rm", "nothing")
+    assert "no pair 'nothing' is installed" in said(capsys, 2, "show", "nothing")
+    assert "cannot name a pair" in said(capsys, 2, "import", *files, "--name", "Ä")
+
+
+def test_a_pair_of_the_catalogue_is_shown_before_it_is_installed(capsys: Captured) -> None:
+    shown = said(capsys, 0, "show", "qwen3-8b")
+    assert "`edgespec pull qwen3-8b` gets it" in shown and "not looked up on the hub: " in shown
+    assert "Python" in said(capsys, 0, "show", "embedded")
+
+
+def test_a_target_alone_gets_the_draft_that_was_found(
+    files: tuple[Path, Path], home: Path, capsys: Captured
+) -> None:
+    write(home / ".lmstudio/models/pub/small-GGUF/small-Q8_0.gguf")
+    imported = said(capsys, 0, "import", files[0])
+    assert "pub/small-GGUF/small-Q8_0.gguf of LM Studio fits as its draft" in imported
+    assert "with draft small-Q8_0.gguf as big-model" in imported
+    assert "without a draft" in said(capsys, 0, "import", files[0], "--no-draft")
+
+
+# --- what other programs have
+
+
+def test_what_other_programs_downloaded_is_found_and_not_copied(home: Path, capsys: Captured) -> None:
+    studio = write(home / ".lmstudio/models/pub/big-GGUF/big-Q4_K_M.gguf", d=128)
+    write(home / ".lmstudio/models/pub/big-GGUF/mmproj-big.gguf")
+    for part in (1, 2):
+        write(home / f".cache/llama.cpp/split-0000{part}-of-00002.gguf", n_vocab=400)
+    write(home / ".cache/llama.cpp/half-00001-of-00002.gguf")
+    blob = write(home / ".ollama/models/blobs/sha256-abc")
+    manifest = home / ".ollama/models/manifests/registry.ollama.ai/library/small/1b"
+    manifest.parent.mkdir(parents=True)
+    layers = [
+        {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:t"},
+        {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:abc"},
+    ]
+    manifest.write_text(json.dumps({"layers": layers}))
+    (manifest.parent / "broken").write_text("{")
+    cached = home / ".cache/huggingface/hub/models--org--m/snapshots/c/m.gguf"
+    cached.parent.mkdir(parents=True)
+    cached.symlink_to(studio)  # the same content under another name
+    found = find_models()
+    assert {(model.program, model.label) for model in found} == {
+        ("LM Studio", "pub/big-GGUF/big-Q4_K_M.gguf"),
+        ("llama.cpp", "split-00001-of-00002.gguf"),
+        ("Ollama", "small:1b"),
+    }
+    [pair] = find_pairs(found)[0]
+    assert (pair.target.paths, pair.draft.paths) == ((studio,), (blob,))
+    listed = said(capsys, 0, "import")
+    assert "fits: edgespec import 'pub/big-GGUF/big-Q4_K_M.gguf' 'small:1b'" in listed
+    said(capsys, 0, "import", "pub/big-GGUF/big-Q4_K_M.gguf", "small:1b", "--name", "mine")
+    assert Store(config.data_folder()).get("mine").target.path == studio
+
+
+def test_folders_are_found_where_the_environment_moved_them(tmp_path: Path) -> None:
+    environment = {"LLAMA_CACHE": str(tmp_path / "l"), "HF_HOME": str(tmp_path / "h")}
+    write(tmp_path / "l/a.gguf")
+    write(tmp_path / "h/hub/models--o--m/snapshots/c/b.gguf", d=64)
+    found = find_models(environment, tmp_path / "nobody")
+    assert [(model.program, model.label) for model in found] == [
+        ("llama.cpp", "a.gguf"),
+        ("hub cache", "o/m:b.gguf"),
+    ]
+
+
+def test_of_several_drafts_the_smallest_that_fits_is_taken(tmp_path: Path) -> None:
+    write(tmp_path / "l/big.gguf", d=256)
+    write(tmp_path / "l/small.gguf", d=32)
+    write(tmp_path / "l/middle.gguf", d=48)
+    write(tmp_path / "l/other.gguf", d=16, texts={300: "else"})
+    (tmp_path / "l/page.gguf").write_text("<html>")
+    pairs, useless = find_pairs(find_models({"LLAMA_CACHE": str(tmp_path / "l")}, tmp_path))
+    assert [(pair.target.label, pair.draft.label) for pair in pairs] == [("big.gguf", "small.gguf")]
+    assert list(useless) == ["page.gguf"]
+
+
+def test_nothing_found_is_said(capsys: Captured) -> None:
+    assert "nothing was found of LM Studio, Ollama" in said(capsys, 0, "import")
+
+
+# --- run by name
+
+
+def test_commands_take_a_pair_by_name_and_the_last_one_by_default(
+    files: tuple[Path, Path], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgespec.pair_files import pair_files
+    from edgespec_models import tiny
+
+    def taken(*words: str) -> tuple[Path, Path | None]:
+        return pair_files(cli._parser().parse_args(words))
+
+    said(capsys, 0, "import", *files, "--name", "first")
+    said(capsys, 0, "import", files[1], "--no-draft", "--name", "second")
+    assert taken("run", "x") == (files[1], None)
+    assert taken("run", "x", "--pair", "first") == files
+    assert taken("run", "x", "--pair", "first", "--no-draft") == (files[0], None)
+    assert taken("serve", "first") == taken("bench", "--pair", "first") == files
+    assert taken("run", "x", "--pair", "embedded") == (tiny.target_path(), tiny.draft_path())
+    assert taken("run", "x", "--target", "a.gguf") == (Path("a.gguf"), None)
+    monkeypatch.setenv("EDGESPEC_TARGET", "b.gguf")
+    assert taken("run", "x") == (Path("b.gguf"), None)
+    assert taken("run", "x", "--pair", "first") == files, "a flag beats the environment"
+    assert Store(config.data_folder()).get("first").last_used
+
+
+def test_a_pair_whose_files_are_gone_says_how_to_get_them(files: tuple[Path, Path], capsys: Captured) -> None:
+    from edgespec.errors import ModelFileError, SettingError
+    from edgespec.pair_files import pair_files
+
+    said(capsys, 0, "import", *files, "--name", "mine")
+    files[1].unlink()
+    assert "files are missing" in said(capsys, 0, "list")
+    with pytest.raises(
+        ModelFileError, match="pair mine lacks small.gguf, which is no longer at .*edgespec rm mine"
+    ):
+        pair_files(cli._parser().parse_args(["run", "x"]))
+    with pytest.raises(SettingError, match="leave out --target and --draft"):
+        pair_files(cli._parser().parse_args(["run", "x", "--pair", "mine", "--target", "y"]))
+    with pytest.raises(SettingError, match="no pair 'other' is installed"):
+        pair_files(cli._parser().parse_args(["run", "x", "--pair", "other"]))
+
+
+def test_the_table_tells_last_use_and_speed(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf")
+    model = InstalledModel((str(path),), 5_030_000_000)
+    pair = InstalledPair("p", model, None, "pulled", 0.0, last_used=100.0, speed=Speed(30.0, 20.0, 0.0))
+    lines = list_lines([pair], "p", now=100.0 + 3 * 86_400)
+    assert lines[1] == "*  p     m.gguf  none   5.03 GB  3 days ago  30.0 tok/s (1.50 x plain)"
+    assert [ago(then, 10 * 86_400) for then in (None, 864_000.0, 9 * 86_400 - 1)] == [
+        "never",
+        "today",
+        "yesterday",
+    ]
