@@ -190,3 +190,41 @@ def test_two_things_that_want_the_same_core_are_seen_to_hide_nothing() -> None:
 
     found = measure_beside(lambda: alone(0.03), lambda: alone(0.01), alone=0.03, one_step=0.01, steps=4)
     assert not found.pays(0.9)
+
+
+@pytest.mark.parametrize("read_most", [10_000, 20])
+@pytest.mark.parametrize("beside", [None, ALWAYS], ids=["as ever", "reading ahead"])
+def test_a_draft_with_a_short_memory_is_of_use_to_the_end_of_a_long_text(
+    beside: Beside | None, read_most: int
+) -> None:
+    """Its window moves on; what the pace lets it read of a prompt, and what it reads ahead, follow it."""
+
+    class Reading(FixedLength):
+        def window(self, lag: int) -> int:
+            return min(lag, read_most)
+
+    target = TableModel(N_VOCAB, seed=5)
+    draft = TableModel(N_VOCAB, seed=6, near=target, spread=0.1)
+    ahead = Ahead(target, draft, beside, n_ctx=80, n_vocab=N_VOCAB) if beside else None
+    sampler = Sampler(GREEDY, N_VOCAB)
+    prompt = np.random.default_rng(1).integers(0, N_VOCAB, 50).astype(np.int32)
+    loop = generate(
+        prompt,
+        drafter=Competition([], DraftModel(sampler, n_ctx=80, n_vocab=N_VOCAB)),
+        sampler=sampler,
+        rule=Coupled(1),
+        text=TextRelease(lambda token: bytes([97 + token])),
+        limits=Limits(300, 512),
+    )
+    scorers = {"target": ahead.target, "draft": ahead.draft} if ahead else {"target": target, "draft": draft}
+    rounds = list(drive(loop, scorers, Reading(4)))
+    if ahead:
+        ahead.close()
+    text = prompt.tolist()
+    for round_ in rounds:
+        for token in round_.tokens:
+            assert token == int(target.row(text)[:N_VOCAB].argmax())
+            text.append(token)
+    late = rounds[len(rounds) // 2 :]
+    assert sum(r.accepted for r in late) > 0.7 * sum(r.drafted for r in late) > 0
+    assert all(len(held) <= 80 for held in draft.texts.values())
