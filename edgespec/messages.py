@@ -117,7 +117,8 @@ class Loading:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The pair is there. sampling: the file's `general.sampling.*`. plain_s: a token of plain decoding.
+    """The pair is there. sampling: the file's `general.sampling.*`. plain_s: a token of plain decoding;
+    plain_growth_s: what it takes longer for each token before it.
 
     bos_token: the start token, where the model wants one in front of text. fill: None where it cannot.
     """
@@ -133,6 +134,7 @@ class Loaded:
     eos: str
     sampling: Mapping[str, str]
     plain_s: float
+    plain_growth_s: float
     path: str
     slots: int
     bos_token: int | None

@@ -55,6 +55,7 @@ from edgespec.scheduler import Engine
 
 MOST_CACHE_RAM = 8 * 2**30
 LAST_STAGE = 0.95  # of loading is done when measuring begins
+FAR = 1000  # tokens; what a token takes longer behind so many is told per token
 LAST_STEP_S = 5.0  # how long the engine may take to notice that its owner is gone
 Tokens = NDArray[np.int32]
 
@@ -264,6 +265,7 @@ def cache_ram(settings: PairSettings) -> int:
 def about(pair: Pair) -> Loaded:
     """Returns what the owner has to know of a pair."""
     target = pair.target
+    plain = pair.costs().target
     return Loaded(
         name=target.path.stem,
         draft_name=pair.draft.path.stem if pair.draft else None,
@@ -275,7 +277,8 @@ def about(pair: Pair) -> Loaded:
         bos=target.bos_text,
         eos=target.eos_text,
         sampling={k: v for k, v in target.metadata.items() if k.startswith("general.sampling.")},
-        plain_s=pair.costs().target.seconds(1),
+        plain_s=plain.seconds(1),
+        plain_growth_s=(plain.seconds(1, FAR) - plain.seconds(1)) / FAR,
         path=str(target.path),
         slots=pair.slots,
         bos_token=target.vocabulary.bos if target.vocabulary.add_bos else None,

@@ -25,10 +25,18 @@ class Audience(Protocol):
 
     def ended(self, choice: Choice, *, plain: bool) -> None: ...
 
+    def plain_s(self) -> float | None:
+        """Returns what a token of plain decoding really took lately; None where it did not run."""
+        ...
+
 
 @dataclass(slots=True)
 class Choice:
-    """What one choice has brought so far. Times are the worker's clock."""
+    """What one choice has brought so far. Times are the worker's clock.
+
+    growth_s: what a token of plain decoding takes longer for each token before it. measured_s: what one
+    really took lately, on average; None where plain decoding did not run.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -41,6 +49,8 @@ class Choice:
     first: float = 0.0
     last: float = 0.0
     finish: FinishReason | None = None
+    growth_s: float = 0.0
+    measured_s: float | None = None
     text: list[str] = field(default_factory=list)
     scored: list[Scored] = field(default_factory=list)
 
@@ -57,15 +67,18 @@ class Choice:
         self.finish = round_.finish
 
     def timings(self, plain_s: float) -> dict[str, Any]:
-        """Returns the figures as llama-server names them, and what speculation brought by estimate.
+        """Returns the figures as llama-server names them, and what speculation brought.
 
-        speedup_estimated: what plain decoding would have needed, by the measured cost of one token, over
-        what was needed; None where too little was said to tell.
+        speedup_estimated: what plain decoding would have needed, by the cost of one token at this length of
+        text (plain_s: at its beginning), over what was needed; speedup_measured: by what tokens of plain
+        decoding took here lately. None where too little was said to tell, or nothing was decoded plainly.
         """
         prompt_n = self.prompt_tokens - self.cached_tokens
         prompt_s, predicted_s = max(0.0, self.first - self.started), max(0.0, self.last - self.first)
         after_first = self.n_tokens - 1
-        plain = plain_s * after_first / predicted_s if predicted_s and after_first > 0 else None
+        one_s = plain_s + self.growth_s * (self.prompt_tokens + self.n_tokens / 2)
+        per_token_s = predicted_s / after_first if predicted_s and after_first > 0 else None
+        measured_s = self.measured_s if self.drafted else None
         return {
             "cache_n": self.cached_tokens,
             "prompt_n": prompt_n,
@@ -78,7 +91,8 @@ class Choice:
             "predicted_per_second": self.n_tokens / predicted_s if predicted_s else 0.0,
             "draft_n": self.drafted,
             "draft_n_accepted": self.accepted,
-            "speedup_estimated": plain,
+            "speedup_estimated": one_s / per_token_s if per_token_s else None,
+            "speedup_measured": measured_s / per_token_s if measured_s and per_token_s else None,
         }
 
 
@@ -170,6 +184,7 @@ class Generation:
                     raise said
                 choice = self.choices[self._index[id]]
                 if isinstance(said, Started):
+                    choice.growth_s = self._worker.about.plain_growth_s if self._worker.about else 0.0
                     choice.started = choice.first = choice.last = at
                     choice.prompt_tokens, choice.cached_tokens = said.prompt_tokens, said.cached_tokens
                 elif isinstance(said, Emitted):
@@ -216,6 +231,7 @@ class Generation:
     def _end(self, id: str) -> None:
         self._open.discard(id)
         i = self._index[id]
+        self.choices[i].measured_s = self._audience.plain_s()
         if self.choices[i].started:  # what never had its turn is no answer
             self._audience.ended(self.choices[i], plain=self._wanted[i].drafter == "none")
 

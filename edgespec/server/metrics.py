@@ -6,6 +6,8 @@ rate(edgespec_decode_seconds_total) over rate(edgespec_decode_tokens_total), pla
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -15,6 +17,26 @@ from edgespec.server.supervisor import Supervisor
 
 FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+ENOUGH = 50  # tokens of plain decoding from which its speed is said to be known
+KEPT = 0.8  # what older ones still count when so many new ones have come
+
+
+@dataclass(slots=True)
+class Plain:
+    """What plain decoding takes on one engine: sums of answers, the older ones counting less and less."""
+
+    pid: int | None = None
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    def note(self, tokens: int, seconds: float) -> None:
+        kept = KEPT ** (tokens / ENOUGH)
+        self.tokens, self.seconds = kept * self.tokens + tokens, kept * self.seconds + seconds
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        return self.seconds / self.tokens if self.tokens >= ENOUGH else None
 
 
 class Metrics:
@@ -37,6 +59,7 @@ class Metrics:
             ["position"],
             registry=registry,
         )
+        self._worker, self._plain = worker, Plain()
         self._tokens = Counter(
             "edgespec_decode_tokens", "tokens after the first", ["mode"], registry=registry
         )
@@ -81,10 +104,22 @@ class Metrics:
         self._cached.inc(choice.cached_tokens)
         if choice.n_tokens:
             self._first.observe(choice.first - choice.started)
+        if choice.n_tokens > 1 and plain:
+            self._recent().note(choice.n_tokens - 1, choice.last - choice.first)
         if choice.n_tokens > 1:
             self._tokens.labels(mode).inc(choice.n_tokens - 1)
             self._seconds.labels(mode).inc(choice.last - choice.first)
             self._each.labels(mode).observe((choice.last - choice.first) / (choice.n_tokens - 1))
+
+    def plain_s(self) -> float | None:
+        """Returns seconds per token of recent plain decoding; None where too little was decoded plainly."""
+        return self._recent().seconds_per_token
+
+    def _recent(self) -> Plain:
+        """Returns what is known of this engine: another pair, or another worker, begins anew."""
+        if self._plain.pid != self._worker.pid:
+            self._plain = Plain(self._worker.pid)
+        return self._plain
 
     def text(self) -> tuple[bytes, str]:
         """Returns what /metrics answers, and its media type."""

@@ -10,12 +10,15 @@ import pytest
 from edgespec.events import Candidate, Emitted, Round, Started, TokenScore
 from edgespec.messages import Accepted, Submit
 from edgespec.sampling import Sampling
-from edgespec.server.generation import UNREAD_MOST, Generation
+from edgespec.server.generation import UNREAD_MOST, Choice, Generation
+from edgespec.server.metrics import ENOUGH, Plain
 from edgespec.server.refusal import Refusal
 
 
 class Worker:
     """A supervisor whose worker says what the test lets it say."""
+
+    about = None
 
     def __init__(self) -> None:
         self.listeners: dict[str, Any] = {}
@@ -38,6 +41,8 @@ class Nobody:
     def emitted(self, *_: object) -> None: ...
 
     def ended(self, *_: object, **__: object) -> None: ...
+
+    def plain_s(self) -> None: ...
 
 
 async def begun(worker: Any, seconds: float | None = None) -> Generation:
@@ -99,3 +104,29 @@ def test_what_was_not_read_in_time_is_not_waited_for() -> None:
 
     ends = asyncio.run(read())
     assert ends[-1] == "length" and 2 < len(ends) < 10
+
+
+# ---- figures
+
+
+def test_the_speed_up_is_estimated_at_this_length_of_text_and_measured_where_plain_decoding_ran() -> None:
+    choice = Choice(prompt_tokens=1000, n_tokens=101, drafted=80, first=1.0, last=3.0, growth_s=1e-5)
+    timings = choice.timings(0.04)
+    assert timings["speedup_estimated"] == pytest.approx((0.04 + 1e-5 * 1050.5) / 0.02)
+    assert timings["speedup_measured"] is None
+    choice.measured_s = 0.05
+    assert choice.timings(0.04)["speedup_measured"] == pytest.approx(2.5)
+    choice.drafted = 0  # nothing was guessed: there is nothing to compare
+    assert choice.timings(0.04)["speedup_measured"] is None
+    assert Choice(n_tokens=1).timings(0.04)["speedup_estimated"] is None
+
+
+def test_plain_decoding_is_known_from_enough_tokens_and_follows_what_changes() -> None:
+    plain = Plain()
+    plain.note(ENOUGH - 1, 1.0)
+    assert plain.seconds_per_token is None
+    plain.note(ENOUGH - 1, 1.0)
+    assert plain.seconds_per_token == pytest.approx(1 / (ENOUGH - 1))
+    for _ in range(20):
+        plain.note(ENOUGH, ENOUGH * 2.0)
+    assert plain.seconds_per_token == pytest.approx(2.0, rel=0.02)

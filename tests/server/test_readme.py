@@ -58,6 +58,10 @@ def test_metrics_tell_plain_from_speculative(server: Served) -> None:
     assert plain["timings"]["draft_n"] == 0
     drafted = server.chat(seed=1, edgespec={"drafter": "model", "draft_length": 4}).json
     assert drafted["choices"] == plain["choices"] and drafted["timings"]["draft_n"] > 0
+    assert plain["timings"]["speedup_measured"] is None
+    server.chat(seed=2)  # by now enough was decoded plainly
+    measured = server.chat(seed=1, edgespec={"drafter": "model", "draft_length": 4}).json["timings"]
+    assert measured["speedup_measured"] > 0
     assert server.metric('edgespec_requests_total{finish="stop",mode="plain"}') >= 1
     assert server.metric('edgespec_requests_total{finish="stop",mode="speculative"}') >= 1
     assert server.metric("llamacpp:spec_decode_num_draft_tokens_total") >= drafted["timings"]["draft_n"]
