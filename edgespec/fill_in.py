@@ -47,17 +47,18 @@ class Gap:
     snippet: Tokens
 
 
-def arranged(gap: Gap, marks: FillTokens, *, bos: int | None, window: int, extra: int) -> tuple[int, ...]:
+def arranged(gap: Gap, marks: FillTokens, *, bos: int | None, window: int, room: int) -> tuple[int, ...]:
     """Returns the prompt: (n,) token ids.
 
-    window: tokens that prefix, prompt and suffix may have, three parts of four before the gap. extra: tokens
-    of chunks, the last ones of them.
+    window: tokens that prefix, prompt and suffix may have, three parts of four before the gap. room: tokens
+    that all may have; what they leave is for the chunks, the last ones of them.
     """
     prefix = gap.prefix[max(0, len(gap.prefix) - 3 * (window // 4)) :]
     suffix = gap.suffix[: max(0, window // 4 - (2 + len(gap.prompt)))]
     around = _around(gap, marks)
+    extra = room - len(prefix) - len(gap.prompt) - len(suffix)
     return (
-        *around[max(0, len(around) - extra) :],
+        *around[max(0, len(around) - max(0, extra)) :],
         *(() if bos is None else (bos,)),
         marks.prefix, *prefix, *gap.prompt,
         marks.suffix, *suffix,

@@ -14,7 +14,9 @@ from edgespec import __version__
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.anthropic_dialect import AnthropicDialect
 from edgespec.server.chat_answers import ChatAnswer
+from edgespec.server.filling import FillIn, FillWishes
 from edgespec.server.gate import gated
+from edgespec.server.llama_cpp_dialect import LlamaCppDialect
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
 from edgespec.server.model_routes import ModelRoutes
@@ -47,7 +49,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
     app.add_exception_handler(Exception, _fault)
     endpoint = Endpoint(worker, settings, state, pairs)
     _add_routes(app, endpoint, ModelRoutes(worker, pairs))
-    for dialect in (AnthropicDialect, ResponsesDialect):
+    for dialect in (LlamaCppDialect, AnthropicDialect, ResponsesDialect):
         app.include_router(dialect(endpoint.answering).routes())
     return Logged(gated(app, settings, own_key=state.key))
 
@@ -58,12 +60,12 @@ def _add_routes(app: FastAPI, endpoint: Endpoint, models: ModelRoutes) -> None:
     app.add_api_route("/edgespec/count", endpoint.count, methods=["POST"], response_model=None)
     app.add_api_route("/edgespec/models", models.all, response_model=None)
     app.add_api_route("/edgespec/models", models.change, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/completions", endpoint.complete, methods=["POST"], response_model=None)
     for prefix in ("/v1", ""):  # both are in use: some clients are told the root, some add /v1
         visible = prefix == "/v1"
         for path, handler, method in (
             ("/chat/completions", endpoint.chat, "POST"),
             ("/chat/completions/input_tokens", endpoint.input_tokens, "POST"),
-            ("/completions", endpoint.complete, "POST"),
             ("/models", models.listed, "GET"),
             ("/health", endpoint.health, "GET"),
         ):
@@ -132,6 +134,9 @@ class Endpoint:
         wishes.check()
         about = self.answering.loaded()
         prompts = wishes.prompts()
+        if wishes.suffix is not None:
+            filled = FillWishes(input_prefix=str(prompts[0]), input_suffix=wishes.suffix)
+            prompts = [await FillIn(self.answering).prompt(filled, wishes.limit())]
         submits = [
             submit
             for prompt in prompts

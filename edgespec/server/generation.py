@@ -182,6 +182,8 @@ class Generation:
                     return
                 if isinstance(said, Refusal):
                     raise said
+                if id not in self._open:  # its end was decided here
+                    continue
                 choice = self.choices[self._index[id]]
                 if isinstance(said, Started):
                     choice.growth_s = self._worker.about.plain_growth_s if self._worker.about else 0.0
@@ -198,6 +200,14 @@ class Generation:
                     yield Part(self._index[id], said.round, pieces, scored)
         finally:
             self.close()
+
+    def stop(self, index: int, finish: FinishReason) -> None:
+        """Ends one choice before the model does."""
+        id = self._wanted[index].id
+        if id in self._open:
+            self._worker.cancel(id)
+            self.choices[index].finish = finish
+            self._end(id)
 
     def _late(self) -> bool:
         return self._until is not None and asyncio.get_running_loop().time() > self._until

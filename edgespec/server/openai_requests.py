@@ -257,8 +257,8 @@ class CompletionRequest(Wishes):
         if self.echo and self.logprobs is not None:
             sentence = "those of an echoed prompt are not returned: leave out echo, or logprobs"
             raise unsupported("logprobs", sentence)
-        if self.suffix:
-            raise unsupported("suffix", "text cannot be filled in yet: leave it out")
+        if self.suffix is not None and not isinstance(self.prompt, str):
+            raise unsupported("suffix", "text is filled in behind one prompt of text: give it as such")
         if self.echo and not all(isinstance(prompt, str) for prompt in self.prompts()):
             raise unsupported("echo", "token ids are not turned back into text: give the prompt as text")
 

@@ -1,0 +1,226 @@
+"""The routes of llama.cpp's own server, as llama.vim, llama.vscode, Continue and Zed use them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from served import Served
+
+SEEN = 'def parse(text):\n    """'
+GREEDY = {"temperature": 0, "n_predict": 12}
+
+
+def complete(server: Served, **fields: Any) -> Any:
+    return server.ask("/completion", {"prompt": SEEN, **GREEDY, **fields}).json
+
+
+def events(server: Served, path: str = "/completion", **fields: Any) -> list[dict[str, Any]]:
+    body = server.ask(path, {"prompt": SEEN, **GREEDY, "stream": True, **fields}).body.decode()
+    return [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: ")]
+
+
+def tokens(server: Served, content: object, **fields: Any) -> Any:
+    return server.ask("/tokenize", {"content": content, **fields}).json["tokens"]
+
+
+def test_a_completion_tells_how_it_was_made(dialects: Served) -> None:
+    got = complete(dialects, seed=7)
+    assert got["content"] and got["stop"] is True and got["stop_type"] == "limit" and not got["truncated"]
+    assert got["tokens_predicted"] == 12 == got["timings"]["predicted_n"] and got["tokens"] == []
+    assert got["tokens_evaluated"] == len(tokens(dialects, SEEN)) and got["prompt"] == SEEN
+    settings = got["generation_settings"]
+    assert settings["temperature"] == 0 and settings["n_predict"] == 12 and settings["seed"] == 7
+    assert got["has_new_line"] is ("\n" in got["content"])
+
+
+def test_a_stream_ends_with_the_figures_and_says_the_same(dialects: Served) -> None:
+    said = events(dialects)
+    assert "".join(event["content"] for event in said) == complete(dialects)["content"]
+    assert [event["stop"] for event in said] == [False] * (len(said) - 1) + [True]
+    assert said[-1]["timings"]["predicted_n"] == 12 == sum(len(event["tokens"]) for event in said)
+
+
+def test_why_it_ended_is_told(dialects: Served) -> None:
+    whole = complete(dialects, n_predict=40)["content"]
+    word = whole.split()[1]
+    stopped = complete(dialects, n_predict=40, stop=[word])
+    assert (stopped["stop_type"], stopped["stopping_word"]) == ("word", word)
+    assert whole.startswith(stopped["content"]) and word not in stopped["content"]
+    asked = "<|im_start|>user\nWhat is EdgeSpec?<|im_end|>\n<|im_start|>assistant\n"
+    assert complete(dialects, prompt=asked, n_predict=200)["stop_type"] == "eos"
+    full = complete(dialects, prompt="a " * 1000, n_predict=-1, temperature=2, seed=3)
+    assert full["stop_type"] == "eos" or full["truncated"]
+
+
+def test_prompts_come_as_text_tokens_a_mixture_or_several(dialects: Served) -> None:
+    ids = tokens(dialects, SEEN, add_special=True)
+    said = complete(dialects)["content"]
+    assert complete(dialects, prompt=ids)["content"] == said
+    assert complete(dialects, prompt={"prompt_string": SEEN})["content"] == said
+    several = complete(dialects, prompt=[ids, SEEN, {"prompt_string": SEEN}])
+    assert [answer["content"] for answer in several] == [said] * 3
+    assert [answer["index"] for answer in several] == [0, 1, 2]
+    mixed = complete(dialects, prompt=[*ids[:2], "arse(text):"])
+    assert mixed["tokens_evaluated"] > 3 and isinstance(mixed["content"], str)
+
+
+def test_fields_may_be_picked(dialects: Served) -> None:
+    got = complete(
+        dialects, response_fields=["content", "timings/predicted_n", "generation_settings/top_k", "no"]
+    )
+    assert set(got) == {"content", "timings/predicted_n", "generation_settings/top_k"}
+    assert got["timings/predicted_n"] == 12
+    assert len(complete(dialects, return_tokens=True)["tokens"]) == 12
+
+
+def test_probabilities_are_one_for_each_token(dialects: Served) -> None:
+    for fields, name in (({}, "logprob"), ({"post_sampling_probs": True}, "prob")):
+        got = complete(dialects, n_probs=3, **fields)["completion_probabilities"]
+        assert len(got) == 12 and all(name in entry for entry in got)
+    said = [event for event in events(dialects, n_probs=3) if not event["stop"]]
+    assert len(said) == 12 and all(len(event["completion_probabilities"]) == 1 for event in said)
+    assert "".join(event["content"] for event in said) == complete(dialects)["content"]
+
+
+def test_words_and_tokens_are_banned_in_every_notation(dialects: Served) -> None:
+    first = complete(dialects, n_predict=1, return_tokens=True)["tokens"][0]
+    for bias in ([[first, False]], [[first, -100]], {str(first): -100}):
+        assert complete(dialects, n_predict=1, return_tokens=True, logit_bias=bias)["tokens"] != [first]
+    word = dialects.ask("/detokenize", {"tokens": [first]}).json["content"]
+    assert complete(dialects, n_predict=1, return_tokens=True, logit_bias=[[word, -100]])["tokens"] != [first]
+
+
+def test_tokens_and_text_are_each_others(dialects: Served) -> None:
+    text = "What is größer than 媽 and 🤗?"
+    ids = tokens(dialects, text)
+    assert dialects.ask("/detokenize", {"tokens": ids}).json == {"content": text}
+    assert tokens(dialects, [*ids[:2], " more"])[:2] == ids[:2]
+    pieces = tokens(dialects, text, with_pieces=True)
+    assert [piece["id"] for piece in pieces] == ids
+    spelt = b"".join(
+        bytes(p["piece"]) if isinstance(p["piece"], list) else p["piece"].encode() for p in pieces
+    )
+    assert spelt.decode() == text
+    assert tokens(dialects, "<|im_end|>") == [2] != tokens(dialects, "<|im_end|>", parse_special=False)
+    assert dialects.ask("/detokenize", {"tokens": [999999]}).status == 400
+
+
+def test_a_template_is_shown_as_it_is_used(dialects: Served) -> None:
+    asked = {"messages": [{"role": "user", "content": "Hi"}]}
+    prompt = dialects.ask("/apply-template", asked).json["prompt"]
+    assert prompt == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    begun = dialects.ask("/apply-template", {**asked, "add_generation_prompt": False}).json["prompt"]
+    assert begun == "<|im_start|>user\nHi<|im_end|>\n"
+
+
+def test_an_editor_learns_what_is_there(dialects: Served) -> None:
+    """Zed looks for these fields before it offers a model, and its tools."""
+    props = dialects.ask("/props").json
+    assert props["default_generation_settings"]["n_ctx"] == 2048 and props["total_slots"] == 2
+    assert (
+        props["chat_template_caps"]["supports_tool_calls"] and props["chat_template_caps"]["supports_tools"]
+    )
+    assert props["modalities"]["vision"] is False and props["model_path"].endswith(".gguf")
+    assert "/" not in props["model_path"]  # where it lies is nobody's business
+    slots = dialects.ask("/slots").json
+    assert [slot["id"] for slot in slots] == [0, 1] and slots[0]["n_ctx"] == 2048
+
+
+# -- filling in
+
+
+def infill(server: Served, **fields: Any) -> Any:
+    asked = {"input_prefix": "def add(a, b):\n", "input_suffix": "\n\nprint(add(1, 2))\n", "n_predict": 16,
+             "temperature": 0, **fields}  # fmt: skip
+    return server.ask("/infill", asked).json
+
+
+def test_text_is_filled_in_between(dialects: Served) -> None:
+    got = infill(dialects, prompt="    ")
+    assert got["prompt"].startswith("<|fim_prefix|>def add(a, b):\n    <|fim_suffix|>\n\nprint")
+    assert got["prompt"].endswith("<|fim_middle|>") and got["content"]
+    more = infill(dialects, input_extra=[{"filename": "x.py", "text": "import this"}])
+    assert more["prompt"].startswith("\n\n--- snippet ---\n\nimport this<|fim_prefix|>")
+
+
+def test_what_is_far_from_the_gap_is_cut(dialects: Served) -> None:
+    long = infill(dialects, input_prefix="x = 1\n" * 2000, input_suffix="y = 2\n" * 2000)
+    assert long["tokens_evaluated"] < 2048 and long["content"]
+    assert long["prompt"].count("x = 1") > 2 * long["prompt"].count("y = 2") > 50
+
+
+def test_an_editor_warms_the_cache_up(dialects: Served) -> None:
+    """llama.vim asks for nothing first, so that the next request finds its prompt read."""
+    beside = {"samplers": [], "cache_prompt": True, "t_max_prompt_ms": 1, "t_max_predict_ms": 1, "id_slot": 0}
+    fields = {"input_prefix": "class Warm:\n    def up(self):\n        ", "stream": False}
+    quiet = infill(dialects, **fields, **beside, n_predict=0, response_fields=[""])
+    assert quiet == {}
+    silent = infill(dialects, **fields, n_predict=0)
+    assert silent["content"] == "" and silent["timings"]["predicted_n"] == 0
+    wanted = ["content", "timings/prompt_n", "timings/predicted_n", "truncated", "tokens_cached"]
+    got = infill(dialects, **fields, response_fields=wanted)
+    assert set(got) == set(wanted) and got["timings/prompt_n"] <= 2
+
+
+def test_lines_that_leave_the_block_end_an_answer(dialects: Served) -> None:
+    free = infill(dialects, prompt="    ", n_predict=60)["content"]
+    assert any(line and not line.startswith(" ") for line in free.split("\n")[1:]), free
+    held = infill(dialects, prompt="    ", n_predict=60, n_indent=4)
+    assert free.startswith(held["content"]) and held["stop_type"] == "limit"
+    assert all(line.startswith("    ") or not line.strip() for line in held["content"].split("\n")[1:])
+
+
+def test_time_that_is_up_ends_an_answer_behind_a_line(dialects: Served) -> None:
+    free = infill(dialects, n_predict=200, temperature=1, seed=4)
+    short = infill(dialects, n_predict=200, temperature=1, seed=4, t_max_predict_ms=1)
+    assert short["tokens_predicted"] < free["tokens_predicted"] and "\n" in short["content"]
+
+
+def test_openais_clients_fill_in_with_a_suffix(dialects: Served) -> None:
+    asked = {"prompt": "def add(a, b):\n    ", "suffix": "\n", "max_tokens": 8, "temperature": 0}
+    got = dialects.ask("/v1/completions", asked)
+    assert got.status == 200 and got.json["choices"][0]["text"]
+    assert got.json["usage"]["prompt_tokens"] > 8
+
+
+@pytest.mark.parametrize("extra", [{}, {"filename": "ok"}, {"filename": 1}, {"filename": 1, "text": "x"}, 5])
+def test_chunks_without_text_are_refused(dialects: Served, extra: object) -> None:
+    asked = {"input_prefix": "a", "input_suffix": "b", "input_extra": [extra]}
+    got = dialects.ask("/infill", asked)
+    assert got.status == 400 and "input_extra" in got.error["message"]
+
+
+# -- what is not there
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "status", "word"),
+    [
+        ("/completion", {"mirostat": 2}, 400, "mirostat"),
+        ("/completion", {"adaptive_target": 0.5}, 400, "adaptive_target"),
+        ("/completion", {"lora": [{"id": 0, "scale": 1}]}, 400, "lora"),
+        ("/completion", {"prompt": {"prompt_string": "x", "multimodal_data": ["x"]}}, 400, "multimodal_data"),
+        ("/completion", {"image_data": [1]}, 400, "image_data"),
+        ("/completion", {"prompt": [999999]}, 400, "999999"),
+        ("/completion", {"prompt": []}, 400, "prompt"),
+        ("/completion", {"n_predict": "many"}, 400, "many"),
+        ("/completion", {"prompt": "a " * 3000}, 400, "exceeds the available context size"),
+        ("/completion", {"logit_bias": [["x", "y"]]}, 400, "y"),
+        ("/infill", {}, 400, "input_prefix"),
+        ("/v1/embeddings", {"input": "x"}, 501, "embedding"),
+        ("/slots/0?action=save", {"filename": "x"}, 501, "slot"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    dialects: Served, path: str, fields: dict[str, Any], status: int, word: str
+) -> None:
+    got = dialects.ask(path, {**({"prompt": "x"} if path == "/completion" else {}), **fields})
+    assert got.status == status and word in got.error["message"], got.body
+
+
+def test_what_means_nothing_here_is_passed_over(dialects: Served) -> None:
+    beside = {"cache_prompt": False, "id_slot": 1, "n_keep": -1, "min_keep": 0, "mirostat": 0, "slot_id": -1,
+              "adaptive_target": -1, "lora": [], "image_data": [], "t_max_prompt_ms": 500}  # fmt: skip
+    assert complete(dialects, **beside)["content"] == complete(dialects)["content"]
