@@ -13,109 +13,39 @@ and a support some dozens.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.distribution import WIDE, Distribution, Floats, Ids, PointMass, all_ids, draw, point_mass
 from edgespec.errors import GrammarError, LogitsError, SettingError
-from edgespec.masks import Allowed, Masks
+from edgespec.masks import Allowed, History, Masks
+from edgespec.repetition import Repetition
+from edgespec.sampler_chain import Edit, chain, finish
+from edgespec.sampling_settings import Sampling, sampling_for
 from edgespec.truncation import below, binned_head, head, head_of, largest, sigma_floor, typical
 
 __all__ = ["Distribution", "Sampler", "Sampling", "draw", "point_mass", "sampling_for"]
 
+_Row = TypeVar("_Row", NDArray[np.float32], NDArray[np.float64])
 COLDEST = 1e-30  # temperatures below this one are the same in float32: the largest logit alone
-MOST_BIAS = 1e9  # far past any logit, and safe to add to one in float32
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How the next token is chosen, in the names and meanings of llama.cpp. 0 or 1 switches a stage off.
-
-    Raises SettingError for values that make no sense.
-    """
-
-    temperature: float = 0.8
-    top_k: int = 0
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    top_n_sigma: float = 0.0
-    repeat_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    penalty_last_n: int = 64
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        _within("temperature", self.temperature, 0, 100)
-        _within("top_k", self.top_k, 0, 2**31 - 1, whole=True)
-        _within("top_p", self.top_p, 0, 1)
-        _within("min_p", self.min_p, 0, 1)
-        _within("typical_p", self.typical_p, 0, 1)
-        _within("top_n_sigma", self.top_n_sigma, 0, 1000)
-        _within("repeat_penalty", self.repeat_penalty, 0.01, 100)
-        _within("frequency_penalty", self.frequency_penalty, -100, 100)
-        _within("presence_penalty", self.presence_penalty, -100, 100)
-        _within("penalty_last_n", self.penalty_last_n, 0, 2**31 - 1, whole=True)
-        for token, bias in self.logit_bias.items():
-            _within("a token of logit_bias", token, 0, 2**31 - 1, whole=True)
-            if not isinstance(bias, (int, float)) or not (abs(bias) <= MOST_BIAS or bias == -math.inf):
-                limits = f"from -{MOST_BIAS:g} to {MOST_BIAS:g}, or -inf"
-                raise SettingError(f"logit_bias of token {token} is {bias!r}: it must be {limits}")
-
-    @property
-    def penalises(self) -> bool:
-        """True where the tokens so far change what comes next."""
-        wanted = self.repeat_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
-        return wanted and self.penalty_last_n > 0
-
-
-def _within(name: str, value: float, low: float, high: float, *, whole: bool = False) -> None:
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not number or not low <= value <= high:
-        kind = "a whole number" if whole else "a number"
-        raise SettingError(f"{name} is {value!r}: it must be {kind} from {low:g} to {high:g}")
-
-
-_METADATA = {
-    "general.sampling.temp": "temperature",
-    "general.sampling.top_k": "top_k",
-    "general.sampling.top_p": "top_p",
-    "general.sampling.min_p": "min_p",
-    "general.sampling.penalty_last_n": "penalty_last_n",
-    "general.sampling.penalty_repeat": "repeat_penalty",
-}
-
-
-def sampling_for(metadata: Mapping[str, str], **wanted: object) -> Sampling:
-    """Returns the user's wishes over the GGUF's `general.sampling.*` over the defaults.
-
-    metadata: the GGUF's values as text. wanted: fields of Sampling; None means not said.
-    A value in the file that makes no sense is passed over; one from the user raises SettingError.
-    """
-    kinds = {f.name: type(f.default) for f in fields(Sampling) if isinstance(f.default, (int, float))}
-    chosen = Sampling()
-    for key, name in _METADATA.items():
-        try:
-            value: Any = kinds[name](float(metadata[key]))
-            chosen = replace(chosen, **{name: value})
-        except (KeyError, ValueError, OverflowError, SettingError):
-            continue
-    said: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-    return replace(chosen, **said)
 
 
 class Sampler:
     """Turns rows of logits into distributions: F of the module docstring. Not for two threads at once."""
 
-    def __init__(self, sampling: Sampling, n_vocab: int, masks: Masks | None = None) -> None:
+    def __init__(
+        self,
+        sampling: Sampling,
+        n_vocab: int,
+        masks: Masks | None = None,
+        repetition: Repetition | None = None,
+    ) -> None:
         """n_vocab: how many tokens of a row take part (a row may be padded beyond them).
 
         masks: of the grammar that the text is written in; then every row needs its whole history.
+        repetition: what DRY knows of the vocabulary; without it there are no breakers.
         """
         for token in sampling.logit_bias:
             if token >= n_vocab:
@@ -123,8 +53,12 @@ class Sampler:
         self.sampling = sampling
         self.n_vocab = n_vocab
         self.masks = masks
-        self._edits = sampling.penalises or bool(sampling.logit_bias)
-        self._greedy = sampling.temperature == 0 and sampling.typical_p >= 1
+        self.repetition = repetition or Repetition(sampling)
+        self._edits = sampling.penalises or bool(sampling.logit_bias) or sampling.repeats_dry
+        shaped = sampling.excludes_top or sampling.dynatemp_range > 0
+        self._shaped = shaped  # the survivors are more than tempered
+        self._chained = not sampling.usual_order
+        self._greedy = sampling.temperature == 0 and sampling.typical_p >= 1 and not shaped
         heads_only = (
             not 0 < sampling.top_k < n_vocab and sampling.typical_p >= 1 and sampling.top_n_sigma <= 0
         )
@@ -133,9 +67,7 @@ class Sampler:
         self._ids = all_ids(n_vocab) if self._uncut else all_ids(0)
         self._scratch = np.empty(n_vocab, np.float32)
 
-    def __call__(
-        self, row: NDArray[np.float32], history: Sequence[int] | NDArray[np.int32] = ()
-    ) -> Distribution:
+    def __call__(self, row: NDArray[np.float32], history: History = ()) -> Distribution:
         """Returns the distribution of the next token.
 
         row: (>= n_vocab,) float32 logits, left as they are. history: the tokens before it, looked at
@@ -143,6 +75,8 @@ class Sampler:
         """
         if row.size > self.n_vocab:
             row = row[: self.n_vocab]
+        if self._chained:
+            return self._in_order(row, history)
         if self._edits:
             row = self._edited(row, history)
         if self.masks is not None and (allowed := self.masks.after(history)) is not None:
@@ -152,7 +86,11 @@ class Sampler:
     @property
     def looks_back(self) -> bool:
         """True where the tokens so far change what comes next."""
-        return self.sampling.penalises or self.masks is not None
+        return self.sampling.penalises or self.sampling.repeats_dry or self.masks is not None
+
+    def at(self, sampling: Sampling) -> Sampler:
+        """Returns the sampler of another sampling over the same vocabulary, grammar and text."""
+        return Sampler(sampling, self.n_vocab, self.masks, self.repetition)
 
     def _masked(self, row: NDArray[np.float32], allowed: Allowed) -> Distribution:
         """Returns the distribution of what is allowed, as if there were no other tokens."""
@@ -188,7 +126,7 @@ class Sampler:
         ids = self._survivors(row)
         logits = row[ids]
         top = float(logits.max())
-        if s.temperature == 0:
+        if s.temperature == 0 and not self._shaped:
             return PointMass(int(ids[logits == top].min()))
         order = ids.argsort()
         return self._weighed(ids[order], below(logits[order], top))
@@ -197,6 +135,8 @@ class Sampler:
         """Returns the distribution over ascending ids whose logits are so far below the largest."""
         if ids.size == 1:
             return PointMass(ids.item(0))
+        if self._shaped:
+            return finish(ids, logits.astype(np.float64), self.sampling)
         warmth = max(self.sampling.temperature, COLDEST)
         if ids.size <= WIDE:
             weights: Floats = np.exp(logits.astype(np.float64) / warmth)
@@ -214,23 +154,59 @@ class Sampler:
         ids = self._ids if row.size == self.n_vocab else np.arange(row.size)
         return self._weighed(ids, below(row, top))
 
-    def _edited(
-        self, row: NDArray[np.float32], history: Sequence[int] | NDArray[np.int32]
-    ) -> NDArray[np.float32]:
-        """Returns a copy with logit bias and penalties applied (llama_sampler_penalties_apply)."""
-        s = self.sampling
-        row = row.copy()
+    def _in_order(self, row: NDArray[np.float32], history: History) -> Distribution:
+        """Returns the distribution where the stages come in an order of the user's."""
+        row = self._biased(row)
+        allowed = self.masks.after(history) if self.masks else None
+        _check(row.item(row.argmax()))
+        ids = np.flatnonzero(row > -np.inf)
+        if allowed is not None:
+            ids = ids[allowed.flags[ids]]
+        if not ids.size:
+            raise LogitsError("the grammar allows no token that this model knows")
+        edits: dict[str, Edit] = {}
+        if self.sampling.penalises:
+            edits["penalties"] = lambda ids, logits: self._penalised(ids, logits, history)
+        if self.sampling.repeats_dry:
+            edits["dry"] = lambda ids, logits: self._less_repetitive(ids, logits, history)
+        return chain(ids, row[ids].astype(np.float64), self.sampling, edits)
+
+    def _edited(self, row: NDArray[np.float32], history: History) -> NDArray[np.float32]:
+        """Returns a copy with logit bias and penalties applied."""
+        row = self._biased(row)
+        if not len(history):
+            return row
+        if self.sampling.penalises:
+            row = self._penalised(None, row, history)
+        if self.sampling.repeats_dry:
+            row = self._less_repetitive(None, row, history)
+        return row
+
+    def _biased(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Returns a copy with logit bias applied."""
+        row, s = row.copy(), self.sampling
         for token, bias in s.logit_bias.items():
             row[token] += bias
         if s.logit_bias and row.max() == -np.inf:
             raise SettingError("logit_bias bans every token that could come next: allow at least one")
-        if s.penalises and len(history):
-            seen, count = np.unique(np.asarray(history[-s.penalty_last_n :], np.int64), return_counts=True)
-            seen, count = seen[seen < row.size], count[seen < row.size]
-            old = row[seen]
-            new = np.where(old <= 0, old * s.repeat_penalty, old / s.repeat_penalty)
-            row[seen] = new - count * s.frequency_penalty - s.presence_penalty
         return row
+
+    def _penalised(self, ids: Ids | None, logits: _Row, history: History) -> _Row:
+        """Returns logits after llama_sampler_penalties_apply. ids: whose they are, ascending; None is all."""
+        s = self.sampling
+        seen, count = np.unique(np.asarray(history[-s.penalty_last_n :], np.int64), return_counts=True)
+        at, known = _places(ids, logits.size, seen)
+        old, count = logits[at], count[known]
+        new = np.where(old <= 0, old * s.repeat_penalty, old / s.repeat_penalty)
+        logits[at] = new - count * s.frequency_penalty - s.presence_penalty
+        return logits
+
+    def _less_repetitive(self, ids: Ids | None, logits: _Row, history: History) -> _Row:
+        """Returns logits after DRY."""
+        tokens, less = self.repetition.penalties(history)
+        at, known = _places(ids, logits.size, tokens)
+        logits[at] -= less[known].astype(logits.dtype)
+        return logits
 
     def _survivors(self, row: NDArray[np.float32]) -> Ids:
         """Returns the ids that all truncations leave, in no particular order.
@@ -270,6 +246,16 @@ class Sampler:
             scratch[row < floor] = -np.inf
         np.exp(scratch, out=scratch)
         return float(scratch.sum())
+
+
+def _places(ids: Ids | None, size: int, tokens: Ids) -> tuple[Ids, NDArray[np.bool_]]:
+    """Returns where tokens stand among ascending ids (None: among 0..size-1), and which do."""
+    if ids is None:
+        known = tokens < size
+        return tokens[known], known
+    at = np.minimum(ids.searchsorted(tokens), ids.size - 1)
+    known = ids[at] == tokens
+    return at[known], known
 
 
 def _check(top: float) -> float:

@@ -126,7 +126,7 @@ class DraftModel:
         if self._factor != self.temperature.factor:
             self._factor, base = self.temperature.factor, self._asked_for
             warmer = replace(base.sampling, temperature=min(base.sampling.temperature * self._factor, 100.0))
-            self.sampler = Sampler(warmer, base.n_vocab, base.masks)
+            self.sampler = base.at(warmer)
 
     def _history(self, tokens: NDArray[np.int32], guesses: list[int]) -> NDArray[np.int32]:
         """Returns what penalties and grammar look at; all of it only where there are any."""
