@@ -21,6 +21,18 @@ FILES = """Where no pair and no --target is named, the pair pulled last answers;
 embedded one, a tiny model of Python and its documentation."""
 
 
+RARER = (
+    ("--dynatemp-range", float, "the temperature follows the entropy, by up to so much"),
+    ("--dynatemp-exponent", float, "how it follows it (1)"),
+    ("--xtc-probability", float, "how often the likeliest tokens are left out"),
+    ("--xtc-threshold", float, "those that are likelier than this (0.1)"),
+    ("--dry-multiplier", float, "how much tokens lose that go on with a repetition"),
+    ("--dry-base", float, "how much more for each token of its length (1.75)"),
+    ("--dry-allowed-length", int, "repetitions up to this length are left alone (2)"),
+    ("--dry-penalty-last-n", int, "how far back they are looked for (64; -1: everywhere)"),
+)  # sampling that few want
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -259,6 +271,20 @@ def _add_sampling(command: argparse.ArgumentParser, *, longest: int | None = 512
         default=[],
         metavar="ID=BIAS",
         help="add to a token's logit; repeatable",
+    )
+    for name, kind, text in RARER:
+        group.add_argument(name, type=kind, metavar="N" if kind is int else "X", help=text)
+    group.add_argument(
+        "--dry-breaker",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="no repetition goes across it; repeatable",
+    )
+    group.add_argument(
+        "--samplers",
+        metavar="NAMES",
+        help="which stages, in which order, as llama.cpp: top_k;xtc;temperature",
     )
     group.add_argument("--seed", type=int, metavar="N", help="same seed, same text, with or without a draft")
     group.add_argument(

@@ -28,8 +28,8 @@ from edgespec.errors import SettingError, TemplateError
 from edgespec.events import ModelName, Round
 from edgespec.experience import Experience, load, save
 from edgespec.ggml_devices import cards
+from edgespec.grammar import Grammar
 from edgespec.llama import Model
-from edgespec.masks import Masks
 from edgespec.matchers import CONTROL, Matchers
 from edgespec.memory.at_load import fitted
 from edgespec.overlap import Ahead
@@ -37,6 +37,7 @@ from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
 from edgespec.pair_check import check_pair
 from edgespec.pair_costs import SecondLook, costs_path, measure_costs, still_true
 from edgespec.pair_settings import PairSettings
+from edgespec.repetition import Repetition, Tails, breakers_of
 from edgespec.request import Request
 from edgespec.sampling import Sampler, Sampling
 from edgespec.stream import Stream
@@ -113,6 +114,7 @@ class Pair:
         self._lookup = SuffixLookup()
         self._recycling = TokenRecycling(self.target.n_vocab)
         self._recycling_masked: TokenRecycling | None = None  # what grammars allow follows other tables
+        self._breakers: dict[tuple[str, ...], Tails] = {}  # those asked for last
         self.matchers = Matchers(self._pieces, self._end_tokens, self.target.n_vocab)
 
     def __enter__(self) -> Pair:
@@ -207,6 +209,24 @@ class Pair:
         piece, every = self.target.piece, range(self.target.n_vocab)
         return [piece(i) or (CONTROL + name if (name := piece(i, special=True)) else b"") for i in every]
 
+    def prepare(self, grammar: Grammar | None, sampling: Sampling) -> None:
+        """Does what a request needs once for a vocabulary. From any thread. Raises GrammarError."""
+        if grammar:
+            self.matchers.compile(grammar)
+        self._repetition(sampling)
+
+    def _repetition(self, sampling: Sampling) -> Repetition:
+        """Returns the penalties of DRY, with the breakers as this vocabulary writes them."""
+        if not sampling.repeats_dry:
+            return Repetition(sampling)
+        texts = sampling.dry_sequence_breakers
+        tails = self._breakers.get(texts)
+        if tails is None:
+            every = range(self.target.n_vocab)
+            pieces = [self.target.piece(token, special=True) for token in every]
+            self._breakers = {texts: (tails := breakers_of(texts, pieces, self._usual))}
+        return Repetition(sampling, tails, self.n_ctx)
+
     def _table(self, request: Request) -> TokenRecycling:
         """Returns the table of what follows what, at this kind of request."""
         if request.grammar is None:
@@ -280,13 +300,14 @@ class Pair:
         known = self._known.at(request.kind)
         lookup.odds, recycling.odds = known.lookup, known.recycling
         masks = self.matchers.masks(request.grammar, len(prompt)) if request.grammar else None
+        sampler = Sampler(request.sampling, self.target.n_vocab, masks, self._repetition(request.sampling))
         guessers: list[Guesser] = [lookup, recycling]
         if masks:
             guessers.append(DemandedText(masks, self._usual, known.grammar))
         return generate(
             prompt,
-            sampler=Sampler(request.sampling, self.target.n_vocab, masks),
-            drafter=self._drafter(request, known, guessers, masks),
+            sampler=sampler,
+            drafter=self._drafter(request, known, guessers, sampler),
             rule=_rule(request),
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
@@ -306,10 +327,11 @@ class Pair:
         return tokens
 
     def _drafter(
-        self, request: Request, known: Experience, guessers: list[Guesser], masks: Masks | None
+        self, request: Request, known: Experience, guessers: list[Guesser], sampler: Sampler
     ) -> Drafter:
         if request.drafter == "none" or request.draft_length == 0:
             return NoDrafter()
+        masks = sampler.masks
         if request.drafter == "model" and not self.draft:
             raise SettingError(
                 "drafting by a model was asked for and no draft is loaded: name one with --draft"
@@ -321,7 +343,7 @@ class Pair:
             return Competition(guessers, masks=masks)
         shared = min(self.target.n_vocab, self.draft.n_vocab)  # the rest is padding
         model = DraftModel(
-            Sampler(_shared_bias(request.sampling, shared), shared, masks),
+            Sampler(_shared_bias(request.sampling, shared), shared, masks, sampler.repetition),
             n_ctx=self._draft_context.n_ctx,
             n_vocab=self.draft.n_vocab,
             odds=known.model,

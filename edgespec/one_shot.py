@@ -18,13 +18,8 @@ from edgespec.isolate import INTERRUPTED
 from edgespec.pair_files import pair_files, pair_name, pair_settings
 from edgespec.pair_store import note_speed
 from edgespec.request import Request
-from edgespec.sampling import sampling_for
+from edgespec.sampling_settings import NUMBERS, sampler_order, sampling_for
 from edgespec.stats import Statistics, Tally
-
-SAMPLING_FLAGS = (
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma",
-    "repeat_penalty", "frequency_penalty", "presence_penalty", "penalty_last_n",
-)  # fmt: skip
 
 
 def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
@@ -53,7 +48,9 @@ def _notice(text: str) -> Iterator[None]:
 
 def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Request:
     """Builds the request from the flags, over the model's own sampling defaults. Raises SettingError."""
-    wanted = {name: getattr(arguments, name) for name in SAMPLING_FLAGS}
+    wanted: dict[str, object] = {name: getattr(arguments, name) for name in NUMBERS}
+    wanted["dry_sequence_breakers"] = tuple(arguments.dry_breaker) or None
+    wanted["samplers"] = None if arguments.samplers is None else sampler_order(arguments.samplers)
     bias = dict(_bias(text) for text in arguments.logit_bias)
     metadata = pair.target.metadata if pair else {}
     if arguments.max_tokens < 1:

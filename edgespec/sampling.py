@@ -50,14 +50,15 @@ class Sampler:
         for token in sampling.logit_bias:
             if token >= n_vocab:
                 raise SettingError(f"logit_bias names token {token}: this vocabulary has {n_vocab:,} tokens")
-        self.sampling = sampling
+        usual = sampling.in_usual_order()
+        self._chained = usual is None
+        self.sampling = sampling = usual or sampling
         self.n_vocab = n_vocab
         self.masks = masks
         self.repetition = repetition or Repetition(sampling)
         self._edits = sampling.penalises or bool(sampling.logit_bias) or sampling.repeats_dry
         shaped = sampling.excludes_top or sampling.dynatemp_range > 0
         self._shaped = shaped  # the survivors are more than tempered
-        self._chained = not sampling.usual_order
         self._greedy = sampling.temperature == 0 and sampling.typical_p >= 1 and not shaped
         heads_only = (
             not 0 < sampling.top_k < n_vocab and sampling.typical_p >= 1 and sampling.top_n_sigma <= 0

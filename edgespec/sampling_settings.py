@@ -19,6 +19,18 @@ OTHER_NAMES = {
     "typ-p": "typ_p", "typ": "typ_p", "min-p": "min_p", "temp": "temperature", "top-n-sigma": "top_n_sigma",
     "typical_p": "typ_p",
 }  # fmt: skip
+OFF: Mapping[str, Mapping[str, Any]] = {
+    "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
+    "dry": {"dry_multiplier": 0.0},
+    "top_n_sigma": {"top_n_sigma": 0.0},
+    "top_k": {"top_k": 0},
+    "typ_p": {"typical_p": 1.0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "xtc": {"xtc_probability": 0.0},
+    "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
+}
+NO_STAGES = {"infill"}  # of llama.cpp's, for filling in: passed over
 LETTERS = dict(zip("edskypmxt", ORDER, strict=True))
 
 
@@ -85,12 +97,21 @@ class Sampling:
         if len(breakers) > MOST_BREAKERS:
             raise SettingError(f"there are {len(breakers)} dry_sequence_breakers: at most {MOST_BREAKERS}")
         if unknown := [name for name in self.samplers if name not in ORDER]:
-            raise SettingError(f"there is no sampler {unknown[0]!r}: name some of {', '.join(ORDER)}")
+            raise SettingError(f"samplers names {unknown[0]!r}: there are {', '.join(ORDER)}")
 
-    @property
-    def usual_order(self) -> bool:
-        """True where all stages come in llama.cpp's own order."""
-        return self.samplers == ORDER
+    def in_usual_order(self) -> Sampling | None:
+        """Returns the same with all stages in llama.cpp's own order, those left out switched off.
+
+        None where they come in another one.
+        """
+        if self.samplers == ORDER:
+            return self
+        if tuple(name for name in ORDER if name in self.samplers) != self.samplers:
+            return None
+        off: dict[str, Any] = {}
+        for name in set(ORDER) - set(self.samplers):
+            off |= OFF[name]
+        return replace(self, samplers=ORDER, **off)
 
     @property
     def repeats_dry(self) -> bool:
@@ -108,6 +129,14 @@ class Sampling:
         """True where the tokens so far change what comes next."""
         wanted = self.repeat_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
         return wanted and self.penalty_last_n > 0 and "penalties" in self.samplers
+
+
+NUMBERS = (
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma",
+    "repeat_penalty", "frequency_penalty", "presence_penalty", "penalty_last_n",
+    "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent",
+    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
+)  # fmt: skip
 
 
 def _within(name: str, value: float, low: float, high: float, *, whole: bool = False) -> None:
@@ -151,6 +180,6 @@ def sampler_order(given: str | Sequence[str]) -> tuple[str, ...]:
     Raises SettingError for a name that is not known here.
     """
     if isinstance(given, str):
-        given = given.split(";") if ";" in given or given in (*ORDER, *OTHER_NAMES) else list(given)
-    names = [LETTERS.get(name, OTHER_NAMES.get(name, name)) for name in given]
+        given = list(given) if set(given) <= set(LETTERS) else given.split(";")
+    names = [LETTERS.get(name, OTHER_NAMES.get(name, name)) for name in given if name not in NO_STAGES]
     return Sampling(samplers=tuple(dict.fromkeys(names))).samplers

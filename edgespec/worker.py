@@ -92,8 +92,8 @@ class Intake:
                 self._spell(message)
             elif isinstance(message, Submit | Tokenize):
                 try:
-                    if isinstance(message, Submit) and message.grammar and self.pair:
-                        self.pair.matchers.compile(message.grammar)  # here nobody's tokens wait for it
+                    if isinstance(message, Submit) and self.pair:  # here nobody's tokens wait for it
+                        self.pair.prepare(message.grammar, message.sampling)
                     tokens = self._tokens(message)
                 except EdgeSpecError as error:
                     self._outlet.send(_refused(message.id, error))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 
 from edgespec.errors import SettingError
 from edgespec.messages import DrafterChoice, Submit
-from edgespec.sampling import Sampling, sampling_for
+from edgespec.sampling_settings import NUMBERS, Sampling, sampler_order, sampling_for
 from edgespec.server.refusal import Refusal
 from edgespec.server.structured import FormWishes
 from edgespec.server.tool_requests import ToolWishes
@@ -26,10 +26,6 @@ Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 Top = Annotated[StrictInt, Field(ge=0, le=20)]
 StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 READABLE = frozenset({"text", "refusal"})  # types of parts that have text
-SAMPLING = (
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma",
-    "repeat_penalty", "frequency_penalty", "presence_penalty", "penalty_last_n",
-)  # fmt: skip
 
 
 class _Lenient(BaseModel):
@@ -72,6 +68,16 @@ class Wishes(FormWishes):
     frequency_penalty: Number | None = None
     presence_penalty: Number | None = None
     penalty_last_n: StrictInt | None = None
+    xtc_probability: Number | None = None
+    xtc_threshold: Number | None = None
+    dynatemp_range: Number | None = None
+    dynatemp_exponent: Number | None = None
+    dry_multiplier: Number | None = None
+    dry_base: Number | None = None
+    dry_allowed_length: StrictInt | None = None
+    dry_penalty_last_n: StrictInt | None = None
+    dry_sequence_breakers: list[StrictStr] | None = None
+    samplers: StrictStr | list[StrictStr] | None = None
     post_sampling_probs: StrictBool | None = None
     edgespec: Speculation | None = None
 
@@ -98,7 +104,7 @@ class Wishes(FormWishes):
 
     def sampling(self, of_model: Mapping[str, str]) -> Sampling:
         """Returns the wishes over the model's own settings over the defaults; raises Refusal."""
-        wanted: dict[str, object] = {name: getattr(self, name) for name in SAMPLING}
+        wanted: dict[str, object] = {name: getattr(self, name) for name in NUMBERS}
         if self.top_k == -1:  # as several servers write "no limit"
             wanted["top_k"] = 0
         try:
@@ -108,10 +114,15 @@ class Wishes(FormWishes):
                 400, f"logit_bias names {next(iter(self.logit_bias or ()))!r}: token ids are whole numbers",
                 param="logit_bias", code="invalid_value",
             ) from None  # fmt: skip
+        breakers = self.dry_sequence_breakers
+        wanted["dry_sequence_breakers"] = None if breakers is None else tuple(breakers)
         try:
+            if self.samplers is not None:
+                wanted["samplers"] = sampler_order(self.samplers)
             return sampling_for(of_model, **wanted, logit_bias=bias or None)
         except SettingError as error:
-            named = next((name for name in (*SAMPLING, "logit_bias") if name in str(error)), None)
+            every = (*NUMBERS, "logit_bias", "dry_sequence_breakers", "samplers")
+            named = next((name for name in every if name in str(error)), None)
             raise Refusal(400, str(error), param=named, code="invalid_value") from None
 
     def submits(
