@@ -22,6 +22,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 ├── SessionError               a kept conversation cannot be found, read or written
 ├── EndpointError              a server refuses, or fails
 │   └── EndpointLostError      a server is not there, or went away in the middle
+├── PlanError                  how fast a pair would run cannot be found out
 └── PeerError                  another program, which `bench` compares with, cannot be measured
 """
 
@@ -135,6 +136,10 @@ class EndpointLostError(EndpointError):
 
 class SessionError(EdgeSpecError):
     """A kept conversation cannot be found, read or written."""
+
+
+class PlanError(EdgeSpecError):
+    """How fast a pair would run cannot be found out."""
 
 
 class PeerError(EdgeSpecError):

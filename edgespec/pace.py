@@ -188,8 +188,8 @@ class Controller:
         self._look(ask.skipped + ask.tokens.size)
         one = self._prices[1]
         saved = self._step if lag == 0 else 0.0  # what was read ahead costs nothing now
-        planned, length = _best(ask.reach, self._prices, self._step, saved)
-        instead = max(1.0, _best(ask.otherwise, self._prices, 0.0)[0])
+        planned, length = best_length(ask.reach, self._prices, self._step, saved)
+        instead = max(1.0, best_length(ask.otherwise, self._prices, 0.0)[0])
         gain = self.record.model.over(planned)
         reading = max(0.0, self.costs.draft.seconds(lag) - self._step) / one if lag > 2 else 0.0
         worth_it = gain > instead
@@ -233,7 +233,7 @@ class Controller:
             return len(ask.tail)
         self._look(ask.tokens.size)
         affordable = self._affordable(0.0, 0.0, 2 * self.record.free_budget)
-        gain, length = _best(ask.reach[:affordable], self._prices, 0.0)
+        gain, length = best_length(ask.reach[:affordable], self._prices, 0.0)
         if gain > 1 and not self.record.stale:
             self._by, self._gain = "free", gain
             return length
@@ -298,7 +298,9 @@ class Controller:
         return gain
 
 
-def _best(reach: Reach, prices: NDArray[np.float64], step: float, saved: float = 0.0) -> tuple[float, int]:
+def best_length(
+    reach: Reach, prices: NDArray[np.float64], step: float, saved: float = 0.0
+) -> tuple[float, int]:
     """Returns the best gain of a draft with this reach, and its length; (1, 0) where none beats plain.
 
     prices: seconds of verifying 0, 1, ... tokens. step: seconds that one guess takes to make; saved: of all

@@ -26,7 +26,7 @@ from edgespec.pace import (
     FixedLength,
     Gain,
     Record,
-    _best,
+    best_length,
 )
 
 TOKENS = np.arange(5, dtype=np.int32)
@@ -98,13 +98,13 @@ def test_the_best_length_is_that_of_all_lengths_tried() -> None:
     rng, plain = np.random.default_rng(1), 0
     for _ in range(2000):
         reach, prices, step = random_economy(rng)
-        gain, length = _best(tuple(reach), prices, step)
+        gain, length = best_length(tuple(reach), prices, step)
         wanted = brute_force(reach, prices, step)
         assert gain == pytest.approx(max(wanted.values()))
         assert wanted[length] == pytest.approx(gain)
         plain += length == 0
     assert 20 < plain < 1000
-    assert _best((), np.ones(3), 0.1) == (1.0, 0)
+    assert best_length((), np.ones(3), 0.1) == (1.0, 0)
 
 
 def test_a_free_guess_is_cut_where_it_pays_best_and_left_out_where_it_does_not() -> None:
@@ -115,7 +115,7 @@ def test_a_free_guess_is_cut_where_it_pays_best_and_left_out_where_it_does_not()
         points = {n: float(seconds) for n, seconds in enumerate(prices) if n}
         controller = Controller(costs_of(points, 0.1), Record(free_lost=-1e9), max_tokens=100)
         ask = Ask("target", TOKENS, (1,) * len(reach), len(reach) + 1, tuple(reach))
-        assert controller.grants_rows(ask) == _best(tuple(reach), prices, 0.0)[1]
+        assert controller.grants_rows(ask) == best_length(tuple(reach), prices, 0.0)[1]
 
 
 def test_free_guesses_have_a_budget_too() -> None:

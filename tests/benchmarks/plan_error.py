@@ -1,0 +1,108 @@
+"""How far plans are from whole models: slices are measured and scaled, and the whole file is measured too.
+
+    python tests/benchmarks/plan_error.py [FILE.gguf ...]
+
+Without files, models of a few hundred MB and of several architectures are made with random weights. Whole and
+slices are measured in turn, three times; what is printed is the median of the planned time over the whole one,
+for each number of tokens evaluated at once.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import tiny_gguf
+
+from edgespec.pair_settings import PairSettings
+from edgespec.plan import model_cost, slices
+from edgespec_models.gguf_header import Tensor, read_file
+from edgespec_models.gguf_slice import Layers, layers_of, write_slice
+
+TURNS = 3
+SIZES = {"n_vocab": 4096, "d": 1024, "n_head": 8, "context_length": 512, "dtype": "F16"}
+
+
+def made(folder: Path) -> dict[str, Path]:
+    """Writes whole models of random weights; the first ones through tests/tiny_gguf, layer by layer alike."""
+    few = {
+        "llama Q8_0": tiny_gguf.write_llama(folder / "few-llama.gguf", layers=2, n_kv=2, ffn=4096, **SIZES),
+        "gemma3 F16": tiny_gguf.write_sliding(folder / "few-gemma.gguf", layers=6, ffn=4096, **SIZES),
+        "qwen3moe Q4_K": tiny_gguf.write_experts(
+            folder / "few-experts.gguf", layers=2, experts=16, used=4, ffn=512, **SIZES
+        ),
+        "lfm2 Q8_0": tiny_gguf.write_hybrid(
+            folder / "few-hybrid.gguf", attention=(False, False, True) * 2, ffn=4096, **SIZES
+        ),
+    }
+    types = {"Q8_0": 8, "F16": 1, "Q4_K": 12}
+    depth = {"llama Q8_0": 24, "gemma3 F16": 18, "qwen3moe Q4_K": 24, "lfm2 Q8_0": 24}
+    files = {}
+    for name, path in few.items():
+        model = deepened(layers_of([read_file(path)]), depth[name], types[name.split()[1]])
+        files[name] = folder / f"{name.replace(' ', '-')}.gguf"
+        write_deep(files[name], model)
+    return files
+
+
+def deepened(model: Layers, n: int, type_: int) -> Layers:
+    """Returns the model with its layers repeated to n, and its matrices in another format."""
+    layers = []
+    for i in range(n):
+        source = model.layers[i % len(model.layers)]
+        part = [t.name.partition(f"blk.{i % len(model.layers)}.")[2] for t in source]
+        layers.append(
+            tuple(
+                Tensor(f"blk.{i}.{p}", t.shape, type_ if t.type == 1 else t.type, 0, None)
+                for p, t in zip(part, source, strict=True)
+            )
+        )
+    return replace(model, layers=tuple(layers))
+
+
+def write_deep(path: Path, model: Layers) -> None:
+    """Writes a model that has more layers than the file its metadata came from."""
+    write_slice(path, model, len(model.layers))
+
+
+def compare(name: str, path: Path, settings: PairSettings) -> None:
+    """Prints planned over whole, by number of tokens."""
+    model = layers_of([read_file(path)])
+    wanted = slices.slices_of(model)
+    ratios: dict[int, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        files = {}
+        for n in (wanted.small, wanted.large):
+            assert n is not None, f"{name} is measured whole: nothing to compare"
+            files[n] = Path(folder) / f"{n}.gguf"
+            write_slice(files[n], model, n)
+        for _ in range(TURNS):
+            whole = model_cost._evaluated(path, settings, name)
+            small, large = (model_cost._evaluated(file, settings, name) for file in files.values())
+            planned = slices.whole_cost(model, wanted, small, large)
+            for n, seconds in planned.items():
+                ratios.setdefault(n, []).append(seconds / whole[n])
+    cells = "".join(f"{statistics.median(of):7.2f}" for of in ratios.values())
+    ms = 1000 * whole[1]
+    depth = f"{wanted.small}, {wanted.large} of {wanted.whole}"
+    print(f"{name:28}{model.size >> 20:6} MiB  {depth:14}{ms:7.1f} ms{cells}", flush=True)
+
+
+def main() -> None:
+    """Compares the files named, else models made here."""
+    slices.WHOLE = 0  # small ones are sliced too
+    head = "".join(f"{n:7}" for n in (1, 2, 3, 4, 5, 6, 8, 12, 16))
+    print(f"{'model':28}{'':12}{'layers':14}{'one token':>10}{head}")
+    with tempfile.TemporaryDirectory() as folder:
+        files = {Path(name).stem: Path(name) for name in sys.argv[1:]} or made(Path(folder))
+        for name, path in files.items():
+            compare(name, path, PairSettings())
+
+
+if __name__ == "__main__":
+    main()
