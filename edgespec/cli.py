@@ -13,6 +13,7 @@ from edgespec.bench import arguments as bench_arguments
 from edgespec.doctor import arguments as doctor_arguments
 from edgespec.errors import SettingError
 from edgespec.installed import arguments as installed_arguments
+from edgespec.plan import arguments as plan_arguments
 from edgespec.pull import arguments as pull_arguments
 from edgespec.server import arguments as serve_arguments
 from edgespec.verify_pair import arguments as verify_arguments
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "chat",
         "serve",
         "doctor",
+        "plan",
     ):  # what loads llama.cpp has a process of its own there
         isolate.fill_closed_streams()
         return isolate.told(lambda: _command(arguments))
@@ -79,6 +81,10 @@ def _command(arguments: argparse.Namespace) -> int:
         from edgespec.doctor.command import doctor
 
         return doctor(arguments)
+    if arguments.command == "plan":
+        from edgespec.plan.command import plan
+
+        return plan(arguments)
     if arguments.command == "verify":
         from edgespec.verify_pair.command import verify
 
@@ -147,6 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     verify_arguments.add(verify)
     _add_model(verify)
+    plan_arguments.add(
+        commands.add_parser("plan", help=plan_arguments.HELP, description=plan_arguments.DESCRIPTION)
+    )
     doctor = commands.add_parser(
         "doctor",
         help=doctor_arguments.HELP,

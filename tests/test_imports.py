@@ -132,6 +132,16 @@ RANKS = (
         "installed.words",
     },
     {
+        "plan",
+        "plan.arguments",
+        "plan.command",
+        "plan.heads",
+        "plan.measuring",
+        "plan.model_cost",
+        "plan.pair_plan",
+        "plan.report",
+        "plan.slices",
+        "plan.stub",
         "doctor",
         "doctor.arguments",
         "doctor.asking",
@@ -202,7 +212,7 @@ OF_LLAMA = {
     "engine",
     "one_shot",
 }  # and those that stand on them
-OF_LLAMA |= {"scheduler"}
+OF_LLAMA |= {"scheduler", "plan.measuring"}
 OF_LLAMA |= {"bench.takers", "bench.about", "bench.command", "worker"}
 OF_LLAMA |= {
     "verify_pair.budget",

@@ -27,7 +27,7 @@ from edgespec_models.gguf_slice import Layers, layers_of, write_slice
 from edgespec_models.random_blocks import UnknownFormatError
 
 FORMAT = 1  # of what is kept; others are not read
-BUDGET_S = 2.0  # of evaluations of one slice
+BUDGET_S = 3.0  # of evaluations of one slice
 LONGEST_S = 300.0
 OnStage = Callable[[str], None]
 

@@ -6,7 +6,7 @@ layers between them, what is left the cost of vocabulary and output. A small mod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edgespec_models.gguf_slice import Layers
@@ -14,7 +14,7 @@ from edgespec_models.gguf_slice import Layers
 WHOLE = 400 << 20  # bytes; a model no larger is made in full
 SMALL_SLICE = 96 << 20  # bytes of layers that one token reads, several times what caches hold
 LARGE_SLICE = 3  # times that
-CPU_CACHE = 32 << 20
+LARGEST_FILE = 1 << 30  # bytes of layers that are made; a mixture of experts reads few of its bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +29,21 @@ class Slices:
 def slices_of(model: Layers) -> Slices:
     """Returns which slices tell what the whole model costs."""
     n = len(model.layers)
-    if model.size <= WHOLE:
-        return Slices(None, n, n)
     lead, period = model.rhythm
-    sizes = [model.read(model.slice(k)) for k in range(n + 1)]
-    small = _first(sizes, SMALL_SLICE, lead, period)
-    large = _first(sizes, SMALL_SLICE * LARGE_SLICE, lead, period)
-    large = max(large, min(n, small + period))
-    if large >= n or small >= large:
+    depths = range(lead + period, n, period)
+    if model.size <= WHOLE or len(depths) < 2:
         return Slices(None, n, n)
+    made = [depth for depth in depths if model.stored(model.slice(depth)) <= LARGEST_FILE] or [depths[0]]
+    large = _first(model, made, SMALL_SLICE * LARGE_SLICE)
+    small = _first(model, made, model.read(model.slice(large)) // LARGE_SLICE)
+    if small == large:  # one more than that, or one fewer
+        small, large = (small, depths[1]) if large == depths[0] else (large - period, large)
     return Slices(small, large, n)
 
 
-def _first(sizes: list[int], wanted: int, lead: int, period: int) -> int:
-    """Returns the fewest layers that read as much as is wanted and end where the rhythm does."""
-    n = len(sizes) - 1
-    return next((k for k in range(lead + period, n + 1, period) if sizes[k] >= wanted), n)
+def _first(model: Layers, depths: Sequence[int], wanted: int) -> int:
+    """Returns the first depth whose layers read as much as is wanted, else the last."""
+    return next((k for k in depths if model.read(model.slice(k)) >= wanted), depths[-1])
 
 
 def whole_cost(
@@ -57,7 +56,7 @@ def whole_cost(
     between, beyond = read[slices.large] - read[slices.small], read[slices.whole] - read[slices.large]
     found = {}
     for n in sorted(set(small) & set(large)):
-        layers = max(large[n] - small[n], 0.0)
-        layers = max(layers, 0.5 * large[n] * between / read[slices.large])  # a disturbed pair of times
+        most = large[n] * between / read[slices.large]  # if all else cost nothing
+        layers = min(max(large[n] - small[n], 0.0), most)  # times are disturbed, and may cross
         found[n] = large[n] + layers * beyond / between
     return found

@@ -45,6 +45,7 @@ class CatalogueEntry:
     draft: CatalogueModel
     gain: str  # "" where none is known
     gain_from: str
+    acceptance: float | None  # share of single guesses that are accepted, as somebody measured it
     notes: tuple[str, ...]
 
     @property
@@ -102,6 +103,7 @@ def _entry(table: dict[str, Any]) -> CatalogueEntry:
         draft=_model(table.pop("draft")),
         gain=table.pop("gain"),
         gain_from=table.pop("gain_from"),
+        acceptance=table.pop("acceptance", None),
         notes=tuple(table.pop("notes")),
     )
     if table:

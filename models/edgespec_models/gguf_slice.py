@@ -52,6 +52,10 @@ class Layers:
         """Returns the bytes that evaluating one token reads in these layers."""
         return sum(self._read(tensor) for layer in layers for tensor in layer)
 
+    def stored(self, layers: Sequence[Sequence[Tensor]]) -> int:
+        """Returns the bytes of these layers."""
+        return sum(n_bytes(t.shape, t.type, t.name) for layer in layers for t in layer)
+
     def _read(self, tensor: Tensor) -> int:
         size = n_bytes(tensor.shape, tensor.type, tensor.name)
         return int(size * self.used) if "_exps." in tensor.name else size
@@ -59,9 +63,7 @@ class Layers:
     @property
     def size(self) -> int:
         """Bytes of all weights."""
-        return sum(n_bytes(t.shape, t.type, t.name) for t in self.others) + sum(
-            n_bytes(t.shape, t.type, t.name) for layer in self.layers for t in layer
-        )
+        return self.stored((self.others, *self.layers))
 
     def slice(self, n: int) -> tuple[tuple[Tensor, ...], ...]:
         """Returns n first layers, with the number formats of layers taken evenly from all of their kind."""

@@ -89,8 +89,8 @@ def _default_name(target: Wanted) -> str:
     return name.strip("._-")[:64] or "pair"
 
 
-def plan_pull(hub: Hub, wanted: Order) -> PullPlan:
-    """Finds the files, checks the pair by its headers and the room on the disk.
+def plan_pull(hub: Hub, wanted: Order, *, room: bool = True) -> PullPlan:
+    """Finds the files, checks the pair by its headers and, if `room`, the room on the disk.
 
     Raises HubError where a file cannot be had or used, the pair does not fit, or there is no room.
     """
@@ -118,7 +118,8 @@ def plan_pull(hub: Hub, wanted: Order) -> PullPlan:
     cached = tuple(hub.cached(file) is not None for file in files)
     missing = [file for file, there in zip(files, cached, strict=True) if not there]
     left = sum(max((file.size or 0) - unfinished(hub, file), 0) for file in missing)
-    _check_room(hub.cache, left)
+    if room:
+        _check_room(hub.cache, left)
     return PullPlan(
         wanted, target, draft, tuple(headers), verdict, fetched, left,
         sum(file.size or 0 for file in files) - left, cached, hub.cache,

@@ -1,0 +1,99 @@
+"""`edgespec plan`: pairs -> how fast they would run here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.memory.at_load import pair_fit
+from edgespec.memory.free import free_memory
+from edgespec.pair_settings import PairSettings
+from edgespec.plan import report
+from edgespec.plan.heads import PairHeads, fitting_entries, local_pair, named_pair
+from edgespec.plan.pair_plan import plan_pair
+from edgespec.plan.report import Planned
+from edgespec.plan.stub import write_stub
+from edgespec_models.memory_fit import Fit
+
+OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # told to programs beside the expected one
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Plans each pair; returns 0 where at least one could be, else 1."""
+    settings = _settings(arguments)
+    names = _names(arguments)
+    found = []
+    for name in names:
+        found.append(_planned(name, arguments, settings))
+        _progress("")
+        if not arguments.json and found[-1].trouble and len(names) > 1:
+            print(f"edgespec: {name}: {found[-1].trouble}", file=sys.stderr)
+    if len(found) == 1 and found[0].trouble and not arguments.json:
+        raise EdgeSpecError(found[0].trouble)
+    print(report.document(found) if arguments.json else "\n".join(report.lines(found)))
+    return int(not any(planned.plan for planned in found))
+
+
+def _settings(arguments: argparse.Namespace) -> PairSettings:
+    """Returns how the pairs would be loaded. Raises SettingError for what makes no sense."""
+    accepted = arguments.acceptance
+    if accepted is not None and not 0 <= accepted <= 1:
+        raise SettingError(f"--acceptance is {accepted}: it is a share, from 0 to 1")
+    if arguments.target and arguments.pairs:
+        raise SettingError("--target names files, and a PAIR was named too: leave out one of them")
+    if arguments.draft and not arguments.target and len(arguments.pairs) != 1:
+        raise SettingError("--draft is for one pair: name it, or give --target")
+    return PairSettings(
+        n_ctx=arguments.ctx, kv_type=arguments.kv_type, threads=arguments.threads,
+        n_gpu_layers=arguments.gpu_layers,
+    )  # fmt: skip
+
+
+def _names(arguments: argparse.Namespace) -> list[str]:
+    if arguments.target:
+        return [arguments.target]
+    names: list[str] = arguments.pairs or [entry.name for entry in fitting_entries(free_memory()[0])]
+    if not names:
+        raise SettingError(
+            "no pair of the catalogue fits into the free memory: name one, to see it all the same"
+        )
+    return names
+
+
+def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -> Planned:
+    _progress(f"{name}: reading heads")
+    try:
+        if arguments.target:
+            heads = local_pair(arguments.target, arguments.draft)
+        else:
+            heads = named_pair(name, arguments.draft)
+        expected = heads.acceptance if arguments.acceptance is None else arguments.acceptance
+        found = plan_pair(
+            heads.target, heads.draft, settings, acceptances=(expected, *OTHER_ACCEPTANCES),
+            on_stage=lambda stage: _progress(f"{heads.name}: {stage}"), anew=arguments.again,
+        )  # fmt: skip
+        assumed = heads.assumed and arguments.acceptance is None
+        return Planned(heads.name, found, _fit(heads, settings), assumed)
+    except EdgeSpecError as error:
+        return Planned(name, None, None, True, str(error))
+
+
+def _fit(heads: PairHeads, settings: PairSettings) -> Fit | None:
+    """Returns what the pair takes of memory, asked of llama.cpp by files that hold the heads alone."""
+    with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
+        target = write_stub(Path(folder), "target", heads.target)
+        draft = write_stub(Path(folder), "draft", heads.draft) if heads.draft else None
+        try:
+            return pair_fit(target, draft, settings)
+        except EdgeSpecError:
+            return None
+
+
+def _progress(text: str) -> None:
+    """Shows on a terminal what is going on."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text + ' ...' if text else ''}")
+        sys.stderr.flush()

@@ -1,0 +1,354 @@
+"""Plans: a few layers of random weights cost what they do in the whole, and the arithmetic on it is exact."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from array import array
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_gguf
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
+from local_hub import LocalHub
+
+from edgespec import cli
+from edgespec.context import Context, ContextSettings
+from edgespec.decode import Want
+from edgespec.errors import PlanError
+from edgespec.llama import Model
+from edgespec.pair_settings import PairSettings
+from edgespec.plan import heads, model_cost, pair_plan, slices
+from edgespec.plan.model_cost import ModelCost
+from edgespec.plan.stub import write_stub
+from edgespec_models import catalogue, tiny
+from edgespec_models.gguf_header import Header, Tensor, read_file
+from edgespec_models.gguf_slice import Layers, layers_of, write_slice
+from edgespec_models.hub import Hub
+from edgespec_models.random_blocks import FORMATS, UnknownFormatError, format_of, n_bytes, random_bytes
+
+ARCHITECTURES: dict[str, Callable[[Path], Path]] = {
+    "dense": lambda path: tiny_gguf.write_llama(path, layers=6),
+    "sliding window": lambda path: tiny_gguf.write_sliding(path, layers=12),
+    "experts": lambda path: tiny_gguf.write_experts(path, layers=6),
+    "hybrid": lambda path: tiny_gguf.write_hybrid(path, attention=(False, False, True) * 3),
+    "recurrent": lambda path: tiny_gguf.write_recurrent(path, layers=6),
+}
+
+
+# --- random weights
+
+
+@pytest.mark.parametrize("type_", FORMATS)
+def test_random_weights_are_numbers_of_a_sensible_size(type_: int) -> None:
+    """An overflow would make no evaluation slower, but the next one wrong to look at."""
+    layout = FORMATS[type_]
+    assert GGML_QUANT_SIZES[GGMLQuantizationType(type_)] == (layout.weights, layout.size), layout.name
+    assert GGMLQuantizationType(type_).name == layout.name
+    data = b"".join(random_bytes((1024, 8), type_, "x.weight", np.random.default_rng(0)))
+    assert len(data) == n_bytes((1024, 8), type_)
+    try:
+        values = dequantize(np.frombuffer(data, np.uint8).reshape(8, -1), GGMLQuantizationType(type_))
+    except NotImplementedError:
+        pytest.skip("gguf cannot unpack it")
+    assert values.shape == (8, 1024) and np.isfinite(values).all()
+    assert 0.002 < values.std() < 0.2
+
+
+def test_long_tensors_repeat_what_was_drawn() -> None:
+    pieces = [len(piece) for piece in random_bytes((4096, 4096), 8, "x", np.random.default_rng(0))]
+    assert sum(pieces) == 4096 * 4096 // 32 * 34 and max(pieces) < 5 << 20
+
+
+def test_vectors_hold_what_keeps_a_model_alive() -> None:
+    def vector(name: str) -> float:
+        return float(np.frombuffer(b"".join(random_bytes((4,), 0, name, np.random.default_rng(0))), "f4")[0])
+
+    assert vector("blk.0.attn_norm.weight") == 1 and vector("blk.0.ssm_a") == -1
+    assert vector("blk.0.attn_q.bias") == 0
+
+
+def test_a_format_that_is_not_known_is_said() -> None:
+    with pytest.raises(UnknownFormatError, match="blk.0.x has the number format 99"):
+        format_of(99, "blk.0.x")
+
+
+# --- slices
+
+
+@pytest.mark.parametrize("kind", ARCHITECTURES)
+def test_a_slice_of_any_architecture_can_be_evaluated(kind: str, tmp_path: Path) -> None:
+    model = layers_of([read_file(ARCHITECTURES[kind](tmp_path / "whole.gguf"))])
+    lead, period = model.rhythm
+    assert lead + period < len(model.layers), "it has a rhythm"
+    path = tmp_path / "slice.gguf"
+    write_slice(path, model, lead + period)
+    with Model(path) as sliced:
+        assert int(sliced.metadata[f"{sliced.architecture}.block_count"]) == lead + period
+        with Context(sliced, ContextSettings(n_ctx=64, n_rows=4)) as context:
+            (rows,) = context.score([Want(np.arange(8, dtype=np.int32), (), 4)])
+            assert np.isfinite(rows).all() and rows.std() > 0
+
+
+def synthetic(kinds: str, types: str | None = None) -> Layers:
+    """A model whose layers are named by letters: the same letter, the same shape. types: a format each."""
+    formats = {"q": 12, "Q": 14}
+    layers = tuple(
+        (Tensor(f"blk.{i}.{kind}.weight", (256, 256), formats[t], 0, None),)
+        for i, (kind, t) in enumerate(zip(kinds, types or "q" * len(kinds), strict=True))
+    )
+    return Layers(Header("x", {}, (), b"", None), layers, (), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rhythm"),
+    [
+        ("aaaaaa", (0, 1)),
+        ("daaaaa", (1, 1)),
+        ("dddaaaaa", (3, 1)),
+        ("rrrarrrarrra", (0, 4)),
+        ("drararar", (1, 2)),
+        ("abcdef", (0, 6)),
+        ("a", (0, 1)),
+    ],
+)
+def test_the_rhythm_of_layers_is_found(kinds: str, rhythm: tuple[int, int]) -> None:
+    """Experts begin after dense layers, attention comes every fourth layer: a slice holds whole bars."""
+    assert synthetic(kinds).rhythm == rhythm
+
+
+def test_a_slice_has_the_formats_of_the_whole_in_proportion() -> None:
+    """Quantisers give the first and last layers more bits: the first ones alone are dearer than the rest."""
+    model = synthetic("a" * 16, "QQ" + "q" * 12 + "QQ")
+    formats = [layer[0].type for layer in model.slice(4)]
+    assert sorted(formats) == [12, 12, 12, 14]
+    assert [layer[0].name for layer in model.slice(4)] == [f"blk.{i}.a.weight" for i in range(4)]
+
+
+def test_lists_by_layer_are_cut_and_other_ones_are_not(tmp_path: Path) -> None:
+    whole = read_file(tiny_gguf.write_hybrid(tmp_path / "h.gguf", attention=(False, True, False, True)))
+    write_slice(tmp_path / "s.gguf", layers_of([whole]), 2)
+    cut = read_file(tmp_path / "s.gguf")
+    assert cut.metadata["lfm2.attention.head_count_kv"] == array("i", [0, 2])
+    assert cut.metadata["tokenizer.ggml.tokens"] == whole.metadata["tokenizer.ggml.tokens"]
+    assert {t.name for t in cut.tensors} < {t.name for t in whole.tensors}
+
+
+def test_of_experts_those_count_that_a_token_wakes(tmp_path: Path) -> None:
+    path = tiny_gguf.write_experts(tmp_path / "x.gguf", layers=1, experts=8, used=2)
+    model = layers_of([read_file(path)])
+    experts = sum(n_bytes(t.shape, t.type) for t in model.layers[0] if "_exps." in t.name)
+    assert model.stored(model.layers) - model.read(model.layers) == experts * 6 // 8
+
+
+# --- from slices to the whole
+
+
+def large_model(n: int = 32) -> Layers:
+    layers = tuple(
+        tuple(Tensor(f"blk.{i}.{part}.weight", (4096, 4096), 8, 0, None) for part in "abcdef")
+        for i in range(n)
+    )
+    return Layers(
+        Header("x", {}, (), b"", None), layers, (Tensor("output.weight", (4096, 32000), 8, 0, None),), 1
+    )
+
+
+def test_slices_are_larger_than_caches_and_smaller_than_the_model() -> None:
+    model = large_model()
+    found = slices.slices_of(model)
+    assert found.small is not None and found.small < found.large < found.whole == 32
+    assert model.read(model.slice(found.small)) >= 90 << 20
+    assert model.stored(model.slice(found.large)) <= slices.LARGEST_FILE
+
+
+def test_a_small_model_is_made_whole() -> None:
+    assert slices.slices_of(large_model(2)) == slices.Slices(None, 2, 2)
+
+
+def test_a_cost_that_is_even_over_layers_is_scaled_exactly() -> None:
+    model = large_model()
+    found = slices.slices_of(model)
+
+    def cost(layers: int | None) -> dict[int, float]:
+        assert layers
+        return {n: 0.01 * n + layers * (0.002 + 0.001 * n) for n in (1, 2, 4, 8)}
+
+    planned = slices.whole_cost(model, found, cost(found.small), cost(found.large))
+    assert planned == pytest.approx(cost(32))
+
+
+# --- from costs to speeds
+
+
+def fake_cost(one: float, each: float) -> ModelCost:
+    return ModelCost({n: one + each * (n - 1) for n in (1, 2, 3, 4, 5, 6, 8, 12, 16)}, 4, 32)
+
+
+@pytest.mark.parametrize(("acceptance", "each"), itertools.product((0.2, 0.6, 0.9), (0.002, 0.02, 0.08)))
+def test_the_speed_is_that_of_the_best_number_of_guesses(acceptance: float, each: float) -> None:
+    target, draft = fake_cost(0.1, each), fake_cost(0.005, 0.001)
+
+    def speed(k: int) -> float:
+        tokens = sum(acceptance**i for i in range(k + 1))
+        verifying = 0.1 + each * k + pair_plan.ROUND_S
+        return tokens / (verifying + k * 0.005)
+
+    found = pair_plan._plan(target, draft, [acceptance]).speeds[0]
+    best = max(range(16), key=speed)
+    assert found.tok_per_s == pytest.approx(speed(best)) and found.draft_length == best
+    assert found.tok_per_s >= pair_plan._plan(target, draft, []).plain_tok_per_s
+
+
+def test_without_a_draft_there_is_one_speed() -> None:
+    found = pair_plan._plan(fake_cost(0.1, 0.1), None, [0.5])
+    assert found.speeds == () and found.draft_share is None
+    assert found.plain_tok_per_s == pytest.approx(10, rel=0.01)
+
+
+# --- measuring, and keeping what was measured
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gguf.write_llama(tmp_path_factory.mktemp("plan") / "small.gguf", layers=2)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_cost, "BUDGET_S", 0.05)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_was_measured_is_kept_for_this_shape_and_these_settings(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, settings = [read_file(small)], PairSettings()
+    assert pair_plan.kept_plan(head, None, settings) is None
+    stages: list[str] = []
+    found = pair_plan.plan_pair(head, None, settings, on_stage=stages.append)
+    assert found.plain_tok_per_s > 0 and stages == ["2 of 2 layers of small.gguf"]
+    monkeypatch.setattr(model_cost, "_measured", None)  # measuring again fails
+    assert pair_plan.plan_pair(head, None, settings) == found == pair_plan.kept_plan(head, None, settings)
+    assert pair_plan.kept_plan(head, None, PairSettings(threads=2)) is None
+    for path in model_cost._path(head, settings).parent.iterdir():
+        path.write_text("{}")
+    assert pair_plan.kept_plan(head, None, settings) is None, "what makes no sense is measured anew"
+
+
+def test_what_llama_cpp_refuses_is_one_sentence(tmp_path: Path) -> None:
+    path = tiny_gguf.write_llama(tmp_path / "odd.gguf", layers=1, metadata={"llama.embedding_length": 7})
+    with pytest.raises(PlanError, match=r"^.*odd.gguf cannot be planned: .*a slice of it") as refused:
+        model_cost.model_cost([read_file(path)], PairSettings())
+    assert "\n" not in str(refused.value) and "/tmp" not in str(refused.value).replace(str(path), "")
+
+
+def test_a_format_that_is_not_known_is_one_sentence(small: Path) -> None:
+    head = read_file(small)
+    odd = Header(head.name, head.metadata, (*head.tensors, Tensor("odd", (4,), 99, 0, None)), head.raw, 1)
+    with pytest.raises(PlanError, match="number format 99"):
+        model_cost.model_cost([odd], PairSettings())
+
+
+def test_a_stub_is_as_long_as_the_model_and_takes_no_room(small: Path, tmp_path: Path) -> None:
+    head = read_file(small)
+    stub = write_stub(tmp_path, "target", [head])
+    assert stub.stat().st_size == small.stat().st_size
+    assert read_file(stub).tensors == head.tensors
+    parts = write_stub(tmp_path, "part", [head, head])
+    assert parts.name == "part-00001-of-00002.gguf" and len(list(tmp_path.glob("part-*"))) == 2
+
+
+# --- the command
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_pair_of_this_machine_is_planned(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "--target", str(small), "--draft", str(small), "--json"]) == 0
+    (pair,) = told(capsys)["pairs"]
+    assert pair["name"] == "small" and pair["fits"] and pair["plain_tok_per_s"] > 0
+    assert [speed["acceptance"] for speed in pair["speeds"]] == [0.6, 0.4, 0.6, 0.8]
+    assert pair["acceptance_assumed"] and pair["memory"] > small.stat().st_size
+    assert cli.main(["plan", "--target", str(small), "--draft", str(small), "--acceptance", "0.9"]) == 0
+    shown = capsys.readouterr().out
+    assert "90%" in shown and "assumed" not in shown and "tok/s" in shown and "off:" in shown
+
+
+@pytest.fixture
+def local() -> Iterator[LocalHub]:
+    with LocalHub() as hub:
+        yield hub
+
+
+@pytest.mark.usefixtures("quick")
+def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
+    local: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The figures need no weights: 18 MB of them stay where they are."""
+    big = tiny_gguf.write_llama(tmp_path / "big.gguf", d=256, layers=8, n_head=4, ffn=1024, dtype="F32")
+    small = tiny_gguf.write_llama(tmp_path / "draft.gguf", layers=1)
+    local.add("acme/Big-GGUF", {"Big-Q8_0.gguf": big.read_bytes()})
+    local.add("acme/Small-GGUF", {"Small-Q8_0.gguf": small.read_bytes()})
+    ours = functools.partial(Hub, endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False)
+    monkeypatch.setattr("edgespec_models.hub.Hub", ours)
+    assert cli.main(["plan", "acme/Big-GGUF", "--draft", "acme/Small-GGUF", "--json"]) == 0
+    (pair,) = told(capsys)["pairs"]
+    assert pair["plain_tok_per_s"] > 0 and pair["fits"] is True
+    assert local.served["Big-Q8_0.gguf"] < big.stat().st_size / 4
+    assert not list((tmp_path / "hub").rglob("*.gguf")), "nothing was downloaded"
+
+
+def test_what_is_known_of_a_pair_is_reckoned_with() -> None:
+    known = next(entry for entry in catalogue.catalogue() if entry.acceptance is not None)
+    assert heads._acceptance(known.name) == (known.acceptance, False)
+    assert 0 < (known.acceptance or 0) < 1 and "accepted" in known.gain_from
+    assert heads._acceptance("no/such") == (heads.ACCEPTED["chat"], True)
+
+
+def test_the_embedded_pair_is_known_by_its_name() -> None:
+    pair = heads.named_pair("embedded", None)
+    assert pair.target[0].name == str(tiny.target_path()) and pair.draft and not pair.assumed
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["qwen9"], 1, "the catalogue has no pair 'qwen9'"),
+        (["--acceptance", "2", "embedded"], 2, "--acceptance is 2.0: it is a share"),
+        (["embedded", "--target", "x.gguf"], 2, "leave out one of them"),
+        (["--draft", "x"], 2, "--draft is for one pair"),
+        (["--target", "absent.gguf"], 1, "there is no file absent.gguf"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: list[str], code: int, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", *words]) == code
+    shown = capsys.readouterr()
+    assert sentence in shown.err and shown.err.count("\n") == 1 and not shown.out
+
+
+@pytest.mark.slow
+def test_plans_are_near_what_whole_models_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a factor of two even on a busy machine; tests/benchmarks/plan_error.py measures how near."""
+    path = tiny_gguf.write_llama(
+        tmp_path / "whole.gguf", n_vocab=4096, d=768, layers=16, n_head=8, ffn=3072, dtype="F16"
+    )
+    monkeypatch.setattr(slices, "WHOLE", 0)
+    monkeypatch.setattr(slices, "SMALL_SLICE", 40 << 20)
+    head = [read_file(path)]
+    planned = model_cost.model_cost(head, PairSettings())
+    assert not planned.whole and planned.layers == 16
+    whole = model_cost._evaluated(path, PairSettings(), "whole")
+    for n in (1, 4, 16):
+        assert 0.5 < planned.seconds[n] / whole[n] < 2
