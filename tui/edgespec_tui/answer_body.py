@@ -10,13 +10,14 @@ from textual.message import Message
 from textual.widgets import Button, Markdown
 from textual.widgets.markdown import MarkdownStream
 
-from edgespec_tui.answer_markdown import AnswerSegment
+from edgespec_tui.answer_markdown import AnswerSegment, CodeFence
+from edgespec_tui.code_blocks import whole_block
 from edgespec_tui.conversation import Runs
 from edgespec_tui.origins import join, part
-from edgespec_tui.segments import LOOK_EVERY, Segment, find_cut, segments
+from edgespec_tui.segments import LOOK_EVERY, Segment, cut_of, segments
 
-SHOWN = 8  # segments of one answer that are widgets; those above them are shown when asked for
-MORE = 8
+SHOWN = 3  # segments of one answer that are widgets; those above them are shown when asked for
+MORE = 3
 
 
 class AnswerBody(Vertical):
@@ -38,11 +39,18 @@ class AnswerBody(Vertical):
         self._looked = 0  # characters of the open segment that were looked at for a cut
 
     def compose(self) -> ComposeResult:
-        above = Button("show what is above", classes="above", compact=True)
-        above.display = self._first > 0
-        yield above
+        if self._first:
+            yield self._above()
         for segment in self._segments[self._first :]:
             yield AnswerSegment(segment)
+
+    def _above(self) -> Button:
+        return Button("the part above: scroll up or press here", classes="above", compact=True)
+
+    @property
+    def has_more(self) -> bool:
+        """True where a part of the text above is not shown."""
+        return self._first > 0
 
     def on_mount(self) -> None:
         if self._tinted and self._runs:
@@ -61,13 +69,23 @@ class AnswerBody(Vertical):
         self._tinted = tinted
         self._tint_all()
 
+    def on_code_fence_copied(self, event: CodeFence.Copied) -> None:
+        """Gives the whole of a code block where the screen shows it in parts."""
+        event.code = whole_block("".join(segment.text for segment in self._segments), event.code)
+
     async def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()
+        await self.show_more()
+
+    async def show_more(self) -> None:
+        """Shows more of what is above."""
         low = max(0, self._first - MORE)
         views = [AnswerSegment(segment) for segment in self._segments[low : self._first]]
         self._first = low
-        await self.mount_all(views, after=event.button)
-        event.button.display = low > 0
+        button = self.query_one(".above")
+        await self.mount_all(views, after=button)
+        if not low:
+            await button.remove()
         if self._tinted:
             self.call_after_refresh(self._tint_all)
 
@@ -77,14 +95,19 @@ class AnswerBody(Vertical):
             join(self._runs, source, n)
         if self._open is None:
             await self._begin(Segment(sum(len(s.text) for s in self._segments), "", ""))
-        assert self._open is not None and self._stream is not None
         last = self._segments[-1]
-        self._segments[-1] = self._open.segment = Segment(last.start, last.prefix, last.text + text)
-        await self._open.append(text) if self._tinted else await self._stream.write(text)
-        if self._tinted:
-            self._tint(self._open)
-        if len(self._segments[-1].text) - self._looked > LOOK_EVERY:
-            await self._cut()
+        rest = Segment(last.start, last.prefix, last.text + text)
+        while len(rest.text) - self._looked > LOOK_EVERY:
+            self._looked = len(rest.text)
+            cut = cut_of(rest)
+            if cut is None:
+                break
+            await self._grow(cut[0])
+            await self._close_stream()
+            rest = cut[1]
+            await self._begin(Segment(rest.start, rest.prefix, ""))
+        await self._grow(rest)
+        await self._drop_above()
 
     async def _begin(self, segment: Segment) -> None:
         self._segments.append(segment)
@@ -92,30 +115,32 @@ class AnswerBody(Vertical):
         await self.mount(self._open)
         self._stream = Markdown.get_stream(self._open)
 
-    async def _cut(self) -> None:
-        """Ends the open segment where it got long, and begins the next with the rest."""
-        segment = self._segments[-1]
-        self._looked = len(segment.text)
-        cut = find_cut(segment.source)
-        if cut is None or (at := cut.offset - len(segment.prefix)) <= 0 or self._open is None:
+    async def _grow(self, segment: Segment) -> None:
+        """Shows the open segment as it is now: longer, or cut before its end."""
+        assert self._open is not None and self._stream is not None
+        if not self._open.is_mounted:  # the app is ending
             return
-        await self._close_stream()
-        done = Segment(segment.start, segment.prefix, segment.text[:at])
-        self._segments[-1] = self._open.segment = done
-        await self._open.update(done.source)
+        before = self._open.segment.text
+        self._segments[-1] = self._open.segment = segment
+        if len(segment.text) < len(before):
+            await self._close_stream()
+            await self._open.update(segment.source)
+        elif self._tinted:
+            await self._open.append(segment.text[len(before) :])
+        else:
+            await self._stream.write(segment.text[len(before) :])
         if self._tinted:
             self._tint(self._open)
-        await self._begin(Segment(segment.start + at, cut.prefix, segment.text[at:]))
-        self._looked = len(segment.text) - at
-        await self._drop_above()
 
     async def _drop_above(self) -> None:
         """Takes the oldest segments off the screen, so that a long answer costs what a short one does."""
-        views = list(self.query(AnswerSegment))
-        for view in views[: max(0, len(views) - SHOWN)]:
-            self._first += 1
-            await view.remove()
-        self.query_one(".above", Button).display = self._first > 0
+        views = [child for child in self.children if isinstance(child, AnswerSegment)]
+        surplus = views[: max(0, len(views) - SHOWN)]
+        if surplus:
+            if not self._first:
+                await self.mount(self._above(), before=0)
+            self._first += len(surplus)
+            await self.remove_children(surplus)
 
     async def _close_stream(self) -> None:
         if self._stream is not None:

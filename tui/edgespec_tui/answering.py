@@ -21,7 +21,7 @@ from edgespec_tui.live_figures import LiveFigures
 from edgespec_tui.origins import join, part, runs_of_round
 from edgespec_tui.reasoning import ReasoningSplitter
 
-DRAWN_EVERY_S = 0.08
+DRAWN_EVERY_S = 0.12
 REST = 3  # between two drawings, this many times as long as one takes
 KEPT_EVERY_S = 0.5
 

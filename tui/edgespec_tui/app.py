@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar
 
+from textual import events
 from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -24,6 +25,7 @@ from edgespec_tui.chat_screen import ChatScreen
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
+from edgespec_tui.garbage import Garbage
 from edgespec_tui.help_screen import HelpScreen
 from edgespec_tui.sessions import Sessions
 from edgespec_tui.sessions_screen import SessionsScreen
@@ -72,6 +74,7 @@ class ChatApp(App[int]):
         self.chat.speculation = self.settings.speculation
         self.fault: str | None = None  # why the app ended, where it was not asked to
         self._interrupted = 0.0
+        self._garbage = Garbage()
         for known in THEMES:
             self.register_theme(known)
         self.set_keymap(dict(self.settings.keys))
@@ -88,6 +91,8 @@ class ChatApp(App[int]):
             )
         self.theme = wanted if wanted in self.available_themes else DEFAULT_THEME
         self._watch_signals()
+        self._garbage.begin()
+        self.set_interval(1.0, self._garbage.look)
         self.set_interval(0.5, self._tell_notices)
         self.push_screen(self.chat)
         self.run_worker(self.context.engine.start(), group="engine", exclusive=True)
@@ -107,7 +112,7 @@ class ChatApp(App[int]):
             if hasattr(signal, name):  # not on Windows
                 with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
                     number = getattr(signal, name)
-                    loop.add_signal_handler(number, self.exit, 128 + number)
+                    loop.add_signal_handler(number, self._end, 128 + number)
 
     def _handle_exception(self, error: Exception) -> None:
         """Ends the app in order; never shows a traceback. (Textual's own way would print one.)"""
@@ -118,7 +123,13 @@ class ChatApp(App[int]):
         self._return_code = 1
         self._close_messages_no_wait()
 
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key):
+            self._garbage.key()
+        await super().on_event(event)
+
     async def on_unmount(self) -> None:
+        self._garbage.end()
         await self.context.endpoint.close()
 
     # -- keys
@@ -145,11 +156,15 @@ class ChatApp(App[int]):
 
     def action_quit_now(self) -> None:
         """Ends; what was said is kept."""
-        self.run_worker(self._quit(), exclusive=True, group="quit")
+        self._end(0)
 
-    async def _quit(self) -> None:
+    def _end(self, code: int) -> None:
+        self.run_worker(self._stop_and_exit(code), exclusive=True, group="quit")
+
+    async def _stop_and_exit(self, code: int) -> None:
         await self.chat.stop_and_wait()
-        self.exit(0)
+        self.chat.is_whole = False
+        self.exit(code)
 
     def action_help(self) -> None:
         """Shows keys and commands."""

@@ -106,22 +106,34 @@ class SpeculationPanel(Vertical):
         yield Static("", id="origins")
         yield Static("", id="panel-line")
 
+    def on_mount(self) -> None:
+        self._shown: dict[str, Content] = {}
+
     def show(self, figures: LiveFigures | None, state: PanelState) -> None:
         """Shows figures as they are now."""
         info = state.info
         on = "on" if state.speculation else "off"
         speculates = info is None or info.speculates
-        self.query_one("#panel-title", Static).update(f"Speculation {on}" if speculates else "Speed")
+        self._put("#panel-title", Content(f"Speculation {on}" if speculates else "Speed"))
         rows = rows_of(figures, state)
         if info and not info.speculates:
             rows.append(("", "This endpoint tells nothing of speculation."))
-        self.query_one("#panel-rows", Static).update(_table(rows))
+        self._put("#panel-rows", _table(rows))
         samples = list(figures.samples) if figures else []
         spark = self.query_one("#sparkline", Sparkline)
-        spark.data = samples[-30:] or [0.0]
+        if samples[-30:] != spark.data:
+            spark.data = samples[-30:] or [0.0]
         spark.set_class(len(samples) < 2, "-empty")
-        self.query_one("#origins", Static).update(self._legend(figures, state))
-        self.query_one("#panel-line", Static).update(one_line(figures, state))
+        self._put("#origins", self._legend(figures, state))
+        self._put("#panel-line", one_line(figures, state))
+
+    def _put(self, selector: str, content: Content) -> None:
+        """Shows a text; lays the screen out anew only where its height changes, as that costs all widgets."""
+        before = self._shown.get(selector)
+        if before is None or str(before) != str(content):
+            same = before is not None and before.plain.count("\n") == content.plain.count("\n")
+            self.query_one(selector, Static).update(content, layout=not same)
+            self._shown[selector] = content
 
     def _legend(self, figures: LiveFigures | None, state: PanelState) -> Content:
         lines = []

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-MOST_BLOCKS = 16
-MOST_ITEMS = 12
-MOST_CODE_LINES = 80
+MOST_BLOCKS = 8
+MOST_ITEMS = 8
+MOST_CODE_LINES = 60
+WINDOW = 8000  # characters that are looked at for one cut
 LOOK_EVERY = 600  # characters: how often a growing segment is looked at
 
 
@@ -28,32 +29,28 @@ class Cut:
 
 
 def find_cut(source: str) -> Cut | None:
-    """Returns where a growing segment should be cut; None where it is short enough, or cannot be."""
+    """Returns where a segment should be cut first; None where it is short enough, or cannot be cut."""
+    source = source[:WINDOW]
     tokens = MarkdownIt("gfm-like").parse(source)
     top = [token for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
-    if not top:
-        return None
     lines = source.splitlines(keepends=True)
-    last = top[-1]
-    assert last.map is not None
-    if len(top) > MOST_BLOCKS:
-        return Cut(_offset(lines, last.map[0]))
-    if last.type == "fence" and last.map[1] - last.map[0] > MOST_CODE_LINES:
-        return _in_code(lines, last)
-    if last.type in ("bullet_list_open", "ordered_list_open"):
-        items = [t for t in tokens[tokens.index(last) :] if t.type == "list_item_open" and t.level == 1]
-        if len(items) > MOST_ITEMS and items[-1].map:
-            return Cut(_offset(lines, items[-1].map[0]))
+    for number, token in enumerate(top):
+        assert token.map is not None
+        if number >= MOST_BLOCKS:
+            return Cut(_offset(lines, token.map[0]))
+        if token.type == "fence" and token.map[1] - token.map[0] > MOST_CODE_LINES + 2:
+            return Cut(_offset(lines, token.map[0] + 1 + MOST_CODE_LINES), f"{token.markup}{token.info}\n")
+        if token.type in ("bullet_list_open", "ordered_list_open"):
+            items = [item for item in tokens[tokens.index(token) + 1 :] if _is_item_of(item, token)]
+            if len(items) > MOST_ITEMS and (at := items[MOST_ITEMS].map):
+                return Cut(_offset(lines, at[0]))
     return None
 
 
-def _in_code(lines: list[str], fence: Token) -> Cut | None:
-    """Cuts an open code block before its last line that is still being written."""
-    assert fence.map is not None
-    body = lines[fence.map[0] + 1 :]
-    if body and body[-1].strip().startswith(fence.markup):  # it is closed: the next block will be the cut
-        return None
-    return Cut(_offset(lines, len(lines) - 1), prefix=f"{fence.markup}{fence.info}\n")
+def _is_item_of(item: Token, list_: Token) -> bool:
+    if item.type != "list_item_open" or item.level != 1 or item.map is None or list_.map is None:
+        return False
+    return list_.map[0] <= item.map[0] < list_.map[1]
 
 
 def _offset(lines: list[str], line: int) -> int:
@@ -75,15 +72,20 @@ class Segment:
 
 def segments(text: str) -> list[Segment]:
     """Returns a whole text in segments, as streaming it would have cut it."""
-    found, start, prefix, size, looked = [], 0, "", 0, 0
-    for line in text.splitlines(keepends=True):
-        size += len(line)
-        if size - looked < LOOK_EVERY:
-            continue
-        looked = size
-        if (cut := find_cut(prefix + text[start:size])) and cut.offset > len(prefix):
-            at = start + cut.offset - len(prefix)
-            found.append(Segment(start, prefix, text[start:at]))
-            start, prefix = at, cut.prefix
-    found.append(Segment(start, prefix, text[start:]))
-    return found
+    found, rest = [], Segment(0, "", text)
+    while cut := cut_of(rest):
+        done, rest = cut
+        found.append(done)
+    return [*found, rest]
+
+
+def cut_of(segment: Segment) -> tuple[Segment, Segment] | None:
+    """Returns a segment in two, the first of them as long as one may be; None where it is no longer."""
+    if len(segment.text) < LOOK_EVERY:
+        return None
+    cut = find_cut(segment.source)
+    at = cut.offset - len(segment.prefix) if cut else 0
+    if cut is None or at <= 0 or at >= len(segment.text):
+        return None
+    done = Segment(segment.start, segment.prefix, segment.text[:at])
+    return done, Segment(segment.start + at, cut.prefix, segment.text[at:])

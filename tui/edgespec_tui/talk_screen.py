@@ -45,6 +45,7 @@ class TalkScreen(Screen[None]):
         self.editing: Turn | None = None
         self._answer: Worker[None] | None = None
         self._used: int | None = None
+        self.is_whole = False  # the widgets are there: not before, and not while the app ends
 
     # -- what is on it
 
@@ -73,12 +74,8 @@ class TalkScreen(Screen[None]):
     def answering(self) -> bool:
         return self._answer is not None and self._answer.is_running
 
-    @property
-    def is_whole(self) -> bool:
-        """False before its widgets are there, and while the app ends."""
-        return self.is_attached and bool(self.query("#title")) and bool(self.query("#panel-line"))
-
     async def on_mount(self) -> None:
+        self.is_whole = True
         self.prompt.focus()
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
         await self.open(self.context.first_conversation)
@@ -260,6 +257,9 @@ class TalkScreen(Screen[None]):
         """Returns what is kept with a turn of how it was asked for."""
         others = {"seed": wishes.seed, "max_tokens": wishes.max_tokens, "speculation": wishes.speculation}
         return {**wishes.sampling, **{name: value for name, value in others.items() if value is not None}}
+
+    def on_unmount(self) -> None:
+        self.is_whole = False
 
     async def stop_and_wait(self) -> None:
         """Ends a running answer; what came of it stays."""

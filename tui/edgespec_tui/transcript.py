@@ -15,8 +15,8 @@ from textual.widgets import Button, Static
 from edgespec_tui.conversation import Conversation, Turn
 from edgespec_tui.turn_view import AnswerView, QuestionView, TurnView
 
-SHOWN = 12  # turns that are widgets
-MORE = 10  # that come when the top is reached
+SHOWN = 6  # turns that are widgets
+MORE = 6  # that come when the top is reached
 
 
 class Transcript(VerticalScroll, can_focus=False):
@@ -88,7 +88,11 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.show_earlier()
 
     async def show_earlier(self) -> None:
-        """Shows some of the turns above, and keeps the place that is being read."""
+        """Shows some of what is above, and keeps the place that is being read."""
+        top = next(iter(self.query(TurnView)), None)
+        if isinstance(top, AnswerView) and top.has_more:
+            await top.show_more()
+            return
         low = max(0, self._first - MORE)
         if low == self._first:
             return
@@ -102,7 +106,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def watch_scroll_y(self, old: float, new: float) -> None:
         super().watch_scroll_y(old, new)
-        if new <= 0 < old and self._first > 0:
+        if new <= 0 < old:
             self.run_worker(self.show_earlier(), group="earlier", exclusive=True)
 
     def view_of(self, id: int) -> TurnView | None:

@@ -91,15 +91,15 @@ class AnswerView(TurnView):
         super().__init__(turn, versions=versions)
         self._body = AnswerBody(turn.text, turn.runs, tinted=tinted)
         self._thoughts = Static(Content(turn.reasoning))
-        self._fold = Collapsible(self._thoughts, title="Reasoning", classes="reasoning")
-        self._fold.display = bool(turn.reasoning)
+        self._fold: Collapsible | None = self._new_fold("Reasoning") if turn.reasoning else None
         self._note = Static("", classes="note")
         self._thinking_since: float | None = None
         self._thought: list[str] = [turn.reasoning] if turn.reasoning else []
 
     def compose(self) -> ComposeResult:
         yield Static(self._head(self.turn.model or "Answer"), classes="who")
-        yield self._fold
+        if self._fold:
+            yield self._fold
         yield self._body
         yield self._note
         yield Static(self.show_deeds("copy", "again", "branch"), classes="deeds")
@@ -113,16 +113,21 @@ class AnswerView(TurnView):
         if not self.is_attached:
             return
         if reasoning:
-            self._think(reasoning)
+            await self._think(reasoning)
         if text:
-            self._fold.title = self._fold.title.replace("Thinking", "Thought")
+            if self._fold and self._fold.title.startswith("Thinking"):
+                self._fold.title = self._fold.title.replace("Thinking", "Thought")
             await self._body.feed(text, runs)
 
-    def _think(self, reasoning: str) -> None:
+    def _new_fold(self, title: str) -> Collapsible:
+        return Collapsible(self._thoughts, title=title, classes="reasoning")
+
+    async def _think(self, reasoning: str) -> None:
         now = time.monotonic()
         self._thinking_since = self._thinking_since or now
-        if not self._thought:
-            self._fold.display, self._fold.collapsed = True, True
+        if self._fold is None:
+            self._fold = self._new_fold("Thinking")
+            await self.mount(self._fold, before=self._body)
         self._thought.append(reasoning)
         self._fold.title = f"Thinking, {now - self._thinking_since:.0f} s"
         self._thoughts.update(Content("".join(self._thought)))
@@ -138,6 +143,15 @@ class AnswerView(TurnView):
     def name_model(self, model: str) -> None:
         """Says who answers."""
         self.query_one(".who", Static).update(self._head(model))
+
+    @property
+    def has_more(self) -> bool:
+        """True where a part of the answer above is not shown."""
+        return self._body.has_more
+
+    async def show_more(self) -> None:
+        """Shows more of what is above."""
+        await self._body.show_more()
 
     def set_tinted(self, tinted: bool) -> None:
         """Colours the tokens by who produced them, or not."""

@@ -1,0 +1,54 @@
+"""Python's cycle collector kept out of the way of typing.
+
+A full collection looks at every object there is: 200 ms in an app of this size, twice a second while an
+answer streams, and keys wait for it. So what has lived for a while is frozen, which takes it out of the
+automatic collections, and looked at again only in moments without keys.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+QUIET_S = 1.5  # without a key
+AGAIN_S = 10.0  # between two full collections
+YOUNG = 2_000  # new objects before the youngest are looked at; 700 is Python's
+
+
+@dataclass(slots=True)
+class Garbage:
+    """Collects in quiet moments. Call `key` at each key, `look` every second or so. clock: seconds."""
+
+    clock: Callable[[], float] = time.monotonic
+    _key: float = float("-inf")
+    _done: float = float("-inf")
+
+    def begin(self) -> None:
+        """Takes over from Python's own timing."""
+        gc.set_threshold(YOUNG, 10, 10)
+        self._settle()
+
+    def key(self) -> None:
+        """Takes note of a key."""
+        self._key = self.clock()
+
+    def look(self) -> bool:
+        """Collects, where it disturbs nobody; returns whether it did."""
+        now = self.clock()
+        if now - self._key < QUIET_S or now - self._done < AGAIN_S:
+            return False
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._done = self.clock()
+
+    def end(self) -> None:
+        """Gives the timing back to Python."""
+        gc.unfreeze()
+        gc.set_threshold(700, 10, 10)
