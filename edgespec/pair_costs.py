@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgespec import costs
 from edgespec.config import cache_folder
@@ -112,25 +113,34 @@ class SecondLook:
 
 def _verification(context: Context) -> Callable[[int], None]:
     """Returns what evaluates n tokens with a row each, as a verification of n - 1 guesses does."""
-    tokens = np.arange(BEFORE, dtype=np.int32) % context.model.n_vocab
 
     def evaluate(n: int) -> None:
-        context.score([Want(tokens, (0,) * (n - 1), n)])
+        context.score([Want(np.append(_front(context, n), np.int32(0)), (0,) * (n - 1), n)])
 
     return evaluate
 
 
 def _reading(context: Context) -> Callable[[int], None]:
     """Returns what evaluates n tokens with one row, other ones each time."""
-    tokens = np.arange(BEFORE, dtype=np.int32) % context.model.n_vocab
     turn = 0
 
     def evaluate(n: int) -> None:
         nonlocal turn
         turn = 1 - turn
-        context.score([Want(np.concatenate([tokens, np.full(n, turn, np.int32)]), (), 1)])
+        context.score([Want(np.append(_front(context, n), np.full(n, turn, np.int32)), (), 1)])
 
     return evaluate
+
+
+def _front(context: Context, n: int) -> NDArray[np.int32]:
+    """Returns tokens behind which n can be evaluated, and no others with them.
+
+    A recurrent model goes back by evaluating again what stands before, so there the text grows instead.
+    """
+    held = context.held(0)
+    if context.model.has_recurrent_state and 0 < held.size <= context.n_ctx - n:
+        return held
+    return np.arange(2, BEFORE + 1, dtype=np.int32) % context.model.n_vocab
 
 
 def _hardware(model: Model) -> Hardware:

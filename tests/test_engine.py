@@ -439,7 +439,7 @@ def test_a_draft_that_is_missing_or_broken_is_named(
 # ---- pairs that differ and work ---------------------------------------------------------------------------
 
 
-def test_a_draft_with_a_shorter_context_drafts_as_far_as_it_reaches(
+def test_a_draft_with_a_shorter_context_drafts_to_the_end(
     files: dict[str, tuple[Path, Path]], tmp_path: Path
 ) -> None:
     draft = tiny_gguf.write_llama(tmp_path / "short.gguf", dtype="Q8_0", noise=0.05, context_length=64)
@@ -452,7 +452,7 @@ def test_a_draft_with_a_shorter_context_drafts_as_far_as_it_reaches(
         run = output(pair, *requests[0])
         lengths = np.cumsum([len(round_.tokens) for round_ in run.rounds]) + run.prompt.size
         guessed = [n for n, round_ in zip(lengths, run.rounds, strict=True) if round_.drafted]
-        assert 55 < max(guessed) <= 64 + 1
+        assert max(guessed) > 100 and sum(n > 64 for n in guessed) > 4
         assert len(run.tokens) == 100
 
 

@@ -83,18 +83,7 @@ def test_contexts_that_are_shorter_than_what_is_timed_are_measured_as_far_as_the
         assert max(found.target.measured) < 24 and found.draft.measured == {1, 2}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "plain",
-        pytest.param(
-            "hybrid", marks=pytest.mark.xfail(reason="goes back by evaluating again what stands before")
-        ),
-        pytest.param(
-            "recurrent", marks=pytest.mark.xfail(reason="goes back by evaluating again what stands before")
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", WRITERS)
 def test_what_is_timed_as_n_tokens_evaluates_n_tokens(models: dict[str, Model], kind: str) -> None:
     with Context(models[kind], SETTINGS) as context:
         for make in (pair_costs._verification, pair_costs._reading):
