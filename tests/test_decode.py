@@ -765,7 +765,7 @@ def test_an_empty_prompt_is_refused() -> None:
 @pytest.mark.parametrize("n", [10, 11, 5000])
 def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(n: int) -> None:
     with pytest.raises(
-        PromptTooLongError, match=f"the prompt has {n:,} tokens and the context holds 10 "
+        PromptTooLongError, match=f"the prompt has {n:,} tokens and exceeds the available context size of 10:"
     ) as told:
         refused([1] * n)
     assert (told.value.n_prompt, told.value.n_ctx) == (n, 10)

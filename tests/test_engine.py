@@ -613,7 +613,9 @@ def test_a_request_that_makes_no_sense_is_refused(
 
 
 def test_a_prompt_that_does_not_fit_or_is_empty_is_refused(plain: Pair) -> None:
-    with pytest.raises(PromptTooLongError, match=r"the prompt has 512 tokens and the context holds 512"):
+    with pytest.raises(
+        PromptTooLongError, match=r"the prompt has 512 tokens and exceeds the available context size of 512"
+    ):
         list(plain.generate(some_prompt(0, 512), Request()))
     with pytest.raises(PromptTooLongError, match="2,000"):
         list(plain.generate(some_prompt(0, 2000), Request()))

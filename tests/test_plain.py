@@ -98,7 +98,9 @@ def test_an_engine_that_died_is_started_again_with_the_next_question(place: Plac
 
 def test_a_question_that_is_too_long_is_refused_with_both_counts(place: Place) -> None:
     talked = place.talk("hello", "word " * 5000, "again")
-    assert talked.err.startswith("edgespec: the prompt has 5,002 tokens and the context holds 4,096")
+    assert talked.err.startswith(
+        "edgespec: the prompt has 5,002 tokens and exceeds the available context size of 4,096"
+    )
     assert talked.out == "one.\ntwo.\n"
 
 
