@@ -68,6 +68,7 @@ RANKS = (
         "families.tagged_calls",
         "template_traits",
         "conversation",
+        "forced_call",
         "drafters",
         "drafters.draft_model",
         "drafters.draft_temperature",

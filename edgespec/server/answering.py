@@ -20,7 +20,9 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
 from edgespec.conversation import Composed, compose
-from edgespec.errors import TemplateError
+from edgespec.errors import GrammarError, TemplateError
+from edgespec.forced_call import forced
+from edgespec.grammar import json_schema
 from edgespec.messages import DrafterChoice, Loaded, Submit
 from edgespec.server.generation import Audience, Generation
 from edgespec.server.openai_requests import ChatRequest
@@ -94,13 +96,20 @@ class Answering:
         except TemplateError as error:
             raise Refusal(400, str(error), param="messages", code="template_refused") from None
 
-    async def chat_submits(self, wishes: ChatRequest, composed: Composed) -> list[Submit]:
-        """Returns the generations that a conversation asks for."""
-        about = self.loaded()
-        return wishes.submits(
+    async def chat_submits(self, wishes: ChatRequest, composed: Composed) -> tuple[list[Submit], Composed]:
+        """Returns the generations that a conversation asks for, and what reads them. Raises Refusal."""
+        about, form = self.loaded(), None
+        if wishes.must_call:
+            composed, schema = forced(composed)
+            try:
+                form = json_schema(schema, lenient=True)
+            except GrammarError as error:
+                raise Refusal(400, f"tools: {error}", param="tools", code="invalid_value") from None
+        submits = wishes.submits(
             composed.text, add_bos=self.wants_bos(composed.text), of_model=about.sampling,
-            drafter=self.drafter(), shown=composed.shown, stops=composed.stops,
+            drafter=self.drafter(), shown=composed.shown, stops=composed.stops, form=form,
         )  # fmt: skip
+        return submits, composed
 
     def wants_bos(self, text: str) -> bool:
         """Returns whether the start token goes in front of a prompt: most templates write it themselves."""

@@ -33,7 +33,7 @@ class AnthropicDialect:
         wishes = wanted.as_chat()
         about = self.answering.loaded()
         composed = await self.answering.composed(wishes)
-        [submit] = await self.answering.chat_submits(wishes, composed)
+        [submit], composed = await self.answering.chat_submits(wishes, composed)
         several = wishes.parallel_tool_calls is not False
         answer = MessageAnswer(
             self.answering.name(about),

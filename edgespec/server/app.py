@@ -108,7 +108,7 @@ class Endpoint:
         wishes.check()
         about = self.answering.loaded()
         composed = await self.answering.composed(wishes)
-        submits = await self.answering.chat_submits(wishes, composed)
+        submits, composed = await self.answering.chat_submits(wishes, composed)
         several = wishes.parallel_tool_calls is not False
         answer = ChatAnswer(
             self.answering.name(about), about.plain_s, usage=wishes.usage_in_stream,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from edgespec.errors import SettingError
+from edgespec.grammar import Grammar
 from edgespec.messages import DrafterChoice, Submit
 from edgespec.sampling_settings import NUMBERS, Sampling, sampler_order, sampling_for
 from edgespec.server.refusal import Refusal
@@ -134,13 +135,15 @@ class Wishes(FormWishes):
         drafter: DrafterChoice,
         shown: tuple[str, ...] = (),
         stops: tuple[str, ...] = (),
+        form: Grammar | None = None,
     ) -> list[Submit]:
         """Returns the generations of one prompt, `n` of them. drafter: where the request names none.
 
-        shown, stops: control tokens to be seen, and texts to end at, besides the request's own.
+        shown, stops: control tokens to be seen, and texts to end at, besides the request's own. form: of the
+        answer, in place of the request's.
         """
         sampling, how, scoring = self.sampling(of_model), self.speculation, self.scoring()
-        form = self.form()
+        form = form or self.form()
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         seed = None if self.seed == -1 else self.seed  # -1 is llama.cpp's word for "anew every time"
         return [
@@ -235,8 +238,6 @@ class ChatRequest(Wishes, ToolWishes):
         if self.top_logprobs and not self.logprobs:
             sentence = "top_logprobs is for requests with logprobs: true: add it, or leave both out"
             raise Refusal(400, sentence, param="top_logprobs", code="invalid_value")
-        if self.tool_choice not in (None, "auto", "none"):
-            raise unsupported("tool_choice", "a call cannot be enforced yet: leave it out, or say 'auto'")
         if self.add_generation_prompt and self.continue_final_message:
             sentence = "an answer begins anew or goes on, not both: leave one of them out"
             raise unsupported("continue_final_message", sentence)

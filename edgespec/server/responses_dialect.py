@@ -39,7 +39,7 @@ class ResponsesDialect:
         wishes = wanted.as_chat()
         about = self.answering.loaded()
         composed = await self.answering.composed(wishes)
-        [submit] = await self.answering.chat_submits(wishes, composed)
+        [submit], composed = await self.answering.chat_submits(wishes, composed)
         several = wishes.parallel_tool_calls is not False
         answer = ResponseAnswer(
             self.answering.name(about), readers(composed, 1, several=several)[0],

@@ -83,6 +83,11 @@ class ToolWishes(BaseModel):
             for function in functions
         ]
 
+    @property
+    def must_call(self) -> bool:
+        """True where the answer has to be a call."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+
     def variables(self) -> dict[str, Any]:
         """Returns the variables of the template: those asked for, and how much thinking is wanted."""
         effort = self.reasoning_effort
