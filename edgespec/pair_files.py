@@ -33,8 +33,10 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
             f"pair {arguments.pair} has a target and a draft of its own: leave out --target and --draft"
         )
     if arguments.grow:
-        if arguments.target or arguments.draft or arguments.pair:
-            raise SettingError("--grow grows the embedded pair: leave out --target, --draft and --pair")
+        if arguments.target or arguments.draft:
+            raise SettingError("--grow grows the embedded pair: leave out --target and --draft")
+        if arguments.pair is not None:
+            raise SettingError(f"--grow grows the embedded pair: leave out pair {arguments.pair}")
         target_file, draft_file = _grown(arguments.grow)
         return target_file, draft_file if wants_draft else None
     if target and arguments.pair is None:

@@ -120,6 +120,7 @@ def test_a_connection_that_breaks_is_told(local: LocalHub, hub: Hub, tmp_path: P
     local.add("org/m", {"m.gguf": model_bytes(tmp_path)})
     local.faults.append(Fault("store", cut_after=100, times=1))
     assert hub.header(hub.repository("org/m").files["m.gguf"])[0].architecture == "llama", "once is forgiven"
+    hub = Hub(endpoint=local.endpoint, token=False, cache=tmp_path / "other", offline=False)
     local.faults.append(Fault("store", cut_after=100))
     assert "broke while m.gguf of org/m was asked for: pull again" in refusal(hub)
 

@@ -20,6 +20,7 @@ from local_hub import Fault, LocalHub
 
 from edgespec import cli, config
 from edgespec.pull.progress_line import ProgressLine, progress_text
+from edgespec_models.catalogue import find
 from edgespec_models.download import Cancelled, Download, FileProgress, Progress
 from edgespec_models.hub import Hub
 from edgespec_models.hub_errors import HubError
@@ -273,12 +274,16 @@ def test_mistakes_are_told_in_one_sentence(
 def test_two_commands_lead_to_an_answer(
     local: LocalHub, tmp_path: Path, tiny_target: Path, tiny_draft: Path
 ) -> None:
-    """As the README has it, the client pointed at the hub by HF_ENDPOINT, with Ctrl+C in the middle."""
-    local.add("acme/Tiny-8M-GGUF", {"Tiny-8M-Q8_0.gguf": tiny_target.read_bytes()})
-    local.add("acme/Tiny-1M-GGUF", {"Tiny-1M-Q8_0.gguf": tiny_draft.read_bytes()})
-    slow(local, "Tiny-8M")
+    """As the README has it, the client pointed at the hub by HF_ENDPOINT, with Ctrl+C in the middle.
+
+    The hub offers the embedded pair under the names that the catalogue has for another.
+    """
+    entry = find("qwen3-8b")
+    local.add(entry.target.repo, {entry.target.file: tiny_target.read_bytes()})
+    local.add(entry.draft.repo, {entry.draft.file: tiny_draft.read_bytes()})
+    slow(local, entry.target.file)
     environment = {**os.environ, "HF_ENDPOINT": local.endpoint, "HF_HOME": str(tmp_path / "hf")}
-    pull = [sys.executable, "-m", "edgespec", "pull", "acme/Tiny-8M-GGUF", "--draft", "acme/Tiny-1M-GGUF"]
+    pull = [sys.executable, "-m", "edgespec", "pull", entry.name]
     if os.name == "posix":
         with subprocess.Popen(pull, env=environment, stderr=subprocess.PIPE, text=True) as first:
             assert first.stderr
@@ -299,7 +304,7 @@ def test_two_commands_lead_to_an_answer(
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("EdgeSpec")
-    used = Store(config.data_folder()).get("tiny-8m")
+    used = Store(config.data_folder()).get(entry.name)
     assert used.last_used and used.speed
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from edgespec.bench import machine, peer, picture, record, report
 from edgespec.bench.about import about, heading
 from edgespec.bench.arguments import PEER_TAKES, SECONDS, SWEEP_TAKES
-from edgespec.bench.figures import FEWEST_STEPS, Sample
-from edgespec.bench.lines import Line, Mode, Unit, lines_for, parse_modes, units_for
+from edgespec.bench.figures import FEWEST_STEPS, Sample, summary
+from edgespec.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.bench.measure import Measured, Take, measure
 from edgespec.bench.progress import Progress
 from edgespec.bench.prompts import Prompt, built_in, read_prompts
@@ -29,6 +29,8 @@ from edgespec.errors import PeerError, SettingError
 from edgespec.interrupt import Interrupt
 from edgespec.isolate import INTERRUPTED
 from edgespec.one_shot import open_pair, request_for
+from edgespec.pair_files import pair_name
+from edgespec.pair_store import note_speed
 
 WIDTH = 79  # of sentences
 NO_TEMPLATE = "the model has no chat template: prompts were continued as they stand, as with --raw"
@@ -121,8 +123,19 @@ def bench(arguments: argparse.Namespace) -> int:
         progress.clear()
         described = about(arguments, pair, asked, wanted.peer_version)
         template = pair.target.chat_template or arguments.raw
+    _keep_speed(arguments, measured, modes)
     notes = [left_out, "" if template else NO_TEMPLATE, _others_note(measured, before)]
     return _tell(measured, lines, wanted, described, notes)
+
+
+def _keep_speed(arguments: argparse.Namespace, measured: Measured, modes: tuple[Mode, ...]) -> None:
+    """Keeps for `edgespec list` how fast an installed pair was, with the model's own sampling if measured."""
+    name = pair_name(arguments)
+    mode = "sampled" if "sampled" in modes else modes[0]
+    ours, plain = (summary(measured.samples, mode, line, PLAIN) for line in (OURS, PLAIN))
+    if name and ours.n and arguments.draft_length is None and arguments.drafter == "auto":
+        tokens = ours.n * arguments.max_tokens
+        note_speed(name, tokens=tokens, tok_per_s=ours.tok_per_s, plain_tok_per_s=plain.tok_per_s)
 
 
 def _fitting(

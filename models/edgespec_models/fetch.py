@@ -29,7 +29,7 @@ from huggingface_hub.file_download import (
     repo_folder_name,
     xet_get,
 )
-from huggingface_hub.utils import WeakFileLock, build_hf_headers
+from huggingface_hub.utils import WeakFileLock, XetFileData, build_hf_headers
 
 from edgespec_models.hub import TIMEOUT_S, Hub, HubFile, same_host
 from edgespec_models.hub_errors import AGAIN, HubError
@@ -40,6 +40,7 @@ OnPhase: TypeAlias = Callable[[Phase, int], None]
 
 CHUNK = 1 << 20  # bytes; a process that is killed loses no more than this of each file
 UNFINISHED = ".edgespec.incomplete"
+UNFINISHED_BY_XET = ".edgespec.xet.incomplete"
 ANEW = "pull again, or use another mirror if it happens twice"
 RANGE_NOT_THERE = 416
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -119,18 +120,39 @@ def _complete(
     headers = build_hf_headers(token=hub.token)
     bar = _bar_of(lambda n: on_phase("downloading", n))
     on_phase("downloading", have)
-    if metadata.xet_file_data is not None and is_xet_available() and not have:
-        xet_get(
-            incomplete_path=part, xet_file_data=metadata.xet_file_data, headers=headers, expected_size=size,
-            displayed_filename=file.name, tqdm_class=bar,
-        )  # fmt: skip
+    xet = metadata.xet_file_data if is_xet_available() else None
+    if xet and not have and _got_by_xet(file, xet, blob, size, headers, bar):
+        part = blob.with_name(blob.name + UNFINISHED_BY_XET)
     else:
-        if not same_host(url, metadata.location):
+        location = metadata.location if metadata.xet_file_data is None else url
+        if not same_host(url, location):
             headers.pop("authorization", None)  # a token is for the hub, not for its stores
-        _get(file, metadata.location, part, have, size, headers, bar)
+        _get(file, location, part, have, size, headers, bar)
     etag_hash = metadata.etag if metadata.etag and _SHA256.fullmatch(metadata.etag) else None
     _verify(part, file, etag_hash or file.sha256, on_phase, size=size)
     os.replace(part, blob)
+    for name in (UNFINISHED, UNFINISHED_BY_XET):
+        blob.with_name(blob.name + name).unlink(missing_ok=True)
+
+
+def _got_by_xet(
+    file: HubFile, xet: XetFileData, blob: Path, size: int | None, headers: dict[str, str], bar: Any
+) -> bool:
+    """Gets a file by Xet, from its beginning; False where that fails, and the plain way has to do.
+
+    It writes in any order, so what it left behind unfinished is of no use to anybody.
+    """
+    part = blob.with_name(blob.name + UNFINISHED_BY_XET)
+    part.unlink(missing_ok=True)
+    try:
+        xet_get(
+            incomplete_path=part, xet_file_data=xet, headers=headers, expected_size=size,
+            displayed_filename=file.name, tqdm_class=bar,
+        )  # fmt: skip
+    except (OSError, RuntimeError, ValueError):  # of its own kinds, of the network, of the hub's answers
+        part.unlink(missing_ok=True)
+        return False
+    return True
 
 
 def _get(

@@ -23,6 +23,7 @@ from edgespec_models.gguf_header import Header, read_header
 from edgespec_models.hub_errors import HubError, told
 
 TIMEOUT_S = 15.0
+HEADERS_KEPT = 4  # of some megabytes each
 RETRIES = 2  # of a header's block; a download is resumed by the client itself
 
 logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it has to say is said by HubError
@@ -77,6 +78,7 @@ class Hub:
         self.token = token
         self.cache = cache or Path(constants.HF_HUB_CACHE)
         self.offline = constants.is_offline_mode() if offline is None else offline
+        self._headers: dict[HubFile, tuple[Header, int]] = {}  # those asked for last
 
     def told(self, what: str) -> Any:
         """Converts errors about `what` in a `with`."""
@@ -132,9 +134,14 @@ class Hub:
         path = self.cached(file)
         if path:
             return read_file(path), 0
-        with self.told(str(file)):
-            source = _HubSource(self, file)
-            return read_header(source), source.fetched
+        if file not in self._headers:
+            with self.told(str(file)):
+                source = _HubSource(self, file)
+                header = read_header(source)
+            if len(self._headers) >= HEADERS_KEPT:
+                self._headers.pop(next(iter(self._headers)))
+            self._headers[file] = header, source.fetched
+        return self._headers[file]
 
 
 def _snapshot(folder: Path, revision: str) -> Path:

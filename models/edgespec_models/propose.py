@@ -103,7 +103,8 @@ def _relatives(hub: Hub, repo: str, family: str) -> Iterator[Candidate]:
         if own and size and own <= LARGEST_SHARE * size and name.lower().endswith("gguf"):
             smaller.append((own, name))
     for own, name in sorted(smaller):
-        yield Candidate(f"the same family ({family}) by the same owner, with {own:g} billion weights", name)
+        weights = f"{own:g} billion" if own >= 0.1 else f"{own * 1000:g} million"
+        yield Candidate(f"the same family ({family}) by the same owner, with {weights} weights", name)
 
 
 def _check(hub: Hub, target: Chosen, header: Header, candidate: Candidate) -> tuple[Proposal, int]:
