@@ -23,6 +23,8 @@ from edgespec_tui.reasoning import ReasoningSplitter
 
 DRAWN_EVERY_S = 0.12
 REST = 3  # between two drawings, this many times as long as one takes
+TYPING_S = 0.8  # the longest that drawing waits for somebody who types
+LOOK_S = 0.05
 KEPT_EVERY_S = 0.5
 
 
@@ -36,13 +38,17 @@ class AnswerScreen(Protocol):
 
 @dataclass(slots=True)
 class Answering:
-    """Makes the text of one turn. keep: called when there is something new to keep, twice a second."""
+    """Makes the text of one turn.
+
+    keep: called when there is something new to keep, twice a second. is_typing: keys are coming in just now.
+    """
 
     endpoint: Endpoint
     conversation: Conversation
     turn: Turn
     figures: LiveFigures
     keep: Callable[[], None]
+    is_typing: Callable[[], bool] = lambda: False
     error: EdgeSpecError | None = None
     _text: list[str] = field(default_factory=list)
     _thought: list[str] = field(default_factory=list)
@@ -103,6 +109,9 @@ class Answering:
         gap = 0.0
         while True:
             await asyncio.sleep(gap)
+            waited = time.monotonic() + TYPING_S - gap
+            while self.is_typing() and time.monotonic() < waited:
+                await asyncio.sleep(LOOK_S)
             began = time.monotonic()
             await asyncio.shield(self._paint(screen))
             if began - kept > KEPT_EVERY_S:

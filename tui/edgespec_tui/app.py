@@ -25,7 +25,6 @@ from edgespec_tui.chat_screen import ChatScreen
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
-from edgespec_tui.garbage import Garbage
 from edgespec_tui.help_screen import HelpScreen
 from edgespec_tui.sessions import Sessions
 from edgespec_tui.sessions_screen import SessionsScreen
@@ -74,7 +73,6 @@ class ChatApp(App[int]):
         self.chat.speculation = self.settings.speculation
         self.fault: str | None = None  # why the app ended, where it was not asked to
         self._interrupted = 0.0
-        self._garbage = Garbage()
         for known in THEMES:
             self.register_theme(known)
         self.set_keymap(dict(self.settings.keys))
@@ -91,8 +89,8 @@ class ChatApp(App[int]):
             )
         self.theme = wanted if wanted in self.available_themes else DEFAULT_THEME
         self._watch_signals()
-        self._garbage.begin()
-        self.set_interval(1.0, self._garbage.look)
+        self.context.moments.begin()
+        self.set_interval(1.0, self.context.moments.look)
         self.set_interval(0.5, self._tell_notices)
         self.push_screen(self.chat)
         self.run_worker(self.context.engine.start(), group="engine", exclusive=True)
@@ -125,11 +123,11 @@ class ChatApp(App[int]):
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key):
-            self._garbage.key()
+            self.context.moments.key()
         await super().on_event(event)
 
     async def on_unmount(self) -> None:
-        self._garbage.end()
+        self.context.moments.end()
         await self.context.endpoint.close()
 
     # -- keys

@@ -10,6 +10,7 @@ from edgespec_tui.context_fit import Fitting, fit
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
+from edgespec_tui.quiet_moments import QuietMoments
 
 if TYPE_CHECKING:
     from edgespec_tui.chat_commands import ChatCommands
@@ -32,6 +33,7 @@ class ChatContext:
     commands: ChatCommands
     sessions: Keeper | None = None
     new_conversation: Callable[[], Conversation] = Conversation
+    moments: QuietMoments = field(default_factory=QuietMoments)
     first_conversation: Conversation = field(default_factory=Conversation)
     wishes: Wishes = field(default_factory=Wishes)
 

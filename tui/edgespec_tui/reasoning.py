@@ -17,6 +17,7 @@ class ReasoningSplitter:
 
     _state: str = "begin"  # begin -> thinking -> gap (white space after it) -> answer
     _held: str = ""
+    _thought: bool = False  # more than the line breaks after the tag
 
     def feed(self, piece: str) -> tuple[str, str]:
         """Returns what is certain by now: text of the reasoning, text of the answer."""
@@ -29,8 +30,10 @@ class ReasoningSplitter:
                 return "", ""
             self._state = "answer"
             if stripped.startswith(OPEN):
-                self._state, text = "thinking", stripped[len(OPEN) :].lstrip("\n")
+                self._state, text = "thinking", stripped[len(OPEN) :]
         if self._state == "thinking":
+            text = text if self._thought else text.lstrip("\n")
+            self._thought = self._thought or bool(text)
             reasoning, closed, text = text.partition(CLOSE)
             if not closed:
                 keep = _partial_end(reasoning, CLOSE)

@@ -159,7 +159,7 @@ class TalkScreen(Screen[None]):
         self.query_one(SpeculationPanel).show(self.figures, state)
 
     def _refresh_live(self) -> None:
-        if self.answering and self.is_whole:
+        if self.answering and self.is_whole and not self.context.moments.is_typing:
             self._show_panel()
 
     # -- asking
@@ -219,7 +219,14 @@ class TalkScreen(Screen[None]):
         self._used = fitting.n_tokens
         view.show_waiting("reading the prompt")
         self.figures = LiveFigures(plain_s=info.plain_s, speculation=self.speculation)
-        making = Answering(context.endpoint, talk, turn, self.figures, lambda: context.keep(talk))
+        making = Answering(
+            context.endpoint,
+            talk,
+            turn,
+            self.figures,
+            keep=lambda: context.keep(talk),
+            is_typing=lambda: context.moments.is_typing,
+        )
         await making.run(fitting.messages, self.wishes(), view)
         self._after(making)
 

@@ -1,4 +1,4 @@
-"""Python's cycle collector kept out of the way of typing.
+"""What can wait waits while somebody types: Python's cycle collector, and drawing that nobody asked for.
 
 A full collection looks at every object there is: 200 ms in an app of this size, twice a second while an
 answer streams, and keys wait for it. So what has lived for a while is frozen, which takes it out of the
@@ -13,13 +13,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 QUIET_S = 1.5  # without a key
+TYPING_S = 0.3
 AGAIN_S = 10.0  # between two full collections
+NEVER = 10_000
 YOUNG = 2_000  # new objects before the youngest are looked at; 700 is Python's
 
 
 @dataclass(slots=True)
-class Garbage:
-    """Collects in quiet moments. Call `key` at each key, `look` every second or so. clock: seconds."""
+class QuietMoments:
+    """Knows when keys come, and collects when none do.
+
+    Call `key` at each key, `look` every second or so. clock: seconds.
+    """
 
     clock: Callable[[], float] = time.monotonic
     _key: float = float("-inf")
@@ -27,12 +32,17 @@ class Garbage:
 
     def begin(self) -> None:
         """Takes over from Python's own timing."""
-        gc.set_threshold(YOUNG, 10, 10)
+        gc.set_threshold(YOUNG, 10, NEVER)
         self._settle()
 
     def key(self) -> None:
         """Takes note of a key."""
         self._key = self.clock()
+
+    @property
+    def is_typing(self) -> bool:
+        """True for a moment after each key."""
+        return self.clock() - self._key < TYPING_S
 
     def look(self) -> bool:
         """Collects, where it disturbs nobody; returns whether it did."""

@@ -1,0 +1,263 @@
+"""What the screens stand on, without a screen: segments, origins, reasoning, figures, races, commands."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from edgespec.errors import SettingError
+from edgespec.events import Round
+from edgespec_tui.bench_screen import summary, together
+from edgespec_tui.chat_commands import read_file
+from edgespec_tui.code_blocks import code_blocks, last_code, whole_block
+from edgespec_tui.endpoint import Message, Told, Wishes
+from edgespec_tui.fake_endpoint import FakeEndpoint
+from edgespec_tui.live_figures import LiveFigures
+from edgespec_tui.origins import by_character, part, runs_of_round, spans
+from edgespec_tui.panel import Measured
+from edgespec_tui.quiet_moments import QuietMoments
+from edgespec_tui.race import Leg, compared, drawn
+from edgespec_tui.reasoning import ReasoningSplitter
+from edgespec_tui.segments import MOST_BLOCKS, MOST_CODE_LINES, segments
+from edgespec_tui.slash_commands import parsed
+
+PARAGRAPHS = "".join(f"Paragraph {i} has **some** words in it.\n\n" for i in range(60))
+LONG_CODE = "Before.\n\n```python\n" + "".join(f"line_{i} = {i}\n" for i in range(400)) + "```\n\nAfter.\n"
+LONG_LIST = "".join(f"- item {i} of a list that goes on for long\n" for i in range(100))
+
+
+# --- segments
+
+
+@pytest.mark.parametrize("text", [PARAGRAPHS, LONG_CODE, LONG_LIST, "short", "", "one\n\ntwo"])
+def test_segments_hold_the_whole_text_in_order(text: str) -> None:
+    found = segments(text)
+    assert "".join(segment.text for segment in found) == text
+    starts = [segment.start for segment in found]
+    assert starts == [sum(len(s.text) for s in found[:i]) for i in range(len(found))]
+
+
+def test_each_segment_is_short_enough_to_be_drawn_anew_many_times_a_second() -> None:
+    assert all(s.text.count("Paragraph") <= MOST_BLOCKS + 1 for s in segments(PARAGRAPHS)[:-1])
+    code = segments(LONG_CODE)
+    assert len(code) > 400 // MOST_CODE_LINES and all(s.text.count("\n") < 80 for s in code[:-1])
+    assert len(segments(LONG_LIST)) > 8
+
+
+def test_a_cut_code_block_is_opened_again_and_all_of_it_is_code() -> None:
+    shown = [
+        line for s in segments(LONG_CODE) for block in code_blocks(s.source) for line in block.splitlines()
+    ]
+    assert shown == [f"line_{i} = {i}" for i in range(400)]
+
+
+def test_a_part_of_a_code_block_is_copied_as_the_whole() -> None:
+    shown = code_blocks(segments(LONG_CODE)[2].source)[0]
+    assert whole_block(LONG_CODE, shown).count("\n") == 399
+    assert whole_block("nothing", "x = 1") == "x = 1"
+
+
+def test_the_newest_code_block_is_the_last_of_the_last_answer_that_has_one() -> None:
+    answers = ["```\nold\n```", "```\na\n```\ntext\n~~~py\nb\n~~~", "no code"]
+    assert last_code(answers) == "b" and last_code(["none"]) is None
+    assert last_code(["```py\nstill being wri"]) == "still being wri"
+
+
+# --- origins
+
+
+def test_runs_of_a_round_are_as_long_as_its_text() -> None:
+    assert runs_of_round("a bc", ("a ", "bc"), ("model", "target")) == [("model", 2), ("target", 2)]
+    assert runs_of_round("a b", ("a ", "bc"), ("model", "target")) == [("model", 2), ("target", 1)]
+    assert runs_of_round("a bcd", ("a ", "bc"), ("model", "target")) == [("model", 2), ("target", 3)]
+    assert runs_of_round("text", (), ()) == [("", 4)]
+
+
+def test_a_part_of_runs_is_cut_at_both_ends() -> None:
+    runs = (("model", 3), ("target", 2), ("lookup", 4))
+    assert part(runs, 2, 7) == [("model", 1), ("target", 2), ("lookup", 2)]
+    assert part(runs, 3, 3) == [] and part(runs, 0, 99) == list(runs)
+
+
+def test_rendered_text_is_found_in_its_source_past_the_signs_of_markdown() -> None:
+    source = "It is **so** and `code`"
+    runs = [("model", 8), ("target", 2), ("model", 13)]  # "so" is the target's
+    found, end = spans("It is so and code", source, by_character(runs))
+    assert found == [(0, 6, "model"), (6, 8, "target"), (8, 17, "model")]
+    assert source[end:] == "`"
+
+
+def test_a_character_that_rendering_made_up_has_no_origin_and_loses_nobodys_place() -> None:
+    found, _ = spans("• one", "- one", ["model"] * 5)
+    assert found == [(1, 5, "model")]
+
+
+# --- reasoning
+
+
+def thought(pieces: list[str]) -> tuple[str, str]:
+    splitter = ReasoningSplitter()
+    parts = [splitter.feed(piece) for piece in pieces] + [splitter.end()]
+    return "".join(p[0] for p in parts), "".join(p[1] for p in parts)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_thinking_is_told_apart_however_the_text_is_cut(size: int) -> None:
+    text = "<think>\nWell, <b> and </thin> so.\n</think>\n\nYes: <think> is a tag."
+    pieces = [text[i : i + size] for i in range(0, len(text), size)]
+    assert thought(pieces) == ("Well, <b> and </thin> so.\n", "Yes: <think> is a tag.")
+
+
+def test_only_an_answer_that_begins_with_thinking_has_any() -> None:
+    assert thought(["Say <think>", "x</think>"]) == ("", "Say <think>x</think>")
+    assert thought(["<thi"]) == ("", "<thi")
+    assert thought(["<think>cut off"]) == ("cut off", "")
+
+
+# --- figures
+
+
+def told(at: float, n: int, *, drafted: int = 0, accepted: int = 0, gain: float = 1.0) -> Told:
+    sources = (*("model",) * accepted, *("target",) * (n - accepted))
+    return Told(Round(tuple(range(n)), "x" * n, drafted, accepted, sources, gain=gain), at)
+
+
+def test_figures_are_those_of_their_definitions() -> None:
+    figures = LiveFigures(plain_s=0.1, clock=lambda: 10.0)
+    for at, n, drafted, accepted in ((10.5, 1, 0, 0), (11.0, 4, 4, 3), (11.5, 2, 4, 1), (12.0, 1, 4, 0)):
+        figures.note(told(at, n, drafted=drafted, accepted=accepted, gain=1.4))
+    assert figures.ttft_s == 0.5 and figures.n_tokens == 8
+    assert figures.tok_per_s() == pytest.approx(7 / 1.5)
+    assert figures.acceptance_rate == pytest.approx(4 / 12)
+    assert figures.mean_accepted_length == pytest.approx((4 + 3) / 3)
+    assert figures.speedup == pytest.approx(0.1 * 7 / 1.5)
+    assert figures.why() == "4 by draft model, 1.4x expected"
+    assert figures.by_source == {"model": 4, "target": 4}
+
+
+def test_plain_decoding_has_no_speedup_and_says_why_nothing_is_drafted() -> None:
+    figures = LiveFigures(plain_s=0.1, speculation=False, clock=lambda: 0.0)
+    figures.note(told(1.0, 1))
+    figures.note(told(2.0, 1))
+    assert figures.speedup is None and figures.why() == "off, as you chose"
+    tried = LiveFigures(clock=lambda: 0.0)
+    tried.note(told(1.0, 1))
+    assert tried.why() == "none: plain pays better now" and tried.speedup is None
+
+
+def test_what_is_kept_of_the_speed_does_not_grow_with_the_answer() -> None:
+    figures = LiveFigures(clock=lambda: 0.0)
+    for i in range(10_000):
+        figures.note(told(i * 0.05, 1))
+    assert len(figures.samples) <= 120 and len(figures._recent) < 100
+    assert figures.now_per_s() == pytest.approx(20)
+
+
+# --- races
+
+
+def raced(plain: str, speculative: str) -> tuple[str, str]:
+    return compared(plain, speculative, greedy=True), compared(plain, speculative, greedy=False)
+
+
+def test_a_race_says_whether_both_said_the_same_and_explains_a_difference() -> None:
+    assert raced("the same", "the same")[0] == "Both said the same, character by character."
+    greedy, seeded = raced("one two three", "one two four")
+    assert "same for 8 characters" in greedy and "'three'" in greedy and "'four'" in greedy
+    assert "equally good" in greedy and "on the line" in seeded
+    assert "its end" in raced("longer text", "longer")[0]
+
+
+def test_the_order_is_drawn_and_sampled_answers_get_a_seed() -> None:
+    messages = [Message("user", "?")]
+    orders = {drawn(FakeEndpoint(), messages, Wishes(), rng=random.Random(i)).order[0] for i in range(20)}
+    assert orders == {"plain", "speculative"}
+    assert drawn(FakeEndpoint(), messages, Wishes(), rng=random.Random(1)).wishes.seed is not None
+    greedy = Wishes(sampling={"temperature": 0.0})
+    assert drawn(FakeEndpoint(), messages, greedy, rng=random.Random(1)).wishes.seed is None
+    assert drawn(FakeEndpoint(), messages, Wishes(seed=5), rng=random.Random(1)).wishes.seed == 5
+
+
+def test_both_legs_are_asked_the_same_but_for_speculation_after_the_prompt_was_read_once() -> None:
+    endpoint = FakeEndpoint(answers=["warm", "some words to say", "some words to say"])
+
+    async def run() -> None:
+        race = drawn(endpoint, [Message("user", "?")], Wishes(), rng=random.Random(1))
+        await race.warm()
+        for runner in race.order:
+            async for _ in race.run(runner):
+                pass
+        assert race.comparison().startswith("Both said the same")
+
+    asyncio.run(run())
+    first, *legs = [wishes for _, wishes in endpoint.asked]
+    assert first.max_tokens == 1 and {leg.speculation for leg in legs} == {True, False}
+    assert len({(leg.seed, leg.max_tokens) for leg in legs}) == 1
+
+
+def test_a_replay_gives_what_had_been_said_by_then() -> None:
+    leg = Leg("plain")
+    for at, text in ((0.5, "a"), (1.0, "b"), (2.0, "c")):
+        leg.note(at, text, 2)
+    assert [leg.at(s) for s in (0.0, 0.5, 1.9, 9.0)] == [("", 0), ("a", 2), ("ab", 4), ("abc", 6)]
+    assert leg.tok_per_s() == pytest.approx(4 / 1.5)
+
+
+def test_means_of_a_benchmark_divide_to_the_mean_speedup() -> None:
+    results = [Measured(20, 10), Measured(8, 16)]
+    mean = together(results)
+    assert mean and mean.speedup == pytest.approx(1.0) and mean.n == 2
+    assert "1.00x" in summary(results) and "from 0.50x to 2.00x" in summary(results)
+    assert together([]) is None and "long enough" in summary([])
+
+
+# --- commands
+
+
+def test_a_line_is_a_command_only_where_it_begins_like_one() -> None:
+    assert parsed("/set top_k 5") == ("/set", "top_k 5") and parsed("/exp a.md") == ("/export", "a.md")
+    assert parsed("what is /set?") is None and parsed("/usr/bin/env python fails") is None
+    with pytest.raises(SettingError, match="/s may be"):
+        parsed("/s")
+    with pytest.raises(SettingError, match="/nothing is no command"):
+        parsed("/nothing")
+
+
+def test_a_file_with_fences_is_fenced_with_more(tmp_path: Path) -> None:
+    file = tmp_path / "a.md"
+    file.write_text("````\ncode\n````\n")
+    assert read_file(str(file)) == "a.md:\n`````md\n````\ncode\n````\n`````\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("", "wants the name"), ("/no/such", "cannot be read"), (".", "cannot")]
+)
+def test_a_file_that_cannot_be_read_is_refused(name: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        read_file(name)
+
+
+def test_bytes_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingError, match="is no text"):
+        read_file(str(tmp_path / "x.bin"))
+
+
+# --- quiet moments
+
+
+def test_cycles_are_collected_only_where_no_key_came_for_a_while() -> None:
+    now = [0.0]
+    moments = QuietMoments(clock=lambda: now[0])
+    moments.key()
+    assert moments.is_typing and not moments.look()
+    now[0] = 5.0
+    try:
+        assert not moments.is_typing and moments.look()
+        now[0] = 6.0
+        assert not moments.look(), "not twice in ten seconds"
+    finally:
+        moments.end()
