@@ -29,6 +29,7 @@ VERIFIED = 5  # tokens of these
 LOOKS, LOOKED_AT = 3, 16  # times that each size is timed again when idle, up to this one
 READING = 64  # tokens of a prompt that the draft is timed on
 BEFORE = 4  # tokens in front of those that are timed
+STRIDE = 7919  # between the tokens of a verification
 CHECK_BUDGET = 0.3  # seconds that a look at whether old figures still hold may take
 STRANGE = 2.0  # times that the draft's share of the target's cost may have changed
 FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
@@ -113,9 +114,12 @@ class SecondLook:
 
 def _verification(context: Context) -> Callable[[int], None]:
     """Returns what evaluates n tokens with a row each, as a verification of n - 1 guesses does."""
+    n_vocab = context.model.n_vocab
 
     def evaluate(n: int) -> None:
-        context.score([Want(np.append(_front(context, n), np.int32(0)), (0,) * (n - 1), n)])
+        # all different: of a mixture of experts, the same token again would wake the same experts
+        tail = tuple(STRIDE * i % n_vocab for i in range(1, n))
+        context.score([Want(np.append(_front(context, n), np.int32(0)), tail, n)])
 
     return evaluate
 

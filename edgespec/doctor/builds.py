@@ -96,9 +96,7 @@ def _install(at: Here, arguments: list[str]) -> str:
     package = f"llama-cpp-python=={VERSION}"
     if at.installer in ("uv", "uv tool"):
         uv = ["uv", "pip", "install", "--python", at.executable, "--reinstall-package", "llama-cpp-python"]
-        # uv takes the first index that has a package; the wheels' index is to come second to none
-        strategy = ["--index-strategy", "unsafe-best-match"] if "--extra-index-url" in arguments else []
-        return _line([*uv, "--no-cache", *strategy, *arguments, package], at)
+        return _line([*uv, "--no-cache", *arguments, package], at)
     pip = ["pipx", "runpip", "edgespec"] if at.installer == "pipx" else [at.executable, "-m", "pip"]
     return _line(
         [*pip, "install", "--force-reinstall", "--no-deps", "--no-cache-dir", *arguments, package], at
