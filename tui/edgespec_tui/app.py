@@ -26,6 +26,7 @@ from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
 from edgespec_tui.help_screen import HelpScreen
+from edgespec_tui.model_shelf import Shelf, ShelfPair
 from edgespec_tui.sessions import Sessions
 from edgespec_tui.sessions_screen import SessionsScreen
 from edgespec_tui.settings import Settings, read
@@ -58,14 +59,17 @@ class ChatApp(App[int]):
         first: Conversation | None = None,
         wishes: Wishes | None = None,
         notices: list[str] | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile."""
         super().__init__()
         self.settings = settings or Settings()
-        self._settings_file, self._sessions = settings_file, sessions
+        self._settings_file, self._sessions, self._shelf = settings_file, sessions, shelf
         self._notices = notices if notices is not None else []
         engine = EngineState(endpoint, self._engine_changed)
         self.context = ChatContext(endpoint, engine, ChatCommands(self), sessions)
+        if shelf is not None:  # from another thread: the list is looked at now and then
+            shelf.on_end = lambda pull: self._notices.append(pull.sentence)
         self.context.wishes = wishes or Wishes()
         self.context.new_conversation = self.settings.new_conversation
         self.context.first_conversation = first or self.settings.new_conversation()
@@ -128,6 +132,8 @@ class ChatApp(App[int]):
 
     async def on_unmount(self) -> None:
         self.context.moments.end()
+        if self._shelf is not None:
+            self._shelf.close()
         await self.context.endpoint.close()
 
     # -- keys
@@ -195,6 +201,25 @@ class ChatApp(App[int]):
 
     def action_models(self) -> None:
         """Chooses a model."""
+        if self._shelf is None:
+            self.chat.tell("There is no list of models here.")
+        else:
+            from edgespec_tui.models_screen import ModelsScreen  # with what pulls: most chats do not
+
+            self.push_screen(ModelsScreen(self._shelf, running=self.context.engine.model), self._use_pair)
+
+    def _use_pair(self, pair: ShelfPair | None) -> None:
+        if pair is not None and pair.target is not None:
+            self.run_worker(self._go_on_with(pair, pair.target), group="engine", exclusive=True)
+
+    async def _go_on_with(self, pair: ShelfPair, target: Path) -> None:
+        """Lets another pair answer from now on; the conversation stays."""
+        assert self._shelf is not None
+        await self.chat.stop_and_wait()
+        self._shelf.note_use(pair)
+        await self.context.engine.use(target, pair.draft)
+        if self.context.engine.state == "ready":
+            self.chat.tell(f"{pair.name} answers from now on.")
 
     def action_settings(self) -> None:
         """Opens the settings file in the editor that VISUAL or EDITOR names."""

@@ -11,6 +11,8 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar, get_args
 
 from edgespec.attach import Attached, OnProgress, Progress, Wanted, attach, connect
@@ -43,8 +45,15 @@ def connecting(url: str, key: str | None) -> Opening:
 class AttachedEndpoint:
     """An `Endpoint`. on_progress: is told, on the event loop, what goes on before there is an engine."""
 
-    def __init__(self, opening: Opening, *, on_progress: OnProgress = lambda _: None) -> None:
-        self._opening, self.on_progress = opening, on_progress
+    def __init__(
+        self,
+        opening: Opening,
+        *,
+        wanted: Wanted | None = None,
+        on_progress: OnProgress = lambda _: None,
+    ) -> None:
+        """wanted: how other pairs are loaded (`use`)."""
+        self._opening, self._wanted, self.on_progress = opening, wanted or Wanted(), on_progress
         self._attached: Attached | None = None
 
     async def start(self) -> Info:
@@ -60,10 +69,10 @@ class AttachedEndpoint:
             lambda on_progress, cancelled: attached.again(on_progress=on_progress, cancelled=cancelled)
         )
 
-    async def switch(self, opening: Opening) -> Info:
-        """Lets go of this engine and opens another; where that fails, `restart` tries the new one again."""
+    async def use(self, target: Path, draft: Path | None) -> Info:
+        """Lets go of this engine and goes on with one for these files, loaded as the first one was."""
         await self.close()
-        self._opening = opening
+        self._opening = attaching(replace(self._wanted, target=target, draft=draft))
         return await self.start()
 
     async def _open(self, opening: Opening) -> Info:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 from edgespec.events import FinishReason, Round
@@ -117,6 +118,13 @@ class Endpoint(Protocol):
 
     async def restart(self) -> Info:
         """Makes it ready again after the engine died; raises as `start` does."""
+        ...
+
+    async def use(self, target: Path, draft: Path | None) -> Info:
+        """Lets go of this engine and goes on with one for these files; raises as `start` does.
+
+        Where it fails, `restart` tries these files again.
+        """
         ...
 
     def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint import Endpoint, Info
@@ -31,11 +32,18 @@ class EngineState:
 
     async def start(self, *, again: bool = False) -> None:
         """Makes the engine ready; what stands in the way becomes the reason."""
+        await self._open(self.endpoint.restart if again else self.endpoint.start)
+
+    async def use(self, target: Path, draft: Path | None) -> None:
+        """Goes on with another pair; what stands in the way becomes the reason."""
+        await self._open(lambda: self.endpoint.use(target, draft))
+
+    async def _open(self, opening: Callable[[], Coroutine[Any, Any, Info]]) -> None:
         self.state, self.reason = "starting", ""
         self._settled.clear()
         self.on_change()
         try:
-            self.info = await (self.endpoint.restart() if again else self.endpoint.start())
+            self.info = await opening()
             self.state = "ready"
         except EdgeSpecError as error:
             self.state, self.reason = "gone", str(error)

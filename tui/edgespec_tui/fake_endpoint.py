@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from edgespec.errors import EdgeSpecError
 from edgespec.events import Round
@@ -55,6 +56,7 @@ class FakeEndpoint:
     start_error: EdgeSpecError | None = None
     start_s: float = 0.0
     asked: list[tuple[tuple[Message, ...], Wishes]] = field(default_factory=list)
+    used: list[tuple[Path, Path | None]] = field(default_factory=list)
     cancelled: int = 0
     restarts: int = 0
     closed: bool = False
@@ -68,6 +70,11 @@ class FakeEndpoint:
     async def restart(self) -> Info:
         self.restarts += 1
         self.start_error = None
+        return await self.start()
+
+    async def use(self, target: Path, draft: Path | None) -> Info:
+        self.used.append((target, draft))
+        self.info = replace(self.info, model=target.stem, draft=draft.stem if draft else None)
         return await self.start()
 
     async def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:

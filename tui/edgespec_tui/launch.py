@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgespec.attach import Wanted
 from edgespec.errors import SettingError
+from edgespec.pair_store import open_store
 from edgespec_tui.attached_endpoint import AttachedEndpoint, Opening, attaching, connecting
 from edgespec_tui.beginning import api_key, begin, first_conversation, open_sessions, settings_path
 
@@ -31,8 +32,11 @@ def chat(arguments: argparse.Namespace) -> int:
 
         return plain_chat(arguments, opening)
     beginning = begin(arguments)
-    endpoint = AttachedEndpoint(opening(arguments))
+    endpoint = AttachedEndpoint(
+        opening(arguments), wanted=Wanted(n_ctx=arguments.ctx, flags=_flags(arguments))
+    )
     from edgespec_tui.app import ChatApp  # Textual takes a quarter of a second: a wrong flag is told before
+    from edgespec_tui.model_shelf import Shelf
 
     notices: list[str] = list(beginning.complaints)
     sessions = open_sessions(arguments, on_notice=notices.append)
@@ -45,6 +49,7 @@ def chat(arguments: argparse.Namespace) -> int:
             first=first_conversation(arguments, sessions, beginning),
             wishes=beginning.wishes,
             notices=notices,
+            shelf=Shelf(open_store()),
         )
         code = app.run()
     finally:
@@ -70,6 +75,18 @@ def opening(arguments: argparse.Namespace) -> Opening:
     for file in filter(None, (target, draft)):
         if not Path(file).exists():
             raise SettingError(f"there is no file {file}: check the path")
+    return attaching(
+        Wanted(
+            target=Path(target) if target else None,
+            draft=Path(draft) if draft else None,
+            n_ctx=arguments.ctx,
+            flags=_flags(arguments),
+        )
+    )
+
+
+def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Returns how an engine that is started is told to load its pair."""
     flags: list[str] = []
     for flag, value, default in (
         ("--kv-type", arguments.kv_type, "f16"),
@@ -81,11 +98,4 @@ def opening(arguments: argparse.Namespace) -> Opening:
             flags += [flag, str(value)]
     if arguments.no_draft:
         flags.append("--no-draft")
-    return attaching(
-        Wanted(
-            target=Path(target) if target else None,
-            draft=Path(draft) if draft else None,
-            n_ctx=arguments.ctx,
-            flags=tuple(flags),
-        )
-    )
+    return tuple(flags)
