@@ -23,7 +23,7 @@ from edgespec.decode import Want
 from edgespec.errors import PlanError
 from edgespec.llama import Model
 from edgespec.pair_settings import PairSettings
-from edgespec.plan import heads, model_cost, pair_plan, slices
+from edgespec.plan import before_pull, heads, model_cost, pair_plan, slices
 from edgespec.plan.model_cost import ModelCost
 from edgespec.plan.stub import write_stub
 from edgespec_models import catalogue, tiny
@@ -308,11 +308,22 @@ def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
     assert not list((tmp_path / "hub").rglob("*.gguf")), "nothing was downloaded"
 
 
+@pytest.mark.usefixtures("quick")
+def test_before_a_download_it_is_said_whether_a_pair_fits_and_how_fast_it_is(small: Path) -> None:
+    head = read_file(small)
+    memory, speed = before_pull.lines("some/pair", [head, head])
+    assert memory.startswith("memory  it takes ") and "with a context of 512 tokens" in memory
+    assert speed == "speed   `edgespec plan some/pair` says how fast it would run here"
+    pair_plan.plan_pair([head], [head])
+    memory, speed = before_pull.lines("some/pair", [head, head])
+    assert speed.startswith("speed   about ") and "measured here by `edgespec plan`" in speed
+
+
 def test_what_is_known_of_a_pair_is_reckoned_with() -> None:
     known = next(entry for entry in catalogue.catalogue() if entry.acceptance is not None)
-    assert heads._acceptance(known.name) == (known.acceptance, False)
+    assert heads.acceptance_of(known.name) == (known.acceptance, False)
     assert 0 < (known.acceptance or 0) < 1 and "accepted" in known.gain_from
-    assert heads._acceptance("no/such") == (heads.ACCEPTED["chat"], True)
+    assert heads.acceptance_of("no/such") == (heads.ACCEPTED["chat"], True)
 
 
 def test_the_embedded_pair_is_known_by_its_name() -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from pathlib import Path
 
 from edgespec.errors import EdgeSpecError, SettingError
-from edgespec.memory.at_load import pair_fit
 from edgespec.memory.free import free_memory
 from edgespec.pair_settings import PairSettings
 from edgespec.plan import report
-from edgespec.plan.heads import PairHeads, fitting_entries, local_pair, named_pair
+from edgespec.plan.before_pull import fit_of_heads
+from edgespec.plan.heads import fitting_entries, local_pair, named_pair
 from edgespec.plan.pair_plan import plan_pair
 from edgespec.plan.report import Planned
-from edgespec.plan.stub import write_stub
-from edgespec_models.memory_fit import Fit
 
 OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # told to programs beside the expected one
 
@@ -76,20 +72,9 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
             on_stage=lambda stage: _progress(f"{heads.name}: {stage}"), anew=arguments.again,
         )  # fmt: skip
         assumed = heads.assumed and arguments.acceptance is None
-        return Planned(heads.name, found, _fit(heads, settings), assumed)
+        return Planned(heads.name, found, fit_of_heads(heads.target, heads.draft, settings), assumed)
     except EdgeSpecError as error:
         return Planned(name, None, None, True, str(error))
-
-
-def _fit(heads: PairHeads, settings: PairSettings) -> Fit | None:
-    """Returns what the pair takes of memory, asked of llama.cpp by files that hold the heads alone."""
-    with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
-        target = write_stub(Path(folder), "target", heads.target)
-        draft = write_stub(Path(folder), "draft", heads.draft) if heads.draft else None
-        try:
-            return pair_fit(target, draft, settings)
-        except EdgeSpecError:
-            return None
 
 
 def _progress(text: str) -> None:

@@ -62,7 +62,7 @@ def _installed(name: str) -> PairHeads | None:
         draft = tuple(headers_of(pair.draft.path)) if pair.draft else None
     except (StoreError, HeaderError):
         return None
-    return PairHeads(name, target, draft, *_acceptance(name))
+    return PairHeads(name, target, draft, *acceptance_of(name))
 
 
 def _on_the_hub(name: str, draft: str | None) -> PairHeads:
@@ -83,10 +83,10 @@ def _on_the_hub(name: str, draft: str | None) -> PairHeads:
         raise DownloadError(str(error)) from None
     except (CatalogueError, StoreError) as error:
         raise SettingError(str(error)) from None
-    return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *_acceptance(name))
+    return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name))
 
 
-def _acceptance(name: str) -> tuple[float, bool]:
+def acceptance_of(name: str) -> tuple[float, bool]:
     """Returns what is known of a pair's guesses, and whether it is only assumed."""
     try:
         entry = find(name)

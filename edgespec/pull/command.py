@@ -12,6 +12,7 @@ from pathlib import Path
 from edgespec.errors import DownloadError, SettingError
 from edgespec.isolate import INTERRUPTED
 from edgespec.pair_store import open_store, store_told
+from edgespec.plan import before_pull
 from edgespec.pull.progress_line import ProgressLine
 from edgespec.pull.words import catalogue_lines, plan_lines, proposal_lines
 from edgespec_models.catalogue import CatalogueError, catalogue
@@ -73,7 +74,7 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
         if chosen is None:
             return None
         plan = plan_pull(hub, replace(wanted, draft=parse_wanted(str(chosen.candidate))))
-    for line in plan_lines(plan):
+    for line in [*plan_lines(plan), *before_pull.lines(arguments.what, plan.headers)]:
         _say(line)
     return plan
 

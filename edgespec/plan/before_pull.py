@@ -1,0 +1,58 @@
+"""What `edgespec pull` and whoever shows pairs to choose from says of one: does it fit, how fast would it be?
+
+Asks llama.cpp about memory (half a second); speed is told only where `edgespec plan` has measured it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgespec.errors import EdgeSpecError
+from edgespec.memory.at_load import pair_fit
+from edgespec.pair_settings import PairSettings
+from edgespec.plan.heads import acceptance_of
+from edgespec.plan.pair_plan import PairPlan, kept_plan
+from edgespec.plan.stub import write_stub
+from edgespec_models.gguf_header import Header
+from edgespec_models.memory_fit import Fit
+
+
+def fit_of_heads(
+    target: Sequence[Header], draft: Sequence[Header] | None, settings: PairSettings | None = None
+) -> Fit | None:
+    """Returns what a pair takes of memory, by its heads alone; None where that cannot be said."""
+    with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
+        try:
+            first = write_stub(Path(folder), "target", target)
+            second = write_stub(Path(folder), "draft", draft) if draft else None
+            return pair_fit(first, second, settings or PairSettings())
+        except (EdgeSpecError, OSError):
+            return None
+
+
+def lines(name: str, heads: Sequence[Header]) -> list[str]:
+    """Returns what to say before a download. heads: of target and, where there is one, draft; whole files."""
+    if any((head.number("split.count") or 1) > 1 for head in heads):
+        return [f"speed   `edgespec plan {name}` says how fast it would run here, and whether it fits"]
+    target, draft = [heads[0]], [heads[1]] if len(heads) > 1 else None
+    fit = fit_of_heads(target, draft)
+    said = [f"memory  {fit.sentence('it')}"] if fit else []
+    expected, assumed = acceptance_of(name)
+    known = kept_plan(target, draft, acceptances=(expected,))
+    if known is None:
+        return [*said, f"speed   `edgespec plan {name}` says how fast it would run here"]
+    return [*said, f"speed   {speed_sentence(known, assumed=assumed)}"]
+
+
+def speed_sentence(plan: PairPlan, *, assumed: bool) -> str:
+    """Says how fast a pair would run, in a few words."""
+    text = f"about {plan.plain_tok_per_s:.0f} tok/s plain"
+    if plan.speeds and plan.speeds[0].draft_length:
+        text += f", {plan.speeds[0].tok_per_s:.0f} with speculation"
+        if assumed:
+            text += f" if {plan.speeds[0].acceptance:.0%} of the guesses are accepted"
+    elif plan.speeds:
+        text += "; guesses do not pay here"
+    return f"{text} (measured here by `edgespec plan`, up to {plan.off_by:.0%} off)"
