@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -23,12 +24,12 @@ from edgespec.conversation import Composed, compose
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.forced_call import forced
 from edgespec.grammar import json_schema
-from edgespec.messages import DrafterChoice, Loaded, Submit
+from edgespec.messages import Loaded, Submit
 from edgespec.server.generation import Audience, Generation
 from edgespec.server.openai_requests import ChatRequest
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, unavailable
-from edgespec.server.settings import ServerSettings
+from edgespec.server.settings import ServerSettings, Unsaid
 from edgespec.server.supervisor import Supervisor
 
 _T = TypeVar("_T")
@@ -65,9 +66,11 @@ class Answering:
         """Returns what clients see the model called."""
         return self.pairs.name_of(self.worker.situation.load)
 
-    def drafter(self) -> DrafterChoice:
-        """Returns who guesses where a request does not say: nobody, for the share that compares."""
-        return "none" if self._random.random() < self.settings.canary else self.settings.drafter
+    def unsaid(self) -> Unsaid:
+        """Returns what holds for a request that says nothing: nobody drafts for the share that compares."""
+        unsaid = self.settings.unsaid
+        drafter = "none" if self._random.random() < self.settings.canary else unsaid.drafter
+        return replace(unsaid, sampling={**self.loaded().sampling, **unsaid.sampling}, drafter=drafter)
 
     def template(self, about: Loaded) -> str:
         """Returns the chat template; raises Refusal where there is none."""
@@ -98,7 +101,7 @@ class Answering:
 
     async def chat_submits(self, wishes: ChatRequest, composed: Composed) -> tuple[list[Submit], Composed]:
         """Returns the generations that a conversation asks for, and what reads them. Raises Refusal."""
-        about, form = self.loaded(), None
+        form = None
         if wishes.must_call:
             composed, schema = forced(composed)
             try:
@@ -106,8 +109,8 @@ class Answering:
             except GrammarError as error:
                 raise Refusal(400, f"tools: {error}", param="tools", code="invalid_value") from None
         submits = wishes.submits(
-            composed.text, add_bos=self.wants_bos(composed.text), of_model=about.sampling,
-            drafter=self.drafter(), shown=composed.shown, stops=composed.stops, form=form,
+            composed.text, add_bos=self.wants_bos(composed.text), unsaid=self.unsaid(),
+            shown=composed.shown, stops=composed.stops, form=form,
         )  # fmt: skip
         return submits, composed
 

@@ -140,9 +140,7 @@ class Endpoint:
         submits = [
             submit
             for prompt in prompts
-            for submit in wishes.submits(
-                prompt, add_bos=True, of_model=about.sampling, drafter=self.answering.drafter()
-            )
+            for submit in wishes.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
         ]
         echo = tuple(str(submit.prompt).encode("utf-8", "replace").decode() for submit in submits)
         answer = Answer(

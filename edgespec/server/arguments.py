@@ -33,6 +33,11 @@ def add(command: argparse.ArgumentParser) -> None:
         "--idle-unload", type=float, default=0, metavar="MINUTES",
         help="unload the model when nobody used it for so long; the next request loads it again (0: never)",
     )  # fmt: skip
+    group.add_argument("-n", type=int, metavar="N", help="longest answer where a request does not say")
+    group.add_argument(
+        "--temperature", type=float, metavar="T", help="where a request does not say (the model's, or 0.8)"
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="where a request does not say (anew every time)")
     group.add_argument("--chat-template-file", metavar="FILE", help="Jinja template in place of the model's")
     group.add_argument(
         "--drafter",

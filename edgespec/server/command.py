@@ -21,15 +21,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from edgespec import config
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.isolate import INTERRUPTED
-from edgespec.messages import Load
+from edgespec.messages import DrafterChoice, Load
 from edgespec.pair_files import pair_files, pair_settings
+from edgespec.sampling import Sampling
 from edgespec.server.announcing import Announcer, first_state
 from edgespec.server.app import make_app
 from edgespec.server.logs import say, set_up
 from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal
-from edgespec.server.settings import ServerSettings
+from edgespec.server.settings import ServerSettings, Unsaid
 from edgespec.server.supervisor import Supervisor
 from edgespec_models.store import Store
 
@@ -77,10 +78,24 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         max_body=arguments.max_body * 2**20,
         request_s=arguments.max_seconds,
         canary=arguments.canary,
-        drafter="none" if arguments.no_draft else arguments.drafter,
+        unsaid=_unsaid(arguments),
         log=arguments.log,
         idle_s=arguments.idle_unload * 60 or None,
     )
+
+
+def _unsaid(arguments: argparse.Namespace) -> Unsaid:
+    """Returns what holds where a request says nothing; raises SettingError."""
+    if arguments.n is not None and not 1 <= arguments.n <= 2**31 - 1:
+        raise SettingError(f"-n is {arguments.n}: it must be 1 or more")
+    if arguments.seed is not None and not -(2**63) <= arguments.seed < 2**64:
+        raise SettingError(f"--seed is {arguments.seed}: it must have 64 bits at most")
+    sampling = {}
+    if arguments.temperature is not None:
+        Sampling(temperature=arguments.temperature)
+        sampling["general.sampling.temp"] = str(arguments.temperature)
+    drafter: DrafterChoice = "none" if arguments.no_draft else arguments.drafter
+    return Unsaid(sampling, arguments.seed, arguments.n, drafter)
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -90,9 +90,7 @@ class LlamaCppDialect:
         bias = await self._bias(wishes)
         submits, texts = [], []
         for prompt in prompts:
-            made = llama_submits(
-                wishes, prompt, bias=bias, of_model=about.sampling, drafter=self.answering.drafter()
-            )
+            made = llama_submits(wishes, prompt, bias=bias, unsaid=self.answering.unsaid())
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
         answer = LlamaAnswer(
@@ -177,9 +175,12 @@ class LlamaCppDialect:
         if about is None:
             raise worker.absence()
         template = self.answering.settings.chat_template or about.chat_template or ""
-        sampling = sampling_settings(sampling_for(about.sampling))
+        unsaid = self.answering.settings.unsaid
+        sampling = sampling_settings(sampling_for({**about.sampling, **unsaid.sampling}))
+        seed = -1 if unsaid.seed is None else unsaid.seed
+        limit = -1 if unsaid.max_tokens is None else unsaid.max_tokens
         return {
-            "default_generation_settings": {"params": {**sampling, "seed": -1, "n_predict": -1},
+            "default_generation_settings": {"params": {**sampling, "seed": seed, "n_predict": limit},
                                             "n_ctx": about.n_ctx},
             "total_slots": about.slots,
             "model_alias": self.answering.name(about),

@@ -16,10 +16,11 @@ from pydantic import (
     model_validator,
 )
 
-from edgespec.messages import DrafterChoice, Submit
+from edgespec.messages import Submit
 from edgespec.server.filling import FillWishes
 from edgespec.server.openai_requests import TokenId, Wishes, unsupported
 from edgespec.server.refusal import Refusal
+from edgespec.server.settings import Unsaid
 from edgespec.token_scores import Scoring
 
 ALIASES = {
@@ -150,9 +151,8 @@ def llama_submits(
     prompt: str | tuple[int, ...],
     *,
     bias: Mapping[int, float],
-    of_model: Mapping[str, str],
-    drafter: DrafterChoice,
+    unsaid: Unsaid,
 ) -> list[Submit]:
     """Returns the generations of one prompt. bias: all of `logit_bias`, by token."""
     wishes.logit_bias = {str(token): value for token, value in bias.items()} or None
-    return wishes.submits(prompt, add_bos=True, of_model=of_model, drafter=drafter)
+    return wishes.submits(prompt, add_bos=True, unsaid=unsaid)

@@ -16,6 +16,7 @@ from edgespec.grammar import Grammar
 from edgespec.messages import DrafterChoice, Submit
 from edgespec.sampling_settings import NUMBERS, Sampling, sampler_order, sampling_for
 from edgespec.server.refusal import Refusal
+from edgespec.server.settings import Unsaid
 from edgespec.server.structured import FormWishes
 from edgespec.server.tool_requests import ToolWishes
 from edgespec.token_scores import Scoring
@@ -98,6 +99,11 @@ class Wishes(FormWishes):
         """Returns how many tokens may come; None for what fits (as -1 says, too)."""
         return self._limit("max_tokens", self.max_tokens)
 
+    @property
+    def says_limit(self) -> bool:
+        """True where it is said how many tokens may come."""
+        return self.max_tokens is not None
+
     def _limit(self, name: str, value: int | None) -> int | None:
         if value == 0:
             raise Refusal(400, f"{name} is 0: it must be 1 or more", param=name, code="invalid_value")
@@ -131,32 +137,36 @@ class Wishes(FormWishes):
         prompt: str | tuple[int, ...],
         *,
         add_bos: bool,
-        of_model: Mapping[str, str],
-        drafter: DrafterChoice,
+        unsaid: Unsaid,
         shown: tuple[str, ...] = (),
         stops: tuple[str, ...] = (),
         form: Grammar | None = None,
     ) -> list[Submit]:
-        """Returns the generations of one prompt, `n` of them. drafter: where the request names none.
+        """Returns the generations of one prompt, `n` of them. unsaid: where the request says nothing.
 
         shown, stops: control tokens to be seen, and texts to end at, besides the request's own. form: of the
         answer, in place of the request's.
         """
-        sampling, how, scoring = self.sampling(of_model), self.speculation, self.scoring()
+        sampling, how, scoring = self.sampling(unsaid.sampling), self.speculation, self.scoring()
         form = form or self.form()
+        limit = self.limit()
+        if limit is None and not self.says_limit:
+            limit = unsaid.max_tokens
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        seed = None if self.seed == -1 else self.seed  # -1 is llama.cpp's word for "anew every time"
+        seed = (
+            unsaid.seed if self.seed is None else None if self.seed == -1 else self.seed
+        )  # -1 is llama.cpp's word for "anew every time"
         return [
             Submit(
                 id="",
                 prompt=prompt,
                 add_bos=add_bos,
                 sampling=sampling,
-                max_tokens=self.limit(),
+                max_tokens=limit,
                 stop=(*stop, *stops),
                 seed=seed,
                 choice=choice,
-                drafter=(how.drafter or drafter) if how.speculation else "none",
+                drafter=(how.drafter or unsaid.drafter) if how.speculation else "none",
                 draft_length=how.draft_length,
                 pieces=how.events or scoring is not None,
                 scoring=scoring,
@@ -232,6 +242,10 @@ class ChatRequest(Wishes, ToolWishes):
         if self.max_completion_tokens is not None:
             return self._limit("max_completion_tokens", self.max_completion_tokens)
         return super().limit()
+
+    @property
+    def says_limit(self) -> bool:
+        return self.max_completion_tokens is not None or self.max_tokens is not None
 
     def check(self) -> None:
         """Refuses what would silently not be done."""

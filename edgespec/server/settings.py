@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from edgespec.messages import DrafterChoice
 from edgespec.server.logs import LogFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaid:
+    """What holds where a request says nothing. sampling: in the words of a model file's metadata."""
+
+    sampling: Mapping[str, str] = field(default_factory=dict)
+    seed: int | None = None
+    max_tokens: int | None = None
+    drafter: DrafterChoice = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +38,6 @@ class ServerSettings:
     request_s: float | None = None
     send_s: float = 60.0
     canary: float = 0.0
-    drafter: DrafterChoice = "auto"
+    unsaid: Unsaid = Unsaid()
     log: LogFormat = "quiet"
     idle_s: float | None = None

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from served import Served
+from served import Served, served
 
 SEEN = 'def parse(text):\n    """'
 GREEDY = {"temperature": 0, "n_predict": 12}
@@ -126,6 +126,19 @@ def test_an_editor_learns_what_is_there(dialects: Served) -> None:
     assert "/" not in props["model_path"]  # where it lies is nobody's business
     slots = dialects.ask("/slots").json
     assert [slot["id"] for slot in slots] == [0, 1] and slots[0]["n_ctx"] == 2048
+
+
+def test_what_a_request_leaves_out_the_server_says(tmp_path_factory: pytest.TempPathFactory) -> None:
+    flags = ("--temperature", "0.5", "--seed", "42", "-n", "6", "--no-draft")
+    with served(tmp_path_factory.mktemp("unsaid"), *flags) as server:
+        params = server.ask("/props").json["default_generation_settings"]["params"]
+        assert (params["temperature"], params["seed"], params["n_predict"]) == (0.5, 42, 6)
+        got = server.ask("/completion", {"prompt": SEEN}).json
+        assert got["tokens_predicted"] <= 6 and got["generation_settings"]["temperature"] == 0.5
+        assert got["generation_settings"]["seed"] == 42
+        assert server.ask("/completion", {"prompt": SEEN}).json["content"] == got["content"]
+        said = server.ask("/completion", {"prompt": SEEN, "n_predict": -1, "temperature": 0, "seed": 1}).json
+        assert said["tokens_predicted"] > 6 and said["generation_settings"]["seed"] == 1
 
 
 # -- filling in
