@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 from textual.worker import Worker, WorkerCancelled
 
-from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
+from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_tui.answering import Answering
 from edgespec_tui.chat_context import ChatContext
 from edgespec_tui.conversation import Conversation, Figure, Turn
@@ -213,6 +213,7 @@ class TalkScreen(Screen[None]):
             fitting = await context.fit(talk, question.id)
         except EdgeSpecError as error:
             await view.end(self._unanswered(turn, str(error)))
+            self._tell_failure(error)
             return
         self.transcript.mark_left_out(fitting.left_out)
         turn = replace(turn, settings={**self.settings_of(self.wishes()), "left_out": len(fitting.left_out)})
@@ -241,12 +242,17 @@ class TalkScreen(Screen[None]):
         told = making.figures.told
         if told and told.prompt_tokens is not None:
             self._used = told.prompt_tokens + (told.n_tokens or 0)
-        if isinstance(making.error, EngineDiedError):
-            self.context.engine.lost(making.error)
-        elif isinstance(making.error, EndpointError):
-            again = (("Ctrl+R", "asks again", "again"), ("F9", "restarts the engine", "restart"))
-            self.show_banner(str(making.error), *again)
+        if making.error:
+            self._tell_failure(making.error)
         self.refresh_state()
+
+    def _tell_failure(self, error: EdgeSpecError) -> None:
+        """Shows why there is no answer, and what can be done: start the engine, or ask again."""
+        if isinstance(error, (EngineDiedError, EndpointLostError)):
+            self.context.engine.lost(error)
+        elif isinstance(error, EndpointError):
+            again = (("Ctrl+R", "asks again", "again"), ("F9", "restarts the engine", "restart"))
+            self.show_banner(str(error), *again)
 
     def wishes(self) -> Wishes:
         """Returns how the next answer is wanted."""

@@ -1,0 +1,138 @@
+"""The whole of `edgespec chat`: a terminal, the app, an engine of its own, the pair that ships."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from real.embedded import pair_files
+
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
+
+from terminal import ALTERNATE_ON, Terminal
+
+
+def engines_of(terminal: Terminal) -> list[psutil.Process]:
+    """Returns the processes that the app has started."""
+    return psutil.Process(terminal.process.pid).children(recursive=True)
+
+
+def end_of(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    return not alive
+
+
+def test_a_chat_outlives_its_engine_and_its_app(home: Path) -> None:
+    """Question, answer, the engine killed and started by a key, resize, kill -9 of the app, `chat -c`."""
+    pair_files()
+    with Terminal("chat", "--seed", "1") as terminal:
+        terminal.wait_for("ships with EdgeSpec")
+        terminal.type("What does os.path.join do?\r")
+        terminal.wait_for("tok/s", times=2)
+        worker = next(p for p in engines_of(terminal) if "worker" in " ".join(p.cmdline()))
+        terminal.resize(80, 24)
+        terminal.wait_for("est.")
+        for process in engines_of(terminal):
+            process.kill()
+        assert end_of([worker])
+        terminal.type("And what does os.path.split do?\r")
+        terminal.wait_for("The conversation stays.")
+        terminal.written = ""
+        terminal.type("\x1b[20~")  # F9
+        time.sleep(0.5)
+        terminal.type("\x12")  # Ctrl+R
+        terminal.wait_for("2 of 2")
+        terminal.wait_for("tok/s")
+        terminal.read(1.5)
+        os.kill(terminal.process.pid, signal.SIGKILL)
+        assert "Traceback" not in terminal.written
+    database = next(home.rglob("sessions.db"))
+    with sqlite3.connect(database) as connection:
+        texts = [row[0] for row in connection.execute("SELECT text FROM turns ORDER BY id")]
+    connection.close()
+    assert texts[0] == "What does os.path.join do?" and texts[1] and texts[-1]
+    with Terminal("chat", "-c") as terminal:
+        terminal.wait_for("And what does os.path.split do?")
+        terminal.type("\x11")  # Ctrl+Q
+        assert terminal.ends() == 0
+        assert terminal.is_in_order()
+
+
+def quit_by_key(terminal: Terminal) -> int:
+    terminal.type("\x11")
+    return 0
+
+
+def interrupt_twice(terminal: Terminal) -> int:
+    terminal.type("\x03")
+    terminal.wait_for("again ends")
+    terminal.type("\x03")
+    return 0
+
+
+def terminate(terminal: Terminal) -> int:
+    os.kill(terminal.process.pid, signal.SIGTERM)
+    return 128 + signal.SIGTERM
+
+
+def hang_up(terminal: Terminal) -> int:
+    os.kill(terminal.process.pid, signal.SIGHUP)
+    return 128 + signal.SIGHUP
+
+
+@pytest.mark.parametrize("end", [quit_by_key, interrupt_twice, terminate, hang_up])
+def test_the_terminal_is_as_it_was_however_the_app_ends(
+    end: Callable[[Terminal], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Terminal(
+        "chat", "--endpoint", "http://127.0.0.1:9", "--api-key", "x"
+    ) as terminal:  # nobody is there
+        terminal.wait_for("F9")
+        assert ALTERNATE_ON in terminal.written and not terminal.is_in_order()
+        code = end(terminal)
+        assert terminal.ends() == code
+        assert terminal.is_in_order() and "Traceback" not in terminal.written
+
+
+def test_a_window_that_is_closed_ends_app_and_engine() -> None:
+    pair_files()
+    with Terminal("chat") as terminal:
+        terminal.wait_for("ships with EdgeSpec")
+        started = [psutil.Process(terminal.process.pid), *engines_of(terminal)]
+        assert len(started) >= 2
+        os.close(terminal.slave)
+        os.close(terminal.master)
+        terminal.slave = terminal.master = -1
+        terminal.process.wait(15)
+        assert end_of(started)
+
+
+FAULT = """
+import sys
+from edgespec_tui import talk_screen
+
+def broken(self, *_):
+    raise ZeroDivisionError("a fault of our own")
+
+talk_screen.TalkScreen.refresh_state = broken
+"""
+
+
+def test_a_fault_of_our_own_is_told_in_a_sentence_and_kept_in_a_file(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(FAULT)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    command = ("chat", "--endpoint", "http://127.0.0.1:9")
+    with Terminal(*command, environment={"PYTHONPATH": path}) as terminal:
+        assert terminal.ends() == 1
+        assert terminal.is_in_order() and "Traceback" not in terminal.written
+        assert "ended the chat (ZeroDivisionError)" in " ".join(terminal.written.split())
+    kept = next(home.rglob("faults/chat-*.txt")).read_text()
+    assert "a fault of our own" in kept and "Traceback" in kept
