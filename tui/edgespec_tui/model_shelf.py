@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 BESIDE = 0.7e9  # bytes: caches of both models at a usual context, and what evaluating takes
 EASY, TIGHT = 0.7, 0.92  # shares of the memory: a machine has other things to do
+MACHINES = {"tiny": "any machine", "laptop": "a laptop"}
 Fit = Literal["fits", "tight", "too large"]
 Kind = Literal["installed", "embedded", "catalogue"]
 
@@ -122,7 +123,7 @@ def _offered(entry: CatalogueEntry, memory: int) -> ShelfPair:
     detail = [
         f"target {entry.target.repo} ({size_text(entry.target.size)}, {entry.target.licence})",
         f"draft {entry.draft.repo} ({size_text(entry.draft.size)}, {entry.draft.licence})",
-        f"for {entry.machine} of memory" if "GB" in entry.machine else f"for a {entry.machine} machine",
+        f"for {MACHINES.get(entry.machine, entry.machine + ' of memory')}",
         *([f"gain: {entry.gain_from}"] if entry.gain_from else []),
         *entry.notes,
     ]

@@ -22,7 +22,7 @@ from edgespec_tui.model_shelf import Shelf, ShelfPair, found
 EVERY_S = 0.2
 NAME, SIZE, FIT, GAIN = 24, 8, 9, 16  # widths of columns
 HEADINGS = {"installed": "Installed", "embedded": "Ships with EdgeSpec", "catalogue": "To pull"}
-FITS = {"fits": "$success", "tight": "$warning", "too large": "$error"}
+HOW = "Enter goes on with a pair that is here, and pulls one that is not."
 
 
 class ModelsScreen(ModalScreen[ShelfPair | None]):
@@ -65,6 +65,8 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         except SettingError as error:
             self._note(str(error))
         self._fill()
+        if self._pairs and self._shelf.pull is None:
+            self._note(HOW)
 
     def _fill(self) -> None:
         options, query = self.query_one(OptionList), self.query_one(Input).value
@@ -78,13 +80,23 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         for pair in pairs:
             if pair.kind != kind:
                 kind = pair.kind
-                options.add_option(Option(Content.styled(HEADINGS[kind], "bold $primary"), disabled=True))
+                options.add_option(Option(self._heading(kind, first=pair is pairs[0]), disabled=True))
             options.add_option(Option(self._line(pair), id=pair.name))
         names = [pair.name for pair in pairs]
         first = marked.name if marked and marked.name in names else (names[0] if names else None)
         options.highlighted = options.get_option_index(first) if first else None
         if not pairs:
             self._note("There is none with these words; a repository has a slash in its name.")
+
+    @staticmethod
+    def _heading(kind: str, *, first: bool) -> Content:
+        """Returns the line above pairs of a kind; the first says what the columns are."""
+        name = Content.styled(HEADINGS[kind], "bold $primary")
+        if not first:
+            return name
+        gap = " " * (2 + NAME - len(HEADINGS[kind]))
+        columns = f"{'size':>{SIZE}}  {'memory':<{FIT}}  {'gain':<{GAIN}}for"
+        return Content.assemble(name, gap, (columns, "dim"))
 
     def _line(self, pair: ShelfPair) -> Content:
         here = bool(self._file) and pair.target is not None and pair.target.stem == self._file
@@ -93,7 +105,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             pair.name[:NAME].ljust(NAME),
             size_text(pair.size).rjust(SIZE),
             "  ",
-            (pair.fit.ljust(FIT), FITS[pair.fit]),
+            pair.fit.ljust(FIT),
             "  ",
             pair.gain[:GAIN].ljust(GAIN),
             ("files are gone" if pair.missing else pair.use, "dim"),
