@@ -47,6 +47,7 @@ RANKS = (
         "stats",
         "messages",
         "state_file",
+        "planned",
         "answer",
         "answer_stream",
         "attach",
@@ -237,6 +238,7 @@ TUI_MAY_SEE = {
     "edgespec.errors",
     "edgespec.config",
     "edgespec.pair_store",
+    "edgespec.planned",
 }
 
 

@@ -17,7 +17,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 from local_hub import LocalHub
 
-from edgespec import cli
+from edgespec import cli, planned
 from edgespec.context import Context, ContextSettings
 from edgespec.decode import Want
 from edgespec.errors import PlanError
@@ -31,6 +31,8 @@ from edgespec_models.gguf_header import Header, Tensor, read_file
 from edgespec_models.gguf_slice import Layers, layers_of, write_slice
 from edgespec_models.hub import Hub
 from edgespec_models.random_blocks import FORMATS, UnknownFormatError, format_of, n_bytes, random_bytes
+from edgespec_models.store import Store
+from edgespec_tui.model_shelf import shelf
 
 ARCHITECTURES: dict[str, Callable[[Path], Path]] = {
     "dense": lambda path: tiny_gguf.write_llama(path, layers=6),
@@ -317,6 +319,32 @@ def test_before_a_download_it_is_said_whether_a_pair_fits_and_how_fast_it_is(sma
     pair_plan.plan_pair([head], [head])
     memory, speed = before_pull.lines("some/pair", [head, head])
     assert speed.startswith("speed   about ") and "measured here by `edgespec plan`" in speed
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_was_said_of_a_pair_is_known_by_its_name(
+    small: Path, capsys: pytest.CaptureFixture[str], home: Path
+) -> None:
+    """The list of pairs in the chat has no heads to ask with, only names."""
+    assert planned.planned("small") is None
+    assert cli.main(["plan", "--target", str(small), "--draft", str(small), "--json"]) == 0
+    (pair,) = told(capsys)["pairs"]
+    known = planned.planned("small")
+    assert known and known.plain_tok_per_s == pair["plain_tok_per_s"] and known.assumed
+    assert known.tok_per_s == pair["speeds"][0]["tok_per_s"] and (known.gain or 0) >= 1
+    assert "60% of guesses accepted (assumed)" in known.sentence()
+    planned._path().write_text('{"small": {"nonsense": 1}, "other": 3}')
+    assert planned.planned("small") is None and planned.planned("other") is None
+    planned._path().write_text("[")
+    planned.keep("x", planned.PlannedSpeed(2.0, None, None, False))
+    assert planned.planned("x") == planned.PlannedSpeed(2.0, None, None, False)
+
+
+def test_the_list_of_pairs_in_the_chat_shows_what_was_planned(tmp_path: Path, home: Path) -> None:
+    name = catalogue.catalogue()[0].name
+    planned.keep(name, planned.PlannedSpeed(10.0, 14.0, 0.6, True))
+    pair = next(pair for pair in shelf(Store(tmp_path)) if pair.name == name)
+    assert pair.gain == "1.40x planned" and "14.0 with 60% of guesses accepted" in pair.detail[0]
 
 
 def test_what_is_known_of_a_pair_is_reckoned_with() -> None:

@@ -11,8 +11,9 @@ from edgespec.pair_settings import PairSettings
 from edgespec.plan import report
 from edgespec.plan.before_pull import fit_of_heads
 from edgespec.plan.heads import fitting_entries, local_pair, named_pair
-from edgespec.plan.pair_plan import plan_pair
+from edgespec.plan.pair_plan import PairPlan, plan_pair
 from edgespec.plan.report import Planned
+from edgespec.planned import PlannedSpeed, keep
 
 OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # told to programs beside the expected one
 
@@ -72,9 +73,25 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
             on_stage=lambda stage: _progress(f"{heads.name}: {stage}"), anew=arguments.again,
         )  # fmt: skip
         assumed = heads.assumed and arguments.acceptance is None
+        if arguments.acceptance is None and settings == PairSettings():
+            _keep(heads.name, found, assumed)
         return Planned(heads.name, found, fit_of_heads(heads.target, heads.draft, settings), assumed)
     except EdgeSpecError as error:
         return Planned(name, None, None, True, str(error))
+
+
+def _keep(name: str, plan: PairPlan, assumed: bool) -> None:
+    """Keeps what is told of a pair by its name, for lists of pairs."""
+    speed = plan.speeds[0] if plan.speeds else None
+    keep(
+        name,
+        PlannedSpeed(
+            plain_tok_per_s=plan.plain_tok_per_s,
+            tok_per_s=speed.tok_per_s if speed else None,
+            acceptance=speed.acceptance if speed else None,
+            assumed=assumed,
+        ),
+    )
 
 
 def _progress(text: str) -> None:

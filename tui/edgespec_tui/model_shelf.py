@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from edgespec.errors import SettingError
+from edgespec.planned import planned
 from edgespec_models import tiny
 from edgespec_models.catalogue import CatalogueEntry, catalogue
 from edgespec_models.sizes import size_text
@@ -132,6 +133,9 @@ def _offered(entry: CatalogueEntry, memory: int) -> ShelfPair:
     if not entry.verified:
         detail.append("sizes and file names were not looked up on the hub; pulling checks them first")
     gain = f"{entry.gain}x elsewhere" if entry.gain else ""
+    if known := planned(entry.name):
+        gain = f"{known.gain:.2f}x planned" if known.gain else ""
+        detail.insert(0, known.sentence())
     return ShelfPair(
         entry.name, "catalogue", entry.size, fit_of(entry.size, memory), entry.use, gain, tuple(detail)
     )
