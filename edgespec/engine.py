@@ -30,6 +30,7 @@ from edgespec.experience import Experience, load, save
 from edgespec.ggml_devices import cards
 from edgespec.grammar import Grammar
 from edgespec.llama import Model
+from edgespec.masks import Masks
 from edgespec.matchers import CONTROL, Matchers
 from edgespec.memory.at_load import fitted
 from edgespec.overlap import Ahead
@@ -204,16 +205,21 @@ class Pair:
         self._recycling = TokenRecycling(self.target.n_vocab)
         self._recycling_masked = None
 
-    def _pieces(self) -> list[bytes]:
+    def _pieces(self, shown: frozenset[int]) -> list[bytes]:
         """Returns the text of every token; behind CONTROL that of those which are not text."""
-        piece, every = self.target.piece, range(self.target.n_vocab)
-        return [piece(i) or (CONTROL + name if (name := piece(i, special=True)) else b"") for i in every]
+        piece, every = self._piece(shown), range(self.target.n_vocab)
+        named = partial(self.target.piece, special=True)
+        return [piece(i) or (CONTROL + name if (name := named(i)) else b"") for i in every]
 
-    def prepare(self, grammar: Grammar | None, sampling: Sampling) -> None:
+    def prepare(self, grammar: Grammar | None, sampling: Sampling, shown: frozenset[int]) -> None:
         """Does what a request needs once for a vocabulary. From any thread. Raises GrammarError."""
         if grammar:
-            self.matchers.compile(grammar)
+            self.matchers.compile(grammar, shown)
         self._repetition(sampling)
+
+    def _masks(self, request: Request, start: int) -> Masks | None:
+        """Returns the masks of a text behind a prompt of so many tokens, where a grammar is asked for."""
+        return self.matchers.masks(request.grammar, start, request.shown) if request.grammar else None
 
     def _repetition(self, sampling: Sampling) -> Repetition:
         """Returns the penalties of DRY, with the breakers as this vocabulary writes them."""
@@ -299,7 +305,7 @@ class Pair:
     ) -> Loop:
         known = self._known.at(request.kind)
         lookup.odds, recycling.odds = known.lookup, known.recycling
-        masks = self.matchers.masks(request.grammar, len(prompt)) if request.grammar else None
+        masks = self._masks(request, len(prompt))
         sampler = Sampler(request.sampling, self.target.n_vocab, masks, self._repetition(request.sampling))
         guessers: list[Guesser] = [lookup, recycling]
         if masks:

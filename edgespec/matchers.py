@@ -16,7 +16,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import llguidance
 import numpy as np
@@ -29,11 +29,16 @@ from edgespec.masks import Masks
 
 CONTROL = b"\xff"  # no text begins with it; a grammar that means the token says <name>
 REMEMBERED = 16  # compiled grammars: clients send the same schema again and again
+VOCABULARIES = 4  # by the control tokens that are shown: one or two for a chat template
+Shown = frozenset[int]
+NOTHING: Shown = frozenset()
+_Key = TypeVar("_Key")
 ALLOWANCE_S = 0.02  # what a mask may take again and again
 PATIENCE_S = 0.4  # what masks may take beyond that, together: others wait meanwhile
 WORDY = 300  # characters of a complaint that are passed on
 EXACT = '%llguidance {"no_forcing": true}\n'
 WHITESPACE = r"[ ]|\n[ \t]{0,20}"  # one space, or a new line with its indent: a small model cannot get lost
+OPTIONS = re.compile(r"%llguidance\s*\{[^}]*\}")  # of a Lark grammar's own; ours stand in front
 LISTING = re.compile(r"^\s*\d+ \| ")  # a line of the grammar as llguidance was given it
 
 
@@ -41,39 +46,47 @@ class Matchers:
     """Compiles grammars for one vocabulary. For several threads at once."""
 
     def __init__(
-        self, pieces: Callable[[], Sequence[bytes]], end_tokens: frozenset[int], n_vocab: int
+        self, pieces: Callable[[Shown], Sequence[bytes]], end_tokens: frozenset[int], n_vocab: int
     ) -> None:
-        """pieces: returns the bytes of every token: CONTROL and its name for one that is not text."""
+        """pieces: returns the bytes of every token: CONTROL and its name for a control token not shown."""
         self._pieces, self._end_tokens, self._n_vocab = pieces, end_tokens, n_vocab
-        self._lock = threading.Lock()
-        self._tokenizer: Any = None
-        self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
+        self._lock, self._building = threading.Lock(), threading.Lock()
+        self._vocabularies: OrderedDict[Shown, Any] = OrderedDict()
+        self._compiled: OrderedDict[tuple[Grammar, Shown], Any] = OrderedDict()
 
-    def compile(self, grammar: Grammar) -> None:
+    def compile(self, grammar: Grammar, shown: Shown = NOTHING) -> None:
         """Makes a grammar ready, and the vocabulary when it is the first (half a second for a large one).
 
-        Raises GrammarError with what is wrong.
+        shown: control tokens that are text here. Raises GrammarError with what is wrong.
         """
-        self._matcher(grammar)
+        self._matcher(grammar, shown)
 
-    def masks(self, grammar: Grammar, start: int) -> Masks:
+    def masks(self, grammar: Grammar, start: int, shown: Shown = NOTHING) -> Masks:
         """Returns the masks of a text that begins behind `start` tokens. Raises GrammarError."""
-        matcher = LLGuidance(self._matcher(grammar).deep_copy(), self._n_vocab, NAMES[grammar.kind])
+        matcher = LLGuidance(self._matcher(grammar, shown).deep_copy(), self._n_vocab, NAMES[grammar.kind])
         return Masks(matcher, n_vocab=self._n_vocab, start=start, end_tokens=self._end_tokens)
 
-    def _matcher(self, grammar: Grammar) -> Any:
-        with self._lock:
-            known = self._compiled.get(grammar)
-            if known is None:
-                known = self._compiled[grammar] = self._build(grammar)
-                if len(self._compiled) > REMEMBERED:
-                    self._compiled.popitem(last=False)
-            self._compiled.move_to_end(grammar)
+    def _matcher(self, grammar: Grammar, shown: Shown) -> Any:
+        """Returns the matcher of a grammar, known or new. Who wants a known one waits for no other."""
+        key = grammar, shown - self._end_tokens
+        if (known := self._known(key)) is not None:
+            return known
+        with self._building:
+            if (known := self._known(key)) is None:
+                known = self._build(*key)
+                with self._lock:
+                    _remember(self._compiled, key, known, REMEMBERED)
             return known
 
-    def _build(self, grammar: Grammar) -> Any:
-        name = NAMES[grammar.kind]
-        matcher = llguidance.LLMatcher(self._vocabulary(), _lark(grammar), log_level=0, limits=_limits())
+    def _known(self, key: tuple[Grammar, Shown]) -> Any:
+        with self._lock:
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+            return self._compiled.get(key)
+
+    def _build(self, grammar: Grammar, shown: Shown) -> Any:
+        name, vocabulary = NAMES[grammar.kind], self._vocabulary(shown)
+        matcher = llguidance.LLMatcher(vocabulary, _lark(grammar), log_level=0, limits=_limits())
         if matcher.is_error():
             raise GrammarError(f"the {name} cannot be used: {_why(matcher.get_error())}")
         first = LLGuidance(matcher.deep_copy(), self._n_vocab, name)
@@ -81,12 +94,20 @@ class Matchers:
             raise GrammarError(f"the {name} cannot be used: no text fits it")
         return matcher
 
-    def _vocabulary(self) -> Any:
-        if self._tokenizer is None:
-            wrapper = llguidance.TokenizerWrapper(_Tokens(self._pieces(), min(self._end_tokens, default=0)))
+    def _vocabulary(self, shown: Shown) -> Any:
+        known = self._vocabularies.get(shown)
+        if known is None:
+            tokens = _Tokens(self._pieces(shown), min(self._end_tokens, default=0))
             ends = sorted(self._end_tokens) or None
-            self._tokenizer = llguidance.LLTokenizer(wrapper, eos_token=ends)
-        return self._tokenizer
+            known = llguidance.LLTokenizer(llguidance.TokenizerWrapper(tokens), eos_token=ends)
+            _remember(self._vocabularies, shown, known, VOCABULARIES)
+        return known
+
+
+def _remember(known: OrderedDict[_Key, Any], key: _Key, value: object, most: int) -> None:
+    known[key] = value
+    while len(known) > most:
+        known.popitem(last=False)
 
 
 class _Tokens:
@@ -159,7 +180,18 @@ def _limits() -> Any:
 
 
 def _lark(grammar: Grammar) -> str:
-    """Returns a grammar as llguidance reads it."""
+    """Returns a grammar as llguidance reads it. What it describes may stand behind a thought."""
+    body = _body(grammar)
+    if not grammar.behind:
+        return EXACT + body
+    thought = f"thought[lazy]: /(.|\\n)*{_in_regex(grammar.behind)}/\nTHOUGHT_WS: /[ \\n]{{1,4}}/\n"
+    lead = "thought THOUGHT_WS?"
+    if grammar.opening:
+        lead = f"({json.dumps(grammar.opening)} {lead})?"
+    return f"{EXACT}start: {lead} the_text\n{thought}" + re.sub(r"\bstart(?=\s*:)", "the_text", body, count=1)
+
+
+def _body(grammar: Grammar) -> str:
     if grammar.kind == "json_schema":
         schema = json.loads(grammar.text)
         if isinstance(schema, bool):
@@ -167,10 +199,15 @@ def _lark(grammar: Grammar) -> str:
         own = schema.get("x-guidance")
         options = {"whitespace_pattern": WHITESPACE, "lenient": grammar.lenient}
         schema["x-guidance"] = {**options, **(own if isinstance(own, dict) else {})}
-        return f"{EXACT}start: %json {json.dumps(schema)}\n"
+        return f"start: %json {json.dumps(schema)}\n"
     if grammar.kind == "regex":
-        return f"{EXACT}start: /{llguidance.regex_to_lark(_unanchored(grammar.text), 'd')}/\n"
-    return EXACT + (_gbnf(grammar.text) if grammar.kind == "gbnf" else grammar.text)
+        return f"start: /{llguidance.regex_to_lark(_unanchored(grammar.text), 'd')}/\n"
+    return _gbnf(grammar.text) if grammar.kind == "gbnf" else OPTIONS.sub("", grammar.text)
+
+
+def _in_regex(text: str) -> str:
+    """Returns a regular expression of one text, fit to stand between slashes."""
+    return "".join(c if c.isalnum() else f"\\u{{{ord(c):x}}}" for c in text)
 
 
 def _gbnf(text: str) -> str:

@@ -93,7 +93,8 @@ class Intake:
             elif isinstance(message, Submit | Tokenize):
                 try:
                     if isinstance(message, Submit) and self.pair:  # here nobody's tokens wait for it
-                        self.pair.prepare(message.grammar, message.sampling)
+                        shown = shown_tokens(self.pair, message.shown)
+                        self.pair.prepare(message.grammar, message.sampling, shown)
                     tokens = self._tokens(message)
                 except EdgeSpecError as error:
                     self._outlet.send(_refused(message.id, error))
@@ -183,15 +184,9 @@ class Worker:
             drafter=message.drafter,
             draft_length=message.draft_length,
             scoring=message.scoring,
-            shown=self._shown(message.shown),
+            shown=shown_tokens(self._pair, message.shown),
             grammar=message.grammar,
         )
-
-    def _shown(self, texts: tuple[str, ...]) -> frozenset[int]:
-        """Returns the tokens that are written so; texts that are no single token are shown anyway."""
-        tokenize = self._pair.target.tokenize
-        found = (tokenize(text.encode(), special=True, add_bos=False) for text in texts)
-        return frozenset(tokens.item(0) for tokens in found if tokens.size == 1)
 
     def _tell(self, began: float, happenings: Iterable[Happening]) -> None:
         said: list[Started | Emitted | Refused] = []
@@ -221,6 +216,13 @@ class Worker:
             TokenScore(spell(score.said), tuple(map(spell, score.top))) for score in emitted.round.scores
         )
         return Emitted(emitted.id, replace(emitted.round, scores=scores))
+
+
+def shown_tokens(pair: Pair, texts: tuple[str, ...]) -> frozenset[int]:
+    """Returns the tokens that are written so; texts that are no single token are shown anyway."""
+    tokenize = pair.target.tokenize
+    found = (tokenize(text.encode(), special=True, add_bos=False) for text in texts)
+    return frozenset(tokens.item(0) for tokens in found if tokens.size == 1)
 
 
 def _refused(id: str, error: EdgeSpecError) -> Refused:

@@ -17,6 +17,7 @@ import pytest
 from fakes import Restless, TableModel, speculate, text_of, tokens_of
 
 from edgespec.acceptance import BINS, Odds, proportional
+from edgespec.conversation import Composed
 from edgespec.drafters import Drafter, Drafting, NoDrafter
 from edgespec.drafters.competition import Competition
 from edgespec.drafters.demanded import DemandedText
@@ -25,10 +26,12 @@ from edgespec.drafters.recycling import TokenRecycling
 from edgespec.drafters.suffix_lookup import SuffixLookup
 from edgespec.errors import GrammarError
 from edgespec.events import Draft, Round
+from edgespec.families.family import Family
 from edgespec.grammar import Grammar
 from edgespec.masks import Masks
 from edgespec.matchers import Matchers
 from edgespec.sampling import Sampler, Sampling, point_mass
+from edgespec.server.answering import behind_thoughts
 from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 
 PIECES = [b"a", b"b", b"ab", b"c", b"", b"ba", b""]  # 4 ends a text; 6 is a control token
@@ -42,7 +45,7 @@ DRAFTERS = ("none", "model", "lookup", "demanded", "all")
 WARM = Sampling(temperature=1.0, top_p=1.0, min_p=0.0)
 CUT = Sampling(temperature=0.8, top_p=0.9, min_p=0.05, repeat_penalty=1.3, penalty_last_n=3)
 
-matchers = Matchers(lambda: PIECES, ENDS, N)
+matchers = Matchers(lambda shown: PIECES, ENDS, N)
 
 
 def masks_of(expression: str, start: int = len(PROMPT)) -> Masks:
@@ -302,7 +305,7 @@ def test_the_librarys_own_forcing_would_be_seen(monkeypatch: pytest.MonkeyPatch)
         def __call__(self, text: bytes) -> list[int]:
             return [2] * (len(text) // 2) if text == b"ab" * (len(text) // 2) else [0] * len(text)
 
-    forcing = Matchers(lambda: PIECES, ENDS, N)
+    forcing = Matchers(lambda shown: PIECES, ENDS, N)
     monkeypatch.setattr("edgespec.matchers._Tokens", lambda pieces, end: Usual())
     monkeypatch.setattr("edgespec.matchers.EXACT", "%llguidance {}\n")
     monkeypatch.setattr(f"{__name__}.matchers", forcing)
@@ -410,8 +413,57 @@ def test_a_wrong_grammar_is_told_in_one_sentence(
     assert "\n" not in told and len(told) < 400
 
 
+# --- behind a thought
+
+BYTES = [bytes([i]) for i in range(1, 127)] + [b"</think>", b"<think>", b""]
+SHOWN = Matchers(lambda shown: BYTES, frozenset({128}), 129)
+
+
+def is_text(grammar: Grammar, text: bytes) -> bool:
+    """True where a grammar allows a text, tags written as one token, and lets it end there."""
+    masks, tokens = SHOWN.masks(grammar, 0), []
+    for part in re.split(b"(</?think>)", text):
+        tokens += [BYTES.index(part)] if part in BYTES[126:128] else [byte - 1 for byte in part]
+    if masks.fitting([], tokens) < len(tokens):
+        return False
+    allowed = masks.after(tokens)
+    return allowed is not None and bool(allowed.flags[128])
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "regex", "gbnf", "lark"])
+def test_a_grammar_may_begin_behind_a_thought(kind: str) -> None:
+    text = {"json_schema": '{"const": 12}', "regex": "12", "gbnf": 'root ::= "1" two\ntwo ::= "2"'}.get(kind)
+    text = text or '%llguidance {}\nstart: "1" two\ntwo: "2"'
+    opened = Grammar(kind, text, behind="</think>")  # type: ignore[arg-type]
+    free = Grammar(kind, text, behind="</think>", opening="<think>")  # type: ignore[arg-type]
+    for said, behind, maybe in (
+        (b"well {3} </think>\n\n12", True, False),
+        (b"</think>12", True, False),
+        (b"12", False, True),
+        (b"<think>\nso\n</think>\n\n12", True, True),
+        (b"<think>12", False, False),
+        (b"so </think>13", False, False),
+        (b"so </think>12</think>", False, False),
+    ):
+        assert is_text(opened, said) == behind, said
+        assert is_text(free, said) == maybe, said
+
+
+def test_a_form_leaves_a_model_the_thought_that_its_prompt_opened() -> None:
+    family = Family("thinking", thoughts=(("<think>", "</think>"),))
+    form = Grammar("regex", "12")
+    for prompt, opened, template, wanted in (
+        ("x<think>\n", True, "<think>", ("</think>", "")),
+        ("x", False, "<think>", ("</think>", "<think>")),
+        ("x<think>\n\n</think>\n\n", False, "<think>", ("", "")),
+        ("x", False, "<tool_call>", ("", "")),
+    ):
+        found = behind_thoughts(form, Composed(prompt, family, opened, {}), template)
+        assert (found.behind, found.opening) == wanted
+
+
 def test_a_lenient_schema_passes_over_what_cannot_be_kept_to() -> None:
-    every_byte = Matchers(lambda: [bytes([i]) for i in range(1, 128)] + [b""], frozenset({127}), 128)
+    every_byte = Matchers(lambda shown: [bytes([i]) for i in range(1, 128)] + [b""], frozenset({127}), 128)
     every_byte.compile(Grammar("json_schema", '{"type": "array", "uniqueItems": true}', lenient=True))
     with pytest.raises(GrammarError, match="nothing fits"):  # no text can be written in this vocabulary
         matchers.compile(Grammar("json_schema", '{"type": "array"}'))

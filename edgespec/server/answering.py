@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from edgespec.conversation import Composed, compose
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.forced_call import forced
-from edgespec.grammar import json_schema
+from edgespec.grammar import Grammar, json_schema
 from edgespec.messages import Loaded, Submit
 from edgespec.server.generation import Audience, Generation
 from edgespec.server.openai_requests import ChatRequest
@@ -108,6 +108,8 @@ class Answering:
                 form = json_schema(schema, lenient=True)
             except GrammarError as error:
                 raise Refusal(400, f"tools: {error}", param="tools", code="invalid_value") from None
+        elif (wanted := wishes.form()) and composed.family.thoughts:
+            form = behind_thoughts(wanted, composed, self.template(self.loaded()))
         submits = wishes.submits(
             composed.text, add_bos=self.wants_bos(composed.text), unsaid=self.unsaid(),
             shown=composed.shown, stops=composed.stops, form=form,
@@ -157,6 +159,17 @@ class Dialect(Protocol):
 
 _D = TypeVar("_D", bound=Dialect)
 _Handler = Callable[Concatenate[_D, _P], Coroutine[Any, Any, _T]]
+
+
+def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar:
+    """Returns a form that leaves a model its thought: the answer is what comes behind it."""
+    opening, closing = composed.family.thoughts[0]
+    if composed.opened:
+        return replace(form, behind=closing)
+    told_not_to = composed.text.rstrip().endswith(closing.strip())
+    if told_not_to or opening.strip() not in template:  # or does not think
+        return form
+    return replace(form, behind=closing, opening=opening)
 
 
 def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
