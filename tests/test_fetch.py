@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from huggingface_hub import hf_hub_download
+from huggingface_hub.utils import WeakFileLock
 from local_hub import Fault, LocalHub, digest
 
 from edgespec_models.fetch import UNFINISHED, fetch, unfinished
@@ -225,3 +227,23 @@ def test_the_digest_of_the_local_hub_is_the_true_one(local: LocalHub) -> None:
     import hashlib
 
     assert digest(local.repos["org/m"].files["m.gguf"]) == hashlib.sha256(BYTES).hexdigest()
+
+
+def test_a_file_that_another_program_downloads_is_waited_for(
+    local: LocalHub, hub: Hub, file: HubFile
+) -> None:
+    lock = hub.cache / ".locks" / "models--org--m" / f"{file.sha256}.lock"
+    lock.parent.mkdir(parents=True)
+    phases, done = Phases(), threading.Event()
+
+    def other() -> None:
+        fetch(hub, file, verified=False, on_phase=phases.note)
+        done.set()
+
+    with WeakFileLock(lock):
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert not done.wait(1.3)
+        assert phases == [("waiting", 0)]
+    thread.join(10)
+    assert done.is_set() and local.served["m.gguf"] == len(BYTES)

@@ -337,3 +337,30 @@ def test_without_a_terminal_a_line_comes_now_and_then() -> None:
     line.end()
     assert len(out.getvalue().splitlines()) == 11
     assert "\033" not in out.getvalue()
+
+
+# --- what to expect of it here
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_what_does_not_fit_the_memory_is_not_downloaded_without_a_yes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**20, 2**30))
+    words = ["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF"]
+    assert cli.main(words) == 2
+    text = said(capsys)
+    assert "memory  it with a context of " in text and "can be had for that" in text
+    assert "nothing was downloaded; --yes downloads it all the same" in text
+    assert cli.main([*words, "--yes"]) == 0
+    assert "installed as big-9b" in said(capsys)
+
+
+def test_a_file_name_that_was_never_looked_up_may_differ(local: LocalHub, hub: Hub, tmp_path: Path) -> None:
+    """The catalogue was written without the hub; the quantisation it means is enough."""
+    entry = find("qwen3-8b")
+    assert "file" in entry.target.unverified
+    local.add(entry.target.repo, {"Qwen_Qwen3-8B-Q4_K_M.gguf": model_bytes(tmp_path, d=128)})
+    local.add(entry.draft.repo, {"other-Q8_0.gguf": model_bytes(tmp_path)})
+    plan = plan_pull(hub, order(entry.name))
+    assert plan.target.first.name == "Qwen_Qwen3-8B-Q4_K_M.gguf"

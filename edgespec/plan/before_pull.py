@@ -34,16 +34,21 @@ def fit_of_heads(
 
 def lines(name: str, heads: Sequence[Header]) -> list[str]:
     """Returns what to say before a download. heads: of target and, where there is one, draft; whole files."""
+    return expectation(name, heads)[1]
+
+
+def expectation(name: str, heads: Sequence[Header]) -> tuple[Fit | None, list[str]]:
+    """Returns whether a pair fits the memory, None where that cannot be said, and what to say of it."""
     if any((head.number("split.count") or 1) > 1 for head in heads):
-        return [f"speed   `edgespec plan {name}` says how fast it would run here, and whether it fits"]
+        return None, [f"speed   `edgespec plan {name}` says how fast it would run here, and whether it fits"]
     target, draft = [heads[0]], [heads[1]] if len(heads) > 1 else None
     fit = fit_of_heads(target, draft)
     said = [f"memory  {fit.sentence('it')}"] if fit else []
     expected, assumed = acceptance_of(name)
     known = kept_plan(target, draft, acceptances=(expected,))
     if known is None:
-        return [*said, f"speed   `edgespec plan {name}` says how fast it would run here"]
-    return [*said, f"speed   {speed_sentence(known, assumed=assumed)}"]
+        return fit, [*said, f"speed   `edgespec plan {name}` says how fast it would run here"]
+    return fit, [*said, f"speed   {speed_sentence(known, assumed=assumed)}"]
 
 
 def speed_sentence(plan: PairPlan, *, assumed: bool) -> str:

@@ -29,4 +29,6 @@ def add(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="say what would be downloaded and whether it fits; no more",
     )
-    command.add_argument("-y", "--yes", action="store_true", help="take the first draft that is proposed")
+    command.add_argument(
+        "-y", "--yes", action="store_true", help="ask nothing: take the first draft, fit or not"
+    )

@@ -74,8 +74,13 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
         if chosen is None:
             return None
         plan = plan_pull(hub, replace(wanted, draft=parse_wanted(str(chosen.candidate))))
-    for line in [*plan_lines(plan), *before_pull.lines(arguments.what, plan.headers)]:
+    fit, expected = before_pull.expectation(arguments.what, plan.headers)
+    for line in [*plan_lines(plan), *expected]:
         _say(line)
+    if fit and not fit.fits and plan.to_fetch and not arguments.check and not arguments.yes:
+        if not _agrees("it does not fit this machine; download it all the same? [y/N]", default=False):
+            _say("nothing was downloaded; --yes downloads it all the same")
+            return None
     return plan
 
 
@@ -91,7 +96,7 @@ def _proposed(hub: Hub, store: Store, wanted: Order, plan: PullPlan, *, take_fir
     for line in proposal_lines(str(wanted.target), proposals, fetched):
         _say(line)
     fitting = [proposal for proposal in proposals if proposal.fits]
-    if fitting and (take_first or _agrees(fitting[0])):
+    if fitting and (take_first or _agrees(f"take {fitting[0].candidate}? [Y/n]", default=True)):
         return fitting[0]
     draft = str(fitting[0].candidate) if fitting else "REPO[:QUANT]"
     _say(
@@ -101,11 +106,13 @@ def _proposed(hub: Hub, store: Store, wanted: Order, plan: PullPlan, *, take_fir
     return None
 
 
-def _agrees(proposal: Proposal) -> bool:
+def _agrees(question: str, *, default: bool) -> bool:
+    """Asks on a terminal; elsewhere nobody agrees to anything."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    _say(f"take {proposal.candidate}? [Y/n]")
-    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+    _say(question)
+    said = sys.stdin.readline()
+    return said.strip().lower() in (("", "y", "yes") if default and said else ("y", "yes"))
 
 
 def _carry_out(pull: Pull, plan: PullPlan) -> int:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgespec_models.catalogue import CatalogueEntry, CatalogueError, find
-from edgespec_models.choose_file import Chosen, Wanted, choose, parse_wanted
+from edgespec_models.catalogue import CatalogueEntry, CatalogueError, CatalogueModel, find
+from edgespec_models.choose_file import Chosen, Wanted, choose, parse_wanted, quantisation_of
 from edgespec_models.download import Cancelled, Download, OnProgress, Progress
 from edgespec_models.fetch import unfinished
 from edgespec_models.gguf_header import Header, HeaderError
@@ -94,14 +94,9 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True) -> PullPlan:
 
     Raises HubError where a file cannot be had or used, the pair does not fit, or there is no room.
     """
-    target = choose(
-        hub.repository(wanted.target.repo, wanted.target.revision), wanted.target.which, draft=False
-    )
-    draft = None
-    if wanted.draft:
-        draft = choose(
-            hub.repository(wanted.draft.repo, wanted.draft.revision), wanted.draft.which, draft=True
-        )
+    entry = wanted.entry
+    target = _chosen(hub, wanted.target, entry.target if entry else None, draft=False)
+    draft = _chosen(hub, wanted.draft, entry.draft if entry else None, draft=True) if wanted.draft else None
     models = [target, draft] if draft else [target]
     headers, fetched = [], 0
     for model in models:
@@ -126,8 +121,15 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True) -> PullPlan:
     )  # fmt: skip
 
 
-def _chosen(hub: Hub, wanted: Wanted, *, draft: bool) -> Chosen:
-    return choose(hub.repository(wanted.repo, wanted.revision), wanted.which, draft=draft)
+def _chosen(hub: Hub, wanted: Wanted, known: CatalogueModel | None, *, draft: bool) -> Chosen:
+    """Finds a model; where the catalogue's file name was never looked up, its quantisation will do."""
+    repository = hub.repository(wanted.repo, wanted.revision)
+    try:
+        return choose(repository, wanted.which, draft=draft)
+    except HubError:
+        if known is None or known.file != wanted.which or "file" not in known.unverified:
+            raise
+        return choose(repository, quantisation_of(known.file), draft=draft)
 
 
 def _usable_header(hub: Hub, model: Chosen) -> tuple[Header, int]:
