@@ -231,6 +231,11 @@ def test_what_a_pair_takes_is_told(models: dict[str, Path]) -> None:
     assert found.facts["total"] == sum(found.facts["needs"].values())
 
 
+def test_a_context_longer_than_the_model_knows_is_a_problem(models: dict[str, Path]) -> None:
+    (found,) = pair_checks.fit(models["big"], None, PairSettings(n_ctx=4096))
+    assert found.status == "problem" and found.remedy == "--ctx 512, or less"
+
+
 # --- speculation
 
 

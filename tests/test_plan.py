@@ -377,6 +377,17 @@ def test_a_mistake_is_one_sentence(
     assert sentence in shown.err and shown.err.count("\n") == 1 and not shown.out
 
 
+def test_without_a_network_the_catalogue_is_given_up_in_one_sentence(
+    local: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of its pairs was tried, and each failed in the same words."""
+    ours = functools.partial(Hub, endpoint=local.endpoint, token=False, cache=tmp_path, offline=False)
+    monkeypatch.setattr("edgespec_models.hub.Hub", ours)
+    assert cli.main(["plan"]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert len({path for _, _, path in local.requests}) <= 2
+
+
 @pytest.mark.slow
 def test_plans_are_near_what_whole_models_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within a factor of two even on a busy machine; tests/benchmarks/plan_error.py measures how near."""

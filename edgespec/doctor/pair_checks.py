@@ -65,6 +65,12 @@ def _model(role: str, path: Path, header: Header) -> Finding:
 def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Finding]:
     """Looks at whether the pair fits, asking llama.cpp."""
     name = " and ".join(path.name for path in (target, draft) if path)
+    trained = headers_of(target)[0].of_architecture("context_length")
+    if settings.n_ctx and trained and settings.n_ctx > trained:
+        text = (
+            f"{settings.n_ctx:,} tokens of context are asked for: {target.name} was trained for {trained:,}"
+        )
+        return [problem("memory", text, f"--ctx {trained}, or less")]
     try:
         found = pair_fit(target, draft, settings)
     except (HeaderError, EdgeSpecError) as error:

@@ -18,6 +18,9 @@ from edgespec.planned import PlannedSpeed, keep
 OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # told to programs beside the expected one
 
 
+GIVES_UP = 2  # pairs that could not be planned, and none before them that could
+
+
 def plan(arguments: argparse.Namespace) -> int:
     """Plans each pair; returns 0 where at least one could be, else 1."""
     settings = _settings(arguments)
@@ -26,9 +29,9 @@ def plan(arguments: argparse.Namespace) -> int:
     for name in names:
         found.append(_planned(name, arguments, settings))
         _progress("")
-        if not arguments.json and found[-1].trouble and len(names) > 1:
-            print(f"edgespec: {name}: {found[-1].trouble}", file=sys.stderr)
-    if len(found) == 1 and found[0].trouble and not arguments.json:
+        if len(found) == GIVES_UP and not any(planned.plan for planned in found):
+            break  # it is the network, or the machine: the others will not fare better
+    if not any(planned.plan for planned in found) and not arguments.json:
         raise EdgeSpecError(found[0].trouble)
     print(report.document(found) if arguments.json else "\n".join(report.lines(found)))
     return int(not any(planned.plan for planned in found))
