@@ -185,6 +185,15 @@ def test_a_cost_that_is_even_over_layers_is_scaled_exactly() -> None:
     assert planned == pytest.approx(cost(32))
 
 
+def test_a_time_that_no_machine_takes_is_mended() -> None:
+    """On a busy machine four tokens took longer than sixteen, and no guesses paid any more."""
+    from edgespec.plan.measuring import _undisturbed
+
+    assert _undisturbed({1: 1.0, 2: 1.5, 4: 9.0, 8: 2.0, 16: 3.0}) == {
+        1: 1.0, 2: 1.5, 4: pytest.approx(2.3), 8: 2.0, 16: 3.0
+    }  # fmt: skip
+
+
 # --- from costs to speeds
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from edgespec.bench.machine import Others
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.free import free_memory
 from edgespec.pair_settings import PairSettings
@@ -70,15 +71,24 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
             heads = local_pair(arguments.target, arguments.draft)
         else:
             heads = named_pair(name, arguments.draft)
+        others, measured = Others(), []
+
+        def stage(text: str) -> None:
+            measured.append(text)
+            _progress(f"{heads.name}: {text}")
+
         expected = heads.acceptance if arguments.acceptance is None else arguments.acceptance
         found = plan_pair(
             heads.target, heads.draft, settings, acceptances=(expected, *OTHER_ACCEPTANCES),
-            on_stage=lambda stage: _progress(f"{heads.name}: {stage}"), anew=arguments.again,
+            on_stage=stage, anew=arguments.again,
         )  # fmt: skip
+        busy = others.cores() if measured else 0.0
         assumed = heads.assumed and arguments.acceptance is None
         if arguments.acceptance is None and settings == PairSettings():
             _keep(heads.name, found, assumed)
-        return Planned(heads.name, found, fit_of_heads(heads.target, heads.draft, settings), assumed)
+        return Planned(
+            heads.name, found, fit_of_heads(heads.target, heads.draft, settings), assumed, busy=busy
+        )
     except EdgeSpecError as error:
         return Planned(name, None, None, True, str(error))
 

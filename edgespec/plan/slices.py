@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from edgespec_models.gguf_slice import Layers
 
 WHOLE = 400 << 20  # bytes; a model no larger is made in full
-SMALL_SLICE = 96 << 20  # bytes of layers that one token reads, several times what caches hold
-LARGE_SLICE = 3  # times that
+SMALL_SLICE = 128 << 20  # bytes of layers that one token reads, several times what caches hold
+LARGE_SLICE = 4  # times that
 LARGEST_FILE = 1 << 30  # bytes of layers that are made; a mixture of experts reads few of its bytes
 
 

@@ -98,7 +98,8 @@ def compare(name: str, path: Path, settings: PairSettings) -> None:
 
 def main() -> None:
     """Compares the files named, else models made here."""
-    slices.WHOLE = 0  # small ones are sliced too
+    slices.WHOLE = 0  # small ones are sliced too, and into smaller slices, so that there is much to scale
+    slices.SMALL_SLICE = 48 << 20
     head = "".join(f"{n:7}" for n in (1, 2, 3, 4, 5, 6, 8, 12, 16))
     print(f"{'model':28}{'':12}{'layers':14}{'one token':>10}{head}")
     with tempfile.TemporaryDirectory() as folder:
