@@ -142,6 +142,18 @@ def test_nothing_found_is_said(capsys: Captured) -> None:
     assert "nothing was found of LM Studio, Ollama" in said(capsys, 0, "import")
 
 
+def test_what_an_interrupted_pull_left_is_told_and_can_be_deleted(home: Path, capsys: Captured) -> None:
+    part = home / ".cache/huggingface/hub/models--org--m/blobs/abc.edgespec.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(5_000))
+    theirs = part.with_name("abc.1234.incomplete")
+    theirs.write_bytes(b"of another program")
+    assert "unfinished: 5.00 kB of org/m; `edgespec pull` goes on" in said(capsys, 0, "list")
+    assert "removed what was unfinished, 5.00 kB are free" in said(capsys, 0, "rm", "--unfinished")
+    assert not part.exists() and theirs.exists()
+    assert "there is nothing to remove" in said(capsys, 2, "rm")
+
+
 # --- run by name
 
 

@@ -22,6 +22,7 @@ from edgespec import cli, config
 from edgespec.pull.progress_line import ProgressLine, progress_text
 from edgespec_models.catalogue import find
 from edgespec_models.download import Cancelled, Download, FileProgress, Progress
+from edgespec_models.fetch import fetch
 from edgespec_models.hub import Hub
 from edgespec_models.hub_errors import HubError
 from edgespec_models.pull import Pull, order, plan_pull
@@ -155,6 +156,16 @@ def test_a_process_that_dies_is_told_and_leaves_nothing_whole(
     assert store.pairs() == []
 
 
+def test_a_wait_that_the_hub_asks_for_is_shown(local: LocalHub, hub: Hub) -> None:
+    """The client says so in its log alone, and seems to hang."""
+    local.faults.append(Fault("store", "Big-1B", status=429, headers={"Retry-After": "0"}, times=1))
+    file = hub.repository("acme/Big-1B-GGUF").files["Big-1B-Q8_0.gguf"]
+    shown: list[Progress] = []
+    Download(hub, [file], verified=[False]).run(shown.append)
+    assert [progress.asked_to_wait for progress in shown if progress.asked_to_wait] == [1.0]
+    assert "too many requests and asks to wait 31 s" in progress_text(Progress((), None, None, 31.0))
+
+
 def test_a_split_model_is_pulled_whole_and_loaded_by_its_first_part(
     local: LocalHub, hub: Hub, store: Store, tmp_path: Path
 ) -> None:
@@ -195,8 +206,12 @@ def test_offline_what_was_pulled_can_be_pulled_again(local: LocalHub, hub: Hub, 
     store.remove("big-9b", keep_files=True)
     asked = len(local.requests)
     offline = Hub(endpoint=local.endpoint, token=False, cache=hub.cache, offline=True)
-    again = Pull(plan_pull(offline, BOTH), offline, store).run(lambda _: None)
-    assert again.target.paths == first.target.paths
+    plan = plan_pull(offline, BOTH)
+    assert (plan.to_fetch, plan.header_bytes) == (0, 0)
+    for file, path in zip(
+        plan.files, first.target.paths + (first.draft.paths if first.draft else ()), strict=True
+    ):
+        assert str(fetch(offline, file, verified=True, on_phase=lambda *_: None)) == path
     assert len(local.requests) == asked
 
 
@@ -230,7 +245,7 @@ def test_pull_says_what_it_found_and_what_comes_next(capsys: pytest.CaptureFixtu
     assert "installed" not in text
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--name", "big"]) == 0
     assert "installed as big, the pair that is taken from now on; next: edgespec chat" in said(capsys)
-    assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--name", "big"]) == 0
+    assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--check"]) == 0
     assert "fetch   nothing: all of it is here already" in said(capsys)
 
 

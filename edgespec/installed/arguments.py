@@ -29,7 +29,10 @@ def add(name: str, command: argparse.ArgumentParser) -> None:
     if name == "show":
         command.add_argument("name", metavar="NAME", help="the pair")
     elif name == "rm":
-        command.add_argument("names", nargs="+", metavar="NAME", help="the pairs")
+        command.add_argument("names", nargs="*", metavar="NAME", help="the pairs")
+        command.add_argument(
+            "--unfinished", action="store_true", help="delete what interrupted downloads left behind"
+        )
         command.add_argument("--keep-files", action="store_true", help="forget the pair and delete nothing")
     elif name == "import":
         command.add_argument("target", nargs="?", metavar="TARGET", help="a GGUF file, or a listed label")

@@ -12,6 +12,7 @@ from edgespec.installed.import_files import import_pair, list_found
 from edgespec.installed.words import entry_lines, list_lines, pair_json, show_lines
 from edgespec.pair_store import open_store, store_told
 from edgespec_models.catalogue import CatalogueError, find
+from edgespec_models.found import unfinished_downloads
 from edgespec_models.sizes import size_text
 from edgespec_models.store import EMBEDDED, Store
 
@@ -25,7 +26,10 @@ def installed(arguments: argparse.Namespace) -> int:
         if arguments.command == "show":
             return _show(store, arguments.name, as_json=arguments.json)
         if arguments.command == "rm":
-            return _remove(store, arguments.names, keep_files=arguments.keep_files)
+            if not arguments.names and not arguments.unfinished:
+                raise SettingError("there is nothing to remove: name a pair, or say --unfinished")
+            _remove(store, arguments.names, keep_files=arguments.keep_files)
+            return _remove_unfinished() if arguments.unfinished else 0
         if arguments.target is None:
             return list_found()
         return import_pair(store, arguments)
@@ -37,6 +41,9 @@ def _list(store: Store, *, as_json: bool) -> int:
         print(json.dumps({"pairs": [pair_json(pair, default) for pair in pairs]}))
     else:
         print("\n".join(list_lines(pairs, default, now=time.time())))
+        for repo, path in unfinished_downloads():
+            print(f"unfinished: {size_text(path.stat().st_size)} of {repo}; `edgespec pull` goes on with it, "
+                  "`edgespec rm --unfinished` deletes it")  # fmt: skip
     return 0
 
 
@@ -59,7 +66,7 @@ def _show(store: Store, name: str, *, as_json: bool) -> int:
     return 0
 
 
-def _remove(store: Store, names: list[str], *, keep_files: bool) -> int:
+def _remove(store: Store, names: list[str], *, keep_files: bool) -> None:
     for name in names:
         store.get(name)  # a wrong name is told before anything is removed
     for name in dict.fromkeys(names):
@@ -67,4 +74,12 @@ def _remove(store: Store, names: list[str], *, keep_files: bool) -> int:
         print(f"removed {name}, {size_text(removed.freed)} are free")
         for path, why in removed.kept.items():
             print(f"  kept {path}: {why}", file=sys.stderr)
+
+
+def _remove_unfinished() -> int:
+    freed = 0
+    for _, path in unfinished_downloads():
+        freed += path.stat().st_size
+        path.unlink()
+    print(f"removed what was unfinished, {size_text(freed)} are free")
     return 0

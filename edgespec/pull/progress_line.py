@@ -13,6 +13,8 @@ LINES = 10  # of a download where no line can be rewritten
 
 def progress_text(progress: Progress) -> str:
     """Returns the line: share, bytes, speed, time left, or what else is being done."""
+    if progress.asked_to_wait is not None:
+        return f"the hub has had too many requests and asks to wait {seconds_text(progress.asked_to_wait)}"
     busy = [file for file in progress.files if file.phase in ("downloading", "verifying")]
     share = progress.done / progress.total if progress.total else 0.0
     if any(file.phase == "downloading" for file in busy) or not busy and share < 1:

@@ -42,6 +42,7 @@ class Progress:
     files: tuple[FileProgress, ...]
     bytes_per_s: float | None  # of the last seconds; None where nothing came yet
     seconds_left: float | None  # of downloading; None where that cannot be said
+    asked_to_wait: float | None = None  # seconds, by the hub: too many requests
 
     @property
     def done(self) -> int:
@@ -129,6 +130,9 @@ class Download:
             message: dict[str, Any] = json.loads(line)
             if "error" in message:
                 raise HubError(message["error"])
+            if "wait" in message:
+                on_progress(meter.waiting(message["wait"]))
+                continue
             if "path" in message:
                 paths[message["file"]] = Path(message["path"])
             on_progress(meter.note(message["file"], message["phase"], message["done"]))
@@ -161,6 +165,10 @@ class _Meter:
         self.files = [FileProgress(file.name, file.size, "queued", 0) for file in files]
         self.seen: deque[tuple[float, int]] = deque()
         self.arrived = 0
+
+    def waiting(self, seconds: float) -> Progress:
+        """Returns the progress while the hub makes everybody wait."""
+        return Progress(tuple(self.files), None, None, seconds)
 
     def note(self, i: int, phase: Phase, done: int) -> Progress:
         before = self.files[i]

@@ -8,7 +8,9 @@ line; a token comes in that way too, since arguments can be read by every user o
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 AT_ONCE = 4  # files
+_WAIT = re.compile(r"Rate limited\. Waiting ([\d.]+)s")
 TELL_EVERY_S = 0.1
 
 
@@ -32,6 +35,9 @@ class _Teller:
             sys.stdout.write(json.dumps(message) + "\n")
             sys.stdout.flush()
 
+    def waits(self, seconds: float) -> None:
+        self.say(wait=seconds)
+
     def progress(self, i: int, phase: str, done: int) -> None:
         before, at = self._told.get(i, ("", 0.0))
         now = time.monotonic()
@@ -40,9 +46,22 @@ class _Teller:
             self.say(file=i, phase=phase, done=done)
 
 
+class _Waits(logging.Handler):
+    """Tells of the waits that the hub asks for, of which the client speaks in its log alone."""
+
+    def __init__(self, teller: _Teller) -> None:
+        super().__init__(logging.WARNING)
+        self._teller = teller
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = _WAIT.search(record.getMessage())
+        if found:
+            self._teller.waits(float(found[1]))
+
+
 def main() -> int:
     """Does what the first line of stdin asks for; returns the exit code."""
-    asked = json.loads(sys.stdin.readline())
+    asked, teller = json.loads(sys.stdin.readline()), _Teller()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     from edgespec_models.fetch import fetch
@@ -50,10 +69,12 @@ def main() -> int:
     from edgespec_models.hub import Hub, HubFile
     from edgespec_models.hub_errors import HubError
 
+    log = logging.getLogger("huggingface_hub")
+    log.handlers[:] = [_Waits(teller)]
+    log.setLevel(logging.WARNING)
     hub = Hub(
         endpoint=asked["endpoint"], token=asked["token"], cache=Path(asked["cache"]), offline=asked["offline"]
     )
-    teller = _Teller()
 
     def one(i: int, fields: dict[str, Any]) -> None:
         file = HubFile(**fields["file"])

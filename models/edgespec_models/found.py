@@ -159,10 +159,27 @@ def _llama_cpp(environment: Mapping[str, str], home: Path) -> Iterator[FoundMode
     yield from _ggufs(folder, "llama.cpp")
 
 
-def _hub_cache(environment: Mapping[str, str], home: Path) -> Iterator[FoundModel]:
+def _hub_folder(environment: Mapping[str, str], home: Path) -> Path:
     base = Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "huggingface"
-    hub = Path(environment.get("HF_HUB_CACHE") or Path(environment.get("HF_HOME") or base) / "hub")
+    return Path(environment.get("HF_HUB_CACHE") or Path(environment.get("HF_HOME") or base) / "hub")
+
+
+def unfinished_downloads(
+    environment: Mapping[str, str] | None = None, home: Path | None = None
+) -> list[tuple[str, Path]]:
+    """Returns what interrupted pulls left in the hub's cache: repository and file. It can be deleted."""
+    hub = _hub_folder(os.environ if environment is None else environment, home or Path.home())
+    found = sorted(hub.glob("models--*/blobs/*.edgespec*.incomplete"))
+    return [(_repository(path.parent.parent), path) for path in found]
+
+
+def _repository(folder: Path) -> str:
+    return folder.name.removeprefix("models--").replace("--", "/", 1)
+
+
+def _hub_cache(environment: Mapping[str, str], home: Path) -> Iterator[FoundModel]:
+    hub = _hub_folder(environment, home)
     for snapshot in sorted(hub.glob("models--*/snapshots/*")):
-        repo = snapshot.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
+        repo = _repository(snapshot.parent.parent)
         for model in _ggufs(snapshot, "hub cache"):
             yield FoundModel("hub cache", f"{repo}:{model.label}", model.paths, model.size)
