@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -71,7 +72,14 @@ def test_a_stream_gives_the_same_text_and_ends_with_the_usage(client: OpenAI) ->
     assert all(chunk.choices for chunk in plain)  # usage only where it was asked for
 
 
-def test_a_seed_gives_the_same_text_with_and_without_speculation(client: OpenAI) -> None:
+def test_a_seed_gives_the_same_text_with_and_without_speculation(tmp_path: Path) -> None:
+    """One slot: among several, the order of cells in the cache may tip a close choice (see the README)."""
+    with served(tmp_path, "--slots", "1") as server:
+        with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+            same_with_and_without(client)
+
+
+def same_with_and_without(client: OpenAI) -> None:
     for question in ("Tell me of rivers and kings", "zebra 17 of"):
         messages = [{"role": "user", "content": question}]
         wanted = {"messages": messages, "temperature": 1.2, "max_tokens": 48, "seed": 7}
