@@ -173,7 +173,7 @@ class Step:
     """What one step of the engine brought. began, at: its begin and end, seconds on the worker's clock.
 
     pieces: for each token of an `Emitted`, its own text, where that was asked for. busy: seconds spent so
-    far inside llama.cpp, (draft, target).
+    far inside llama.cpp, (draft, target). plain_s: what a token of plain decoding costs, as known by now.
     """
 
     began: float
@@ -181,6 +181,7 @@ class Step:
     happenings: tuple[Started | Emitted | Refused, ...]
     pieces: Mapping[str, tuple[str, ...]]
     busy: tuple[float, float]
+    plain_s: float
 
 
 ToWorker = Load | Submit | Cancel | Tokenize | Spell

@@ -37,7 +37,7 @@ class Prefixes:
         own = {slot: self._spared("target", slot, prompt) for slot in self._slots}
         best = max(free, key=lambda slot: (own[slot], self._spared_draft(slot, prompt, own), -slot.used))
         held = self._held("target", best)
-        stays = own[best] > MOSTLY * held or not held
+        stays = own[best] > MOSTLY * held or held < WORTH_MOVING  # so few are not worth keeping
         source = max(self._slots, key=lambda slot: own[slot])
         saved, n_saved = self.store.best(prompt.tobytes()) if self.store else (None, 0)
         most = max(own[source], n_saved)

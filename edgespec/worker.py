@@ -204,7 +204,8 @@ class Worker:
                 if happening.round.finish:
                     del self._pieces[happening.id]
         if said:
-            self._outlet.send(Step(began, time.monotonic(), tuple(said), pieces, self._pair.busy()))
+            busy, plain_s = self._pair.busy(), self._pair.costs().target.seconds(1)
+            self._outlet.send(Step(began, time.monotonic(), tuple(said), pieces, busy, plain_s))
 
     def _spelt(self, emitted: Emitted) -> Emitted:
         """Returns a round with the bytes of the tokens that its scores name."""

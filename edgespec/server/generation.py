@@ -34,8 +34,9 @@ class Audience(Protocol):
 class Choice:
     """What one choice has brought so far. Times are the worker's clock.
 
-    growth_s: what a token of plain decoding takes longer for each token before it. measured_s: what one
-    really took lately, on average; None where plain decoding did not run.
+    plain_s: what a token of plain decoding costs, as known when the last round ended; growth_s: what it takes
+    longer for each token before it. measured_s: what one really took lately, on average; None where plain
+    decoding did not run.
     """
 
     prompt_tokens: int = 0
@@ -49,6 +50,7 @@ class Choice:
     first: float = 0.0
     last: float = 0.0
     finish: FinishReason | None = None
+    plain_s: float | None = None
     growth_s: float = 0.0
     measured_s: float | None = None
     text: list[str] = field(default_factory=list)
@@ -76,7 +78,7 @@ class Choice:
         prompt_n = self.prompt_tokens - self.cached_tokens
         prompt_s, predicted_s = max(0.0, self.first - self.started), max(0.0, self.last - self.first)
         after_first = self.n_tokens - 1
-        one_s = plain_s + self.growth_s * (self.prompt_tokens + self.n_tokens / 2)
+        one_s = (self.plain_s or plain_s) + self.growth_s * (self.prompt_tokens + self.n_tokens / 2)
         per_token_s = predicted_s / after_first if predicted_s and after_first > 0 else None
         measured_s = self.measured_s if self.drafted else None
         return {
@@ -192,6 +194,7 @@ class Generation:
                 elif isinstance(said, Emitted):
                     self._unread -= _weight(said.round)
                     choice.note(said.round, at)
+                    choice.plain_s = self._worker.about.plain_s if self._worker.about else None
                     self._audience.emitted(said.round)
                     if said.round.finish:
                         self._end(id)

@@ -20,7 +20,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from edgespec.events import Emitted, Started
@@ -466,6 +466,7 @@ class Supervisor:
     def _note(self, message: object) -> None:
         if isinstance(message, Step):
             self.busy = message.busy
+            self.about = self.about and replace(self.about, plain_s=message.plain_s)
             for happening in message.happenings:
                 said = from_worker(happening) if isinstance(happening, Refused) else happening
                 at = message.began if isinstance(said, Started) else message.at
