@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import tempfile
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -395,6 +396,20 @@ def test_without_a_network_the_catalogue_is_given_up_in_one_sentence(
     assert cli.main(["plan"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert len({path for _, _, path in local.requests}) <= 2
+
+
+def test_ctrl_c_ends_it_and_leaves_no_slices(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        assert list(tmp_path.rglob("slice.gguf")), "it is there while it is evaluated"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(model_cost.subprocess, "run", interrupted)
+    assert cli.main(["plan", "--target", str(small), "--again"]) == 130
+    assert capsys.readouterr().err == "edgespec: stopped\n"
+    assert not list(tmp_path.rglob("*.gguf"))
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from edgespec.doctor.cards import cards
 from edgespec.doctor.findings import Finding, problem
 from edgespec.doctor.speculation_check import speculation
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.isolate import INTERRUPTED
 from edgespec.pair_files import pair_files, pair_settings
 
 WATCHED_S = 0.5  # how long others are watched before we keep the machine busy ourselves
@@ -26,9 +27,14 @@ def doctor(arguments: argparse.Namespace) -> int:
         raise SettingError(f"--seconds is {arguments.seconds}: it must be more than 0 and at most 600")
     pair_settings(arguments)  # nonsense is refused before anything is looked at
     found: list[Finding] = []
-    for findings in _checks(arguments):
-        found += findings
-        _progress(f"looked at {findings[-1].topic}" if findings else "")
+    try:
+        for findings in _checks(arguments):
+            found += findings
+            _progress(f"looked at {findings[-1].topic}" if findings else "")
+    except KeyboardInterrupt:
+        _progress("")
+        print("edgespec: stopped", file=sys.stderr)
+        return INTERRUPTED
     _progress("")
     if arguments.json:
         print(report.document(found))

@@ -7,6 +7,7 @@ import sys
 
 from edgespec.bench.machine import Others
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.isolate import INTERRUPTED
 from edgespec.memory.free import free_memory
 from edgespec.pair_settings import PairSettings
 from edgespec.plan import report
@@ -28,7 +29,12 @@ def plan(arguments: argparse.Namespace) -> int:
     names = _names(arguments)
     found = []
     for name in names:
-        found.append(_planned(name, arguments, settings))
+        try:
+            found.append(_planned(name, arguments, settings))
+        except KeyboardInterrupt:
+            _progress("")
+            print("edgespec: stopped", file=sys.stderr)
+            return INTERRUPTED
         _progress("")
         if len(found) == GIVES_UP and not any(planned.plan for planned in found):
             break  # it is the network, or the machine: the others will not fare better
