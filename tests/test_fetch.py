@@ -176,6 +176,15 @@ def test_a_hub_that_contradicts_itself_is_told(local: LocalHub, hub: Hub, file: 
     assert "says 7 bytes of m.gguf of org/m in its list and 4,194,304 elsewhere" in refused(hub, wrong)
 
 
+def test_a_version_that_would_name_a_file_elsewhere_is_refused(
+    local: LocalHub, hub: Hub, file: HubFile, tmp_path: Path
+) -> None:
+    headers = {"X-Repo-Commit": file.commit, "X-Linked-Etag": '"../../../evil"', "X-Linked-Size": str(4 * MB)}
+    local.faults.append(Fault("resolve", status=200, headers=headers))
+    assert "gives no version for m.gguf of org/m" in refused(hub, file)
+    assert not list(tmp_path.rglob("evil*"))
+
+
 def test_a_file_that_is_gone_is_told(local: LocalHub, hub: Hub) -> None:
     gone = HubFile("org/m", "c0ffee" + "0" * 34, "old.gguf", 7, None)
     assert "there is no old.gguf of org/m" in refused(hub, gone)

@@ -140,8 +140,9 @@ def test_a_revision_that_is_not_there_is_told(local: LocalHub, hub: Hub) -> None
     assert "no such revision" in refusal(hub, revision="v9")
 
 
-def test_an_answer_that_makes_no_sense_is_told(local: LocalHub, hub: Hub) -> None:
-    local.repos["org/m"] = Repo({"m.gguf": Content(b"x", 1)}, commit="")
+@pytest.mark.parametrize("commit", ["", "../../x"])
+def test_an_answer_that_makes_no_sense_is_told(local: LocalHub, hub: Hub, commit: str) -> None:
+    local.repos["org/m"] = Repo({"m.gguf": Content(b"x", 1)}, commit=commit)
     assert "does not say what org/m holds: check HF_ENDPOINT" in refusal(hub)
 
 

@@ -148,8 +148,8 @@ def test_what_an_interrupted_pull_left_is_told_and_can_be_deleted(home: Path, ca
     part.write_bytes(bytes(5_000))
     theirs = part.with_name("abc.1234.incomplete")
     theirs.write_bytes(b"of another program")
-    assert "unfinished: 5.00 kB of org/m; `edgespec pull` goes on" in said(capsys, 0, "list")
-    assert "removed what was unfinished, 5.00 kB are free" in said(capsys, 0, "rm", "--unfinished")
+    assert "unfinished: 5.00 kB of org/m; the same `edgespec pull` goes on" in said(capsys, 0, "list")
+    assert "removed what was left over, 5.00 kB are free" in said(capsys, 0, "rm", "--unfinished")
     assert not part.exists() and theirs.exists()
     assert "there is nothing to remove" in said(capsys, 2, "rm")
 

@@ -113,6 +113,22 @@ def test_what_was_fetched_once_stays_known_as_ours(store: Store, files: tuple[Pa
     assert store.remove("p").freed == 1010
 
 
+def test_files_of_an_older_version_are_left_over_and_can_be_freed(
+    store: Store, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Pulling a pair anew, after its repository has changed, once left gigabytes that nothing named."""
+    store.add(pair("p", *files))
+    newer = blob(tmp_path / "hub", "org/big", "big.gguf", b"N" * 2000, commit="c2")
+    store.add(pair("p", newer, files[1]))
+    assert store.leftovers() == {str(files[0]): 1000}
+    assert store.remove_leftovers() == 1000
+    assert not files[0].exists() and newer.exists() and files[1].exists()
+    assert store.leftovers() == {}
+    store.note_fetched([str(newer)])
+    store.add(pair("p", newer, files[1]))
+    assert store.leftovers() == {}, "what a pair uses is no leftover"
+
+
 def test_two_programs_that_write_lose_nothing(store: Store, files: tuple[Path, Path]) -> None:
     def add(letter: str) -> None:
         for i in range(8):

@@ -31,7 +31,9 @@ def add(name: str, command: argparse.ArgumentParser) -> None:
     elif name == "rm":
         command.add_argument("names", nargs="*", metavar="NAME", help="the pairs")
         command.add_argument(
-            "--unfinished", action="store_true", help="delete what interrupted downloads left behind"
+            "--unfinished",
+            action="store_true",
+            help="delete downloads that were interrupted, or that no pair uses any more",
         )
         command.add_argument("--keep-files", action="store_true", help="forget the pair and delete nothing")
     elif name == "import":

@@ -29,7 +29,7 @@ def installed(arguments: argparse.Namespace) -> int:
             if not arguments.names and not arguments.unfinished:
                 raise SettingError("there is nothing to remove: name a pair, or say --unfinished")
             _remove(store, arguments.names, keep_files=arguments.keep_files)
-            return _remove_unfinished() if arguments.unfinished else 0
+            return _remove_unfinished(store) if arguments.unfinished else 0
         if arguments.target is None:
             return list_found()
         return import_pair(store, arguments)
@@ -41,10 +41,18 @@ def _list(store: Store, *, as_json: bool) -> int:
         print(json.dumps({"pairs": [pair_json(pair, default) for pair in pairs]}))
     else:
         print("\n".join(list_lines(pairs, default, now=time.time())))
-        for repo, path in unfinished_downloads():
-            print(f"unfinished: {size_text(path.stat().st_size)} of {repo}; `edgespec pull` goes on with it, "
-                  "`edgespec rm --unfinished` deletes it")  # fmt: skip
+        print("\n".join(_left_lines(store)), end="")
     return 0
+
+
+def _left_lines(store: Store) -> list[str]:
+    """Says what lies on the disk and belongs to no pair."""
+    lines = [
+        f"unfinished: {size_text(path.stat().st_size)} of {repo}; the same `edgespec pull` goes on with it"
+        for repo, path in unfinished_downloads()
+    ]
+    lines += [f"no pair uses {path} ({size_text(size)})" for path, size in store.leftovers().items()]
+    return [*lines, "`edgespec rm --unfinished` deletes that", ""] if lines else []
 
 
 def _show(store: Store, name: str, *, as_json: bool) -> int:
@@ -76,10 +84,10 @@ def _remove(store: Store, names: list[str], *, keep_files: bool) -> None:
             print(f"  kept {path}: {why}", file=sys.stderr)
 
 
-def _remove_unfinished() -> int:
-    freed = 0
+def _remove_unfinished(store: Store) -> int:
+    freed = store.remove_leftovers()
     for _, path in unfinished_downloads():
         freed += path.stat().st_size
         path.unlink()
-    print(f"removed what was unfinished, {size_text(freed)} are free")
+    print(f"removed what was left over, {size_text(freed)} are free")
     return 0

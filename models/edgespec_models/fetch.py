@@ -31,7 +31,7 @@ from huggingface_hub.file_download import (
 )
 from huggingface_hub.utils import WeakFileLock, XetFileData, build_hf_headers
 
-from edgespec_models.hub import TIMEOUT_S, Hub, HubFile, same_host
+from edgespec_models.hub import SHA256, TIMEOUT_S, Hub, HubFile, same_host
 from edgespec_models.hub_errors import AGAIN, HubError
 
 Phase = Literal["waiting", "downloading", "verifying"]
@@ -43,7 +43,7 @@ UNFINISHED = ".edgespec.incomplete"
 UNFINISHED_BY_XET = ".edgespec.xet.incomplete"
 ANEW = "pull again, or use another mirror if it happens twice"
 RANGE_NOT_THERE = 416
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ETAG = re.compile(r"[0-9a-zA-Z-]{1,128}")
 
 constants.DOWNLOAD_CHUNK_SIZE = CHUNK  # the client's own is ten times as long
 
@@ -72,15 +72,16 @@ def fetch(hub: Hub, file: HubFile, *, verified: bool, on_phase: OnPhase) -> Path
 def _download(hub: Hub, file: HubFile, on_phase: OnPhase) -> Path:
     url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=hub.endpoint)
     metadata = get_hf_file_metadata(url, token=hub.token, timeout=TIMEOUT_S, endpoint=hub.endpoint)
-    if metadata.etag is None:
+    etag = metadata.etag or ""
+    if not _ETAG.fullmatch(etag):  # it becomes a file's name
         raise HubError(f"{hub.endpoint} gives no version for {file}: check HF_ENDPOINT")
     if None not in (metadata.size, file.size) and metadata.size != file.size:
         raise HubError(
             f"{hub.endpoint} says {file.size:,} bytes of {file} in its list and {metadata.size:,} elsewhere: "
             "try again later, or use another mirror"
         )
-    blob = _blob(hub, file.repo, metadata.etag)
-    lock = hub.cache / ".locks" / blob.parent.parent.name / f"{metadata.etag}.lock"
+    blob = _blob(hub, file.repo, etag)
+    lock = hub.cache / ".locks" / blob.parent.parent.name / f"{etag}.lock"
     for folder in (blob.parent, lock.parent):
         folder.mkdir(parents=True, exist_ok=True)
     with _locked(lock, on_phase):
@@ -128,7 +129,7 @@ def _complete(
         if not same_host(url, location):
             headers.pop("authorization", None)  # a token is for the hub, not for its stores
         _get(file, location, part, have, size, headers, bar)
-    etag_hash = metadata.etag if metadata.etag and _SHA256.fullmatch(metadata.etag) else None
+    etag_hash = metadata.etag if metadata.etag and SHA256.fullmatch(metadata.etag) else None
     _verify(part, file, etag_hash or file.sha256, on_phase, size=size)
     os.replace(part, blob)
     for name in (UNFINISHED, UNFINISHED_BY_XET):

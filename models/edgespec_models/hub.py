@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from edgespec_models.gguf_header import Header, read_header
 from edgespec_models.hub_errors import HubError, told
 
 TIMEOUT_S = 15.0
+SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-zA-Z]{1,64}")  # it becomes part of a folder's name
 HEADERS_KEPT = 4  # of some megabytes each
 RETRIES = 2  # of a header's block; a download is resumed by the client itself
 
@@ -92,11 +95,12 @@ class Hub:
             info = HfApi(endpoint=self.endpoint, token=self.token).model_info(
                 repo, revision=revision, files_metadata=True, timeout=TIMEOUT_S
             )
-        if not info.sha or info.siblings is None:
+        if not _COMMIT.fullmatch(info.sha or "") or info.sha is None or info.siblings is None:
             raise HubError(f"{self.endpoint} does not say what {repo} holds: check HF_ENDPOINT")
         files = {}
         for sibling in info.siblings:
-            sha256 = sibling.lfs.sha256 if sibling.lfs else None
+            said = sibling.lfs.sha256 if sibling.lfs else ""
+            sha256 = said if SHA256.fullmatch(said) else None  # it becomes part of a file's name
             size = sibling.lfs.size if sibling.lfs else sibling.size
             files[sibling.rfilename] = HubFile(repo, info.sha, sibling.rfilename, size, sha256)
         licence = info.card_data.get("license", "") if info.card_data else ""

@@ -149,7 +149,9 @@ class Store:
             if old and [m.paths for m in old.models] == [m.paths for m in pair.models]:
                 pair = replace(pair, last_used=old.last_used, speed=old.speed)
             state.pairs[pair.name] = pair
-            state.fetched -= {path for model in pair.models for path in model.paths}
+            if old:  # of an older version, say
+                state.fetched |= {path for m in old.models if m.fetched for path in m.paths}
+            state.fetched -= state.used()
             if default or state.default is None:
                 state.default = pair.name
 
@@ -169,7 +171,22 @@ class Store:
     def note_fetched(self, paths: Iterable[str]) -> None:
         """Keeps that EdgeSpec downloaded these files, though the pair they belong to is not whole yet."""
         with self._changing() as state:
-            state.fetched |= set(paths)
+            state.fetched |= set(paths) - state.used()
+
+    def leftovers(self) -> dict[str, int]:
+        """Returns files that EdgeSpec downloaded and no pair uses, with their sizes."""
+        return {path: os.path.getsize(path) for path in sorted(self._read().fetched) if os.path.exists(path)}
+
+    def remove_leftovers(self) -> int:
+        """Deletes them; returns the bytes freed."""
+        left = self.leftovers()
+        try:
+            freed = sum(_delete_file(Path(path)) for path in left)
+        except OSError as error:
+            raise StoreError(f"{error.filename} cannot be deleted ({error.strerror})") from None
+        with self._changing() as state:
+            state.fetched -= left.keys()
+        return freed
 
     def remove(self, name: str, *, keep_files: bool = False) -> Removed:
         """Forgets a pair and deletes the files that EdgeSpec fetched for it and no other pair uses."""
@@ -252,7 +269,11 @@ class _State:
 
     pairs: dict[str, InstalledPair]
     default: str | None
-    fetched: set[str]  # files that were downloaded for a pair not yet installed
+    fetched: set[str]  # files that were downloaded and belong to no pair, or to none yet
+
+    def used(self) -> set[str]:
+        """Returns the files of all pairs."""
+        return {path for pair in self.pairs.values() for model in pair.models for path in model.paths}
 
 
 def _state(content: dict[str, Any]) -> _State:
