@@ -30,6 +30,7 @@ from edgespec.server.supervisor import Supervisor
 from edgespec.server.turns import readers
 from edgespec.state_file import PROOF_PATH, ServerState
 
+TYPES = frozenset({"int", "float", "str", "bool", "dict", "list"})  # which of several is no part of a name
 SHOWN = 100  # characters of a wrong value that an error quotes
 
 
@@ -167,7 +168,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
         sentence = f"the body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
         return await _refusal(request, Refusal(400, sentence, code="invalid_json"))
     path = [str(step) for step in first["loc"][1:]]
-    field = ".".join(step for step in path if step.isidentifier() or step.isdigit()) or "the body"
+    steps = (step for step in path if (step.isidentifier() or step.isdigit()) and step not in TYPES)
+    field = ".".join(steps) or "the body"
     given = repr(first["input"])
     shown = given if len(given) <= SHOWN else given[:SHOWN] + "..."
     missing = first["type"] == "missing"

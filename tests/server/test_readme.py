@@ -39,7 +39,8 @@ def test_the_curl_examples_work(server: Served) -> None:
         done = subprocess.run(["sh", "-c", line + " -sS"], capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, done.stderr
         said.append(done.stdout)
-    chat, stream, health = said
+    chat, stream, filled, health = said
+    assert json.loads(filled)["prompt"].endswith("<|fim_middle|>") and json.loads(filled)["tokens_predicted"]
     assert json.loads(chat)["choices"][0]["message"]["content"]
     assert stream.startswith("data: {") and stream.rstrip().endswith("data: [DONE]")
     assert json.loads(health) == {"status": "ok"}
