@@ -89,7 +89,7 @@ def test_a_full_context_leaves_old_messages_out_and_refuses_what_does_not_fit_al
     assert len(answers) == 7
     assert any("no longer fit and are left out" in line for line in told)
     (refusal,) = [line for line in told if line.startswith("edgespec: ")]
-    assert "the prompt has " in refusal and "the context holds 200" in refusal
+    assert "the prompt has 323 tokens" in refusal and " 200" in refusal, "both counts"
 
 
 # ---- one answer -------------------------------------------------------------------------------------------

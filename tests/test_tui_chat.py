@@ -15,6 +15,7 @@ from tui_driver import driven
 
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
+from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Info
 from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
 from edgespec_tui.turn_view import AnswerView
@@ -282,3 +283,21 @@ def test_the_history_gives_questions_back(key: str) -> None:
                 assert prompt.text == "new"
 
     asyncio.run(story())
+
+
+@on_a_loop
+async def test_a_chat_that_is_gone_on_with_is_scrolled_to_its_end() -> None:
+    """Filling the transcript moved it to the top once, which was taken for scrolling to what is above."""
+    talk = Conversation()
+    for i in range(10):
+        said = talk.add(
+            "user" if i % 2 == 0 else "assistant", f"turn {i}\n\n" + "word " * 90, parent=talk.head
+        )
+        talk.change(replace(said, finish="stop"))
+    async with driven(ChatApp(FakeEndpoint(), first=talk), size=(80, 24)) as it:
+        shown = it.chat.transcript
+        await it.until(lambda: shown.max_scroll_y > 0 and shown.scroll_y == shown.max_scroll_y, "the end")
+        assert len(shown.query(AnswerView)) == 3, "what is above comes when it is scrolled to"
+        for _ in range(12):
+            await it.pilot.press("pageup")
+        await it.until(lambda: len(shown.query(AnswerView)) == 5, "what is above")

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App, SuspendNotSupported, SystemCommand
@@ -27,10 +27,14 @@ from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
 from edgespec_tui.help_screen import HelpScreen
 from edgespec_tui.model_shelf import Shelf, ShelfPair
+from edgespec_tui.models_screen import ModelsScreen
 from edgespec_tui.sessions import Sessions
 from edgespec_tui.sessions_screen import SessionsScreen
 from edgespec_tui.settings import Settings, read
 from edgespec_tui.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_TINTS, THEMES
+
+if TYPE_CHECKING:
+    from edgespec_tui.model_pull import ModelPull
 
 QUIT_TWICE_S = 2.0  # in which Ctrl+C a second time ends
 
@@ -69,7 +73,7 @@ class ChatApp(App[int]):
         engine = EngineState(endpoint, self._engine_changed)
         self.context = ChatContext(endpoint, engine, ChatCommands(self), sessions)
         if shelf is not None:  # from another thread: the list is looked at now and then
-            shelf.on_end = lambda pull: self._notices.append(pull.sentence)
+            shelf.on_end = self._pull_ended
         self.context.wishes = wishes or Wishes()
         self.context.new_conversation = self.settings.new_conversation
         self.context.first_conversation = first or self.settings.new_conversation()
@@ -204,9 +208,12 @@ class ChatApp(App[int]):
         if self._shelf is None:
             self.chat.tell("There is no list of models here.")
         else:
-            from edgespec_tui.models_screen import ModelsScreen  # with what pulls: most chats do not
-
             self.push_screen(ModelsScreen(self._shelf, running=self.context.engine.model), self._use_pair)
+
+    def _pull_ended(self, pull: ModelPull) -> None:
+        """Tells how a pull has ended, where no screen shows it. In the pull's thread."""
+        if self._shelf is not None and not self._shelf.watched:
+            self._notices.append(pull.sentence)
 
     def _use_pair(self, pair: ShelfPair | None) -> None:
         if pair is not None and pair.target is not None:
@@ -238,7 +245,9 @@ class ChatApp(App[int]):
 
     def _take_settings(self, file: Path) -> None:
         """Reads the settings anew; they hold for new chats, keys and colours at once."""
-        self.settings, complaints = read(file)
+        from edgespec_tui.key_bindings import known_to_app  # it knows this app
+
+        self.settings, complaints = read(file, known=known_to_app())
         self._notices += complaints
         self.context.new_conversation = self.settings.new_conversation
         self.set_keymap(dict(self.settings.keys))

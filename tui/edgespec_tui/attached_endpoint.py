@@ -23,6 +23,7 @@ from edgespec.client import Told as ClientTold
 from edgespec.client import Wishes as ClientWishes
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec.events import FinishReason
+from edgespec_models.store import EMBEDDED
 from edgespec_tui.endpoint import Ended, Happening, Info, Message, Told, Wishes
 
 _T = TypeVar("_T")
@@ -201,7 +202,7 @@ def _wishes(wishes: Wishes) -> ClientWishes:
 
 def _info(info: ClientInfo) -> Info:
     return Info(
-        model=info.model,
+        model=EMBEDDED if info.embedded else info.model,
         draft=info.draft,
         n_ctx=info.n_ctx,
         memory=info.memory,

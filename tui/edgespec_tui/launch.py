@@ -36,8 +36,10 @@ def chat(arguments: argparse.Namespace) -> int:
         opening(arguments), wanted=Wanted(n_ctx=arguments.ctx, flags=_flags(arguments))
     )
     from edgespec_tui.app import ChatApp  # Textual takes a quarter of a second: a wrong flag is told before
+    from edgespec_tui.key_bindings import known_to_app
     from edgespec_tui.model_shelf import Shelf
 
+    beginning = begin(arguments, known=known_to_app())
     notices: list[str] = list(beginning.complaints)
     sessions = open_sessions(arguments, on_notice=notices.append)
     try:

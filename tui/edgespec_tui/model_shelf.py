@@ -153,8 +153,8 @@ def found(pairs: Iterable[ShelfPair], words: str) -> list[ShelfPair]:
 class Shelf:
     """What the app knows of pairs. pull: the one that runs or ran last, if any; it outlives screens.
 
-    on_end: called with a pull that has ended, from its thread. hub: makes the hub to pull from, in place of
-    the usual one.
+    on_end: called with a pull that has ended, from its thread. watched: a screen shows the pull. hub: makes
+    the hub to pull from, in place of the usual one.
     """
 
     def __init__(
@@ -162,6 +162,7 @@ class Shelf:
     ) -> None:
         self._store, self._hub, self._memory = store, hub, memory
         self.pull: ModelPull | None = None
+        self.watched = False
         self.on_end: Callable[[ModelPull], None] = lambda _: None
 
     def pairs(self) -> list[ShelfPair]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -16,8 +16,10 @@ from textual.widgets.option_list import Option
 
 from edgespec.errors import SettingError
 from edgespec_models.sizes import size_text
-from edgespec_tui.model_pull import ModelPull
 from edgespec_tui.model_shelf import Shelf, ShelfPair, found
+
+if TYPE_CHECKING:
+    from edgespec_tui.model_pull import ModelPull
 
 EVERY_S = 0.2
 NAME, SIZE, FIT, GAIN = 24, 8, 9, 16  # widths of columns
@@ -54,9 +56,13 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             yield Footer(show_command_palette=False)
 
     async def on_mount(self) -> None:
+        self._shelf.watched = True
         self.query_one(ProgressBar).display = False
         await self._read()
         self.set_interval(EVERY_S, self._show_pull)
+
+    def on_unmount(self) -> None:
+        self._shelf.watched = False
 
     async def _read(self) -> None:
         """Reads what there is, in a thread: the store is a file, and may lie on a slow disk."""
@@ -99,7 +105,8 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         return Content.assemble(name, gap, (columns, "dim"))
 
     def _line(self, pair: ShelfPair) -> Content:
-        here = bool(self._file) and pair.target is not None and pair.target.stem == self._file
+        file = pair.name if pair.kind == "embedded" else pair.target.stem if pair.target else ""
+        here = bool(self._file) and file == self._file
         return Content.assemble(
             ("> " if here else "  ", "bold"),
             pair.name[:NAME].ljust(NAME),

@@ -32,6 +32,7 @@ PANEL_EVERY_S = 0.25
 class TalkScreen(Screen[None]):
     """One conversation and the engine that answers in it."""
 
+    AUTO_FOCUS = "PromptInput"  # a turn that got it would be scrolled to
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-high")]
 
@@ -101,7 +102,8 @@ class TalkScreen(Screen[None]):
             return
         if engine.state == "gone":
             self.show_banner(
-                engine.reason + " The conversation stays.", ("F9", "starts the engine again", "restart")
+                engine.reason.rstrip(".") + ". The conversation stays.",
+                ("F9", "starts the engine again", "restart"),
             )
         else:
             self.show_banner("")
@@ -136,7 +138,8 @@ class TalkScreen(Screen[None]):
         elif engine.info is None:
             model = "no engine"
         else:
-            model = engine.info.model + (f" + {engine.info.draft}" if engine.info.draft else "")
+            with_draft = engine.info.draft and not engine.info.embedded
+            model = engine.info.model + (f" + {engine.info.draft}" if with_draft else "")
         self.query_one("#model", Static).update(Content(model))
         welcome = self.query_one(Welcome)
         empty = not talk.turns

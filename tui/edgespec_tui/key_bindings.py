@@ -1,0 +1,60 @@
+"""What the settings file may give keys and themes to: everything in the app that has a name for it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+
+from textual.binding import Binding
+from textual.keys import Keys
+from textual.theme import BUILTIN_THEMES
+
+from edgespec_tui.answer_markdown import CodeFence
+from edgespec_tui.app import ChatApp
+from edgespec_tui.bench_screen import BenchScreen
+from edgespec_tui.chat_screen import ChatScreen
+from edgespec_tui.help_screen import HelpScreen
+from edgespec_tui.models_screen import ModelsScreen
+from edgespec_tui.prompt_input import PromptInput
+from edgespec_tui.race_screen import RaceScreen
+from edgespec_tui.sessions_screen import SessionsScreen
+from edgespec_tui.settings import Known
+from edgespec_tui.themes import THEMES
+from edgespec_tui.turn_view import TurnView
+
+PLACES = (
+    ChatApp, ChatScreen, PromptInput, TurnView, CodeFence,
+    SessionsScreen, ModelsScreen, RaceScreen, BenchScreen, HelpScreen,
+)  # fmt: skip
+MODIFIERS = {"ctrl", "alt", "shift", "super", "meta", "hyper"}
+NAMED = {key.value.rpartition("+")[2] for key in Keys}
+
+
+def bindings() -> Iterator[Binding]:
+    """Yields every binding that a settings file can give another key."""
+    for place in PLACES:
+        for binding in place.BINDINGS:
+            if isinstance(binding, Binding) and binding.id:
+                yield binding
+
+
+def is_key(name: str) -> bool:
+    """Returns whether there is such a key, as f2, ctrl+r, left_square_bracket or x."""
+    *modifiers, key = name.lower().split("+") if name != "+" else [name]
+    if not set(modifiers) <= MODIFIERS:
+        return False
+    if len(key) == 1 or key in NAMED:
+        return True
+    try:
+        return bool(unicodedata.lookup(key.replace("_", " ")))
+    except KeyError:
+        return False
+
+
+def known_to_app() -> Known:
+    """Returns what a settings file may name."""
+    return Known(
+        themes=sorted([*BUILTIN_THEMES, *(theme.name for theme in THEMES)]),
+        actions=[binding.id for binding in bindings() if binding.id],
+        is_key=is_key,
+    )
