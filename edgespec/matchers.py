@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 
 import llguidance
 import numpy as np
-from llguidance.gbnf_to_lark import gbnf_to_lark
 from numpy.typing import NDArray
 
 from edgespec.errors import GrammarError
+from edgespec.gbnf_lark import as_lark
 from edgespec.grammar import NAMES, Grammar
 from edgespec.masks import Masks
 
@@ -202,19 +202,12 @@ def _body(grammar: Grammar) -> str:
         return f"start: %json {json.dumps(schema)}\n"
     if grammar.kind == "regex":
         return f"start: /{llguidance.regex_to_lark(_unanchored(grammar.text), 'd')}/\n"
-    return _gbnf(grammar.text) if grammar.kind == "gbnf" else OPTIONS.sub("", grammar.text)
+    return as_lark(grammar.text) if grammar.kind == "gbnf" else OPTIONS.sub("", grammar.text)
 
 
 def _in_regex(text: str) -> str:
     """Returns a regular expression of one text, fit to stand between slashes."""
     return "".join(c if c.isalnum() else f"\\u{{{ord(c):x}}}" for c in text)
-
-
-def _gbnf(text: str) -> str:
-    try:
-        return str(gbnf_to_lark(text)).removeprefix("%llguidance {}\n")
-    except Exception as error:
-        raise GrammarError(f"the grammar cannot be used: {_why(str(error))}") from None
 
 
 def _unanchored(regex: str) -> str:

@@ -33,6 +33,8 @@ RANKS = (
         "costs",
         "acceptance",
         "events",
+        "gbnf",
+        "gbnf_lark",
         "grammar",
         "masks",
         "cores",
