@@ -1,0 +1,42 @@
+"""docs/chat.md says what the app does: every key, command and setting, and no others."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from edgespec_tui.key_bindings import bindings, known_to_app
+from edgespec_tui.setting_values import SAMPLING
+from edgespec_tui.settings import read
+from edgespec_tui.slash_commands import COMMANDS
+
+TEXT = (Path(__file__).resolve().parent.parent / "docs" / "chat.md").read_text()
+SIGNS = {"left_square_bracket": "[", "right_square_bracket": "]", "escape": "esc"}
+ROWS = re.findall(r"^\| (.+?) \| .+? \| `([a-z_.]+)` \|$", TEXT, re.MULTILINE)
+
+
+def test_every_key_is_there_with_what_it_is_called() -> None:
+    told = set(re.findall(r"`([a-z]+\.[a-z_]+)`", TEXT))
+    assert {binding.id for binding in bindings()} <= told
+    keys = {binding.id: binding.key for binding in bindings()}
+    assert len(ROWS) > 25
+    for shown, name in ROWS:
+        known = [SIGNS.get(key, key) for key in keys[name].split(",")]
+        assert [key.strip().lower() for key in shown.split(",")] == known, name
+
+
+def test_every_command_is_there() -> None:
+    told = set(re.findall(r"`(/[a-z]+)", TEXT))
+    assert {command.name for command in COMMANDS} <= told
+
+
+def test_the_settings_that_it_shows_hold_and_none_is_missing(tmp_path: Path) -> None:
+    example = re.search(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    assert example
+    path = tmp_path / "settings.toml"
+    path.write_text(example[1])
+    settings, complaints = read(path, known=known_to_app())
+    assert complaints == () and settings.keys
+    assert set(tomllib.loads(example[1])) == {"chat", "sampling", "speculation", "screen", "keys"}
+    assert all(name in example[1] for name in SAMPLING)
