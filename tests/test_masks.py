@@ -413,6 +413,24 @@ def test_a_wrong_grammar_is_told_in_one_sentence(
     assert "\n" not in told and len(told) < 400
 
 
+def test_a_grammar_that_runs_out_of_its_fuel_while_it_is_followed_ends_its_text() -> None:
+    masks = masks_of("((a{1,100}){1,100}){1,100}b", 0)
+    with pytest.raises(GrammarError, match="too complex while it was followed"):
+        for n in range(50):
+            masks.after([0] * n)
+
+
+def test_a_grammar_whose_masks_take_too_long_ends_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single slow mask is forgiven, slow ones again and again are not: others wait meanwhile."""
+    now = itertools.count(0, 1)
+    monkeypatch.setattr("edgespec.matchers.time.thread_time", lambda: next(now) * 0.15)
+    masks = masks_of("[ab]+", 0)
+    assert masks.after([]) and masks.after([0]) and masks.after([0, 0])
+    with pytest.raises(GrammarError, match="too slow to follow"):
+        for n in range(3, 9):
+            masks.after([0] * n)
+
+
 # --- behind a thought
 
 BYTES = [bytes([i]) for i in range(1, 127)] + [b"</think>", b"<think>", b""]

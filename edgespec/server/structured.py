@@ -63,7 +63,7 @@ class FormWishes(_Lenient):
         outputs = self.structured_outputs or StructuredOutputs()
         wanted = {
             "response_format": _of_format(self.response_format),
-            "json_schema": None if self.json_schema is None else ("schema", self.json_schema),
+            "json_schema": ("object", None) if self.json_schema == {} else _schema(self.json_schema),
             "grammar": _said("grammar", self.grammar),
             "regex": _said("regex", self.regex),
             "structured_outputs.json": _schema(outputs.json_),
