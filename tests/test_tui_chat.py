@@ -119,6 +119,7 @@ async def test_an_edited_question_is_asked_in_the_place_of_the_old() -> None:
         assert "Editing" not in it.text()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_escape_leaves_an_edit() -> None:
     async with driven(ChatApp(FakeEndpoint())) as it:
@@ -129,6 +130,7 @@ async def test_escape_leaves_an_edit() -> None:
         assert it.chat.prompt.text == "" and it.chat.editing is None and "Editing" not in it.text()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_branch_is_a_chat_of_its_own() -> None:
     async with driven(ChatApp(FakeEndpoint(answers=["one", "two"]))) as it:
@@ -162,6 +164,7 @@ async def test_code_and_answers_are_copied_with_one_key() -> None:
         assert it.app.clipboard == "print(1)", "with the mouse, too"
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_reasoning_is_folded_and_opens_with_a_key() -> None:
     async with driven(ChatApp(FakeEndpoint(answers=["<think>hm, so</think>\n\nYes."]))) as it:
@@ -177,6 +180,7 @@ async def test_reasoning_is_folded_and_opens_with_a_key() -> None:
         assert all("hm" not in m.text for m in it.app.context.endpoint.asked[-1][0])
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_speculation_is_turned_off_and_on_within_a_chat() -> None:
     endpoint = FakeEndpoint()
@@ -213,6 +217,7 @@ async def test_settings_of_a_chat_reach_the_endpoint_and_wrong_ones_are_refused(
         assert len(endpoint.asked) == 1
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_file_is_read_into_the_question(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("a = 1\n" * 50)
@@ -239,6 +244,7 @@ async def test_when_the_engine_dies_the_conversation_stays_and_one_key_starts_it
         await it.until(lambda: it.texts()[-1] == "back")
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_an_engine_that_cannot_start_says_why_and_questions_wait_for_it() -> None:
     endpoint = FakeEndpoint(start_error=EndpointError("There is no room for the model."))
@@ -252,12 +258,14 @@ async def test_an_engine_that_cannot_start_says_why_and_questions_wait_for_it() 
         await it.until(lambda: it.texts()[-1] == "An answer.")
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_first_start_says_what_answers_and_how_to_get_a_real_model() -> None:
     async with driven(ChatApp(FakeEndpoint(info=replace(FAKE, embedded=True)))) as it:
         assert "ships with EdgeSpec" in it.text() and "edgespec pull" in it.text()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_an_endpoint_that_tells_no_rounds_is_said_to_be_one() -> None:
     info = replace(FAKE, speculates=False, draft=None, plain_s=None)
@@ -265,6 +273,7 @@ async def test_an_endpoint_that_tells_no_rounds_is_said_to_be_one() -> None:
         assert "tells nothing of speculation" in it.text() and "accepted" not in it.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["up", "down"])
 def test_the_history_gives_questions_back(key: str) -> None:
     async def story() -> None:

@@ -88,7 +88,12 @@ def hang_up(terminal: Terminal) -> int:
     return 128 + signal.SIGHUP
 
 
-@pytest.mark.parametrize("end", [quit_by_key, interrupt_twice, terminate, hang_up])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "end", [terminate, *(pytest.param(end, marks=SLOW) for end in (quit_by_key, interrupt_twice, hang_up))]
+)
 def test_the_terminal_is_as_it_was_however_the_app_ends(
     end: Callable[[Terminal], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +107,7 @@ def test_the_terminal_is_as_it_was_however_the_app_ends(
         assert terminal.is_in_order() and "Traceback" not in terminal.written
 
 
+@pytest.mark.slow
 def test_a_window_that_is_closed_ends_app_and_engine() -> None:
     pair_files()
     with Terminal("chat") as terminal:
@@ -126,6 +132,7 @@ talk_screen.TalkScreen.refresh_state = broken
 """
 
 
+@pytest.mark.slow
 def test_a_fault_of_our_own_is_told_in_a_sentence_and_kept_in_a_file(tmp_path: Path, home: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FAULT)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])

@@ -81,7 +81,7 @@ class AnswerSegment(Markdown):
 
     def _style(self, name: str) -> Style:
         """Returns the tint of an origin: its background, and marks where there are no colours."""
-        style = self.get_visual_style(f"origin-{name}", partial=True)
+        style = self.get_visual_style(f"origin-{name}")
         return Style(
             background=style.background, bold=style.bold, italic=style.italic, underline=style.underline
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App, SuspendNotSupported, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.screen import Screen
 
 from edgespec.errors import EdgeSpecError, SessionError
@@ -26,6 +26,7 @@ from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
 from edgespec_tui.help_screen import HelpScreen
+from edgespec_tui.keys import key
 from edgespec_tui.model_shelf import Shelf, ShelfPair
 from edgespec_tui.models_screen import ModelsScreen
 from edgespec_tui.sessions import Sessions
@@ -44,13 +45,15 @@ class ChatApp(App[int]):
 
     TITLE = "EdgeSpec"
     CSS_PATH = "chat.tcss"
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-high")]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1", "help", "Help", id="app.help"),
-        Binding("ctrl+n", "new", "New", id="app.new", tooltip="Begin a new chat"),
-        Binding("ctrl+o", "sessions", "Sessions", id="app.sessions"),
-        Binding("ctrl+l", "models", "Models", id="app.models"),
-        Binding("ctrl+q", "quit_now", "Quit", id="app.quit", show=False, priority=True),
-        Binding("ctrl+c", "interrupt", "Stop or quit", id="app.interrupt", show=False, priority=True),
+        key("app.help", "f1", "Help", "Keys and commands", shown=True),
+        key("app.new", "ctrl+n", "New", "Begin a new chat"),
+        key("app.sessions", "ctrl+o", "Sessions", "Chats: search, open, rename, delete", shown=True),
+        key("app.models", "ctrl+l", "Models", "Choose or pull a model"),
+        key("app.quit", "ctrl+q", "Quit", "End; what was said is kept", action="quit_now", first=True),
+        key("app.interrupt", "ctrl+c", "Stop or quit", "Copy, stop, empty the input; twice: end", first=True),
     ]
 
     def __init__(

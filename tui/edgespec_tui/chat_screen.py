@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.widgets import Collapsible
 
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.answer_markdown import CodeFence
 from edgespec_tui.code_blocks import last_code
 from edgespec_tui.conversation import Turn
+from edgespec_tui.keys import key
 from edgespec_tui.panel import Measured
 from edgespec_tui.prompt_input import PromptInput
 from edgespec_tui.talk_screen import TalkScreen
@@ -21,19 +22,19 @@ class ChatScreen(TalkScreen):
     """A chat with its keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop", id="chat.stop"),
-        Binding("ctrl+r", "again", "Again", id="chat.again", tooltip="Answer the last question again"),
-        Binding("f4,ctrl+s", "speculation", "Speculation", id="chat.speculation"),
-        Binding("f5,ctrl+g", "race", "Race", id="chat.race", tooltip="Plain against speculative"),
-        Binding("f3,ctrl+t", "tint", "Tint", id="chat.tint", tooltip="Colour tokens by who produced them"),
-        Binding("f2", "panel", "Panel", id="chat.panel", show=False),
-        Binding("f6", "copy_code", "Copy code", id="chat.copy_code", show=False, priority=True),
-        Binding("f7", "copy_answer", "Copy answer", id="chat.copy_answer", show=False, priority=True),
-        Binding("f8", "reasoning", "Reasoning", id="chat.reasoning", show=False),
-        Binding("f9", "restart", "Restart engine", id="chat.restart", show=False),
-        Binding("ctrl+b", "edit_last", "Edit last question", id="chat.edit_last", show=False),
-        Binding("pageup", "scroll_up", "Scroll up", id="chat.scroll_up", show=False, priority=True),
-        Binding("pagedown", "scroll_down", "Scroll down", id="chat.scroll_down", show=False, priority=True),
+        key("chat.stop", "escape", "Stop", "Stop and keep what came; back to the input", shown=True),
+        key("chat.again", "ctrl+r", "Again", "Answer the last question again", shown=True),
+        key("chat.speculation", "f4,ctrl+s", "Speculation", "Speculation off and on", shown=True),
+        key("chat.race", "f5,ctrl+g", "Race", "Race the question, plain against speculative", shown=True),
+        key("chat.tint", "f3,ctrl+t", "Tint", "Colour tokens by who produced them", shown=True),
+        key("chat.panel", "f2", "Panel", "Panel on and off"),
+        key("chat.copy_code", "f6", "Copy code", "Copy the last code block", first=True),
+        key("chat.copy_answer", "f7", "Copy answer", "Copy the last answer", first=True),
+        key("chat.reasoning", "f8", "Reasoning", "Open and close the reasoning"),
+        key("chat.restart", "f9", "Restart engine", "Start the engine again"),
+        key("chat.edit_last", "ctrl+b", "Edit last question", "Edit and resend the last question"),
+        key("chat.scroll_up", "pageup", "Scroll up", "A page up", first=True),
+        key("chat.scroll_down", "pagedown", "Scroll down", "A page down", first=True),
     ]
 
     async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
@@ -81,6 +82,12 @@ class ChatScreen(TalkScreen):
         self.copy(event.code, "the code")
 
     # -- keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leaves out of the footer what would do nothing."""
+        if action == "stop":
+            return self.answering or self.editing is not None or self.app.focused is not self.prompt
+        return True
 
     async def action_stop(self) -> None:
         """Stops the answer; leaves an edit; or goes back to the input."""
@@ -168,6 +175,7 @@ class ChatScreen(TalkScreen):
 
     def action_scroll_up(self) -> None:
         """Scrolls the transcript a page up."""
+        self.transcript.reach_up()
         self.transcript.scroll_page_up(animate=False)
 
     def action_scroll_down(self) -> None:

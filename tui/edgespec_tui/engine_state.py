@@ -11,6 +11,7 @@ from typing import Any, Literal
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint import Endpoint, Info
 
+EMBEDDED = "embedded pair"  # its files are called target and draft
 State = Literal["starting", "ready", "gone"]
 
 
@@ -28,7 +29,18 @@ class EngineState:
     @property
     def model(self) -> str:
         """The name of what answers; "" while that is not known."""
-        return self.info.model if self.info else ""
+        if self.info is None:
+            return ""
+        return EMBEDDED if self.info.embedded else self.info.model
+
+    @property
+    def names(self) -> str:
+        """The names of what answers and what drafts."""
+        if self.info is None:
+            return ""
+        return (
+            f"{self.model} + {self.info.draft}" if self.info.draft and not self.info.embedded else self.model
+        )
 
     async def start(self, *, again: bool = False) -> None:
         """Makes the engine ready; what stands in the way becomes the reason."""

@@ -59,7 +59,7 @@ class HelpScreen(ModalScreen[None]):
     def _rows(self, group: str) -> list[Content]:
         keys: dict[str, list[str]] = {}
         said: dict[str, str] = {}
-        for active in self._bindings_shown:
+        for active in sorted(self._bindings_shown, key=lambda active: "scroll" in active.binding.action):
             binding = active.binding
             if (binding.id or "").partition(".")[0] == group and binding.description:
                 keys.setdefault(binding.description, []).append(self.app.get_key_display(binding))

@@ -44,7 +44,6 @@ class Lane(Vertical):
 class RaceScreen(ModalScreen[Measured | None]):
     """Runs a race; ends with what was measured, or None."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "leave", "Back to the chat", id="race.leave"),
         Binding("r", "again", "Race again", id="race.again"),

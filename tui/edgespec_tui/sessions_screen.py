@@ -56,6 +56,7 @@ class SessionsScreen(ModalScreen[int | None]):
         self._sessions, self._open_now = sessions, open_now
         self._deleted: list[tuple[int, str]] = []
         self._renaming: int | None = None
+        self._titles: dict[int, str] = {}
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sessions"):
@@ -78,6 +79,7 @@ class SessionsScreen(ModalScreen[int | None]):
         except SessionError as error:
             self._note(str(error))
             return
+        self._titles = {one.id: one.title or "Untitled" for one in found}
         options = self.query_one(OptionList)
         before = options.highlighted
         options.clear_options()
@@ -163,7 +165,7 @@ class SessionsScreen(ModalScreen[int | None]):
         if id == self._open_now:
             self._note("This chat is open: begin a new one first (Ctrl+N).")
             return
-        title = str(self.query_one(OptionList).get_option(str(id)).prompt).split("  ", 1)[-1].strip()
+        title = self._titles[id]
         if await self._do(self._sessions.deleted(id), f"Deleted {title!r}. Ctrl+Z brings it back."):
             self._deleted.append((id, title))
 

@@ -33,8 +33,6 @@ class TalkScreen(Screen[None]):
     """One conversation and the engine that answers in it."""
 
     AUTO_FOCUS = "PromptInput"  # a turn that got it would be scrolled to
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-high")]
 
     def __init__(self, context: ChatContext) -> None:
         super().__init__(id="chat")
@@ -138,8 +136,7 @@ class TalkScreen(Screen[None]):
         elif engine.info is None:
             model = "no engine"
         else:
-            with_draft = engine.info.draft and not engine.info.embedded
-            model = engine.info.model + (f" + {engine.info.draft}" if with_draft else "")
+            model = engine.names
         self.query_one("#model", Static).update(Content(model))
         welcome = self.query_one(Welcome)
         empty = not talk.turns
@@ -147,6 +144,7 @@ class TalkScreen(Screen[None]):
         if empty:
             welcome.show(engine)
         self._show_panel()
+        self.refresh_bindings()
 
     def _show_panel(self) -> None:
         used = self._used
@@ -210,8 +208,8 @@ class TalkScreen(Screen[None]):
             return
         info = context.engine.info
         assert info is not None
-        turn = replace(turn, model=info.model)
-        view.name_model(info.model)
+        turn = replace(turn, model=context.engine.model)
+        view.name_model(turn.model)
         try:
             fitting = await context.fit(talk, question.id)
         except EdgeSpecError as error:

@@ -104,9 +104,12 @@ class Transcript(VerticalScroll, can_focus=False):
         if below is not None:
             self.call_after_refresh(self.scroll_to_widget, below, animate=False, top=True)
 
-    def watch_scroll_y(self, old: float, new: float) -> None:
-        super().watch_scroll_y(old, new)
-        if new <= 0 < old:
+    def on_mouse_scroll_up(self) -> None:
+        self.reach_up()
+
+    def reach_up(self) -> None:
+        """Shows some of what is above, where the top has been reached already."""
+        if self.scroll_y <= 0:
             self.run_worker(self.show_earlier(), group="earlier", exclusive=True)
 
     def view_of(self, id: int) -> TurnView | None:

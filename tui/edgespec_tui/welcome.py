@@ -16,7 +16,7 @@ EMBEDDED = (
 KEYS = (
     ("Enter", "asks", "Ctrl+J", "new line"),
     ("Esc", "stops, keeps what came", "Ctrl+R", "answers again"),
-    ("F4", "speculation off and on", "F5", "race: plain against speculative"),
+    ("F4", "speculation off and on", "F5", "race: plain and speculative"),
     ("F3", "tint: who wrote which token", "F2", "panel"),
     ("Ctrl+O", "sessions", "Ctrl+L", "models"),
     ("Ctrl+P", "all commands", "F1", "help"),
@@ -39,10 +39,11 @@ class Welcome(VerticalScroll, can_focus=False):
             words = "The engine is being loaded; you can write already." if engine.state == "starting" else ""
         elif not info.speculates:
             words = f"{info.model} at {info.where}. It tells nothing of speculation."
+        elif info.embedded:
+            words = "The embedded pair answers."
         else:
-            words = f"{info.model} answers" + (
-                f", {info.draft} drafts." if info.draft else ", without a draft."
-            )
+            drafts = f", {info.draft} drafts." if info.draft else ", without a draft model."
+            words = f"{info.model} answers{drafts}"
         self.query_one("#welcome-model", Static).update(Content(words))
         notice = self.query_one("#welcome-notice", Static)
         notice.display = bool(info and info.embedded)

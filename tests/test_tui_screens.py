@@ -1,0 +1,316 @@
+"""What the app's screens show and do, on a fake endpoint: panel, tint, race, sessions, help, sizes, keys."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_tui_chat import on_a_loop
+from textual.widgets import Input, OptionList
+from tui_driver import Driven, driven
+
+from edgespec.errors import EndpointError
+from edgespec.events import Round
+from edgespec_tui.answer_markdown import AnswerSegment, CodeFence
+from edgespec_tui.app import ChatApp
+from edgespec_tui.bench_screen import BenchScreen
+from edgespec_tui.conversation import Conversation
+from edgespec_tui.endpoint import Told
+from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
+from edgespec_tui.race_screen import RaceScreen
+from edgespec_tui.sessions import Sessions
+from edgespec_tui.settings import Settings
+from edgespec_tui.transcript import SHOWN
+from edgespec_tui.turn_view import TurnView
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+ANSWER = """Reading line by line is **cheap**:
+
+```python
+with path.open() as lines:
+    longest = max(lines, key=len)
+```
+
+- `open` gives text
+- `with` closes it, also after an error
+
+| way | memory |
+|---|---|
+| iterate | one line |
+
+That is all."""
+
+
+# --- snapshots: the characters of the main screens at three sizes
+
+
+def steady(text: str) -> str:
+    """Returns a screen without what differs from run to run: speeds, the sparkline, the width of gaps."""
+    text = re.sub(r"[\u2581-\u2588]+", "", text)
+    text = re.sub(r"\d+\.\d+ tok/s", "N tok/s", text)
+    text = re.sub(r"\d+\.\d+x? times|\d+\.\d\d (?=times)", "N ", text)
+    text = re.sub(r" +\d+\.\d s ", " N s ", text)
+    text = re.sub(r"measured +\d+\.\d+x", "measured Nx", text)
+    return "\n".join(re.sub(r" {2,}", "  ", line).rstrip() for line in text.splitlines()) + "\n"
+
+
+def compare(it: Driven, name: str) -> None:
+    file = SNAPSHOTS / f"{name}.txt"
+    shown = steady(it.text())
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(shown)
+    assert shown == file.read_text(), f"{name} looks different; UPDATE_SNAPSHOTS=1 takes it as right"
+
+
+SIZES = [(80, 24), *(pytest.param(size, marks=pytest.mark.slow) for size in ((120, 36), (200, 50)))]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x50"])
+@on_a_loop
+async def test_the_main_screens_look_as_they_did(size: tuple[int, int]) -> None:
+    name = f"{size[0]}x{size[1]}"
+    endpoint = FakeEndpoint(answers=[ANSWER], info=replace(FAKE, embedded=True), tok_per_s=2000)
+    async with driven(ChatApp(endpoint), size=size) as it:
+        compare(it, f"empty-{name}")
+        await it.ask("How do I find the longest line of a file?")
+        await it.until(lambda: "N tok/s" in steady(it.text()))
+        compare(it, f"answered-{name}")
+        await it.pilot.press("f1")
+        await it.pilot.pause()
+        compare(it, f"help-{name}")
+
+
+# --- panel and tint
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_the_panel_tells_what_speculation_does_and_one_line_does_where_it_is_narrow() -> None:
+    async with driven(ChatApp(FakeEndpoint(answers=["some words " * 20], tok_per_s=200))) as it:
+        await it.ask("say")
+        panel = it.shown("#panel-rows")
+        for words in (
+            "tok/s",
+            "1.60x plain",
+            "of guesses",
+            "tokens",
+            "4 by draft model",
+            "of 4,096",
+            "5.4 GB",
+        ):
+            assert words in panel
+        assert "measured" not in panel and "draft model" in it.shown("#origins")
+        await it.pilot.resize_terminal(80, 24)
+        await it.until(lambda: "1.60x est." in it.text().splitlines()[-2])
+        assert not it.chat.query_one("#panel-rows").display
+        await it.pilot.press("f2")
+        await it.until(lambda: "est." not in it.text())
+
+
+def origin_at(it: Driven, word: str) -> str | None:
+    """Returns the background of a word on the screen."""
+    for strip in it.app.screen._compositor.render_strips():
+        for segment in strip:
+            if word in segment.text and segment.style and segment.style.bgcolor:
+                return segment.style.bgcolor.name
+    return None
+
+
+@on_a_loop
+async def test_each_word_is_tinted_by_who_produced_it_also_inside_markdown() -> None:
+    rounds = [
+        Told(Round((1, 2), "guessed **boldly**", 2, 1, ("model", "lookup")), 0.0, ("guessed ", "**boldly**")),
+        Told(Round((3,), " itself", 1, 0, ("target",), finish="stop"), 0.0, (" itself",)),
+    ]
+    async with driven(ChatApp(FakeEndpoint(answers=[rounds]))) as it:
+        await it.ask("go")
+        plain = origin_at(it, "guessed")
+        assert origin_at(it, "boldly") == plain
+        await it.pilot.press("f3")
+        await it.until(lambda: origin_at(it, "guessed") != plain)
+        model, lookup = origin_at(it, "guessed"), origin_at(it, "boldly")
+        assert len({model, lookup, origin_at(it, "itself")}) == 3
+        await it.pilot.press("f3")
+        await it.until(lambda: origin_at(it, "guessed") == plain)
+
+
+@on_a_loop
+async def test_a_long_answer_and_a_long_chat_are_few_widgets_and_nothing_is_lost() -> None:
+    talk = Conversation(title="long")
+    for i in range(40):
+        turn = talk.add("user" if i % 2 == 0 else "assistant", f"turn number {i}.\n\n" * 5, parent=talk.head)
+        talk.change(replace(turn, finish="stop" if i % 2 else None))
+    long = "".join(f"Paragraph {i} of it.\n\n" for i in range(150))
+    async with driven(ChatApp(FakeEndpoint(answers=[long]), first=talk)) as it:
+        assert len(it.chat.query(TurnView)) == SHOWN and "34 earlier turns" in str(
+            it.chat.query_one("#earlier").label  # type: ignore[attr-defined]
+        )
+        await it.ask("at length")
+        assert it.texts()[-1] == long and len(it.texts()) == 42
+        assert "Paragraph 149" in it.text() and len(it.chat.query(AnswerSegment)) < 10
+        await it.pilot.press(*["pageup"] * 12)
+        await it.until(lambda: len(it.chat.query(AnswerSegment)) > 9, "more of what is above")
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_a_code_block_shown_in_parts_is_copied_whole() -> None:
+    code = "\n".join(f"line_{i} = {i}" for i in range(150))
+    async with driven(ChatApp(FakeEndpoint(answers=[f"```python\n{code}\n```"]))) as it:
+        await it.ask("code")
+        fences = it.chat.query(CodeFence)
+        assert len(fences) > 1
+        fences.last().action_copy()
+        await it.until(lambda: it.app.clipboard == code)
+
+
+# --- race and benchmark
+
+
+@on_a_loop
+async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is_the_same() -> None:
+    endpoint = FakeEndpoint(answers=["some words to say " * 8], tok_per_s=300, plain_tok_per_s=150)
+    async with driven(ChatApp(endpoint)) as it:
+        await it.pilot.press("f5")
+        await it.told("no question to race")
+        await it.ask("say")
+        await it.pilot.press("f5")
+        await it.until(lambda: isinstance(it.app.screen, RaceScreen) and it.app.screen.measured, "a verdict")
+        await it.pilot.pause()
+        assert "times as fast, measured" in it.shown("#race-verdict")
+        assert "Both said the same" in it.shown("#race-verdict")
+        clocks = [str(clock.content) for clock in it.app.screen.query(".lane-clock")]
+        assert len(clocks) == 2 and all("tok/s" in clock for clock in clocks)
+        assert [w.speculation for _, w in endpoint.asked[2:]] in ([True, False], [False, True])
+        await it.pilot.press("escape")
+        await it.until(lambda: "measured" in it.shown("#panel-rows"))
+        assert it.chat.measured and it.chat.measured.speedup > 1.2
+        assert len(it.texts()) == 2, "a race leaves the chat as it was"
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_a_race_that_fails_says_why_and_leaves_again() -> None:
+    endpoint = FakeEndpoint(answers=["fine", EndpointError("The server is busy.")])
+    async with driven(ChatApp(endpoint)) as it:
+        await it.ask("say")
+        await it.say("/race")
+        await it.until(lambda: "The server is busy." in it.text())
+        await it.pilot.press("escape")
+        await it.until(lambda: it.app.screen is it.chat)
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_a_benchmark_races_prompts_of_several_kinds() -> None:
+    endpoint = FakeEndpoint(answers=["some words to say " * 4], tok_per_s=2000, plain_tok_per_s=1000)
+    async with driven(ChatApp(endpoint)) as it:
+        await it.say("/bench 2")
+        await it.until(lambda: isinstance(it.app.screen, BenchScreen) and "geometric" in it.text())
+        assert "explain" in it.text() and "code" in it.text() and "average of 2 prompts" in it.text()
+        await it.pilot.press("escape")
+        await it.say("/bench 99")
+        await it.told("/bench wants a number")
+
+
+# --- sessions
+
+
+@on_a_loop
+async def test_chats_are_found_opened_renamed_deleted_and_brought_back(tmp_path: Path) -> None:
+    sessions = Sessions.opened(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
+    try:
+        async with driven(
+            ChatApp(FakeEndpoint(answers=["About files.", "About sorting."]), sessions=sessions)
+        ) as it:
+            await it.ask("files?")
+            await it.pilot.press("ctrl+n")
+            await it.ask("sorting?")
+            await it.pilot.press("ctrl+n", "ctrl+o")
+            options = it.app.screen.query_one(OptionList)
+            await it.until(lambda: options.option_count == 2)
+            await it.pilot.press(*"about f")
+            await it.until(lambda: options.option_count == 1 and "About files." in it.text())
+            await it.pilot.press("f2")
+            it.app.screen.query_one("#sessions-title", Input).value = "My files"
+            await it.pilot.press("enter")
+            await it.until(lambda: "My files" in it.text())
+            await it.pilot.press("delete")
+            print(it.shown("#sessions-note"), it.app.focused)
+            await it.until(lambda: options.option_count == 0 and "Deleted 'My files'" in it.text())
+            await it.pilot.press("ctrl+z")
+            await it.until(lambda: options.option_count == 1 and "is back" in it.text())
+            await it.pilot.press("enter")
+            await it.until(lambda: it.texts() == ["files?", "About files."])
+            assert it.chat.conversation.title == "My files"
+    finally:
+        sessions.close()
+
+
+# --- keys, themes, no colours
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_keys_are_remapped_and_help_shows_where_they_went() -> None:
+    settings = Settings(keys={"chat.tint": "f12"}, theme="edgespec-light")
+    async with driven(ChatApp(FakeEndpoint(), settings=settings)) as it:
+        assert it.app.theme == "edgespec-light"
+        await it.pilot.press("f3")
+        assert not it.chat.transcript.tinted
+        await it.pilot.press("f12")
+        assert it.chat.transcript.tinted
+        await it.pilot.press("f1")
+        await it.until(lambda: "f12" in it.text() and "f3 " not in it.text())
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_every_command_is_in_the_palette() -> None:
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        names = {command.title for command in it.app.get_system_commands(it.chat)}
+        for name in (
+            "Race",
+            "Tint",
+            "Speculation",
+            "Copy code",
+            "New",
+            "Sessions",
+            "Models",
+            "Quit",
+            "Panel",
+        ):
+            assert name in names
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_without_colours_tints_are_still_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with driven(ChatApp(FakeEndpoint(answers=["a few words here"]))) as it:
+        await it.ask("go")
+        await it.pilot.press("f3")
+        await it.pilot.pause()
+        strips = it.app.screen._compositor.render_strips()
+        styles = {s.text.strip(): s.style for strip in strips for s in strip if s.style and "few" in s.text}
+        assert any(style.underline for style in styles.values())
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_ctrl_c_copies_stops_empties_and_then_ends() -> None:
+    async with driven(ChatApp(FakeEndpoint(answers=["word " * 300], tok_per_s=100))) as it:
+        await it.say("go")
+        await it.until(lambda: it.chat.answering)
+        await it.pilot.press("ctrl+c")
+        await it.until(lambda: not it.chat.answering)
+        await it.pilot.press(*"half", "ctrl+c")
+        assert it.chat.prompt.text == "" and it.app.is_running
+        await it.pilot.press("ctrl+c")
+        await it.told("again ends")
+        await it.pilot.press("ctrl+c")
+        await it.until(lambda: it.app._exit)
