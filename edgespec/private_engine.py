@@ -103,5 +103,7 @@ class PrivateEngine:
         assert self._process.stdin
         with suppress(OSError):
             self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
+        try:
             self._process.wait(GOODBYE_S)
+        except subprocess.TimeoutExpired:  # it ends by itself; somebody has to take note of it
+            threading.Thread(target=self._process.wait, daemon=True).start()

@@ -34,6 +34,13 @@ def children() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
+def web_process() -> psutil.Process:
+    """Returns the web process of the one engine that is there."""
+    [client] = Client.found()
+    assert client.state
+    return psutil.Process(client.state.pid)
+
+
 def gone(processes: list[psutil.Process]) -> bool:
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
@@ -43,7 +50,7 @@ def test_an_engine_is_started_and_a_second_program_shares_it(engine: Attached) -
     assert engine.private and not engine.lent and engine.fault() is None
     [*_, ended] = engine.client.chat(HELLO, Wishes(max_tokens=2))
     assert isinstance(ended, Ended) and ended.n_tokens == 2
-    key, running = engine.client.server.key, children()
+    key, running = engine.client.server.key, [web_process(), *web_process().children()]
     assert key and len(running) == 2
     for process in running:
         assert not any(key in word for word in process.cmdline())
@@ -55,7 +62,8 @@ def test_an_engine_is_started_and_a_second_program_shares_it(engine: Attached) -
     engine.close()
     with pytest.raises(EndpointLostError, match="was started for has ended"):
         list(answer)
-    assert "was started for has ended" in str(second.fault()) and gone(running)
+    assert "was started for has ended" in str(second.fault())
+    until(lambda: gone(running))
     with second.again() as own:
         assert own.private and own.fault() is None
 
@@ -70,14 +78,15 @@ def test_two_that_start_together_load_one_pair() -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    for engine in reversed(engines):
+        assert engine.fault() is None
+        engine.close()
     assert [engine.private for engine in engines] == [True, False]
     stages = [step.stage for step in progress]
     assert stages.count("starting") == stages.count("waiting") == stages.count("ready") == 1
-    assert {"loading target.gguf", "loading draft.gguf"} <= {step.text for step in progress}
+    assert "loading target.gguf" in [step.text for step in progress]
     fractions = [step.fraction for step in progress if step.stage == "loading"]
     assert fractions == sorted(fractions, key=lambda known: known or 0) and 0 < (fractions[-1] or 0) <= 1
-    for engine in engines:
-        engine.close()
 
 
 @posix
@@ -91,14 +100,15 @@ def test_an_engine_ends_with_its_owner_even_by_kill_9() -> None:
         assert len(running) == 2
         owner.kill()
         owner.wait()
-        until(lambda: gone(running), 5)
+        until(lambda: gone(running), 15)
 
 
 @posix
 def test_an_engine_that_was_killed_says_so_and_another_takes_its_place(engine: Attached) -> None:
     answer = engine.client.chat(HELLO, ENDLESS)
     next(answer)
-    web, worker = children()
+    web = web_process()
+    [worker] = web.children()
     web.kill()
     with pytest.raises(EndpointLostError):
         list(answer)
@@ -115,19 +125,18 @@ def test_why_it_cannot_be_started_is_a_sentence(tmp_path: Path) -> None:
     for wanted, words in (
         (Wanted(target=tmp_path / "nothing.gguf"), "there is no file"),
         (Wanted(target=broken), "broken.gguf"),
-        (Wanted(flags=("--slots", "0")), "--slots is 0"),
     ):
         with pytest.raises(EndpointError, match=words) as caught:
             attach(wanted)
         assert "\n" not in str(caught.value) and caught.value.code == "load_failed"
-    assert not children()
+    until(lambda: gone(children()), 20)
 
 
 def test_starting_can_be_cancelled() -> None:
     steps: list[Progress] = []
     with pytest.raises(EndpointError, match="cancelled"):
         attach(on_progress=steps.append, cancelled=lambda: len(steps) > 0)
-    until(lambda: gone(children()))
+    until(lambda: gone(children()), 20)
 
 
 def test_a_server_that_fits_is_preferred_and_outlives_us(
@@ -155,7 +164,7 @@ def test_a_server_that_fits_is_preferred_and_outlives_us(
 
 def test_an_answer_of_a_stopped_server_does_not_hang(engine: Attached) -> None:
     """Looking for it costs seconds at most where it does not answer."""
-    web = children()[0]
+    web = web_process()
     web.suspend()
     began = time.monotonic()
     assert Client.found() == []

@@ -11,7 +11,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case
 from served import Served, served
 
-OPERATIONS = ("POST /v1/chat/completions", "POST /v1/completions", "POST /edgespec/count", "GET /v1/models")
+OPERATIONS = (
+    "POST /v1/chat/completions", "POST /v1/completions", "POST /edgespec/count",
+    "POST /v1/messages", "POST /v1/responses",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -38,21 +41,23 @@ def ask(server: Served, named: str, examples: int) -> Counter[int]:
         assert answered.status_code in (200, 400), (case.body, answered.text)
         if answered.status_code == 400:
             error = answered.json()["error"]
-            assert error["message"] and error["type"] == "invalid_request_error"
+            assert error["message"] and error["type"] in (
+                "invalid_request_error",
+                "exceed_context_size_error",
+            )
 
     run()
     return statuses
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", OPERATIONS[:2])
 def test_nothing_is_a_fault(server: Served, operation: str) -> None:
-    statuses = ask(server, operation, 12)
-    assert statuses[200]
+    ask(server, operation, 10)
     assert "Traceback" not in server.said() and server.chat(max_tokens=2).status == 200
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", OPERATIONS[:3])
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_nothing_is_a_fault_at_length(server: Served, operation: str) -> None:
     worker = server.worker.pid
     statuses = ask(server, operation, 600)
