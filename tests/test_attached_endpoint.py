@@ -78,6 +78,21 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
     asyncio.run(talk())
 
 
+def test_a_borrowed_engine_that_goes_with_its_owner_is_replaced_by_one_of_our_own() -> None:
+    async def talk() -> None:
+        owner, guest = (AttachedEndpoint(attaching(Wanted())) for _ in range(2))
+        await owner.start()
+        before = engines()
+        await guest.start()
+        assert engines() == before, "it was borrowed"
+        text, _ = await heard(owner)
+        await owner.close()
+        assert await guest.count(HELLO) and (await heard(guest))[0] == text
+        await guest.close()
+
+    asyncio.run(talk())
+
+
 def test_a_file_that_is_not_there_is_told_when_the_engine_is_started(tmp_path: Path) -> None:
     endpoint = AttachedEndpoint(attaching(Wanted(target=tmp_path / "none.gguf")))
     with pytest.raises(EndpointError, match=r"none\.gguf"):

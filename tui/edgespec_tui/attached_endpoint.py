@@ -121,9 +121,28 @@ class AttachedEndpoint:
             answer.cancel()
 
     async def count(self, messages: Sequence[Message]) -> int | None:
-        """Returns how many tokens the prompt of these messages has; None where the endpoint cannot say."""
-        client = self._ready().client
-        return await _in_thread(lambda: client.count(_as_told(messages)))
+        """Returns how many tokens the prompt of these messages has; None where the endpoint cannot say.
+
+        An engine that another program had lent us, and took with it, is replaced by one of our own.
+        """
+        try:
+            return await self._count(self._ready(), messages)
+        except EndpointLostError:
+            if not self._ready().lent:
+                raise
+        await self.restart()
+        return await self._count(self._ready(), messages)
+
+    async def _count(self, attached: Attached, messages: Sequence[Message]) -> int | None:
+        def count() -> int | None:
+            try:
+                return attached.client.count(_as_told(messages))
+            except EndpointLostError as error:
+                if not attached.lent and (reason := _fault(attached)):
+                    raise EngineDiedError(reason) from None
+                raise error
+
+        return await _in_thread(count)
 
     async def close(self) -> None:
         """Lets go of it; a server that was started for this app ends."""

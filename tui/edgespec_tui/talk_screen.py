@@ -100,7 +100,7 @@ class TalkScreen(Screen[None]):
             return
         if engine.state == "gone":
             self.show_banner(
-                engine.reason.rstrip(".") + ". The conversation stays.",
+                as_sentence(engine.reason) + " The conversation stays.",
                 ("F9", "starts the engine again", "restart"),
             )
         else:
@@ -296,3 +296,8 @@ class TalkScreen(Screen[None]):
     def tell_error(self, sentence: str) -> None:
         """Shows what went wrong for a moment."""
         self.notify(sentence, severity="error", markup=False, timeout=8)
+
+
+def as_sentence(text: str) -> str:
+    """Returns a text with a sign at its end."""
+    return text if text.endswith((".", "?", "!")) else text + "."
