@@ -87,10 +87,13 @@ class Answering:
         template = self.template(about)
         tools, messages = wishes.usable_tools(), [message.for_template() for message in wishes.messages]
 
+        thinking = self.settings.unsaid.thinking
+        usual = {} if thinking is None else {"enable_thinking": thinking}
+
         def work() -> Composed:
             return compose(
                 template, messages, bos=about.bos, eos=about.eos, tools=tools,
-                documents=wishes.documents, variables=wishes.variables(),
+                documents=wishes.documents, variables={**usual, **wishes.variables()},
                 add_generation_prompt=wishes.add_generation_prompt is not False, go_on=wishes.goes_on(),
             )  # fmt: skip
 

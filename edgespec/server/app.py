@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -83,6 +84,7 @@ class Endpoint:
     ) -> None:
         self._worker, self._state = worker, state
         self.metrics = Metrics(worker)
+        self._began = int(time.time())
         self.answering = Answering(worker, settings, self.metrics, pairs)
 
     async def health(self) -> Response:
@@ -101,7 +103,8 @@ class Endpoint:
     async def figures(self) -> Response:
         """Tells Prometheus what was done."""
         body, media_type = self.metrics.text()
-        return Response(body, headers={"content-type": media_type})
+        began = {"process-start-time-unix": str(self._began)}  # as llama-server says it
+        return Response(body, headers={"content-type": media_type, **began})
 
     @with_pair
     async def chat(self, wishes: ChatRequest, request: Request) -> Response:

@@ -38,6 +38,10 @@ def add(command: argparse.ArgumentParser) -> None:
         "--temperature", type=float, metavar="T", help="where a request does not say (the model's, or 0.8)"
     )
     group.add_argument("--seed", type=int, metavar="N", help="where a request does not say (anew every time)")
+    group.add_argument(
+        "--reasoning", choices=("auto", "on", "off"), default="auto",
+        help="whether a model that can thinks first, where a request does not say (auto: its template's way)",
+    )  # fmt: skip
     group.add_argument("--chat-template-file", metavar="FILE", help="Jinja template in place of the model's")
     group.add_argument(
         "--drafter",
@@ -63,7 +67,7 @@ def add(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     safety.add_argument(
         "--cors-origin", action="append", default=[], metavar="ORIGIN",
-        help="web pages that may ask, as http://localhost:3000; repeatable",
+        help="web pages that may ask, as http://app.example; localhost is all of this machine's; repeatable",
     )  # fmt: skip
     safety.add_argument("--max-body", type=int, default=32, metavar="MIB", help="largest request (32)")
     safety.add_argument(

@@ -95,7 +95,8 @@ def _unsaid(arguments: argparse.Namespace) -> Unsaid:
         Sampling(temperature=arguments.temperature)
         sampling["general.sampling.temp"] = str(arguments.temperature)
     drafter: DrafterChoice = "none" if arguments.no_draft else arguments.drafter
-    return Unsaid(sampling, arguments.seed, arguments.n, drafter)
+    thinking = {"auto": None, "on": True, "off": False}[arguments.reasoning]
+    return Unsaid(sampling, arguments.seed, arguments.n, drafter, thinking)
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:

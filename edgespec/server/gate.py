@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Sequence
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.server.refusal import Refusal
@@ -28,6 +29,8 @@ from edgespec.server.settings import ServerSettings
 from edgespec.state_file import PROOF_PATH
 
 DRAIN_S = 5.0
+LOCAL = "localhost"  # in place of an origin: pages that this machine serves, at any port
+OF_THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 OPEN_PATHS = frozenset({"/health", "/v1/health", PROOF_PATH})  # say nothing of use to a stranger
 
 
@@ -41,7 +44,12 @@ def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
     )
     if settings.origins:
         app = CORSMiddleware(
-            app, allow_origins=settings.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+            app,
+            allow_origins=settings.origins,
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
+            allow_headers=["*"],
+            allow_credentials=True,
+            allow_origin_regex=OF_THIS_MACHINE if LOCAL in settings.origins else None,
         )
     return _Drain(_Door(app, settings.hosts, settings.origins), 2 * settings.max_body)
 
@@ -103,13 +111,17 @@ class _Door:
             sentence = f"Host {host!r} is no name of this server: --allowed-host {host or 'NAME'} allows it"
             await _refuse(Refusal(403, sentence, code="wrong_host"), scope, receive, send)
         elif origin and not self._may(origin, headers.get("host", "")):
+            if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+                await Response()(scope, receive, send)  # allows nothing, which is what a browser looks for
+                return
             sentence = f"web pages of {origin!r} may not ask here: --cors-origin {origin} allows them"
             await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
     def _may(self, origin: str, host: str) -> bool:
-        return "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
+        named = "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
+        return named or (LOCAL in self._origins and re.fullmatch(OF_THIS_MACHINE, origin) is not None)
 
 
 def _name(host: str) -> str:

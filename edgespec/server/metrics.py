@@ -47,7 +47,7 @@ class Metrics:
         self._requests = Counter("edgespec_requests", "answers ended", ["mode", "finish"], registry=registry)
         self._refused = Counter("edgespec_refused", "requests refused", ["code"], registry=registry)
         self._prompt = Counter("llamacpp:prompt_tokens", "prompt tokens evaluated", registry=registry)
-        self._cached = Counter("edgespec_prompt_tokens_cached", "prompt tokens reused", registry=registry)
+        self._cached = Counter("llamacpp:prompt_tokens_cached", "prompt tokens reused", registry=registry)
         self._predicted = Counter("llamacpp:tokens_predicted", "tokens generated", registry=registry)
         spec = "llamacpp:spec_decode_num"
         self._drafts = Counter(f"{spec}_drafts", "drafts verified", registry=registry)

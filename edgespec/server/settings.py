@@ -11,12 +11,16 @@ from edgespec.server.logs import LogFormat
 
 @dataclass(frozen=True, slots=True)
 class Unsaid:
-    """What holds where a request says nothing. sampling: in the words of a model file's metadata."""
+    """What holds where a request says nothing. sampling: in the words of a model file's metadata.
+
+    thinking: whether a model that can thinks before it answers; None is its template's way.
+    """
 
     sampling: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
     max_tokens: int | None = None
     drafter: DrafterChoice = "auto"
+    thinking: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

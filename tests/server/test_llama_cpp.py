@@ -129,7 +129,10 @@ def test_an_editor_learns_what_is_there(dialects: Served) -> None:
 
 
 def test_what_a_request_leaves_out_the_server_says(tmp_path_factory: pytest.TempPathFactory) -> None:
-    flags = ("--temperature", "0.5", "--seed", "42", "-n", "6", "--no-draft")
+    template = tmp_path_factory.mktemp("template") / "thinks.jinja"
+    template.write_text("{{ messages[-1].content }}{{ '<think>' if enable_thinking else '<silent>' }}")
+    flags = ("--temperature", "0.5", "--seed", "42", "-n", "6", "--no-draft", "--reasoning", "off",
+             "--chat-template-file", str(template))  # fmt: skip
     with served(tmp_path_factory.mktemp("unsaid"), *flags) as server:
         params = server.ask("/props").json["default_generation_settings"]["params"]
         assert (params["temperature"], params["seed"], params["n_predict"]) == (0.5, 42, 6)
@@ -139,6 +142,10 @@ def test_what_a_request_leaves_out_the_server_says(tmp_path_factory: pytest.Temp
         assert server.ask("/completion", {"prompt": SEEN}).json["content"] == got["content"]
         said = server.ask("/completion", {"prompt": SEEN, "n_predict": -1, "temperature": 0, "seed": 1}).json
         assert said["tokens_predicted"] > 6 and said["generation_settings"]["seed"] == 1
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
+        assert server.ask("/apply-template", asked).json["prompt"] == "Hi<silent>"
+        thinking = {**asked, "chat_template_kwargs": {"enable_thinking": True}}
+        assert server.ask("/apply-template", thinking).json["prompt"] == "Hi<think>"
 
 
 # -- filling in

@@ -11,6 +11,7 @@ from openai import AuthenticationError, OpenAI
 from served import Served, served
 
 from edgespec import state_file
+from edgespec.server.gate import _Door
 
 KEY, OTHER = "sk-secret-of-the-test", "another-key-in-the-file"
 
@@ -81,6 +82,31 @@ def test_only_named_pages_may_ask(server: Served) -> None:
     assert good.status == 200 and good.headers["access-control-allow-origin"] == "http://app.example"
     own = f"http://127.0.0.1:{server.port}"
     assert status(server, Origin=own, x_api_key=KEY) == 200
+
+
+def test_a_browser_that_asks_first_is_told_nothing_it_could_use(server: Served) -> None:
+    for origin, allowed in (("http://app.example", "http://app.example"), ("http://evil.example", None)):
+        head = f"OPTIONS /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: {origin}\r\n"
+        with server.raw(
+            f"{head}Access-Control-Request-Method: POST\r\nConnection: close\r\n\r\n".encode()
+        ) as got:
+            answer = b"".join(iter(lambda: got.recv(65536), b"")).decode().lower()
+        assert answer.startswith("http/1.1 200")
+        assert (f"access-control-allow-origin: {allowed}" in answer) is (allowed is not None)
+        assert ("access-control-allow-origin" in answer) is (allowed is not None)
+
+
+def test_pages_of_this_machine_can_be_let_in_all_at_once() -> None:
+    door = _Door(lambda *_: None, frozenset(), ["localhost"])  # type: ignore[arg-type,return-value]
+    for origin in ("http://localhost", "http://127.0.0.1:3000", "http://[::1]:5173", "https://localhost:1"):
+        assert door._may(origin, "127.0.0.1:8080"), origin
+    for origin in (
+        "http://notlocalhost",
+        "http://localhost.evil.com",
+        "http://evil.com",
+        "http://127.0.0.1.x",
+    ):
+        assert not door._may(origin, "127.0.0.1:8080"), origin
 
 
 def test_the_key_is_in_no_log_and_no_process(server: Served) -> None:
