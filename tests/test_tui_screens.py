@@ -183,6 +183,7 @@ async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is
         await it.pilot.pause()
         assert "times as fast, measured" in it.shown("#race-verdict")
         assert "Both said the same" in it.shown("#race-verdict")
+        assert "this text was said before" in it.shown("#race-verdict"), "the chat's answer, here"
         clocks = [str(clock.content) for clock in it.app.screen.query(".lane-clock")]
         assert len(clocks) == 2 and all("tok/s" in clock for clock in clocks)
         assert [w.speculation for _, w in endpoint.asked[2:]] in ([True, False], [False, True])

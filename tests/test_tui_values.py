@@ -181,6 +181,15 @@ def test_the_order_is_drawn_and_sampled_answers_get_a_seed() -> None:
     assert drawn(FakeEndpoint(), messages, Wishes(seed=5), rng=random.Random(1)).wishes.seed == 5
 
 
+def test_a_second_race_says_something_new_unless_a_seed_was_wished_for() -> None:
+    """The engine remembers what it said, so the same text again would flatter speculation."""
+    messages, rng = [Message("user", "?")], random.Random(1)
+    race = drawn(FakeEndpoint(), messages, Wishes(), rng=rng)
+    again = race.again(rng)
+    assert again.order == race.order[::-1] and again.wishes.seed != race.wishes.seed
+    assert drawn(FakeEndpoint(), messages, Wishes(seed=5), rng=rng).again(rng).wishes.seed == 5
+
+
 def test_both_legs_are_asked_the_same_but_for_speculation_after_the_prompt_was_read_once() -> None:
     endpoint = FakeEndpoint(answers=["warm", "some words to say", "some words to say"])
 

@@ -159,7 +159,8 @@ class ChatCommands:
         else:
             text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
         race = drawn(screen.context.endpoint, messages, screen.wishes(), rng=random.Random())
-        self._app.push_screen(RaceScreen(race, text), screen.take_measured)
+        said = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
+        self._app.push_screen(RaceScreen(race, text, said=said), screen.take_measured)
 
     async def bench(self, screen: ChatScreen, text: str) -> None:
         """Races several prompts. Raises EdgeSpecError."""

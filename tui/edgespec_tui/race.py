@@ -63,6 +63,7 @@ class Race:
     messages: Sequence[Message]
     wishes: Wishes
     order: tuple[Runner, Runner]
+    own_seed: bool = False  # the chat's: it stays when raced again
     clock: Callable[[], float] = time.monotonic
     legs: dict[Runner, Leg] = field(init=False)
 
@@ -72,6 +73,12 @@ class Race:
     @property
     def is_greedy(self) -> bool:
         return self.wishes.sampling.get("temperature") == 0
+
+    def again(self, rng: random.Random) -> Race:
+        """Returns another race in the other order; with another seed, so that nothing is said twice."""
+        seed = self.wishes.seed if self.own_seed or self.is_greedy else rng.randrange(2**31)
+        order = (self.order[1], self.order[0])
+        return Race(self.endpoint, self.messages, replace(self.wishes, seed=seed), order, self.own_seed)
 
     async def warm(self) -> None:
         """Lets the prompt be read once, so that neither runner has to. Raises EdgeSpecError."""
@@ -106,12 +113,12 @@ class Race:
 
 def drawn(endpoint: Endpoint, messages: Sequence[Message], wishes: Wishes, *, rng: random.Random) -> Race:
     """Returns a race in an order that was drawn; sampled answers get a seed where they have none."""
-    greedy = wishes.sampling.get("temperature") == 0
+    greedy, own_seed = wishes.sampling.get("temperature") == 0, wishes.seed is not None
     seed = wishes.seed if wishes.seed is not None or greedy else rng.randrange(2**31)
     wishes = replace(wishes, seed=seed, max_tokens=min(wishes.max_tokens or LONGEST, LONGEST))
     runners: list[Runner] = ["plain", "speculative"]
     rng.shuffle(runners)
-    return Race(endpoint, messages, wishes, (runners[0], runners[1]))
+    return Race(endpoint, messages, wishes, (runners[0], runners[1]), own_seed)
 
 
 def compared(plain: str, speculative: str, *, greedy: bool) -> str:

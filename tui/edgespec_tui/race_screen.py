@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -17,6 +19,10 @@ from edgespec_tui.panel import Measured
 from edgespec_tui.race import Leg, Race, Runner
 
 DRAWN_EVERY_S = 0.1
+AGAIN = (
+    " But this text was said before, and guesses from memory profit from that: for a fair measurement, "
+    "race something new."
+)
 TITLES = {"plain": "Plain decoding", "speculative": "With speculation"}
 
 
@@ -30,8 +36,7 @@ class Lane(Vertical):
     def compose(self) -> ComposeResult:
         yield Static(TITLES[self.runner], classes="lane-title")
         yield Static("", classes="lane-clock")
-        with VerticalScroll(can_focus=False) as scroll:
-            scroll.anchor()
+        with VerticalScroll(can_focus=False):
             yield Static("", classes="lane-text")
 
     def show(self, text: str, seconds: float | None, n: int, word: str = "") -> None:
@@ -39,6 +44,7 @@ class Lane(Vertical):
         clock = "" if seconds is None else f"{seconds:5.1f} s   {n} tokens"
         self.query_one(".lane-clock", Static).update(Content(f"{clock}   {word}".strip()))
         self.query_one(".lane-text", Static).update(Content(text))
+        self.query_one(VerticalScroll).scroll_end(animate=False)
 
 
 class RaceScreen(ModalScreen[Measured | None]):
@@ -49,9 +55,10 @@ class RaceScreen(ModalScreen[Measured | None]):
         Binding("r", "again", "Race again", id="race.again"),
     ]
 
-    def __init__(self, race: Race, question: str) -> None:
+    def __init__(self, race: Race, question: str, *, said: Sequence[str] = ()) -> None:
+        """said: answers that were given before; saying one of them again flatters whoever remembers."""
         super().__init__()
-        self._race, self._question = race, question
+        self._race, self._question, self._said = race, question, list(said)
         self.measured: Measured | None = None
         self._runner: Runner | None = None
         self._began = 0.0
@@ -127,8 +134,10 @@ class RaceScreen(ModalScreen[Measured | None]):
                 f"Speculation was {x:.2f} times as fast" if x >= 1 else f"Speculation was slower: {x:.2f}x"
             )
             said = f"{faster}, measured in this one race."
+        again = AGAIN if self._race.legs["speculative"].text in self._said else ""
+        self._said += [leg.text for leg in self._race.legs.values()]
         self.query_one("#race-verdict", Static).update(
-            Content.assemble((said, "bold"), "  ", self._race.comparison())
+            Content.assemble((said, "bold"), "  ", self._race.comparison(), again)
         )
 
     def action_leave(self) -> None:
@@ -136,9 +145,9 @@ class RaceScreen(ModalScreen[Measured | None]):
         self.dismiss(self.measured)
 
     def action_again(self) -> None:
-        """Races once more, in the other order."""
+        """Races once more, in the other order and with another seed, if the chat has none of its own."""
         if self._runner is None:
             race = self._race
-            self._race = Race(race.endpoint, race.messages, race.wishes, (race.order[1], race.order[0]))
+            self._race = race.again(random.Random())
             self._replayed = None
             self.run_worker(self._run(), exclusive=True)
