@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from edgespec.context import Context, ContextSettings
 from edgespec.decode import Want
 from edgespec.errors import EdgeSpecError
 from edgespec.llama import Model
+from edgespec.pair_settings import KvType
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 BEFORE = 4  # tokens in front of those that are timed
@@ -25,30 +27,37 @@ LEAST_TURNS, MOST_TURNS = 3, 9
 def seconds(asked: dict[str, Any]) -> dict[int, float]:
     """Returns number of tokens -> the usual seconds of an evaluation of so many with a row each."""
     with Model(asked["path"], n_gpu_layers=asked["n_gpu_layers"]) as model:
-        settings = ContextSettings(
-            n_ctx=min(N_CTX, model.n_ctx_train), n_rows=max(SIZES), threads=asked["threads"],
-            kv_type=asked["kv_type"],
-        )  # fmt: skip
-        rng = np.random.default_rng(0)
+        settings = context_settings(model, threads=asked["threads"], kv_type=asked["kv_type"])
         with Context(model, settings) as context:
-
-            def evaluate(n: int) -> None:
-                # other tokens each time: a mixture of experts wakes others for each of them
-                tokens = rng.integers(0, model.n_vocab, BEFORE + n).astype(np.int32)
-                if not model.has_recurrent_state:
-                    tokens[:BEFORE] = range(BEFORE)
-                context.score([Want(tokens[:BEFORE], (), 1)])
-                timed.clear()
-                before = context.seconds
-                context.score([Want(tokens[:BEFORE], tuple(int(t) for t in tokens[BEFORE:]), n)])
-                timed.append(context.seconds - before)
-
-            timed: list[float] = []
+            evaluate = timed(context)
             evaluate(1)
-            return _usual(evaluate, timed, asked["budget"])
+            return _usual(evaluate, asked["budget"])
 
 
-def _usual(evaluate: Any, timed: list[float], budget: float) -> dict[int, float]:
+def context_settings(model: Model, *, threads: int | None = None, kv_type: KvType = "f16") -> ContextSettings:
+    """Returns the settings of a context that slices are evaluated in."""
+    n_ctx = min(N_CTX, model.n_ctx_train)
+    return ContextSettings(n_ctx=n_ctx, n_rows=max(SIZES), threads=threads, kv_type=kv_type)
+
+
+def timed(context: Context) -> Callable[[int], float]:
+    """Returns what evaluates n tokens behind a few others, and returns its seconds inside llama.cpp."""
+    rng, n_vocab = np.random.default_rng(0), context.model.n_vocab
+
+    def evaluate(n: int) -> float:
+        # other tokens each time: a mixture of experts wakes others for each of them
+        tokens = rng.integers(0, n_vocab, BEFORE + n).astype(np.int32)
+        if not context.model.has_recurrent_state:
+            tokens[:BEFORE] = range(BEFORE)
+        context.score([Want(tokens[:BEFORE], (), 1)])
+        before = context.seconds
+        context.score([Want(tokens[:BEFORE], tuple(int(token) for token in tokens[BEFORE:]), n)])
+        return context.seconds - before
+
+    return evaluate
+
+
+def _usual(evaluate: Callable[[int], float], budget: float) -> dict[int, float]:
     """Takes all sizes in turn, within about `budget` seconds but at least three times each; returns medians.
 
     The median, because it is what a user has, and because the least of many is less than the least of few: a
@@ -58,9 +67,8 @@ def _usual(evaluate: Any, timed: list[float], budget: float) -> dict[int, float]
     spent, turns = 0.0, 0
     while turns < LEAST_TURNS or spent < budget and turns < MOST_TURNS:
         for n in SIZES:
-            evaluate(n)
-            found[n].append(timed[0])
-            spent += timed[0]
+            found[n].append(evaluate(n))
+            spent += found[n][-1]
         turns += 1
     return _undisturbed({n: statistics.median(of) for n, of in found.items()})
 

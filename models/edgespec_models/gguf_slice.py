@@ -19,7 +19,7 @@ import numpy as np
 from edgespec_models.gguf_header import Header, Tensor
 from edgespec_models.random_blocks import n_bytes, random_bytes
 
-ALIGNMENT = 32
+ALIGNMENT, PAGE = 32, 4096
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _STRING, _ARRAY = 8, 9
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -111,14 +111,27 @@ def write_slice(path: Path, model: Layers, n: int, *, seed: int = 0) -> None:
             + struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape) + struct.pack("<IQ", tensor.type, at)
         )  # fmt: skip
         at += _padded(n_bytes(tensor.shape, tensor.type, tensor.name))
+    pairs.append(_filler(24 + sum(map(len, [*pairs, *infos])), len(model.header.raw)))
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs) + b"".join(infos)
     with open(path, "wb") as file:
-        file.write(head.ljust(_padded(len(head)), b"\0"))
+        file.write(head)
         for tensor in tensors:
             begin = file.tell()
             for piece in random_bytes(tensor.shape, tensor.type, tensor.name, rng):
                 file.write(piece)
             file.write(b"\0" * (_padded(file.tell() - begin) - (file.tell() - begin)))
+
+
+def _filler(length: int, wanted: int) -> bytes:
+    """Returns a pair with which a head of `length` bytes is as long as `wanted`, but for whole pages.
+
+    Weights then lie as they do in the model: where a file is mapped into memory, evaluations of 2 to 6 tokens
+    of Q8_0 were seen to take a quarter longer with weights at multiples of 64 bytes than 32 beside them.
+    """
+    key = b"edgespec.filler"
+    length += 8 + len(key) + 4 + 8
+    n = (wanted - length) % PAGE
+    return struct.pack("<Q", len(key)) + key + struct.pack("<IQ", _STRING, n) + b" " * n
 
 
 def _kind(layer: Sequence[Tensor]) -> frozenset[tuple[str, tuple[int, ...]]]:

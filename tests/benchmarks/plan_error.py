@@ -3,16 +3,18 @@
     python tests/benchmarks/plan_error.py [FILE.gguf ...]
 
 Without files, models of a few hundred MB and of several architectures are made with random weights. Whole and
-slices are measured in random order, three times; what is printed is the median of the planned time over the
-whole one, for each number of tokens evaluated at once.
+slices are evaluated in turn, in random order, so that what else the machine does falls on all; what is
+printed is the median of the planned time over the whole one's, for each number of tokens evaluated at once.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +22,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tiny_gguf
 
-from edgespec.pair_settings import PairSettings
-from edgespec.plan import model_cost, slices
+from edgespec.context import Context
+from edgespec.llama import Model
+from edgespec.plan import measuring, slices
 from edgespec_models.gguf_header import Tensor, read_file
 from edgespec_models.gguf_slice import Layers, layers_of, write_slice
 
-TURNS = 3
+TURNS = 16
+RNG = random.Random(1)
 SIZES = {"n_vocab": 4096, "d": 1024, "n_head": 8, "context_length": 512, "dtype": "F16"}
 
 
@@ -71,27 +75,29 @@ def write_deep(path: Path, model: Layers) -> None:
     write_slice(path, model, len(model.layers))
 
 
-def compare(name: str, path: Path, settings: PairSettings) -> None:
+def compare(name: str, path: Path) -> None:
     """Prints planned over whole, by number of tokens."""
     model = layers_of([read_file(path)])
     wanted = slices.slices_of(model)
-    ratios: dict[int, list[float]] = {}
-    rng = random.Random(1)
-    with tempfile.TemporaryDirectory() as folder:
-        files = {}
-        assert wanted.small is not None, f"{name} is measured whole: nothing to compare"
+    assert wanted.small is not None, f"{name} is measured whole: nothing to compare"
+    files = {wanted.whole: path}
+    ratios: dict[int, list[float]] = {n: [] for n in measuring.SIZES}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         for n in (wanted.small, wanted.large):
             files[n] = Path(folder) / f"{n}.gguf"
             write_slice(files[n], model, n)
-        for _ in range(TURNS):
-            order = [*files, 0]
-            rng.shuffle(order)  # a machine that grows slower favours none
-            took = {n: model_cost._evaluated(files.get(n, path), settings, name) for n in order}
+        loaded = {n: opened.enter_context(Model(file)) for n, file in files.items()}
+        evaluate = {
+            n: measuring.timed(opened.enter_context(Context(of, measuring.context_settings(of))))
+            for n, of in loaded.items()
+        }
+        for turn, n_tokens in itertools.product(range(TURNS), measuring.SIZES):
+            took = {n: {n_tokens: evaluate[n](n_tokens)} for n in RNG.sample(list(files), len(files))}
             planned = slices.whole_cost(model, wanted, took[wanted.small], took[wanted.large])
-            for n, seconds in planned.items():
-                ratios.setdefault(n, []).append(seconds / took[0][n])
+            if turn:  # the first one warms up
+                ratios[n_tokens].append(planned[n_tokens] / took[wanted.whole][n_tokens])
+        ms = 1000 * min(evaluate[wanted.whole](1) for _ in range(TURNS))
     cells = "".join(f"{statistics.median(of):7.2f}" for of in ratios.values())
-    ms = 1000 * took[0][1]
     depth = f"{wanted.small}, {wanted.large} of {wanted.whole}"
     print(f"{name:28}{model.size >> 20:6} MiB  {depth:14}{ms:7.1f} ms{cells}", flush=True)
 
@@ -105,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = {Path(name).stem: Path(name) for name in sys.argv[1:]} or made(Path(folder))
         for name, path in files.items():
-            compare(name, path, PairSettings())
+            compare(name, path)
 
 
 if __name__ == "__main__":
