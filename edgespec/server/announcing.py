@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from edgespec.attach import start_lock
 from edgespec.messages import Load, Stage
 from edgespec.server.logs import say
 from edgespec.server.owner import Owner
@@ -30,6 +32,16 @@ def _with_pair(state: ServerState, load: Load, pairs: Pairs) -> ServerState:
     return replace(state, model=pairs.name_of(load), target=target or "", draft=draft)
 
 
+def _lock_taken() -> Any:
+    """Takes the lock under which engines are started: a chat waits for this one. None where it is held."""
+    try:
+        lock = start_lock()
+        lock.acquire(timeout=0)
+    except OSError:  # a timeout is one, too
+        return None
+    return lock
+
+
 class Announcer:
     """Follows what becomes of the engine until the server ends."""
 
@@ -38,6 +50,7 @@ class Announcer:
         self._file = Announcement()
         self._ready: Load | None = None
         self._before: tuple[str, Load | None] = ("", None)
+        self._lock = None if owner else _lock_taken()  # an owner has it
 
     async def follow(self) -> None:
         """Tells each change once; ends with the supervisor."""
@@ -55,6 +68,12 @@ class Announcer:
     def close(self) -> None:
         """Takes the server's file away."""
         self._file.close()
+        self._let_others_start()
+
+    def _let_others_start(self) -> None:
+        if self._lock:
+            self._lock.release()
+            self._lock = None
 
     def _tell_progress(self, now: Situation) -> None:
         load = now.load
@@ -77,6 +96,7 @@ class Announcer:
         except OSError as error:
             reason = f"{error.filename} cannot be written ({error.strerror})"
             say(f"{reason}: other programs will not find this server")
+        self._let_others_start()
         host = f"[{self._state.host}]" if ":" in self._state.host else self._state.host
         where = f"http://{host}:{self._state.port}/v1"
         if self._owner and first:

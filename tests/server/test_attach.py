@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -130,6 +132,19 @@ def test_why_it_cannot_be_started_is_a_sentence(tmp_path: Path) -> None:
             attach(wanted)
         assert "\n" not in str(caught.value) and caught.value.code == "load_failed"
     until(lambda: gone(children()), 20)
+
+
+def test_a_chat_waits_for_a_server_that_is_being_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_STATE_DIR", str(tmp_path / "state"))
+    steps: list[Progress] = []
+    with ThreadPoolExecutor(1) as pool, ExitStack() as running:
+        starting = pool.submit(lambda: running.enter_context(served(tmp_path)))
+        until(lambda: (tmp_path / "state" / "servers" / "start.lock").exists())
+        engine = attach(on_progress=steps.append)
+        assert not engine.private and engine.client.where in starting.result().url
+    assert {step.stage for step in steps} <= {"waiting"}
 
 
 def test_starting_can_be_cancelled() -> None:
