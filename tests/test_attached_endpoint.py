@@ -100,7 +100,7 @@ def test_a_file_that_is_not_there_is_told_when_the_engine_is_started(tmp_path: P
 
 
 @contextmanager
-def another(chunks: list[str], *, pause: float = 0.0) -> Iterator[str]:
+def another(chunks: list[str], *, pause: float = 0.0, status: int = 200) -> Iterator[str]:
     """Yields the address of an OpenAI-style server that is none of ours."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -117,7 +117,7 @@ def another(chunks: list[str], *, pause: float = 0.0) -> Iterator[str]:
                 self.wfile.flush()
 
         def _send(self, text: str) -> None:
-            self.send_response(200)
+            self.send_response(status)
             self.end_headers()
             self.wfile.write(text.encode())
 
@@ -158,6 +158,12 @@ def test_another_kind_of_server_answers_without_speculation_and_counts_nothing()
 
     with another([piece("Hel"), piece("lo!"), piece("", "content_filter"), "[DONE]"]) as url:
         asyncio.run(talk(url))
+
+
+@pytest.mark.parametrize("key, told", [(None, "wants an API key"), ("x", "refuses the API key")])
+def test_a_key_that_is_missing_or_wrong_is_told_with_where_to_give_it(key: str | None, told: str) -> None:
+    with another([], status=401) as url, pytest.raises(EndpointError, match=f"{told}.*EDGESPEC_API_KEY"):
+        asyncio.run(AttachedEndpoint(connecting(url, key)).start())
 
 
 def test_a_server_that_goes_away_in_the_middle_is_told_and_what_came_is_kept() -> None:

@@ -211,7 +211,9 @@ class ChatApp(App[int]):
         if self._shelf is None:
             self.chat.tell("There is no list of models here.")
         else:
-            self.push_screen(ModelsScreen(self._shelf, running=self.context.engine.model), self._use_pair)
+            info = self.context.engine.info
+            running = "" if info is None else "embedded" if info.embedded else info.model
+            self.push_screen(ModelsScreen(self._shelf, running=running), self._use_pair)
 
     def _pull_ended(self, pull: ModelPull) -> None:
         """Tells how a pull has ended, where no screen shows it. In the pull's thread."""

@@ -40,7 +40,23 @@ def attaching(wanted: Wanted) -> Opening:
 def connecting(url: str, key: str | None) -> Opening:
     """Returns how a server is reached that was named. Raises SettingError for an address that is none."""
     client = Client.at(url, key)
-    return lambda _on_progress, _cancelled: connect(client)
+
+    def open_(_on_progress: OnProgress, _cancelled: Cancelled) -> Attached:
+        try:
+            return connect(client)
+        except EndpointError as error:
+            if error.status not in (401, 403):
+                raise
+            raise EndpointError(
+                f"{client.where} refuses the API key ({error}): give one with EDGESPEC_API_KEY, "
+                "--api-key-file, or --api-key - to be asked for it"
+                if key
+                else f"{client.where} wants an API key: give it with EDGESPEC_API_KEY, --api-key-file, or "
+                "--api-key - to be asked for it",
+                status=error.status,
+            ) from None
+
+    return open_
 
 
 class AttachedEndpoint:

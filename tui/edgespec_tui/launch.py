@@ -56,6 +56,8 @@ def chat(arguments: argparse.Namespace) -> int:
         code = app.run()
     finally:
         sessions.close()
+        for notice in notices:  # what the app did not come to show
+            sys.stderr.write(f"edgespec: {notice}\n")
     if app.fault:
         sys.stderr.write(f"edgespec: {app.fault}\n")
         return 1

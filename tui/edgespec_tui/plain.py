@@ -44,6 +44,7 @@ class PlainChat:
     err: TextIO = field(default_factory=lambda: sys.stderr)
     info: Info | None = None
     engine_gone: bool = False
+    last_progress: str = ""
 
     def tell(self, sentence: str) -> None:
         """Says something that is no answer."""
@@ -51,7 +52,8 @@ class PlainChat:
 
     def tell_progress(self, progress: Progress) -> None:
         """Says what goes on before there is an engine."""
-        if progress.stage in ("waiting", "loading"):
+        if progress.stage in ("waiting", "loading") and progress.text != self.last_progress:
+            self.last_progress = progress.text
             self.tell(f"{progress.text} ...")
 
     def start(self) -> Info:

@@ -76,6 +76,7 @@ def _talk(
 def _greeting(info: Info) -> str:
     lines = [f"{info.model}, drafting with {info.draft}" if info.draft else info.model, HELP]
     if info.embedded:
+        lines[0] = "The embedded pair answers."
         lines.insert(1, "It ships with EdgeSpec and knows a little about Python's library, nothing else.")
         lines.insert(2, "Your own models: --target FILE --draft FILE.")
     if not info.speculates:
