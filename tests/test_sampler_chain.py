@@ -112,7 +112,7 @@ def test_rows_come_out_as_of_llama_cpps_own_samplers_in_any_order(order: str) ->
     place: typical-p computes 0 * log 0 of it, and the dynamic temperature counts it as if it might come."""
     rng = np.random.default_rng(5)
     edges = worked = 0
-    for _ in range(600):
+    for _ in range(300):
         s = random_settings(rng)
         if order == "any":
             s = replace(s, samplers=tuple(rng.permutation(ORDER)[: rng.integers(2, 10)].tolist()))
@@ -127,7 +127,7 @@ def test_rows_come_out_as_of_llama_cpps_own_samplers_in_any_order(order: str) ->
             assert at_an_edge(s, row, history, found), (s, row.tolist(), history)
             edges += 1
         worked += s.excludes_top and found.ids.size < MANY
-    assert edges < 6 and worked > 50
+    assert edges < 4 and worked > 25
 
 
 def test_the_lot_of_xtc_is_weighed_and_not_drawn() -> None:
@@ -191,7 +191,7 @@ def test_dry_is_llama_cpps_on_a_real_vocabulary(breakers: tuple[str, ...], tiny_
         some = [*usual(b'def where(the): return "other" * the\n'), *rng.integers(0, n, 3).tolist()]
         row = rng.normal(0, 1, n).astype(np.float32)
         changed = 0
-        for i in range(150):
+        for i in range(70):
             base, last_n = float(rng.choice([1.0, 1.75])), int(rng.choice([5, 64, 1000]))
             s = replace(WIDE, dry_multiplier=0.8, dry_base=base, dry_penalty_last_n=last_n)
             s = replace(s, dry_allowed_length=int(rng.integers(1, 4)), dry_sequence_breakers=breakers)
@@ -199,7 +199,7 @@ def test_dry_is_llama_cpps_on_a_real_vocabulary(breakers: tuple[str, ...], tiny_
             found = Sampler(s, n, repetition=Repetition(s, known))(row, history)
             assert apart(found, llamas(row, history, s, vocab, breakers)) < 1e-6, (s, history)
             changed += Repetition(s, known).penalties(history)[0].size > 0
-        assert changed > 20
+        assert changed > 8
 
 
 # --- with speculation
@@ -249,7 +249,7 @@ def test_a_seed_gives_the_same_text_with_and_without_a_draft(shape: str) -> None
     target = TableModel(n, seed=4)
     draft = TableModel(n, seed=5, near=target, spread=0.7)
     texts, accepted = set(), 0
-    for seed in range(10):
+    for seed in range(6):
         plain = tokens_of(speculate(target, prompt, sampler=Sampler(s, n), rule=Coupled(seed)))
         for name in DRAFTERS:
             rounds = speculate(
@@ -259,7 +259,7 @@ def test_a_seed_gives_the_same_text_with_and_without_a_draft(shape: str) -> None
             assert tokens_of(rounds) == plain
             accepted += sum(r.accepted for r in rounds)
         texts.add(plain)
-    assert len(texts) > 7 and accepted > 30
+    assert len(texts) > 4 and accepted > 15
 
 
 # --- what may be said

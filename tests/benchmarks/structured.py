@@ -83,6 +83,7 @@ def main() -> None:
     parser.add_argument("--size", default="0.6B-F16")
     parser.add_argument("--quality", choices=QUALITIES, default="fair")
     parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("-n", "--max-tokens", type=int, default=400)
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.7])
     chosen = parser.parse_args()
     target, draft = (
@@ -107,7 +108,9 @@ def main() -> None:
                 texts = {}
                 for line in rng.permutation(LINES).tolist():
                     pair.forget()
-                    request = Request(Sampling(temperature), 400, seed=i, drafter=line, grammar=grammar)
+                    request = Request(
+                        Sampling(temperature), chosen.max_tokens, seed=i, drafter=line, grammar=grammar
+                    )
                     at: list[tuple[float, int]] = []
                     pieces = []
                     for round_ in pair.generate(tokens, request):
@@ -116,7 +119,8 @@ def main() -> None:
                         drafted += round_.drafted
                         accepted += round_.accepted
                     texts[line] = "".join(pieces)
-                    json.loads(texts[line])
+                    if round_.finish == "stop":
+                        json.loads(texts[line])
                     speeds[line].append(sum(n for _, n in at[1:]) / (at[-1][0] - at[0][0]))
                 logs.append(float(np.log(speeds["auto"][-1] / speeds["none"][-1])))
                 one, two = (speeds[line][-1] for line in LINES)
