@@ -88,7 +88,10 @@ class Matchers:
         name, vocabulary = NAMES[grammar.kind], self._vocabulary(shown)
         matcher = llguidance.LLMatcher(vocabulary, _lark(grammar), log_level=0, limits=_limits())
         if matcher.is_error():
-            raise GrammarError(f"the {name} cannot be used: {_why(matcher.get_error())}")
+            why = _why(matcher.get_error())
+            if why.startswith(("Unimplemented keys", "Unknown format")):
+                why += ', which cannot be enforced: leave it out, or pass over it with "strict": false'
+            raise GrammarError(f"the {name} cannot be used: {why}")
         first = LLGuidance(matcher.deep_copy(), self._n_vocab, name)
         if not first.mask().any():
             raise GrammarError(f"the {name} cannot be used: no text fits it")

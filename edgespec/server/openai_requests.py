@@ -128,7 +128,7 @@ class Wishes(FormWishes):
                 wanted["samplers"] = sampler_order(self.samplers)
             return sampling_for(of_model, **wanted, logit_bias=bias or None)
         except SettingError as error:
-            every = (*NUMBERS, "logit_bias", "dry_sequence_breakers", "samplers")
+            every = ("samplers", *NUMBERS, "logit_bias", "dry_sequence_breakers")
             named = next((name for name in every if name in str(error)), None)
             raise Refusal(400, str(error), param=named, code="invalid_value") from None
 

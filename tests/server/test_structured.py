@@ -155,6 +155,8 @@ def test_what_is_wrong_with_a_form_is_told(client: OpenAI) -> None:
         ({"structured_outputs": {"json": "{"}}, ("structured_outputs", "no JSON")),
         ({"regex": "a", "grammar": GBNF}, ("grammar and regex", "one form")),
         ({"json_schema": {"$ref": "#"}}, ("nothing fits",)),
+        ({"json_schema": {"uniqueItems": True}}, ("uniqueItems", '"strict": false')),
+        ({"samplers": ["top_z"]}, ("samplers names 'top_z'",)),
     ):
         with pytest.raises(openai.BadRequestError) as caught:
             said(client, **form)
