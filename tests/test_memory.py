@@ -222,6 +222,13 @@ def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
     assert free.free_memory(tmp_path)[1] == psutil.virtual_memory().total
     assert free.free_memory(tmp_path / "nothing")[0] > 0
+    own = tmp_path / "user.slice" / "a.scope"
+    own.mkdir(parents=True)
+    (own.parent / "memory.max").write_text(f"{50 * MIB}")
+    (own.parent / "memory.current").write_text(f"{20 * MIB}")
+    (own.parent / "memory.stat").write_text("inactive_file 0")
+    (tmp_path / "mine").write_text("0::/user.slice/a.scope\n")
+    assert free.free_memory(tmp_path, tmp_path / "mine") == (30 * MIB, 50 * MIB), "of a group above ours"
 
 
 def test_needs_are_added_up_by_device() -> None:

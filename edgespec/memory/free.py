@@ -9,23 +9,45 @@ import psutil
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def free_memory(group: Path = CGROUP) -> tuple[int, int]:
+def free_memory(group: Path = CGROUP, mine: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
     """Returns bytes of memory: (free, total), the container's where its limit is lower.
 
     Files that the system keeps in memory while nobody needs it count as free: a mapped model is one.
     """
     memory = psutil.virtual_memory()
-    limit = _container(group)
-    if limit is None:
-        return memory.available, memory.total
-    free, total = limit
-    return min(free, memory.available), min(total, memory.total)
+    free, total = memory.available, memory.total
+    for place in _groups(group, mine):
+        if limit := _container(place):
+            free, total = min(free, limit[0]), min(total, limit[1])
+    return free, total
+
+
+def _groups(root: Path, mine: Path) -> list[Path]:
+    """Returns the control groups that this process is in, from its own up to the root; each may limit it."""
+    found = [root]
+    try:
+        lines = mine.read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number == "0" and not controllers:  # version 2: its own group, where nobody hides the rest
+            top = root
+        elif "memory" in controllers.split(","):
+            top = root / "memory"
+        else:
+            continue
+        for part in filter(None, path.split("/")):
+            top = top / part
+            found.append(top)
+    return found[::-1]
 
 
 def _container(group: Path) -> tuple[int, int] | None:
     """Returns (free, total) by the container's limit; None where there is none."""
     for limit, used, stat, cached in (
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat",
          "total_inactive_file"),
     ):  # fmt: skip
