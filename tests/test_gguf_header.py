@@ -185,7 +185,8 @@ def test_what_is_no_gguf_is_named(content: bytes, said: str) -> None:
         read_header(CountingSource(content.ljust(len(content) and len(content) + 40, b"\0")))
 
 
-def test_a_header_without_an_end_is_given_up(model: Path) -> None:
+def test_a_header_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec_models.gguf_header.LONGEST", 16_000_000)
     endless = (
         b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k" + struct.pack("<IQ", 8, 2**40)
     )
