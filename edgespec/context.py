@@ -115,6 +115,11 @@ class Context:
         self.clear(0)
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
 
+    @property
+    def batches(self) -> bool:
+        """False where several sequences are evaluated one after another."""
+        return not self.model.has_recurrent_state
+
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the tokens that a sequence holds."""
         return np.frombuffer(bytes(self._sequences[seq].tokens), np.int32)
@@ -139,7 +144,7 @@ class Context:
         of what is held stays true in either case.
         """
         self._check(wants)
-        if self.model.has_recurrent_state and len(wants) > 1:  # unequal lengths in one batch would split it
+        if len(wants) > 1 and not self.batches:  # unequal lengths in one batch would split it
             return [self.score([want])[0].copy() for want in wants]
         missing = [self._sync(want) for want in wants]
         share = (self.settings.chunk - sum([want.rows for want in wants])) // len(wants)

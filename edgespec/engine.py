@@ -91,9 +91,6 @@ class Pair:
                     )
                 )
             on_progress("caches", WEIGHTS)
-            if any(model and model.has_recurrent_state for model in (self.target, self.draft)):
-                # its state cannot be rolled back for several at once, and texts would differ
-                self.settings = settings = replace(settings, slots=1)
             wanted = settings_for(self.target, settings)
             self.n_rows = LONGEST + 1 if settings.slots == 1 else MOST_ROWS
             self._target_context = opened.enter_context(

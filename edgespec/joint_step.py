@@ -214,7 +214,8 @@ class Step:
         if rows is None:
             return
         self._end(slots, rows)
-        if target.evaluated - before == sum(want.rows for want in wants):
+        together = len(wants) == 1 or target.batches  # what a row costs beside others is seen only there
+        if together and target.evaluated - before == sum(want.rows for want in wants):
             self._costs.target.learn(target.evaluated - before, load.n_ctx, self._clock() - started)
 
     def _end(self, slots: Sequence[Slot], rows: Sequence[Rows]) -> None:

@@ -19,6 +19,11 @@ from edgespec.stream import Stream
 class Cache(Scorer, Protocol):
     """A context that can forget, and have its sequences saved, restored and shared."""
 
+    @property
+    def batches(self) -> bool:
+        """False where several sequences are evaluated one after another."""
+        ...
+
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the tokens that a sequence holds."""
         ...

@@ -806,12 +806,3 @@ def test_the_gain_that_was_expected_of_a_round_is_told(plain: Pair) -> None:
     assert all(round_.gain == 1 for round_ in run.rounds if not round_.drafted)
     fixed = output(plain, some_prompt(0), Request(GREEDY_FEW, 20, draft_length=3))
     assert {round_.gain for round_ in fixed.rounds} == {1.0}
-
-
-@pytest.mark.parametrize(("kind", "slots"), [("plain", 3), ("hybrid", 1), ("mixed", 1)])
-def test_models_with_recurrent_state_serve_one_at_a_time(
-    files: dict[str, tuple[Path, Path]], kind: str, slots: int
-) -> None:
-    """With three at once, texts differed from what each was alone."""
-    with Pair(*files[kind], replace(PROFILE, slots=3)) as pair:
-        assert pair.slots == slots

@@ -48,6 +48,8 @@ N_CTX = 256
 class Watched(TableModel):
     """A table that notes for each call whose tokens it evaluated: {sequence: (tokens, rows)}."""
 
+    batches = True
+
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.calls: list[dict[int, tuple[int, int]]] = []
