@@ -148,6 +148,18 @@ def test_plain_decoding_has_no_speedup_and_says_why_nothing_is_drafted() -> None
     assert tried.why() == "none: plain pays better now" and tried.speedup is None
 
 
+def test_a_plain_token_costs_what_rounds_without_a_draft_cost_here() -> None:
+    """The engine's own figure leaves out the way to the reader: a tiny pair was said to run at 0.15x."""
+    figures = LiveFigures(plain_s=0.001, clock=lambda: 0.0)
+    for i in range(21):
+        figures.note(told(0.1 * i, 1))
+    assert figures.speedup is None, "nothing was guessed"
+    for i in range(10):
+        figures.note(told(2.1 + 0.1 * i, 3, drafted=3, accepted=2, gain=2.0))
+    assert figures.seen_plain_s == pytest.approx(0.1)
+    assert figures.speedup == pytest.approx(0.1 * 50 / 3.0)
+
+
 def test_what_is_kept_of_the_speed_does_not_grow_with_the_answer() -> None:
     figures = LiveFigures(clock=lambda: 0.0)
     for i in range(10_000):

@@ -1,8 +1,9 @@
 """What one answer's rounds say while they come: speed, acceptance, the length of drafts and why.
 
 Definitions are those of `edgespec.stats`. A speed-up here is an estimate, and is called so wherever it is
-shown: what plain decoding would have taken by the engine's own measurement of one token, over what was
-taken. A measured one exists only where plain decoding really ran (see `race`).
+shown: what plain decoding would have taken, over what was taken. A plain token is taken to cost what rounds
+without a draft cost as they were seen here, all overheads included, and before enough of them were seen what
+the engine measured. A measured speed-up exists only where plain decoding really ran (see `race`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from edgespec_tui.endpoint import Ended, Told
 NOW_S = 2.0  # live speed is that of the last two seconds
 SAMPLE_S = 0.5
 SAMPLES = 120
+PLAIN_ROUNDS = 12  # that must have been seen for their cost to be believed
 NAMES = {"model": "draft model", "lookup": "lookup", "recycling": "recycling", "target": "target itself"}
 
 
@@ -41,6 +43,8 @@ class LiveFigures:
     told: Ended | None = None
     by_source: Counter[str] = field(default_factory=Counter)
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    plain_rounds: int = 0
+    _plain_spent: float = 0.0
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
     _sampled: float | None = None
 
@@ -51,6 +55,9 @@ class LiveFigures:
         """Counts one round."""
         round_ = told.round
         n = len(round_.tokens) or bool(round_.text or told.reasoning)  # others tell no tokens: a piece is one
+        if n and self.last is not None and not round_.drafted:
+            self.plain_rounds += 1
+            self._plain_spent += told.at - self.last
         if n:
             self.first = told.at if self.first is None else self.first
             self.last = told.at
@@ -103,16 +110,20 @@ class LiveFigures:
         return (self.accepted + rounds) / rounds if rounds else None
 
     @property
+    def seen_plain_s(self) -> float | None:
+        """What a round without a draft took here; None before enough of them were seen."""
+        return self._plain_spent / self.plain_rounds if self.plain_rounds >= PLAIN_ROUNDS else None
+
+    @property
     def speedup(self) -> float | None:
-        """The estimate for this answer; None in plain decoding, or where nothing is known to estimate by."""
-        if not self.speculation:
+        """The estimate for this answer; None where nothing was guessed, or nothing is known to estimate by."""
+        if not self.speculation or not self.drafted:
             return None
-        if self.told and self.told.speedup:
+        plain_s, span = self.seen_plain_s, self._span()
+        if plain_s is None and self.told and self.told.speedup:
             return self.told.speedup
-        span = self._span()
-        if not self.plain_s or not span or self.n_tokens < 2:
-            return None
-        return self.plain_s * (self.n_tokens - 1) / span
+        plain_s = plain_s or self.plain_s
+        return plain_s * (self.n_tokens - 1) / span if plain_s and span and self.n_tokens > 1 else None
 
     def why(self) -> str:
         """Returns which draft length was chosen last, and why."""

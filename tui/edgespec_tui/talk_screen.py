@@ -44,6 +44,7 @@ class TalkScreen(Screen[None]):
         self.editing: Turn | None = None
         self._answer: Worker[None] | None = None
         self._used: int | None = None
+        self._plain_s: float | None = None  # what rounds without a draft took here, last time
         self.is_whole = False  # the widgets are there: not before, and not while the app ends
 
     # -- what is on it
@@ -220,7 +221,7 @@ class TalkScreen(Screen[None]):
         turn = replace(turn, settings={**self.settings_of(self.wishes()), "left_out": len(fitting.left_out)})
         self._used = fitting.n_tokens
         view.show_waiting("reading the prompt")
-        self.figures = LiveFigures(plain_s=info.plain_s, speculation=self.speculation)
+        self.figures = LiveFigures(plain_s=self._plain_s or info.plain_s, speculation=self.speculation)
         making = Answering(
             context.endpoint,
             talk,
@@ -241,6 +242,7 @@ class TalkScreen(Screen[None]):
 
     def _after(self, making: Answering) -> None:
         told = making.figures.told
+        self._plain_s = making.figures.seen_plain_s or self._plain_s
         if told and told.prompt_tokens is not None:
             self._used = told.prompt_tokens + (told.n_tokens or 0)
         if making.error:
