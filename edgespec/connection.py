@@ -84,7 +84,8 @@ class Server:
 
     def read(self, answer: http.client.HTTPResponse) -> bytes:
         """Returns a whole answer; raises EndpointError where it is larger than any sensible one."""
-        data = answer.read(LARGEST_ANSWER + 1)
+        with answer:  # where no length was told, reading a part leaves its socket open
+            data = answer.read(LARGEST_ANSWER + 1)
         if len(data) > LARGEST_ANSWER:
             raise EndpointError(f"{self.where} answered more than {LARGEST_ANSWER / 2**20:g} MiB")
         return data
