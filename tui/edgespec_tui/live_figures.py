@@ -116,7 +116,7 @@ class LiveFigures:
 
     @property
     def speedup(self) -> float | None:
-        """The estimate for this answer; None where nothing was guessed, or nothing is known to estimate by."""
+        """The estimate for this answer; None where nothing was guessed, or too little is known."""
         if not self.speculation or not self.drafted:
             return None
         plain_s, span = self.seen_plain_s, self._span()
