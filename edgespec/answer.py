@@ -58,8 +58,8 @@ class Wishes:
 class Span:
     """A stretch of shown text, and who produced it.
 
-    source: "target" (recovered or bonus token), or whose guess it was: "model", "lookup", "recycling"; ""
-    where the server does not tell.
+    source: "target" (recovered or bonus token), "grammar" (no other token was allowed), or whose guess it
+    was: "model", "lookup", "recycling"; "" where the server does not tell.
     """
 
     text: str

@@ -52,6 +52,7 @@ class Choice:
     finish: FinishReason | None = None
     plain_s: float | None = None
     growth_s: float = 0.0
+    n_ctx: int | None = None
     measured_s: float | None = None
     text: list[str] = field(default_factory=list)
     scored: list[Scored] = field(default_factory=list)
@@ -82,6 +83,7 @@ class Choice:
         per_token_s = predicted_s / after_first if predicted_s and after_first > 0 else None
         measured_s = self.measured_s if self.drafted else None
         return {
+            "n_ctx": self.n_ctx,
             "cache_n": self.cached_tokens,
             "prompt_n": prompt_n,
             "prompt_ms": prompt_s * 1000,
@@ -188,7 +190,8 @@ class Generation:
                     continue
                 choice = self.choices[self._index[id]]
                 if isinstance(said, Started):
-                    choice.growth_s = self._worker.about.plain_growth_s if self._worker.about else 0.0
+                    if about := self._worker.about:
+                        choice.growth_s, choice.n_ctx = about.plain_growth_s, about.n_ctx
                     choice.started = choice.first = choice.last = at
                     choice.prompt_tokens, choice.cached_tokens = said.prompt_tokens, said.cached_tokens
                 elif isinstance(said, Emitted):

@@ -56,7 +56,12 @@ def test_rounds_come_as_the_engine_made_them(client: Client) -> None:
     assert ended.n_tokens == sum(len(round_.tokens) for round_ in rounds) == 40
     assert ended.drafted == sum(round_.drafted for round_ in rounds) > 0
     assert ended.accepted == sum(round_.accepted for round_ in rounds)
-    assert ended.prompt_tokens == 12 and ended.speedup_is == "estimated" and ended.speedup
+    assert (
+        ended.n_ctx == 2048
+        and ended.prompt_tokens == 12
+        and ended.speedup_is == "estimated"
+        and ended.speedup
+    )
     assert ended.ttft_s and ended.tpot_s and ended.tok_per_s
     said = "".join(round_.text for round_ in rounds)
     turns = [*HELLO, {"role": "assistant", "content": said}, {"role": "user", "content": "Why?"}]

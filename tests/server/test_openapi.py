@@ -13,7 +13,7 @@ from served import Served, served
 
 OPERATIONS = (
     "POST /v1/chat/completions", "POST /v1/completions", "POST /edgespec/count",
-    "POST /v1/messages", "POST /v1/responses",
+    "POST /v1/messages", "POST /v1/responses", "POST /completion", "POST /infill",
 )  # fmt: skip
 
 
