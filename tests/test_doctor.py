@@ -260,6 +260,7 @@ def test_speculation_that_pays_is_said_to_pay() -> None:
         ({"draft_s": 0.05}, "a guess costs 50% of a token of the target"),
         ({"target_s": {"1": 0.1, "4": 0.35}}, "checking four tokens at once costs 3.5 times one"),
         ({"acceptance_rate": 0.2}, "20% of the guesses were accepted"),
+        ({"target_s": {"1": 0.002, "4": 0.01}}, "a token takes 2.0 ms here: so light a target"),
     ],
 )
 def test_speculation_that_does_not_pay_is_said_to_with_the_reason(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,7 +11,7 @@ from dataclasses import asdict
 from edgespec import __version__
 from edgespec.doctor.findings import Finding, Status
 
-WIDTH = 100
+WIDTH = 100  # of lines, where the terminal is no narrower
 MARKS: dict[Status, str] = {"good": "ok", "note": "--", "problem": "!!"}
 
 
@@ -38,9 +39,13 @@ def _wrapped(text: str, lead: str, *, deeper: int = 0) -> list[str]:
             " " * (len(lead) + deeper) + after,
         ]
     return textwrap.wrap(
-        before + colon + after, WIDTH, initial_indent=lead, subsequent_indent=" " * (len(lead) + deeper),
+        before + colon + after, _width(), initial_indent=lead, subsequent_indent=" " * (len(lead) + deeper),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
+
+
+def _width() -> int:
+    return max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def _is_command(text: str) -> bool:

@@ -11,6 +11,7 @@ from edgespec.doctor.findings import Finding, good, note, problem
 from edgespec.pair_settings import PairSettings
 
 TOKENS = 48  # of one answer
+LIGHT_S = 0.008  # a token of the target; below that, Python's part of a round is felt
 PAYS = 1.03  # the least speed-up that is called one
 
 
@@ -76,6 +77,11 @@ def _pays(said: dict[str, Any]) -> Finding:
 def _why_not(said: dict[str, Any]) -> str:
     """Returns what stands in the way, by the measured costs."""
     one, four = said["target_s"]["1"], said["target_s"]["4"]
+    if one < LIGHT_S:
+        return (
+            f"a token takes {1000 * one:.1f} ms here: so light a target leaves nothing to gain; look at a pair "
+            "of your own, or at the one that ships made as heavy as a real one: --grow 0.6B-F16"
+        )
     if said["draft_s"] and said["draft_s"] > 0.3 * one:
         return (
             f"a guess costs {said['draft_s'] / one:.0%} of a token of the target: take a smaller draft, or a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +14,7 @@ from edgespec.bench.machine import BUSY_CORES
 from edgespec.plan.pair_plan import PairPlan
 from edgespec_models.memory_fit import Fit, gib
 
-WIDTH = 100
+WIDTH = 100  # of lines, where the terminal is no narrower
 NO_GAIN = 1.03
 
 
@@ -38,10 +39,11 @@ def lines(found: Sequence[Planned]) -> list[str]:
     said = _table(rows) if len(rows) > 1 else []
     troubles = [f"{planned.name}: {planned.trouble}" for planned in found if planned.trouble]
     notes = [*troubles, *_notes(found)]
+    width = max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
     return [
         *said,
         "",
-        *(line for note in notes for line in textwrap.wrap(note, WIDTH, subsequent_indent="  ")),
+        *(line for note in notes for line in textwrap.wrap(note, width, subsequent_indent="  ")),
     ]
 
 
