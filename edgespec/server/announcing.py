@@ -54,15 +54,19 @@ class Announcer:
 
     async def follow(self) -> None:
         """Tells each change once; ends with the supervisor."""
+        asleep = False
         async for now in self._worker.changes():
             if now.state == "loading":
                 self._tell_progress(now)
             elif now.state == "ready" and now.load != self._ready:
                 self._tell_ready(now.load)
+            elif now.state == "ready" and asleep:
+                say(f"{self._pairs.name_of(now.load)} is loaded again")
             elif now.state == "unloaded" and self._before[0] == "ready":
                 say(f"{self._pairs.name_of(now.load)} is unloaded; the next request loads it")
             elif now.state == "unloaded" and now.error and self._before[0] == "loading":
                 say(now.error)
+            asleep = now.state == "unloaded" or (asleep and now.state == "loading")
             self._before = now.state, now.load
 
     def close(self) -> None:

@@ -160,6 +160,7 @@ class Endpoint:
 
 async def _refusal(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
+    request.state.refused = refusal.code  # for its line in the log
     return JSONResponse(refusal.shaped(request.url.path), refusal.status, refusal.headers())
 
 

@@ -109,6 +109,8 @@ def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, A
             f", {figures['prompt_tokens']} tokens of prompt ({figures['cached_tokens']} known already), "
             f"{figures['tokens']} said, {figures['accepted']} of {figures['drafted']} guesses stayed"
         )
+    if code := state.get("refused"):
+        figures, tokens = {**figures, "code": code}, f", {code}"
     client = scope.get("client")
     told = {"method": scope["method"], "path": path, "status": status, "seconds": round(seconds, 4),
             "client": client[0] if client else None, **figures}  # fmt: skip

@@ -50,7 +50,9 @@ def test_every_request_has_an_id_and_a_line(server: Served) -> None:
     refused = server.ask("/v1/models", headers={"x-request-id": "not one\u00e9"})
     id = refused.headers["x-request-id"]
     assert refused.status == 401 and id.startswith("req_")
-    assert [one["status"] for one in lines(server, id)] == [401]
+    assert [(one["status"], one["code"]) for one in lines(server, id)] == [(401, "invalid_api_key")]
+    wrong = server.ask("/v1/chat/completions", {"messages": []}, headers=auth).headers["x-request-id"]
+    assert [one["code"] for one in lines(server, wrong)] == ["invalid_value"]
 
 
 def test_neither_keys_nor_questions_are_written(server: Served) -> None:

@@ -88,6 +88,10 @@ def test_another_pair_is_loaded_with_progress_and_found_by_its_file(
     assert server.ask("/health").status == 200
     *_, ended = client.chat(HELLO, Wishes(max_tokens=2, model="first"))  # loads it again
     assert isinstance(ended, Ended) and ended.model == "first"
+    list(client.unload())
+    *_, ended = client.chat(HELLO, Wishes(max_tokens=2))
+    assert isinstance(ended, Ended)
+    until(lambda: "first is loaded again" in server.said())
 
 
 def test_a_request_that_names_another_pair_waits_for_those_before_it(client: Client) -> None:

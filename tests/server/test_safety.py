@@ -122,7 +122,7 @@ def test_a_file_of_ones_own_finds_the_server_and_proves_it(
     server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGESPEC_STATE_DIR", str(server.log.parent))
-    [path] = (server.log.parent / "servers").iterdir()
+    [path] = (server.log.parent / "servers").glob("*.json")
     assert os.name != "posix" or path.stat().st_mode & 0o777 == 0o600
     [state] = state_file.states()
     assert state.port == server.port and state.pid == server.process.pid
