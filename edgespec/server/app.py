@@ -114,10 +114,12 @@ class Endpoint:
         composed = await self.answering.composed(wishes)
         submits, composed = await self.answering.chat_submits(wishes, composed)
         several = wishes.parallel_tool_calls is not False
+        verbose = self.answering.settings.verbose if wishes.verbose is None else wishes.verbose
         answer = ChatAnswer(
             self.answering.name(about), about.plain_s, usage=wishes.usage_in_stream,
             events=wishes.speculation.events, scoring=wishes.scoring(),
             turns=readers(composed, len(submits), apart=wishes.shows_thoughts_apart, several=several),
+            prompt=composed.text if verbose else None,
         )  # fmt: skip
         return await self.answering.answer(request, submits, answer, stream=bool(wishes.stream))
 

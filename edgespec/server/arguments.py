@@ -42,6 +42,11 @@ def add(command: argparse.ArgumentParser) -> None:
         "--reasoning", choices=("auto", "on", "off"), default="auto",
         help="whether a model that can thinks first, where a request does not say (auto: its template's way)",
     )  # fmt: skip
+    group.add_argument(
+        "--verbose",
+        action="store_true",
+        help="show in every answer of a chat the prompt that it had (__verbose)",
+    )
     group.add_argument("--chat-template-file", metavar="FILE", help="Jinja template in place of the model's")
     group.add_argument(
         "--drafter",

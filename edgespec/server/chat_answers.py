@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from edgespec.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
-from edgespec.server.generation import Part
+from edgespec.server.generation import Generation, Part
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.openai_answers import Answer
 from edgespec.server.turns import TurnReader
@@ -15,13 +15,18 @@ from edgespec.server.turns import TurnReader
 
 @dataclass(slots=True)
 class ChatAnswer(Answer):
-    """How one conversation is answered. turns: who reads each choice."""
+    """How one conversation is answered. turns: who reads each choice. prompt: where it is to be shown."""
 
     kind: ClassVar[str] = "chatcmpl"
     whole_object: ClassVar[str] = "chat.completion"
     chunk_object: ClassVar[str] = "chat.completion.chunk"
 
     turns: list[TurnReader] = field(default_factory=list)
+    prompt: str | None = None
+
+    async def whole(self, generation: Generation) -> dict[str, Any]:
+        answer = await Answer.whole(self, generation)
+        return answer if self.prompt is None else {**answer, "__verbose": {"prompt": self.prompt}}
 
     def _opening(self, index: int) -> dict[str, Any] | None:
         return {"delta": {"role": "assistant", "content": None}}

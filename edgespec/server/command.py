@@ -79,6 +79,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         request_s=arguments.max_seconds,
         canary=arguments.canary,
         unsaid=_unsaid(arguments),
+        verbose=arguments.verbose,
         log=arguments.log,
         idle_s=arguments.idle_unload * 60 or None,
     )

@@ -232,6 +232,7 @@ class ChatRequest(Wishes, ToolWishes):
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
+    verbose: StrictBool | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Top | None = None
 

@@ -29,7 +29,7 @@ class ServerSettings:
 
     alias: the model's name for clients; None is the file's. keys: any of them opens. hosts: names that a
     request may be for, besides addresses and this machine's own. origins: web pages that may ask.
-    idle_s: a model that nobody used for so long is unloaded; None keeps it.
+    idle_s: a model that nobody used for so long is unloaded; None keeps it. verbose: chats show prompts.
     """
 
     alias: str | None = None
@@ -45,3 +45,4 @@ class ServerSettings:
     unsaid: Unsaid = Unsaid()
     log: LogFormat = "quiet"
     idle_s: float | None = None
+    verbose: bool = False

@@ -156,6 +156,12 @@ def test_results_of_tools_go_back_in(client: OpenAI) -> None:
     assert got.usage.prompt_tokens > ask(client).usage.prompt_tokens + 20 and got.choices[0].finish_reason
 
 
+def test_the_prompt_is_shown_to_who_asks(client: OpenAI) -> None:
+    shown = ask(client, extra_body={"verbose": True}, max_tokens=2).model_extra["__verbose"]["prompt"]
+    assert "You can call these tools:" in shown and shown.endswith("<|im_start|>assistant\n")
+    assert "__verbose" not in ask(client, max_tokens=2).model_extra
+
+
 def test_mistakes_about_tools_are_named(client: OpenAI) -> None:
     nobody: Any = {"type": "function", "function": {"name": "nobody"}}
     for fields, word in (
