@@ -157,6 +157,17 @@ def test_a_process_that_dies_is_told_and_leaves_nothing_whole(
     assert store.pairs() == []
 
 
+def test_another_quantisation_does_not_take_the_place_of_the_first(
+    local: LocalHub, hub: Hub, store: Store, tmp_path: Path
+) -> None:
+    local.add(
+        "acme/M-GGUF", {f"M-{q}.gguf": model_bytes(tmp_path, seed=i) for i, q in enumerate(("Q4_0", "Q8_0"))}
+    )
+    for which in ("Q4_0", "Q8_0", "Q8_0"):
+        Pull(plan_pull(hub, order(f"acme/M-GGUF:{which}")), hub, store).run(lambda _: None)
+    assert [pair.name for pair in store.pairs()] == ["m", "m-q8_0"]
+
+
 def test_a_wait_that_the_hub_asks_for_is_shown(local: LocalHub, hub: Hub) -> None:
     """The client says so in its log alone, and seems to hang."""
     local.faults.append(Fault("store", "Big-1B", status=429, headers={"Retry-After": "0"}, times=1))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgespec_models.catalogue import CatalogueEntry, CatalogueError, CatalogueModel, find
+from edgespec_models.catalogue import CatalogueEntry, CatalogueModel, find
 from edgespec_models.choose_file import Chosen, Wanted, choose, parse_wanted, quantisation_of
 from edgespec_models.download import Cancelled, Download, OnProgress, Progress
 from edgespec_models.fetch import unfinished
@@ -41,6 +41,7 @@ class Order:
     target: Wanted
     draft: Wanted | None
     name: str  # what the pair will be called
+    named: bool  # by the user; else another name is found if a different model has it
     entry: CatalogueEntry | None  # where it is one of the catalogue
 
 
@@ -69,7 +70,7 @@ def order(what: str, *, draft: str | None = None, name: str | None = None) -> Or
     if "/" in what:
         target = parse_wanted(what)
         small = parse_wanted(draft) if draft else None
-        return Order(target, small, check_name(name or _default_name(target)), None)
+        return Order(target, small, check_name(name or _default_name(target)), name is not None, None)
     entry = find(what)
     small = (
         parse_wanted(draft)
@@ -77,7 +78,7 @@ def order(what: str, *, draft: str | None = None, name: str | None = None) -> Or
         else Wanted(entry.draft.repo, entry.draft.file, _pinned(entry.draft.revision))
     )
     target = Wanted(entry.target.repo, entry.target.file, _pinned(entry.target.revision))
-    return Order(target, small, check_name(name or entry.name), entry)
+    return Order(target, small, check_name(name or entry.name), name is not None, entry)
 
 
 def _pinned(revision: str) -> str | None:
@@ -188,7 +189,7 @@ class Pull:
         plan, n = self.plan, len(self.plan.target.parts)
         draft = _installed(plan.draft, paths[n:], plan.cached[n:]) if plan.draft else None
         pair = InstalledPair(
-            name=plan.order.name,
+            name=_free_name(plan, self.store),
             target=_installed(plan.target, paths[:n], plan.cached[:n]),
             draft=draft,
             source="pulled",
@@ -196,6 +197,17 @@ class Pull:
         )
         self.store.add(pair)
         return self.store.get(pair.name)
+
+
+def _free_name(plan: PullPlan, store: Store) -> str:
+    """Returns the pair's name, with its quantisation where another model of the repository has it already."""
+    name, first = plan.order.name, plan.target.first
+    taken = {pair.name: pair.target for pair in store.pairs()}.get(name)
+    if plan.order.named or taken is None:
+        return name
+    if taken.repo == first.repo and taken.path.name == first.name.rpartition("/")[2]:
+        return name  # the same model: a newer version, or another draft
+    return f"{name[:48]}-{(plan.target.quantisation or 'other').lower()}"
 
 
 def _installed(model: Chosen, paths: Sequence[Path], cached: Sequence[bool]) -> InstalledModel:
@@ -208,12 +220,3 @@ def _installed(model: Chosen, paths: Sequence[Path], cached: Sequence[bool]) -> 
         sha256=hashes if len(hashes) == len(paths) else (),
         fetched=not any(cached),
     )
-
-
-def is_catalogue_name(what: str) -> bool:
-    """Whether the catalogue has a pair of that name."""
-    try:
-        find(what)
-    except CatalogueError:
-        return False
-    return True

@@ -12,11 +12,13 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from edgespec_models.free_files import Removed, delete_file, delete_files
 
 VERSION = 1
 EMBEDDED = "embedded"  # the pair that ships goes by this name
@@ -85,15 +87,6 @@ class InstalledPair:
     def missing(self) -> tuple[str, ...]:
         """The files that are no longer there."""
         return tuple(path for model in self.models for path in model.missing)
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """What removing a pair did."""
-
-    deleted: tuple[str, ...]
-    freed: int  # bytes
-    kept: Mapping[str, str]  # path -> why it stayed
 
 
 def check_name(name: str) -> str:
@@ -181,7 +174,7 @@ class Store:
         """Deletes them; returns the bytes freed."""
         left = self.leftovers()
         try:
-            freed = sum(_delete_file(Path(path)) for path in left)
+            freed = sum(delete_file(Path(path)) for path in left)
         except OSError as error:
             raise StoreError(f"{error.filename} cannot be deleted ({error.strerror})") from None
         with self._changing() as state:
@@ -198,7 +191,7 @@ class Store:
                 state.default = newest.name if newest else None
             used = {path: p.name for p in state.pairs.values() for m in p.models for path in m.paths}
         try:  # the store no longer names them, so a failure here leaves nothing that seems installed
-            return _delete(pair, used, keep_files)
+            return delete_files(pair.models, used, keep_files=keep_files)
         except OSError as error:
             raise StoreError(
                 f"pair {name} is removed, but {error.filename} could not be deleted ({error.strerror}): "
@@ -305,40 +298,3 @@ def _model(fields: dict[str, Any]) -> InstalledModel:
 
 def _remember_fetched(model: InstalledModel, fetched: set[str]) -> InstalledModel:
     return replace(model, fetched=True) if set(model.paths) <= fetched else model
-
-
-def _delete(pair: InstalledPair, used: Mapping[str, str], keep_files: bool) -> Removed:
-    deleted, kept, freed = [], {}, 0
-    for model in pair.models:
-        for path in model.paths:
-            if path in deleted:  # target and draft may be one file
-                continue
-            if keep_files:
-                kept[path] = "as asked"
-            elif path in used:
-                kept[path] = f"pair {used[path]} uses it"
-            elif not model.fetched:
-                kept[path] = "EdgeSpec did not download it"
-            elif os.path.lexists(path):
-                freed += _delete_file(Path(path))
-                deleted.append(path)
-    return Removed(tuple(deleted), freed, kept)
-
-
-def _delete_file(path: Path) -> int:
-    """Deletes a name in a snapshot of the hub's cache, and its content where no other name points to it."""
-    content = path.resolve()
-    size = content.stat().st_size if content.exists() else 0
-    path.unlink()
-    if content == path or not content.exists():
-        return size
-    snapshots = content.parent.parent / "snapshots"
-    if any(other.resolve() == content for other in snapshots.rglob("*") if other.is_symlink()):
-        return 0
-    content.unlink()
-    for folder in (path.parent, *path.parent.parents):  # empty snapshot folders are left by nobody else
-        if folder == snapshots or snapshots not in folder.parents:
-            break
-        with suppress(OSError):
-            folder.rmdir()
-    return size
