@@ -24,7 +24,9 @@ GREEDY = Sampling(temperature=0)
 UNCUT = Sampling(temperature=0.7, top_p=1.0, min_p=0.0)  # no threshold that a token could fall below
 STREAMS = 8
 TILED = 64  # prompts from this length on are evaluated by a kernel whose sums depend on the place of cells
-EXCUSED_AT_MOST = 0.25  # of the texts: beside others, cells of one text do not lie in order
+EXCUSED_AT_MOST = 0.125  # of the texts: beside others, cells of one text do not lie in order
+# Measured where the byte-identical profile holds: 431 of 432 texts are those alone, all 288 of prompts below
+# 64 tokens (8 streams, greedy and seeded, without draft, drafting, at length 4; caches f16).
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +88,8 @@ def test_eight_streams_that_draft_are_each_alone_outside_the_margin(pair: Pair, 
     """Where a text differs, arithmetic could have bridged the distance between the two tokens."""
     asked = {id: (p, replace(r, draft_length=length)) for id, (p, r) in requests(pair).items()}
     pair.forget()
-    compare(pair, asked, run(pair, asked))
+    exact = byte_identical(pair.target, pair._target_context.settings, short_prompts(pair)[0], STREAMS)
+    compare(pair, asked, run(pair, asked), excused_at_most=0.0 if exact else EXCUSED_AT_MOST)
 
 
 def compare(
