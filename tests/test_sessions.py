@@ -32,14 +32,14 @@ class Opened:
         self.folder = folder
         self.notices: list[str] = []
         self.now = 1_700_000_000.0
-        self._all: list[Sessions] = []
+        self.all: list[Sessions] = []
 
     def __call__(self) -> Sessions:
-        self._all.append(Sessions.opened(self.folder, on_notice=self.notices.append, clock=lambda: self.now))
-        return self._all[-1]
+        self.all.append(Sessions.opened(self.folder, on_notice=self.notices.append, clock=lambda: self.now))
+        return self.all[-1]
 
     def close(self) -> None:
-        for sessions in self._all:
+        for sessions in self.all:
             sessions.close()
 
 
@@ -128,6 +128,30 @@ def test_saving_comes_back_at_once_while_another_program_holds_the_file(opened: 
     assert titles(sessions.listed().result(SOON_S)) == ["What is a lock?"]
     assert talk.id is not None
     assert sessions.loaded(talk.id).result(SOON_S).turns[2].text == "99"
+
+
+def test_what_could_not_be_written_for_long_is_told_once_and_written_later(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from edgespec_tui import sessions as sessions_module
+
+    monkeypatch.setattr(database, "BUSY_S", 0.1)
+    monkeypatch.setattr(sessions_module, "RETRY_S", 0.1)
+    sessions, talk = opened(), talked()
+    sessions.flushed().result(SOON_S)
+    with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        sessions.save(talk)
+        until(lambda: opened.notices)
+        talk.add("user", "meanwhile", parent=2)
+        sessions.save(talk)
+        time.sleep(0.5)
+        other.execute("COMMIT")
+    until(lambda: sessions.flushed().result(SOON_S) is None and sessions.listed().result(SOON_S))
+    sessions.close()
+    assert len(opened.notices) == 1 and "it is tried again" in opened.notices[0]
+    assert talk.id is not None
+    assert opened().loaded(talk.id).result(SOON_S) == talk
 
 
 def test_text_that_is_no_unicode_is_kept_as_far_as_it_is(opened: Opened) -> None:
@@ -314,7 +338,11 @@ def test_an_answer_growing_in_another_window_is_not_called_cancelled(opened: Ope
     talk.add("assistant", "still grow", parent=1)
     kept(opened, talk)
     assert talk.id is not None
-    assert opened().loaded(talk.id).result(SOON_S).path()[-1].finish is None
+    reader = opened()
+    assert reader.loaded(talk.id).result(SOON_S).path()[-1].finish is None
+    opened.all[0].leave(talk)  # as if it had ended there, unfinished
+    opened.all[0].flushed().result(SOON_S)
+    assert reader.loaded(talk.id).result(SOON_S).path()[-1].finish == "cancelled"
 
 
 def test_two_programs_write_sessions_at_once(opened: Opened) -> None:

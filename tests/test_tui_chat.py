@@ -18,6 +18,7 @@ from edgespec_tui.app import ChatApp
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Info
 from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
+from edgespec_tui.settings import Settings
 from edgespec_tui.turn_view import AnswerView
 
 CODE = "Take this:\n\n```python\nprint(1)\n```\n\nand go."
@@ -310,3 +311,12 @@ async def test_a_chat_that_is_gone_on_with_is_scrolled_to_its_end() -> None:
         for _ in range(12):
             await it.pilot.press("pageup")
         await it.until(lambda: len(shown.query(AnswerView)) == 5, "what is above")
+
+
+@on_a_loop
+async def test_panel_and_tint_begin_as_the_settings_say() -> None:
+    settings = Settings(panel=False, tint=True)
+    async with driven(ChatApp(FakeEndpoint(), settings=settings), size=(130, 28)) as it:
+        assert not it.chat.query_one("#panel").display and it.chat.transcript.tinted
+        await it.pilot.press("f2", "f3")
+        assert it.chat.query_one("#panel").display and not it.chat.transcript.tinted

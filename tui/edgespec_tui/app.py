@@ -82,6 +82,8 @@ class ChatApp(App[int]):
         self.context.first_conversation = first or self.settings.new_conversation()
         self.chat = ChatScreen(self.context)
         self.chat.speculation = self.settings.speculation
+        self.chat.set_class(not self.settings.panel, "-no-panel")
+        self.context.tint = self.settings.tint
         self.fault: str | None = None  # why the app ended, where it was not asked to
         self._interrupted = 0.0
         for known in THEMES:

@@ -26,7 +26,10 @@ class Keeper(Protocol):
 
 @dataclass(slots=True)
 class ChatContext:
-    """What a chat stands on. sessions: None keeps nothing. wishes: what every answer is asked for with."""
+    """What a chat stands on. sessions: None keeps nothing. wishes: what every answer is asked for with.
+
+    tint: tokens are coloured from the start.
+    """
 
     endpoint: Endpoint
     engine: EngineState
@@ -36,6 +39,7 @@ class ChatContext:
     moments: QuietMoments = field(default_factory=QuietMoments)
     first_conversation: Conversation = field(default_factory=Conversation)
     wishes: Wishes = field(default_factory=Wishes)
+    tint: bool = False
 
     def keep(self, conversation: Conversation) -> None:
         """Saves what is new in a conversation."""

@@ -77,6 +77,7 @@ class TalkScreen(Screen[None]):
     async def on_mount(self) -> None:
         self.is_whole = True
         self.prompt.focus()
+        self.transcript.tinted = self.context.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
         await self.open(self.context.first_conversation)
 
