@@ -163,7 +163,7 @@ def test_another_quantisation_does_not_take_the_place_of_the_first(
     local.add(
         "acme/M-GGUF", {f"M-{q}.gguf": model_bytes(tmp_path, seed=i) for i, q in enumerate(("Q4_0", "Q8_0"))}
     )
-    for which in ("Q4_0", "Q8_0", "Q8_0"):
+    for which in ("Q4_0", "Q8_0"):
         Pull(plan_pull(hub, order(f"acme/M-GGUF:{which}")), hub, store).run(lambda _: None)
     assert [pair.name for pair in store.pairs()] == ["m", "m-q8_0"]
 
