@@ -79,8 +79,8 @@ def _why_not(said: dict[str, Any]) -> str:
     one, four = said["target_s"]["1"], said["target_s"]["4"]
     if one < LIGHT_S:
         return (
-            f"a token takes {1000 * one:.1f} ms here: so light a target leaves nothing to gain; look at a pair "
-            "of your own, or at the one that ships made as heavy as a real one: --grow 0.6B-F16"
+            f"a token takes {1000 * one:.1f} ms here: so light a target leaves nothing to gain; look at a "
+            "pair of your own, or at the one that ships made as heavy as a real one: --grow 0.6B-F16"
         )
     if said["draft_s"] and said["draft_s"] > 0.3 * one:
         return (

@@ -104,8 +104,9 @@ def compare(name: str, path: Path) -> None:
 
 def main() -> None:
     """Compares the files named, else models made here."""
-    slices.WHOLE = 0  # small ones are sliced too, and into smaller slices, so that there is much to scale
-    slices.SMALL_SLICE = 48 << 20
+    slices.WHOLE = 0  # small ones are sliced too
+    if not sys.argv[1:]:
+        slices.SMALL_SLICE = 48 << 20  # and into smaller slices, so that there is much to scale
     head = "".join(f"{n:7}" for n in (1, 2, 3, 4, 5, 6, 8, 12, 16))
     print(f"{'model':28}{'':12}{'layers':14}{'one token':>10}{head}")
     with tempfile.TemporaryDirectory() as folder:
