@@ -69,7 +69,9 @@ class Pair:
         self.settings = settings = settings or PairSettings()
         if draft is not None:
             check_pair(target, draft)
-        self.settings = settings = fitted(Path(target), Path(draft) if draft else None, settings, cards())
+        small = Path(draft) if draft is not None else None
+        self.settings, self.gave_up = fitted(Path(target), small, settings, cards())  # to fit into memory
+        settings = self.settings
         with ExitStack() as opened:
             share = _share(target, draft)
             self.target = opened.enter_context(

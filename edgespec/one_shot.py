@@ -30,7 +30,9 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
         pair = Pair(target, draft, settings)
         if arguments.draft_length is None and arguments.drafter != "none":
             pair.costs()  # measured now, not before the first answer
-        return pair
+    if pair.gave_up:
+        print(f"edgespec: to fit into memory: {'; '.join(pair.gave_up)}", file=sys.stderr)
+    return pair
 
 
 @contextmanager

@@ -182,15 +182,24 @@ def heavy(tmp_path: Path) -> Path:
 
 def test_a_pair_that_fits_well_is_loaded_without_asking(monkeypatch: pytest.MonkeyPatch, heavy: Path) -> None:
     monkeypatch.setattr(at_load, "MemoryOracle", None)  # whoever asks fails
-    assert at_load.fitted(heavy, None, PairSettings(), []) == PairSettings()
+    assert at_load.fitted(heavy, None, PairSettings(), []) == (PairSettings(), ())
 
 
 def test_the_context_is_what_fits_where_nobody_said(monkeypatch: pytest.MonkeyPatch, heavy: Path) -> None:
     short_of_memory(monkeypatch, 256 + 60)
-    settings = at_load.fitted(heavy, None, PairSettings(), [])
+    settings, gave_up = at_load.fitted(heavy, None, PairSettings(), [])
     assert settings.n_ctx == 4096
     with Pair(heavy, None, PairSettings(remember=False)) as pair:
-        assert pair.n_ctx == 4096
+        assert pair.n_ctx == 4096 and pair.gave_up == gave_up
+    assert gave_up[0] == "the context holds 4,096 tokens instead of 8,192"
+
+
+def test_a_model_that_serves_one_at_a_time_is_measured_for_one(
+    monkeypatch: pytest.MonkeyPatch, files: dict[str, Path]
+) -> None:
+    """A server asks for four; what a hybrid would take with four was held against it."""
+    one = at_load.pair_fit(files["hybrid"], None, PairSettings()).choice
+    assert at_load.pair_fit(files["hybrid"], None, PairSettings(slots=4)).choice == one
 
 
 def test_a_context_that_cannot_fit_is_refused_with_what_would(
@@ -210,7 +219,7 @@ def test_what_is_no_model_is_left_to_the_loading(tmp_path: Path, monkeypatch: py
     short_of_memory(monkeypatch, 0)
     path = tmp_path / "model.gguf"
     path.write_bytes(b"no model")
-    assert at_load.fitted(path, None, PairSettings(), []) == PairSettings()
+    assert at_load.fitted(path, None, PairSettings(), []) == (PairSettings(), ())
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:

@@ -18,30 +18,36 @@ from edgespec_models.gguf_header import Header, HeaderError, read_file, split_na
 from edgespec_models.memory_fit import ALL, RAM_MARGIN, USUAL_N_CTX, Asks, Fit, choose
 from edgespec_models.memory_formulas import formula_need
 from edgespec_models.memory_need import RAM, Device, Need
+from edgespec_models.model_facts import facts_of
 
+ONE_AT_A_TIME = ("hybrid", "recurrent")  # memories that serve one request at a time, whatever is asked for
 ROOMY = 2.0  # times what the formula says that have to be free, so that nobody else is asked
 ROWS = {True: 49, False: 63}  # logits rows of the target: alone (the longest draft and one), with others
 
 
-def fitted(target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]) -> PairSettings:
-    """Returns the settings with which the pair fits; context and layers are chosen where nothing was said.
+def fitted(
+    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]
+) -> tuple[PairSettings, tuple[str, ...]]:
+    """Returns the settings with which the pair fits, and in words what was given up for that; context and
+    layers are chosen where nothing was said.
 
     cards: the graphics cards that llama.cpp uses. Raises DoesNotFitError, which says what would fit. A file
     that cannot be understood passes: loading it says why.
     """
     try:
         if not cards and _plenty(target, draft, settings):
-            return settings
+            return settings, ()
         fit = pair_fit(target, draft, settings)
     except (HeaderError, EdgeSpecError):
-        return settings
+        return settings, ()
     if not fit.fits:
         raise DoesNotFitError(fit.sentence(" and ".join(path.name for path in (target, draft) if path)))
     if settings.n_ctx is None:
         settings = replace(settings, n_ctx=fit.choice.n_ctx)
-    return replace(
+    settings = replace(
         settings, n_gpu_layers=fit.choice.n_gpu_layers, draft_gpu_layers=fit.choice.draft_gpu_layers
     )
+    return settings, (*fit.gave_up, *(fit.proposals if fit.gave_up else ()))
 
 
 def pair_fit(
@@ -53,6 +59,8 @@ def pair_fit(
     """
     files = {"target": target, "draft": draft}
     headers = {name: headers_of(path) for name, path in files.items() if path}
+    if any(facts_of(of[0]).memory in ONE_AT_A_TIME for of in headers.values()):
+        settings = replace(settings, slots=1)
     with MemoryOracle() as oracle:
         asks = _asks(oracle, headers, files, settings)
         return choose(
