@@ -144,6 +144,35 @@ def test_the_next_turn_evaluates_what_is_new(pair: Pair) -> None:
     assert pair.contexts["target"].evaluated - before <= 5
 
 
+def test_a_chat_that_lost_its_slot_goes_on_from_host_memory() -> None:
+    """Two chats take turns in one slot, and say what they say where each keeps a slot of its own."""
+    with Pair(*pair_files(), replace(BYTE_IDENTICAL, slots=2, n_ctx=1024, remember=False)) as pair:
+        texts = [pair.prompt_tokens(p["prompt"] * 3, special=True)[:150] for p in held_out_prompts(2)]
+        request = Request(GREEDY, 12, drafter="none")
+
+        def played(engine: Engine) -> list[tuple[list[int], int]]:
+            """Returns the answers, and how many tokens were read for each."""
+            turns, told = list(texts), []
+            pair.forget()
+            for i in (0, 1, 0, 1):
+                engine.submit("chat", turns[i], request)
+                tokens: list[int] = []
+                before = pair.contexts["target"].evaluated
+                while not engine.idle:
+                    for one in engine.step():
+                        tokens += one.round.tokens if isinstance(one, Emitted) else ()
+                told.append((tokens, pair.contexts["target"].evaluated - before))
+                turns[i] = np.concatenate([turns[i], np.array([*tokens, 5, 6, 7], np.int32)])
+            return told
+
+        own_slots = played(Engine(pair, slots=2))
+        from_memory = played(Engine(pair, slots=1, cache_ram=2**28))
+        read_again = played(Engine(pair, slots=1))
+        assert [tokens for tokens, _ in own_slots] == [tokens for tokens, _ in from_memory]
+        for kept in (own_slots, from_memory):
+            assert all(kept[i][1] < 20 < 80 <= read_again[i][1] for i in (2, 3)), (kept, read_again)
+
+
 def test_a_small_cache_delays_streams_and_fails_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """llama.cpp says itself that its cells have run out; whoever waits goes on where it stood."""
     settings = replace(BYTE_IDENTICAL, slots=4, n_ctx=256, cache_tokens=256, remember=False)
