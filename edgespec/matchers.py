@@ -200,8 +200,10 @@ def _body(grammar: Grammar) -> str:
         if isinstance(schema, bool):
             schema = {} if schema else {"not": {}}
         own = schema.get("x-guidance")
-        options = {"whitespace_pattern": WHITESPACE, "lenient": grammar.lenient}
-        schema["x-guidance"] = {**options, **(own if isinstance(own, dict) else {})}
+        own = own if isinstance(own, dict) else {}
+        flexible = own.get("whitespace_flexible") is not False
+        options = {"lenient": grammar.lenient} | ({"whitespace_pattern": WHITESPACE} if flexible else {})
+        schema["x-guidance"] = {**options, **own}
         return f"start: %json {json.dumps(schema)}\n"
     if grammar.kind == "regex":
         return f"start: /{llguidance.regex_to_lark(_unanchored(grammar.text), 'd')}/\n"

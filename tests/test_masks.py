@@ -413,6 +413,19 @@ def test_a_wrong_grammar_is_told_in_one_sentence(
     assert "\n" not in told and len(told) < 400
 
 
+def test_a_schema_may_ask_for_json_without_spaces() -> None:
+    schema = '{"const": {"a": 1, "b": [2]}, "x-guidance": {"whitespace_flexible": false}}'
+    for compact, text, right in (
+        (True, b'{"a":1,"b":[2]}', True),
+        (True, b'{"a": 1,"b":[2]}', False),
+        (False, b'{"a": 1, "b": [2]}', True),
+        (False, b'{"a":1,"b":[2]}', True),
+        (False, b'{"a":  1,"b":[2]}', False),
+    ):
+        grammar = Grammar("json_schema", schema if compact else '{"const": {"a": 1, "b": [2]}}')
+        assert is_text(grammar, text) == right, (compact, text)
+
+
 def test_a_grammar_that_runs_out_of_its_fuel_while_it_is_followed_ends_its_text() -> None:
     masks = masks_of("((a{1,100}){1,100}){1,100}b", 0)
     with pytest.raises(GrammarError, match="too complex while it was followed"):

@@ -84,16 +84,26 @@ def main() -> None:
     parser.add_argument("--quality", choices=QUALITIES, default="fair")
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("-n", "--max-tokens", type=int, default=400)
+    parser.add_argument(
+        "--busy", action="store_true", help="count this process's CPU time: others are at work"
+    )
+    parser.add_argument("--compact", action="store_true", help="JSON without any spaces between its parts")
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.7])
     chosen = parser.parse_args()
     target, draft = (
         target_file(chosen.folder, chosen.size),
         draft_file(chosen.folder, chosen.size, chosen.quality),
     )
+    clock = time.process_time if chosen.busy else time.perf_counter
     rng, masking = np.random.default_rng(1), list[float]()
     with Pair(target, draft, PairSettings(n_ctx=1024, remember=False)) as pair:
-        pair.costs()
-        grammar = json_schema(SCHEMA)
+        target_costs, one = pair.costs().target, pair.costs().target.seconds(1)
+        shape = ", ".join(f"{n}: {target_costs.seconds(n) / one:.2f}" for n in (2, 3, 4, 8, 16))
+        print(
+            f"a token {one * 1e3:.1f} ms, draft {pair.costs().draft.seconds(1) / one:.3f}, t(n)/t(1) {shape}"
+        )
+        spaces = {"x-guidance": {"whitespace_flexible": False}} if chosen.compact else {}
+        grammar = json_schema({**SCHEMA, **spaces})
         began = time.perf_counter()
         pair.matchers.compile(grammar)
         took, size = time.perf_counter() - began, pair.target.n_vocab
@@ -114,7 +124,7 @@ def main() -> None:
                     at: list[tuple[float, int]] = []
                     pieces = []
                     for round_ in pair.generate(tokens, request):
-                        at.append((time.perf_counter(), len(round_.tokens)))
+                        at.append((clock(), len(round_.tokens)))
                         pieces.append(round_.text)
                         drafted += round_.drafted
                         accepted += round_.accepted
