@@ -19,6 +19,7 @@ from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Info
 from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
 from edgespec_tui.settings import Settings
+from edgespec_tui.transcript import SHOWN
 from edgespec_tui.turn_view import AnswerView
 
 CODE = "Take this:\n\n```python\nprint(1)\n```\n\nand go."
@@ -307,7 +308,7 @@ async def test_a_chat_that_is_gone_on_with_is_scrolled_to_its_end() -> None:
     async with driven(ChatApp(FakeEndpoint(), first=talk), size=(80, 24)) as it:
         shown = it.chat.transcript
         await it.until(lambda: shown.max_scroll_y > 0 and shown.scroll_y == shown.max_scroll_y, "the end")
-        assert len(shown.query(AnswerView)) == 3, "what is above comes when it is scrolled to"
+        assert len(shown.query(AnswerView)) == SHOWN // 2, "what is above comes when it is scrolled to"
         for _ in range(12):
             await it.pilot.press("pageup")
         await it.until(lambda: len(shown.query(AnswerView)) == 5, "what is above")

@@ -146,13 +146,18 @@ async def test_a_long_answer_and_a_long_chat_are_few_widgets_and_nothing_is_lost
         talk.change(replace(turn, finish="stop" if i % 2 else None))
     long = "".join(f"Paragraph {i} of it.\n\n" for i in range(150))
     async with driven(ChatApp(FakeEndpoint(answers=[long]), first=talk)) as it:
-        assert len(it.chat.query(TurnView)) == SHOWN and "34 earlier turns" in str(
+        assert len(it.chat.query(TurnView)) == SHOWN and "36 earlier turns" in str(
             it.chat.query_one("#earlier").label  # type: ignore[attr-defined]
         )
         await it.ask("at length")
         assert it.texts()[-1] == long and len(it.texts()) == 42
         assert "Paragraph 149" in it.text() and len(it.chat.query(AnswerSegment)) < 10
-        await it.pilot.press(*["pageup"] * 12)
+        it.chat.transcript.scroll_home(animate=False)
+        await it.until(lambda: it.chat.transcript.scroll_y <= 0)
+        for _ in range(4):
+            await it.pilot.press("pageup")
+            await it.until(lambda: not it.chat.transcript._reaching)
+            it.chat.transcript.scroll_home(animate=False)
         await it.until(lambda: len(it.chat.query(AnswerSegment)) > 9, "more of what is above")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from pathlib import Path
 
@@ -273,12 +274,16 @@ def test_bytes_are_no_text(tmp_path: Path) -> None:
 def test_cycles_are_collected_only_where_no_key_came_for_a_while() -> None:
     now = [0.0]
     moments = QuietMoments(clock=lambda: now[0])
-    moments.key()
-    assert moments.is_typing and not moments.look()
-    now[0] = 5.0
     try:
+        moments.key()
+        assert moments.is_typing and not moments.look()
+        now[0] = 5.0
         assert not moments.is_typing and moments.look()
         now[0] = 6.0
-        assert not moments.look(), "not twice in ten seconds"
+        gc.collect()
+        assert not moments.look(), "nothing is new"
+        moments.key()
+        now[0] = 99.0
+        assert moments.look(), "everything, twice a minute"
     finally:
         moments.end()

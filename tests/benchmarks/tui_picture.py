@@ -1,4 +1,4 @@
-"""Draws the README's picture of the app: a real answer of the embedded pair at the cost of a large one.
+"""Draws the README's picture of the app: a real answer of the embedded pair.
 
     python tests/benchmarks/tui_picture.py docs/chat.svg ["a question" ...]
 
@@ -25,7 +25,7 @@ FONT = re.compile(r"@font-face \{.*?\}", re.S)
 
 async def draw(file: Path, questions: Sequence[str]) -> None:
     """Asks, waits, and writes the picture."""
-    endpoint = AttachedEndpoint(attaching(Wanted(flags=("--grow", "0.6B-F16"))))
+    endpoint = AttachedEndpoint(attaching(Wanted()))
     app = ChatApp(endpoint, first=Conversation(sampling={"temperature": 0.0}, max_tokens=160))
     async with app.run_test(size=(104, 26)) as pilot:
         while app.context.engine.state == "starting":
@@ -34,6 +34,11 @@ async def draw(file: Path, questions: Sequence[str]) -> None:
             await app.chat.ask(text)
             while app.chat.answering:
                 await asyncio.sleep(0.2)
+        await (
+            app.chat.action_again()
+        )  # what was said before is guessed from memory: there is something to tint
+        while app.chat.answering:
+            await asyncio.sleep(0.2)
         app.chat.action_tint()
         await pilot.pause(0.5)
         svg = FONT.sub("", app.export_screenshot(title="edgespec chat"))

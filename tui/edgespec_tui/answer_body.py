@@ -16,7 +16,7 @@ from edgespec_tui.conversation import Runs
 from edgespec_tui.origins import join, part
 from edgespec_tui.segments import LOOK_EVERY, Segment, cut_of, segments
 
-SHOWN = 3  # segments of one answer that are widgets; those above them are shown when asked for
+SHOWN = 2  # segments of one answer that are widgets; those above them are shown when asked for
 MORE = 3
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,8 @@ from edgespec_tui.reasoning import ReasoningSplitter
 
 DRAWN_EVERY_S = 0.12
 REST = 3  # between two drawings, this many times as long as one takes
-TYPING_S = 0.8  # the longest that drawing waits for somebody who types
+TYPING_S = 1.2  # the longest that drawing waits for somebody who types, for a pause of
+PAUSE_S = 0.3
 LOOK_S = 0.05
 KEPT_EVERY_S = 0.5
 
@@ -40,7 +42,7 @@ class AnswerScreen(Protocol):
 class Answering:
     """Makes the text of one turn.
 
-    keep: called when there is something new to keep, twice a second. is_typing: keys are coming in just now.
+    keep: called when there is something new to keep, twice a second. since_key: seconds since the last key.
     """
 
     endpoint: Endpoint
@@ -48,7 +50,7 @@ class Answering:
     turn: Turn
     figures: LiveFigures
     keep: Callable[[], None]
-    is_typing: Callable[[], bool] = lambda: False
+    since_key: Callable[[], float] = lambda: math.inf
     error: EdgeSpecError | None = None
     _text: list[str] = field(default_factory=list)
     _thought: list[str] = field(default_factory=list)
@@ -109,9 +111,7 @@ class Answering:
         gap = 0.0
         while True:
             await asyncio.sleep(gap)
-            waited = time.monotonic() + TYPING_S - gap
-            while self.is_typing() and time.monotonic() < waited:
-                await asyncio.sleep(LOOK_S)
+            await self._between_keys(time.monotonic() + TYPING_S)
             began = time.monotonic()
             await asyncio.shield(self._paint(screen))
             if began - kept > KEPT_EVERY_S:
@@ -119,6 +119,11 @@ class Answering:
                 self.conversation.change(self._as_turn(None))
                 self.keep()
             gap = max(DRAWN_EVERY_S, REST * (time.monotonic() - began))
+
+    async def _between_keys(self, latest: float) -> None:
+        """Waits while somebody types: to lay out and draw a screen takes longer than a key may."""
+        while self.since_key() < PAUSE_S and time.monotonic() < latest:
+            await asyncio.sleep(LOOK_S)
 
     async def _paint(self, screen: AnswerScreen) -> None:
         async with self._painting:

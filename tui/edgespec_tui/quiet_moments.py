@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 QUIET_S = 1.5  # without a key
+FULL_S = 30.0  # between two looks at everything
 TYPING_S = 0.3
-AGAIN_S = 10.0  # between two full collections
 NEVER = 10_000
 YOUNG = 2_000  # new objects before the youngest are looked at; 700 is Python's
+SOME, MANY = 2, 12  # times 10 * YOUNG objects that are new since the last collection
 
 
 @dataclass(slots=True)
@@ -39,18 +40,28 @@ class QuietMoments:
         """Takes note of a key."""
         self._key = self.clock()
 
+    def since_key(self) -> float:
+        """Returns seconds since the last key."""
+        return self.clock() - self._key
+
     @property
     def is_typing(self) -> bool:
         """True for a moment after each key."""
-        return self.clock() - self._key < TYPING_S
+        return self.since_key() < TYPING_S
 
     def look(self) -> bool:
-        """Collects, where it disturbs nobody; returns whether it did."""
-        now = self.clock()
-        if now - self._key < QUIET_S or now - self._done < AGAIN_S:
-            return False
-        self._settle()
-        return True
+        """Collects, where it disturbs nobody or has to be; returns whether it did."""
+        now, new = self.clock(), gc.get_count()[2]
+        if now - self._key < QUIET_S:
+            if new >= MANY:  # somebody types on and on
+                gc.collect()
+            return new >= MANY
+        if now - self._done >= FULL_S:
+            self._settle()
+            return True
+        if new >= SOME:
+            gc.collect()  # what is frozen is not looked at: a few hundredths of a second
+        return new >= SOME
 
     def _settle(self) -> None:
         gc.unfreeze()

@@ -229,7 +229,7 @@ class TalkScreen(Screen[None]):
             turn,
             self.figures,
             keep=lambda: context.keep(talk),
-            is_typing=lambda: context.moments.is_typing,
+            since_key=context.moments.since_key,
         )
         await making.run(fitting.messages, self.wishes(), view)
         self._after(making)

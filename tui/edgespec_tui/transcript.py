@@ -15,7 +15,7 @@ from textual.widgets import Button, Static
 from edgespec_tui.conversation import Conversation, Turn
 from edgespec_tui.turn_view import AnswerView, QuestionView, TurnView
 
-SHOWN = 6  # turns that are widgets
+SHOWN = 4  # turns that are widgets
 MORE = 6  # that come when the top is reached
 
 
@@ -29,6 +29,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self._conversation = Conversation()
         self._first = 0  # of the path, the first that is a widget
         self._left_out: frozenset[int] = frozenset()
+        self._reaching = False  # turns above are being made
 
     def compose(self) -> ComposeResult:
         above = Button("", id="earlier", compact=True)
@@ -109,8 +110,15 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def reach_up(self) -> None:
         """Shows some of what is above, where the top has been reached already."""
-        if self.scroll_y <= 0:
-            self.run_worker(self.show_earlier(), group="earlier", exclusive=True)
+        if self.scroll_y <= 0 and not self._reaching:
+            self._reaching = True
+            self.run_worker(self._reach_up(), group="earlier")
+
+    async def _reach_up(self) -> None:
+        try:
+            await self.show_earlier()
+        finally:
+            self._reaching = False
 
     def view_of(self, id: int) -> TurnView | None:
         """Returns the widget of a turn; None where it has none."""
