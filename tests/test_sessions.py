@@ -18,8 +18,9 @@ import pytest
 from edgespec.errors import SessionError
 from edgespec_tui import session_database as database
 from edgespec_tui.conversation import Conversation
+from edgespec_tui.session_names import name_of
 from edgespec_tui.session_rows import Listed
-from edgespec_tui.sessions import Sessions, name_of
+from edgespec_tui.sessions import Sessions
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and limits as POSIX has them")
 SOON_S = 10.0

@@ -14,8 +14,8 @@ from edgespec_tui.chat_commands import read_file
 from edgespec_tui.conversation import Conversation, Turn
 from edgespec_tui.plain import PlainChat
 from edgespec_tui.session_export import export, title_of
+from edgespec_tui.session_names import short_name_of
 from edgespec_tui.session_rows import Listed
-from edgespec_tui.sessions import short_name_of
 from edgespec_tui.setting_values import from_text
 
 with contextlib.suppress(ImportError):  # not on Windows

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from edgespec.errors import SessionError
 from edgespec_tui.conversation import Conversation, Turn
+from edgespec_tui.session_names import name_of
 from edgespec_tui.session_rows import short_title
-from edgespec_tui.sessions import name_of
 
 FORMAT = "edgespec-session"
 VERSION = 1

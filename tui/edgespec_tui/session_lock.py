@@ -10,6 +10,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from edgespec.errors import SessionError
+from edgespec_tui.session_names import short_name_of
+
 
 class SessionLocks:
     """The sessions that this process may write. folder: None where sessions are kept in memory alone."""
@@ -45,3 +48,20 @@ class SessionLocks:
     def give_all_back(self) -> None:
         for id in list(self._held):
             self.give_back(id)
+
+
+class Held:
+    """In a `with`, a session is ours; it is given back after, unless `keep`."""
+
+    def __init__(self, locks: SessionLocks, id: int, *, keep: bool) -> None:
+        self._locks, self._id, self._keep = locks, id, keep
+
+    def __enter__(self) -> None:
+        if not self._locks.take(self._id):
+            raise SessionError(
+                f"session {short_name_of(self._id)} is open in another window: close it there first"
+            )
+
+    def __exit__(self, *_: object) -> None:
+        if not self._keep:
+            self._locks.give_back(self._id)

@@ -29,26 +29,14 @@ from typing import Any, TypeVar
 from edgespec.errors import SessionError
 from edgespec_tui import session_rows as rows
 from edgespec_tui.conversation import Conversation
-from edgespec_tui.session_lock import SessionLocks
+from edgespec_tui.session_lock import Held, SessionLocks
+from edgespec_tui.session_names import NAME_BITS, short_name_of, the_one
 from edgespec_tui.session_rows import Changes, Listed
 from edgespec_tui.session_storage import SessionStorage
 
 _T = TypeVar("_T")
 BATCH_S = 0.25  # what came in this time is written together
 RETRY_S = 5.0  # between attempts to write to a disk that was full
-ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter is taken for another
-NAME_LENGTH = 12  # letters of a whole name: 60 bits
-SHOWN_LENGTH = 6
-
-
-def name_of(id: int) -> str:
-    """Returns what people call a session by; its beginning is enough."""
-    return "".join(ALPHABET[id >> shift & 31] for shift in range(5 * (NAME_LENGTH - 1), -1, -5))
-
-
-def short_name_of(id: int) -> str:
-    """Returns as much of a session's name as lists show."""
-    return name_of(id)[:SHOWN_LENGTH]
 
 
 class Sessions:
@@ -103,7 +91,7 @@ class Sessions:
         if conversation.read_only:
             return
         if conversation.id is None:
-            conversation.id = secrets.randbits(5 * NAME_LENGTH)
+            conversation.id = secrets.randbits(NAME_BITS)
             self._locks.take(conversation.id)
         head = rows.head_of(conversation)
         with self._change:
@@ -169,7 +157,9 @@ class Sessions:
 
         Fails with SessionError where there is none, or more than one.
         """
-        return self._asked(lambda connection: self._load(connection, _one(connection, text)))
+        return self._asked(
+            lambda connection: self._load(connection, the_one(rows.listed(connection, limit=-1), text))
+        )
 
     def _load(self, connection: sqlite3.Connection, id: int) -> Conversation:
         ours = self._locks.take(id)
@@ -229,8 +219,8 @@ class Sessions:
 
         return self._asked(restore, changing=id)
 
-    def _ours(self, id: int) -> _Held:
-        return _Held(self._locks, id, keep=id in self._handed)
+    def _ours(self, id: int) -> Held:
+        return Held(self._locks, id, keep=id in self._handed)
 
     # -- the thread
 
@@ -329,40 +319,3 @@ class Sessions:
         for id, changes in handed.items():
             if changes.turns:
                 rows.write(connection, id, changes, now=self._clock())
-
-
-class _Held:
-    """In a `with`, a session is ours; it is given back after, unless `keep`."""
-
-    def __init__(self, locks: SessionLocks, id: int, *, keep: bool) -> None:
-        self._locks, self._id, self._keep = locks, id, keep
-
-    def __enter__(self) -> None:
-        if not self._locks.take(self._id):
-            raise SessionError(
-                f"session {short_name_of(self._id)} is open in another window: close it there first"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        if not self._keep:
-            self._locks.give_back(self._id)
-
-
-def _one(connection: sqlite3.Connection, text: str) -> int:
-    """Returns the session that is meant by a title, a name or part of a title; raises SessionError."""
-    wanted = text.strip().lower()
-    sessions = rows.listed(connection, limit=-1)
-    ways: tuple[Callable[[Listed], bool], ...] = (
-        lambda session: session.title.lower() == wanted,
-        lambda session: bool(wanted) and name_of(session.id).startswith(wanted),
-        lambda session: bool(wanted) and wanted in session.title.lower(),
-    )
-    for way in ways:
-        found = [session for session in sessions if way(session)]
-        if len(found) == 1:
-            return found[0].id
-        if found:
-            which = ", ".join(f"{short_name_of(s.id)} ({s.title})" for s in found[:3])
-            more = ", and more" if len(found) > 3 else ""
-            raise SessionError(f"{text!r} may be several sessions: {which}{more}: name one by its letters")
-    raise SessionError(f"there is no session {text!r}: edgespec chat --list shows them")
