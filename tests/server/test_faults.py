@@ -202,8 +202,8 @@ def kind_of_request(server: Served, i: int) -> int:
 
 @pytest.mark.slow
 def test_two_thousand_requests_leave_no_memory_no_slots_and_no_files(tmp_path: Path) -> None:
-    """The second thousand takes no memory that the first has not taken."""
-    with served(tmp_path) as server:
+    """The second thousand takes no memory that the first has not taken: prompts kept have their budget."""
+    with served(tmp_path, "--cache-ram", "2") as server:
         processes = [psutil.Process(server.process.pid), server.worker]
         held: list[list[int]] = []
         for begin in (0, 1000):
