@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,8 +32,8 @@ def engine() -> Iterator[Attached]:
         yield engine
 
 
-def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
 
 
 def web_process() -> psutil.Process:
@@ -43,7 +43,7 @@ def web_process() -> psutil.Process:
     return psutil.Process(client.state.pid)
 
 
-def gone(processes: list[psutil.Process]) -> bool:
+def gone(processes: Iterable[psutil.Process]) -> bool:
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 
@@ -122,6 +122,7 @@ def test_an_engine_that_was_killed_says_so_and_another_takes_its_place(engine: A
 
 
 def test_why_it_cannot_be_started_is_a_sentence(tmp_path: Path) -> None:
+    before = children()
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF\x03\0\0\0" + bytes(100))
     for wanted, words in (
@@ -131,7 +132,7 @@ def test_why_it_cannot_be_started_is_a_sentence(tmp_path: Path) -> None:
         with pytest.raises(EndpointError, match=words) as caught:
             attach(wanted)
         assert "\n" not in str(caught.value) and caught.value.code == "load_failed"
-    until(lambda: gone(children()), 20)
+    until(lambda: gone(children() - before), 20)
 
 
 def test_a_chat_waits_for_a_server_that_is_being_started(
@@ -148,10 +149,11 @@ def test_a_chat_waits_for_a_server_that_is_being_started(
 
 
 def test_starting_can_be_cancelled() -> None:
+    before = children()
     steps: list[Progress] = []
     with pytest.raises(EndpointError, match="cancelled"):
         attach(on_progress=steps.append, cancelled=lambda: len(steps) > 0)
-    until(lambda: gone(children()), 20)
+    until(lambda: gone(children() - before), 20)
 
 
 def test_a_server_that_fits_is_preferred_and_outlives_us(
