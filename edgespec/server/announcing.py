@@ -11,7 +11,8 @@ from edgespec.messages import Load, Stage
 from edgespec.server.logs import say
 from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
-from edgespec.server.supervisor import Situation, Supervisor
+from edgespec.server.situation import Situation
+from edgespec.server.supervisor import Supervisor
 from edgespec.state_file import Announcement, ServerState
 
 STAGES: dict[Stage, str] = {

@@ -17,7 +17,8 @@ from edgespec.server.answering import GONE, PING_S, unless_gone
 from edgespec.server.openai_answers import as_json
 from edgespec.server.pairs import KnownPair, Pairs
 from edgespec.server.refusal import Refusal
-from edgespec.server.supervisor import Situation, Supervisor
+from edgespec.server.situation import Situation
+from edgespec.server.supervisor import Supervisor
 
 
 class ModelChange(BaseModel):

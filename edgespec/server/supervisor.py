@@ -15,12 +15,11 @@ import asyncio
 import contextlib
 import itertools
 import os
-import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from edgespec.events import Emitted, Started
@@ -36,7 +35,6 @@ from edgespec.messages import (
     Refused,
     Spell,
     Spelt,
-    Stage,
     Step,
     Submit,
     Tokenize,
@@ -46,6 +44,8 @@ from edgespec.messages import (
     unpacked,
 )  # fmt: skip
 from edgespec.server.refusal import Refusal, from_worker, unavailable
+from edgespec.server.situation import Situation, State
+from edgespec.server.worker_process import new_process
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 STEADY_S = 60.0  # a worker that lived this long did not die of its start
@@ -53,40 +53,13 @@ END_S = 6.0  # how long a worker may take to end
 LAST_LINES_S = 1.0
 LAST_LINES = 8
 LINES_KEPT = 40
-PRIVATE = (
-    "EDGESPEC_API_KEY",
-    "EDGESPEC_NOISE_FILE",
-    "EDGESPEC_PARENT_PIPE",
-)  # none of the child's business
 
-State = Literal["loading", "ready", "down", "unloaded", "stopped"]
 SWITCHED = Refusal(
     503, "the model was taken away by force: ask again, or name the model that you want",
     type="unavailable_error", code="model_switched", retry_s=1,
 )  # fmt: skip
 Said = Accepted | Started | Emitted | Tokenized | Spelt | Refusal
 Listener = Callable[[str, Said, float, tuple[str, ...]], None]  # id, what, the worker's clock, token texts
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """Where the engine stands at a moment.
-
-    state: "loading" (also after a worker died), "ready", "down" (it died, and is started again soon),
-    "unloaded" (the next request loads), "stopped" (for ever).
-    load: the pair that is there, is being loaded, or is loaded by the next request that names none.
-    stage, progress: while it is being loaded, what is done now, and how much of the whole, 0 to 1.
-    next: the pair that waits until nothing is answered any more. requests: those answered or waiting.
-    error: why the last load failed, in a sentence.
-    """
-
-    state: State
-    load: Load
-    stage: Stage | None
-    progress: float
-    next: Load | None
-    requests: int
-    error: str | None
 
 
 class Supervisor:
@@ -430,7 +403,7 @@ class Supervisor:
         self.failed = self._loading = None
         self._become("loading")
         self.lines.clear()
-        self._process = process = await _new_process()
+        self._process = process = await new_process()
         self.pid = process.pid
         assert process.stdout and process.stderr
         errors = asyncio.create_task(self._keep_lines(process.stderr))
@@ -514,33 +487,3 @@ class Supervisor:
                 retry_s=1,
             )  # fmt: skip
         )
-
-
-async def _new_process() -> asyncio.subprocess.Process:
-    """Starts a worker; none is left behind where this is cancelled meanwhile."""
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            "-m",
-            "edgespec.worker",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=_environment(os.environ),
-            start_new_session=True,
-        )  # fmt: skip
-    )
-    try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        process = await starting
-        process.kill()
-        await process.communicate()
-        raise
-
-
-def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the child's environment: llama.cpp's log goes to the pipe, and no key with it."""
-    kept = {name: value for name, value in environment.items() if name not in PRIVATE}
-    return {**kept, "EDGESPEC_LOG": "1"}

@@ -20,7 +20,8 @@ from edgespec.messages import Load, Submit
 from edgespec.pair_settings import PairSettings
 from edgespec.sampling import Sampling
 from edgespec.server.refusal import Refusal
-from edgespec.server.supervisor import Said, Situation, Supervisor
+from edgespec.server.situation import Situation
+from edgespec.server.supervisor import Said, Supervisor
 
 WAIT_S = 30.0
 NO_END = {token: -1e9 for token in range(512 - len(CONTROL), 512)}
