@@ -112,7 +112,7 @@ async def responsiveness(turns: int, tok_per_s: float, seconds: float) -> dict[s
 async def memory(tokens: int) -> dict[str, float]:
     """Streams an answer of so many tokens; returns megabytes at a fifth of it, and at its end."""
     long = (ANSWER * (tokens // len(ANSWER.split(" ")) + 1)).strip()
-    app = ChatApp(FakeEndpoint(answers=[long], tok_per_s=1000, info=replace(FAKE, n_ctx=None)))
+    app = ChatApp(FakeEndpoint(answers=[long], tok_per_s=400, info=replace(FAKE, n_ctx=None)))
     process = psutil.Process()
     found = {}
     async with app.run_test(size=(120, 40)) as pilot:
