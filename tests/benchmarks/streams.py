@@ -8,8 +8,7 @@ order. A round of n streams: n requests are sent at once, end tokens are banned,
 length. tok/s is all tokens over the time from the first request to the last token. TTFT is from the
 request to the first text that arrives. Prompts are held-out ones of the embedded pair, other ones in each
 round, so nobody has them in a cache. --chat: a conversation of 1,500 tokens and its next turn. Ratios are
-ours over
-theirs: geometric means over rounds for tok/s, of medians for TTFT.
+ours over theirs: geometric means over rounds for tok/s, of medians for TTFT.
 """
 
 from __future__ import annotations
