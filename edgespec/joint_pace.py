@@ -148,6 +148,8 @@ class JointController(Controller):
         self._load, self.record, self._steps = load, record, 0.0
 
     def grants_step(self, ask: Ask, lag: int) -> bool:
+        if not ask.rows and not ask.reach:
+            return super().grants_step(ask, lag)
         if self._load.room <= 0:
             return False
         self._look(ask.tokens.size)

@@ -95,7 +95,11 @@ class Step:
 
     def _draw(self, slots: Sequence[Slot], load: Load) -> None:
         """Says who may draw a guess, those first whose guess is worth most."""
-        for slot in _by_worth(slots):
+        drawing = [slot for slot in slots if slot.request.ask.reach]
+        for slot in [slot for slot in slots if slot not in drawing]:  # they ask whether to guess at all
+            looks = slot.request.pace.grants_step(slot.request.ask, 0)
+            self._advance(slot, NO_ROWS if looks else None)
+        for slot in _by_worth(drawing):
             ask = slot.request.ask
             granted = load.room > 0 and slot.request.pace.grants_step(ask, 0)
             if granted:

@@ -62,7 +62,7 @@ class FixedLength:
         return lag
 
     def grants_step(self, ask: Ask, lag: int) -> bool:
-        if ask.otherwise and ask.otherwise[0] >= ask.reach[0]:
+        if ask.otherwise and ask.reach and ask.otherwise[0] >= ask.reach[0]:
             return False
         return len(ask.tail) < self.length
 
@@ -83,6 +83,8 @@ FREE_SHARE, FREE_START = 0.005, 1.5  # the same for free guesses: what they are 
 CREDIT = 8.0  # token times of past gains that may be lost again
 AHEAD = 8  # guesses looked ahead where the next alone would not pay: costs are not monotonic
 HORIZON = 256  # tokens over which reading the prompt with the draft has to pay, at most
+LIGHT_S = 0.002  # seconds of a token below which looking for guesses is felt; some 0.1 ms a round
+LOOK, REST = 8, 24  # rounds, see `Controller._rests`
 TRIAL = 64  # fewest tokens of prompt worth showing to a draft
 FRESH, REFRESH = 8, 256  # tokens after which plain decoding is timed again, at the soonest and at the latest
 
@@ -163,6 +165,7 @@ class Controller:
         self._trial = 0  # guesses granted without asking what they are worth, in a round that tries the draft
         self._most = LONGEST  # guesses that may be lost in this round
         self._n_ctx = -1
+        self._plain_rounds = 0  # since the last that had a guess
 
     def window(self, lag: int) -> int:
         """Reads all where that is affordable; else what is, so that a draft can show what it is worth."""
@@ -176,12 +179,22 @@ class Controller:
         return min(self._left, HORIZON) * (1 - 1 / gain) / 2 if gain > 1 else 0.0
 
     def grants_step(self, ask: Ask, lag: int) -> bool:
+        if not ask.rows and not ask.reach:
+            return not self._rests()
         n = len(ask.tail)
         if ask.rows and not n:
             return self._grants_model(ask, lag)
         if n >= self._most:
             return False
         return n < self._trial or self._pays(n, ask.reach, self._step if ask.rows else 0.0)
+
+    def _rests(self) -> bool:
+        """Is looking for guesses, which takes a part of a cheap token's time, left out for some rounds?
+
+        Where none was worth its rows for LOOK rounds, for REST rounds; then they are looked for again.
+        """
+        light = self.costs.target.seconds(1) < LIGHT_S
+        return light and self._plain_rounds >= LOOK and self._plain_rounds % (LOOK + REST) >= LOOK
 
     def _grants_model(self, ask: Ask, lag: int) -> bool:
         """Decides between the draft model, the free guess, and none."""
@@ -285,6 +298,7 @@ class Controller:
         tokens = round_.accepted + 1
         self._left -= tokens
         self.record.emitted += tokens
+        self._plain_rounds = self._plain_rounds + 1 if by == "plain" else 0
         self.record.since_plain = 0 if by == "plain" else self.record.since_plain + tokens
         if seconds > 0:
             one = self._token_time()

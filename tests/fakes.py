@@ -197,7 +197,7 @@ class Restless:
     def grants_step(self, ask: Ask, lag: int) -> bool:
         if ask.otherwise and self.rounds % 2:
             return False
-        if not ask.rows and ask.reach[0] < self.least:
+        if not ask.rows and ask.reach and ask.reach[0] < self.least:
             return False
         return len(ask.tail) < self.length
 

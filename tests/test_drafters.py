@@ -61,7 +61,7 @@ def drafted(
             asks.append(ask)
             if model and len(asks) <= granted:
                 answer = np.stack([model.row([*ask.tokens.tolist(), *ask.tail])])
-        elif draws(ask):
+        elif not ask.reach or draws(ask):
             answer = NO_ROWS
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgespec.drafters import Drafting, Guesser, Offer, certain
 from edgespec.drafters.draft_model import DraftModel
-from edgespec.events import Draft, Judged
+from edgespec.events import Ask, Draft, Judged
 from edgespec.masks import Masks
 from edgespec.verify import Rule
 
@@ -31,6 +31,8 @@ class Competition:
         self._offers: list[Offer] = []
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
+        if (yield Ask("draft", tokens, (), 0)) is None:
+            return Draft()
         self._offers = [self._fitting(tokens, guesser.offer(tokens, limit)) for guesser in self.guessers]
         best, name = Offer(), ""
         for guesser, made in zip(self.guessers, self._offers, strict=True):
