@@ -1,4 +1,4 @@
-"""What the README says of the endpoint, done as it stands there."""
+"""What README and docs/serve.md say of the endpoint, done as it stands there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ import pytest
 from served import Served, served
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SECTION = (
-    (ROOT / "README.md").read_text().split("## An endpoint for editors and assistants")[1].split("\n## ")[0]
-)
+SECTION = (ROOT / "docs" / "serve.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +24,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def examples(server: Served, language: str, word: str) -> list[str]:
-    """Returns the README's examples in a language that have a word in them, for this server's port."""
+    """Returns the examples in a language that have a word in them, for this server's port."""
     blocks = re.findall(rf"```{language}\n(.*?)```", SECTION, re.DOTALL)
     return [block.replace(":8080", f":{server.port}") for block in blocks if word in block]
+
+
+def test_the_examples_of_the_readme_are_those() -> None:
+    readme = (ROOT / "README.md").read_text()
+    lines = [line for line in readme.splitlines() if line.startswith("curl ")]
+    assert len(lines) >= 3 and all(line in SECTION for line in lines)
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
