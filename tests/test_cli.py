@@ -407,7 +407,7 @@ def test_a_prompt_longer_than_the_context_is_told_in_one_sentence(target: Path) 
     done = edgespec("run", "--target", target, "--no-draft", "--ctx", "64", said=b"word salad " * 500)
     err = done.stderr.decode()
     assert err.startswith("edgespec: the prompt has ")
-    assert "the context holds 64" in err
+    assert "available context size of 64" in err
     assert err.count("\n") == 1
     assert (done.returncode, done.stdout) == (1, b"")
 
