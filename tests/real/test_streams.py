@@ -87,11 +87,11 @@ def test_eight_streams_without_a_draft_are_each_alone_byte_for_byte(pair: Pair) 
 def test_eight_streams_that_draft_are_each_alone_outside_the_margin(pair: Pair, length: int | None) -> None:
     """Where a text differs, arithmetic could have bridged the distance between the two tokens.
 
-    At most one of the eight may: the rows of those that draft are many enough to lie out of order.
+    At most two of the eight may: the rows of those that draft are many enough to lie out of order.
     """
     asked = {id: (p, replace(r, draft_length=length)) for id, (p, r) in requests(pair).items()}
     pair.forget()
-    compare(pair, asked, run(pair, asked))
+    compare(pair, asked, run(pair, asked), excused_at_most=2 / STREAMS)
 
 
 def compare(
