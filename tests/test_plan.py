@@ -213,7 +213,7 @@ def fake_cost(one: float, each: float) -> ModelCost:
     return ModelCost({n: one + each * (n - 1) for n in (1, 2, 3, 4, 5, 6, 8, 12, 16)}, 4, 32)
 
 
-@pytest.mark.parametrize(("acceptance", "each"), itertools.product((0.2, 0.6, 0.9), (0.002, 0.02, 0.08)))
+@pytest.mark.parametrize(("acceptance", "each"), [*itertools.product((0.2, 0.6, 0.9), (0.002, 0.02, 0.08))])
 def test_the_speed_is_that_of_the_best_number_of_guesses(acceptance: float, each: float) -> None:
     target, draft = fake_cost(0.1, each), fake_cost(0.005, 0.001)
 
