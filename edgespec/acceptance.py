@@ -32,13 +32,12 @@ class Odds:
     def onward(self, n: int) -> list[float]:
         """Returns the probability of each of the first `n` bins and on, the last for all that follow.
 
-        Each is thought to be like the one before until it is known: places in a draft are.
+        Each is thought to be like all together until it is known: places in a draft are much alike.
         """
-        out, like = [], self.assumed[0]
-        for accepted, seen in zip(self.accepted[:n], self.seen[:n], strict=True):
-            like = (accepted + PRIOR_WEIGHT * like) / (seen + PRIOR_WEIGHT)
-            out.append(like)
-        return out + [like] * (n - len(out))
+        alike = (sum(self.accepted) + PRIOR_WEIGHT * self.assumed[0]) / (sum(self.seen) + PRIOR_WEIGHT)
+        known = zip(self.accepted[:n], self.seen[:n], strict=True)
+        out = [(accepted + PRIOR_WEIGHT * alike) / (seen + PRIOR_WEIGHT) for accepted, seen in known]
+        return out + (out or [alike])[-1:] * (n - len(out))
 
     def note(self, confidence: float, accepted: bool) -> None:
         """Counts what became of one guess that was reached."""

@@ -201,7 +201,7 @@ class Controller:
         self._look(ask.skipped + ask.tokens.size)
         one = self._prices[1]
         saved = self._step if lag == 0 else 0.0  # what was read ahead costs nothing now
-        planned, length = best_length(ask.reach, self._prices, self._step, saved)
+        planned, _ = best_length(ask.reach, self._prices, self._step, saved)
         instead = max(1.0, best_length(ask.otherwise, self._prices, 0.0)[0])
         gain = self.record.model.over(planned)
         reading = max(0.0, self.costs.draft.seconds(lag) - self._step) / one if lag > 2 else 0.0
@@ -210,7 +210,8 @@ class Controller:
             return False  # drafts are tried where there is no better guess, and plain decoding was just timed
         reading = reading if not worth_it or reading > self._worth_reading() else 0.0
         self._most = self._affordable(reading, self._step, self._stake())
-        self._trial = 0 if worth_it else min(max(1, length), self._most)
+        shorter = gains(ask.reach[: self._most], self._prices, self._step)
+        self._trial = 0 if worth_it or not shorter.size else int(shorter.argmax()) + 1
         granted = self._most > 0 and not self.record.stale
         if granted:
             self._by, self._gain = "model", float(gain)
@@ -218,7 +219,7 @@ class Controller:
 
     def _stake(self) -> float:
         """Returns the token times that this round may lose."""
-        return self.record.budget / 2
+        return self.record.budget
 
     def _affordable(self, reading: float, step: float, stake: float) -> int:
         """Returns the longest draft that, all of it failing, loses no more than `stake` token times.
@@ -317,14 +318,20 @@ def best_length(
 ) -> tuple[float, int]:
     """Returns the best gain of a draft with this reach, and its length; (1, 0) where none beats plain.
 
+    The arguments are those of `gains`.
+    """
+    found = gains(reach, prices, step, saved)
+    i = int(found.argmax()) if found.size else -1
+    return (float(found[i]), i + 1) if i >= 0 and found[i] > 1 else (1.0, 0)
+
+
+def gains(reach: Reach, prices: NDArray[np.float64], step: float, saved: float = 0.0) -> NDArray[np.float64]:
+    """Returns the gain of drafts of 1, 2, ... tokens with this reach: float64, (len(reach),).
+
     prices: seconds of verifying 0, 1, ... tokens. step: seconds that one guess takes to make; saved: of all
     of them, those that were spent before.
     """
-    if not reach:
-        return 1.0, 0
     n = len(reach)
-    tokens = 1.0 + np.cumsum(reach)
     seconds = prices[2 : n + 2] + step * np.arange(1, n + 1) - saved
-    gains = tokens * prices[1] / seconds
-    i = int(gains.argmax())
-    return (float(gains[i]), i + 1) if gains[i] > 1 else (1.0, 0)
+    tokens: NDArray[np.float64] = 1.0 + np.cumsum(reach)
+    return tokens * prices[1] / seconds
