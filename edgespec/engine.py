@@ -151,6 +151,11 @@ class Pair:
         draft = self._draft_context.seconds if self._draft_context else 0.0
         return draft, self._target_context.seconds
 
+    @property
+    def decodes(self) -> int:
+        """Evaluations of the target so far."""
+        return self._target_context.calls
+
     def costs(self) -> Costs:
         """Returns what evaluations cost here: as known, if still true, else measured in about a second."""
         contexts = self._target_context, self._draft_context

@@ -174,6 +174,8 @@ class Step:
 
     pieces: for each token of an `Emitted`, its own text, where that was asked for. busy: seconds spent so
     far inside llama.cpp, (draft, target). plain_s: what a token of plain decoding costs, as known by now.
+    decodes: evaluations of the target since the `Step` before. in_slots: the requests that were in slots,
+    summed over these evaluations.
     """
 
     began: float
@@ -182,6 +184,8 @@ class Step:
     pieces: Mapping[str, tuple[str, ...]]
     busy: tuple[float, float]
     plain_s: float
+    decodes: int = 0
+    in_slots: int = 0
 
 
 ToWorker = Load | Submit | Cancel | Tokenize | Spell

@@ -101,6 +101,7 @@ class Engine:
         self._pending: list[Happening] = []
         self._trust: dict[int, Trust] = {}  # in free offers, by how many streams there are
         self._submitted = self._steps = 0
+        self.in_slots = 0  # requests that had a slot in the last step
 
     @property
     def idle(self) -> bool:
@@ -133,6 +134,7 @@ class Engine:
         happened, self._pending = self._pending, []
         self._steps += 1
         self._admit(happened)
+        self.in_slots = len(self._running())
         left = self._read(happened)
         ready = self._ready()
         if ready:

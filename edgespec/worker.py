@@ -136,6 +136,7 @@ class Worker:
         self._pieces: dict[str, codecs.IncrementalDecoder] = {}  # of those who want them
         self.draining = False
         self._used = False  # costs are looked at again only where somebody has use for them
+        self._decodes = self._in_slots = 0  # what the next `Step` tells
 
     def run(self) -> None:
         """Works until the owner is gone, or, after SIGTERM, until nothing is left to answer."""
@@ -152,8 +153,11 @@ class Worker:
                     self._pair.look_again()
             if not self._engine.idle:
                 self._used = True
-                began = time.monotonic()
-                self._tell(began, self._engine.step())
+                began, calls = time.monotonic(), self._pair.decodes
+                happenings = self._engine.step()
+                self._decodes += self._pair.decodes - calls
+                self._in_slots += (self._pair.decodes - calls) * self._engine.in_slots
+                self._tell(began, happenings)
 
     def _take(self, item: tuple[Submit, Tokens] | Cancel) -> None:
         if isinstance(item, Cancel):
@@ -205,7 +209,9 @@ class Worker:
                     del self._pieces[happening.id]
         if said:
             busy, plain_s = self._pair.busy(), self._pair.costs().target.seconds(1)
-            self._outlet.send(Step(began, time.monotonic(), tuple(said), pieces, busy, plain_s))
+            counts = self._decodes, self._in_slots
+            self._decodes = self._in_slots = 0
+            self._outlet.send(Step(began, time.monotonic(), tuple(said), pieces, busy, plain_s, *counts))
 
     def _spelt(self, emitted: Emitted) -> Emitted:
         """Returns a round with the bytes of the tokens that its scores name."""

@@ -24,7 +24,7 @@ from edgespec.server.model_routes import ModelRoutes
 from edgespec.server.openai_answers import Answer
 from edgespec.server.openai_requests import ChatRequest, CompletionRequest
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, closed
 from edgespec.server.responses_dialect import ResponsesDialect
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
@@ -102,6 +102,8 @@ class Endpoint:
 
     async def figures(self) -> Response:
         """Tells Prometheus what was done."""
+        if self.answering.settings.no_metrics:
+            raise closed("/metrics", "--no-metrics")
         body, media_type = self.metrics.text()
         began = {"process-start-time-unix": str(self._began)}  # as llama-server says it
         return Response(body, headers={"content-type": media_type, **began})

@@ -15,7 +15,10 @@ EDGESPEC_API_KEY keep it to yourself. Ctrl+C lets running answers end; a second 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds what is about the endpoint; the model's flags are added by the command line."""
     group = command.add_argument_group("endpoint")
-    group.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (127.0.0.1)")
+    group.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS",
+        help="where to listen, as 127.0.0.1,::1 for both kinds of addresses (127.0.0.1)",
+    )  # fmt: skip
     group.add_argument("--port", type=int, default=8080, metavar="N", help="0 takes any free one (8080)")
     group.add_argument("--alias", metavar="NAME", help="what clients see the model called")
     group.add_argument("--slots", type=int, default=4, metavar="N", help="answers at the same time (4)")
@@ -74,6 +77,8 @@ def add(command: argparse.ArgumentParser) -> None:
         "--cors-origin", action="append", default=[], metavar="ORIGIN",
         help="web pages that may ask, as http://app.example; localhost is all of this machine's; repeatable",
     )  # fmt: skip
+    safety.add_argument("--no-slots", action="store_true", help="do not tell at /slots who is answered")
+    safety.add_argument("--no-metrics", action="store_true", help="do not tell figures at /metrics")
     safety.add_argument("--max-body", type=int, default=32, metavar="MIB", help="largest request (32)")
     safety.add_argument(
         "--max-seconds", type=float, default=3600, metavar="S",

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -49,9 +50,11 @@ def serve(arguments: argparse.Namespace) -> int:
     load = _load(arguments)
     wants_draft = not arguments.no_draft and arguments.drafter in ("auto", "model")
     pairs = Pairs(load, Store(config.data_folder()), alias=settings.alias, drafts=wants_draft)
-    with _listening(arguments.host, arguments.port) as listener:
-        _refuse_strangers(listener, settings)
-        return asyncio.run(_serve(listener, load, settings, pairs, owner))
+    with ExitStack() as opened:
+        listeners = _listening(arguments.host, arguments.port, opened)
+        for listener in listeners:
+            _refuse_strangers(listener, settings)
+        return asyncio.run(_serve(listeners, load, settings, pairs, owner))
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
@@ -73,13 +76,15 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         alias=arguments.alias,
         keys=_keys(arguments),
         chat_template=_text("--chat-template-file", template)[:SAFE_TEMPLATE] if template else None,
-        hosts=frozenset([*arguments.allowed_host, arguments.host]),
+        hosts=frozenset([*arguments.allowed_host, *_addresses(arguments.host)]),
         origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin),
         max_body=arguments.max_body * 2**20,
         request_s=arguments.max_seconds,
         canary=arguments.canary,
         unsaid=_unsaid(arguments),
         verbose=arguments.verbose,
+        no_slots=arguments.no_slots,
+        no_metrics=arguments.no_metrics,
         log=arguments.log,
         idle_s=arguments.idle_unload * 60 or None,
     )
@@ -143,7 +148,24 @@ def _load(arguments: argparse.Namespace) -> Load:
     )
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _addresses(host: str) -> list[str]:
+    """Returns the addresses to listen on; raises SettingError for none."""
+    found = [address.strip() for address in host.split(",")]
+    if not all(found):
+        raise SettingError(f"--host {host!r} has an empty address: give one, or several with commas between")
+    return found
+
+
+def _listening(hosts: str, port: int, opened: ExitStack) -> list[socket.socket]:
+    """Returns a socket for each address; port 0 is one free port for all. Raises SettingError."""
+    listeners: list[socket.socket] = []
+    for host in _addresses(hosts):
+        listeners.append(opened.enter_context(_listener(host, port)))
+        port = listeners[0].getsockname()[1]
+    return listeners
+
+
+def _listener(host: str, port: int) -> socket.socket:
     """Returns a socket that listens; raises SettingError where the address cannot be had."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -211,12 +233,12 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(
-    listener: socket.socket, load: Load, settings: ServerSettings, pairs: Pairs, owner: Owner | None
+    listeners: list[socket.socket], load: Load, settings: ServerSettings, pairs: Pairs, owner: Owner | None
 ) -> int:
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
     set_up(settings.log)
     worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
-    host, port = listener.getsockname()[:2]
+    host, port = listeners[0].getsockname()[:2]
     state = first_state(load, pairs, host=host, port=port, pid=os.getpid(), private=owner is not None)
     how = uvicorn.Config(
         make_app(worker, settings, state, pairs), http=_Protocol, ws="none", lifespan="off", log_config=None,
@@ -228,7 +250,7 @@ async def _serve(
         signal.signal(number, lambda *_: None)
     worker.start()
     announcer = Announcer(worker, pairs, state, owner)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    serving = asyncio.create_task(server.serve(sockets=listeners))
     watching = [
         asyncio.create_task(announcer.follow()),
         asyncio.create_task(_end_unless_loaded(worker, server)),

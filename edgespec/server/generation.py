@@ -74,7 +74,8 @@ class Choice:
 
         speedup_estimated: what plain decoding would have needed, by the cost of one token at this length of
         text (plain_s: at its beginning), over what was needed; speedup_measured: by what tokens of plain
-        decoding took here lately. None where too little was said to tell, or nothing was decoded plainly.
+        decoding took here lately. Both are left out where too little was said to tell, or nothing was
+        decoded plainly, and n_ctx where it is not known: no figure is null.
         """
         prompt_n = self.prompt_tokens - self.cached_tokens
         prompt_s, predicted_s = max(0.0, self.first - self.started), max(0.0, self.last - self.first)
@@ -82,8 +83,12 @@ class Choice:
         one_s = (self.plain_s or plain_s) + self.growth_s * (self.prompt_tokens + self.n_tokens / 2)
         per_token_s = predicted_s / after_first if predicted_s and after_first > 0 else None
         measured_s = self.measured_s if self.drafted else None
-        return {
+        known = {
             "n_ctx": self.n_ctx,
+            "speedup_estimated": one_s / per_token_s if per_token_s else None,
+            "speedup_measured": measured_s / per_token_s if measured_s and per_token_s else None,
+        }
+        return {
             "cache_n": self.cached_tokens,
             "prompt_n": prompt_n,
             "prompt_ms": prompt_s * 1000,
@@ -95,8 +100,7 @@ class Choice:
             "predicted_per_second": after_first / predicted_s if predicted_s and after_first > 0 else 0.0,
             "draft_n": self.drafted,
             "draft_n_accepted": self.accepted,
-            "speedup_estimated": one_s / per_token_s if per_token_s else None,
-            "speedup_measured": measured_s / per_token_s if measured_s and per_token_s else None,
+            **{name: value for name, value in known.items() if value is not None},
         }
 
 

@@ -27,7 +27,7 @@ from edgespec.server.llama_cpp_requests import (
 )
 from edgespec.server.openai_answers import FINGERPRINT
 from edgespec.server.openai_requests import ChatRequest, unsupported
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, closed
 from edgespec.template_traits import traits_of
 
 
@@ -48,7 +48,7 @@ class LlamaCppDialect:
             ("/detokenize", self.detokenize, "POST"),
             ("/apply-template", self.apply_template, "POST"),
             ("/props", self.props, "GET"),
-            ("/slots", self.slots, "GET"),
+            ("/slots", self.closed if self.answering.settings.no_slots else self.slots, "GET"),
             ("/slots/{slot}", self.slot_action, "POST"),
             ("/v1/embeddings", self.embeddings, "POST"),
             ("/embeddings", self.embeddings, "POST"),
@@ -186,9 +186,9 @@ class LlamaCppDialect:
             "model_alias": self.answering.name(about),
             "model_path": Path(about.path).name,
             "modalities": {"vision": False, "audio": False, "video": False},
-            "endpoint_slots": True,
+            "endpoint_slots": not self.answering.settings.no_slots,
             "endpoint_props": False,
-            "endpoint_metrics": True,
+            "endpoint_metrics": not self.answering.settings.no_metrics,
             "chat_template": template,
             "chat_template_caps": await asyncio.to_thread(_caps, template) if template else {},
             "bos_token": about.bos,
@@ -201,7 +201,7 @@ class LlamaCppDialect:
     async def slots(self, fail_on_no_slot: bool = False) -> Response:
         """Says how many places are taken. Which request has which is the engine's own business."""
         about = self.answering.loaded()
-        busy = min(self.answering.worker.requests, about.slots)
+        busy = self.answering.worker.requests - self.answering.worker.waiting
         if fail_on_no_slot and busy == about.slots:
             raise Refusal(503, "no slot is free: try again in a moment", type="unavailable_error", retry_s=1)
         speculative = about.draft_name is not None
@@ -209,6 +209,10 @@ class LlamaCppDialect:
             {"id": i, "n_ctx": about.n_ctx, "speculative": speculative, "is_processing": i < busy}
             for i in range(about.slots)
         ])  # fmt: skip
+
+    async def closed(self) -> Response:
+        """Refuses to tell of slots, as the server was told."""
+        raise closed("/slots", "--no-slots")
 
     async def slot_action(self, slot: int, action: str = "") -> Response:
         """Refuses: what the engine keeps of prompts is not written to files."""

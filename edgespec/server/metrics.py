@@ -18,8 +18,26 @@ from edgespec.server.supervisor import Supervisor
 FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
+ANSWERS = frozenset({"ready", "unloaded"})  # states of the engine; the next request loads what was unloaded
 ENOUGH = 50  # tokens of plain decoding from which its speed is said to be known
 KEPT = 0.8  # what older ones still count when so many new ones have come
+
+
+@dataclass(slots=True)
+class Window:
+    """What was done since somebody last looked."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def note(self, tokens: int, seconds: float) -> None:
+        self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
+
+    def take(self) -> float:
+        """Returns tokens per second, 0 where there were none, and begins anew."""
+        rate = self.tokens / self.seconds if self.seconds else 0.0
+        self.tokens, self.seconds = 0, 0.0
+        return rate
 
 
 @dataclass(slots=True)
@@ -49,6 +67,11 @@ class Metrics:
         self._prompt = Counter("llamacpp:prompt_tokens", "prompt tokens evaluated", registry=registry)
         self._cached = Counter("llamacpp:prompt_tokens_cached", "prompt tokens reused", registry=registry)
         self._predicted = Counter("llamacpp:tokens_predicted", "tokens generated", registry=registry)
+        self._prompt_s = Counter("llamacpp:prompt_seconds", "time for prompts", registry=registry)
+        self._predicted_s = Counter(
+            "llamacpp:tokens_predicted_seconds", "time for tokens after the first", registry=registry
+        )
+        self._read, self._written, self._longest = Window(), Window(), 0
         spec = "llamacpp:spec_decode_num"
         self._drafts = Counter(f"{spec}_drafts", "drafts verified", registry=registry)
         self._drafted = Counter(f"{spec}_draft_tokens", "tokens guessed", registry=registry)
@@ -76,7 +99,7 @@ class Metrics:
         )
         for name, text, value in (
             ("edgespec_requests_running", "requests waiting or answered", lambda: worker.requests),
-            ("edgespec_engine_up", "1 where the engine answers", lambda: worker.state == "ready"),
+            ("edgespec_engine_up", "1 where requests are answered", lambda: worker.state in ANSWERS),
             ("edgespec_engine_restarts", "times the engine was started again", lambda: worker.restarts),
             ("edgespec_draft_seconds", "time in the draft, this engine", lambda: worker.busy[0]),
             ("edgespec_verify_seconds", "time in the target, this engine", lambda: worker.busy[1]),
@@ -102,13 +125,18 @@ class Metrics:
         self._requests.labels(mode, choice.finish or "cancelled").inc()
         self._prompt.inc(choice.prompt_tokens - choice.cached_tokens)
         self._cached.inc(choice.cached_tokens)
+        self._longest = max(self._longest, choice.prompt_tokens + choice.n_tokens)
         if choice.n_tokens:
             self._first.observe(choice.first - choice.started)
+            self._prompt_s.inc(choice.first - choice.started)
+            self._read.note(choice.prompt_tokens - choice.cached_tokens, choice.first - choice.started)
         if choice.n_tokens > 1 and plain:
             self._recent().note(choice.n_tokens - 1, choice.last - choice.first)
         if choice.n_tokens > 1:
             self._tokens.labels(mode).inc(choice.n_tokens - 1)
             self._seconds.labels(mode).inc(choice.last - choice.first)
+            self._predicted_s.inc(choice.last - choice.first)
+            self._written.note(choice.n_tokens - 1, choice.last - choice.first)
             self._each.labels(mode).observe((choice.last - choice.first) / (choice.n_tokens - 1))
 
     def plain_s(self) -> float | None:
@@ -123,4 +151,26 @@ class Metrics:
 
     def text(self) -> tuple[bytes, str]:
         """Returns what /metrics answers, and its media type."""
-        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+        return generate_latest(self.registry) + self._llama_servers().encode(), CONTENT_TYPE_LATEST
+
+    def _llama_servers(self) -> str:
+        """Returns figures whose names and types are llama-server's, which the client library would not write.
+
+        Its speeds are those since somebody last asked, and begin anew.
+        """
+        worker = self._worker
+        figures = (
+            ("n_decode_total", "counter", "evaluations of the target", worker.decodes),
+            ("n_tokens_max", "counter", "most tokens of a prompt and its answer", self._longest),
+            ("prompt_tokens_seconds", "gauge", "prompt tokens per second, since asked", self._read.take()),
+            ("predicted_tokens_seconds", "gauge", "tokens per second, since asked", self._written.take()),
+            ("requests_processing", "gauge", "requests in slots", worker.requests - worker.waiting),
+            ("requests_deferred", "gauge", "requests that wait for a slot", worker.waiting),
+            ("n_busy_slots_per_decode", "gauge", "requests in slots at an evaluation, on average",
+             worker.in_slots / max(1, worker.decodes)),
+        )  # fmt: skip
+        lines = (
+            f"# HELP llamacpp:{name} {text}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}\n"
+            for name, kind, text, value in figures
+        )
+        return "".join(lines)

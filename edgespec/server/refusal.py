@@ -65,6 +65,12 @@ def unavailable(message: str, retry_s: float = RETRY_S) -> Refusal:
     )
 
 
+def closed(path: str, flag: str) -> Refusal:
+    """A route that this server was told not to have."""
+    sentence = f"{path} is closed here: the server was started with {flag}"
+    return Refusal(501, sentence, type="not_supported_error", code="closed")
+
+
 def from_worker(refused: Refused) -> Refusal:
     """Returns what HTTP says where the worker refused."""
     if refused.kind == "too_long":

@@ -88,6 +88,7 @@ class Supervisor:
         self.settled = asyncio.Event()  # the first load has worked, or has not
         self.restarts = 0
         self.busy = (0.0, 0.0)
+        self.decodes = self.in_slots = 0  # sums of what steps told, of all workers
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
         self.pid: int | None = None
         self._listeners: dict[str, Listener] = {}
@@ -101,6 +102,11 @@ class Supervisor:
     def requests(self) -> int:
         """How many requests are waiting or answered right now."""
         return len(self._listeners)
+
+    @property
+    def waiting(self) -> int:
+        """How many of them wait for a slot."""
+        return max(0, self.requests - (self.about.slots if self.about else 0))
 
     @property
     def ended(self) -> bool:
@@ -439,6 +445,8 @@ class Supervisor:
     def _note(self, message: object) -> None:
         if isinstance(message, Step):
             self.busy = message.busy
+            self.decodes += message.decodes
+            self.in_slots += message.in_slots
             self.about = self.about and replace(self.about, plain_s=message.plain_s)
             for happening in message.happenings:
                 said = from_worker(happening) if isinstance(happening, Refused) else happening

@@ -297,6 +297,7 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
         (("--port", "70000"), "--port is 70000", 2),
         (("--host", "no.such.host.invalid"), "--host no.such.host.invalid", 2),
         (("--host", "192.0.2.1", "--api-key", "k"), "192.0.2.1", 1),
+        (("--host", "127.0.0.1,"), "has an empty address", 2),
         (("--canary", "2"), "--canary is 2", 2),
         (("--slots", "0"), "--slots is 0", 2),
         (("--api-key-file", str(empty)), "holds no key", 2),

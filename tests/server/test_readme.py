@@ -71,7 +71,7 @@ def test_metrics_tell_plain_from_speculative(server: Served) -> None:
     assert plain["timings"]["draft_n"] == 0
     drafted = server.chat(seed=1, edgespec={"drafter": "model", "draft_length": 4}).json
     assert drafted["choices"] == plain["choices"] and drafted["timings"]["draft_n"] > 0
-    assert plain["timings"]["speedup_measured"] is None
+    assert "speedup_measured" not in plain["timings"]
     server.chat(seed=2)  # by now enough was decoded plainly
     measured = server.chat(seed=1, edgespec={"drafter": "model", "draft_length": 4}).json["timings"]
     assert measured["speedup_measured"] > 0
@@ -82,3 +82,19 @@ def test_metrics_tell_plain_from_speculative(server: Served) -> None:
     assert first <= server.metric("llamacpp:spec_decode_num_drafts_total")
     assert server.metric("edgespec_engine_up") == 1 and server.metric("edgespec_engine_restarts") == 0
     assert server.metric("edgespec_verify_seconds") > 0
+
+
+def test_metrics_have_llama_servers_names_and_ways(server: Served) -> None:
+    """Its speeds are those since somebody last asked."""
+    timings = server.chat(max_tokens=8).json["timings"]
+    text = server.ask("/metrics").body.decode()
+    found = {name: (kind, float(value)) for name, kind, value in re.findall(
+        r"# TYPE (llamacpp:\w+) (\w+)\n\1 (\S+)", text)}  # fmt: skip
+    counted = ("prompt_seconds_total", "tokens_predicted_seconds_total", "n_decode_total", "n_tokens_max")
+    assert all(found[f"llamacpp:{name}"][0] == "counter" for name in counted)
+    assert all(found[f"llamacpp:{name}"][1] > 0 for name in counted)
+    assert found["llamacpp:n_tokens_max"][1] >= timings["prompt_n"] + timings["predicted_n"]
+    assert found["llamacpp:predicted_tokens_seconds"][1] > 0
+    assert 0 < found["llamacpp:n_busy_slots_per_decode"][1] <= 4
+    assert found["llamacpp:requests_processing"] == found["llamacpp:requests_deferred"] == ("gauge", 0)
+    assert server.metric("llamacpp:predicted_tokens_seconds") == 0

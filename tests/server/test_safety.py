@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,10 +148,29 @@ def test_no_route_shows_the_machine(server: Served) -> None:
         assert server.ask(path, headers={"x-api-key": KEY}).status == 404
 
 
-def test_a_template_of_ones_own_takes_the_models_place(tmp_path: Path) -> None:
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as one:
+            one.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def test_a_template_of_ones_own_routes_that_are_closed_and_two_addresses(tmp_path: Path) -> None:
     template = tmp_path / "template"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    with served(tmp_path, "--chat-template-file", str(template)) as server:
+    addresses = ["127.0.0.1", "[::1]"] if has_ipv6() else ["127.0.0.1"]
+    flags = ("--no-slots", "--no-metrics", "--host", ",".join(addresses).replace("[", "").replace("]", ""))
+    with served(tmp_path, "--chat-template-file", str(template), *flags) as server:
         chat = server.chat("def main", max_tokens=4, temperature=0).json
+        for path in ("/slots", "/metrics"):
+            closed = server.ask(path)
+            assert closed.status == 501 and "--no-" in closed.error["message"]
+        for host in addresses:
+            with OpenAI(base_url=f"http://{host}:{server.port}/v1", api_key="x") as client:
+                assert client.models.list().data, host
+        props = server.ask("/props").json
+        assert not props["endpoint_slots"] and not props["endpoint_metrics"]
         text = server.ask("/v1/completions", {"prompt": "def main", "max_tokens": 4, "temperature": 0}).json
         assert chat["choices"][0]["message"]["content"] == text["choices"][0]["text"]
