@@ -142,6 +142,17 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """A piece of a long prompt has been read. known_tokens: of the prompt, those that the target has now.
+
+    A request that had to give its cells up reads again, and tells so.
+    """
+
+    id: str
+    known_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Emitted:
     """A round of one request; the last has a finish reason."""
 
@@ -157,4 +168,4 @@ class Failed:
     error: EdgeSpecError
 
 
-Happening = Started | Emitted | Failed  # what one step of the engine may tell of its requests
+Happening = Started | Reading | Emitted | Failed  # what one step of the engine may tell of its requests

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal
 
-from edgespec.events import Emitted, Started
+from edgespec.events import Emitted, Reading, Started
 from edgespec.fill_in import FillTokens
 from edgespec.grammar import Grammar
 from edgespec.pair_settings import PairSettings
@@ -180,7 +180,7 @@ class Step:
 
     began: float
     at: float
-    happenings: tuple[Started | Emitted | Refused, ...]
+    happenings: tuple[Started | Reading | Emitted | Refused, ...]
     pieces: Mapping[str, tuple[str, ...]]
     busy: tuple[float, float]
     plain_s: float

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edgespec.decode import Scorer, Want
 from edgespec.errors import NoRoomError, QueueFullError, SettingError
-from edgespec.events import Ask, Emitted, Failed, Happening, ModelName, Round, Started
+from edgespec.events import Ask, Emitted, Failed, Happening, ModelName, Reading, Round, Started
 from edgespec.joint_pace import JointController, Trust
 from edgespec.joint_step import Step
 from edgespec.pace import LONGEST, Costs, FixedLength
@@ -249,6 +249,9 @@ class Engine:
                 want = Want(want.tokens[:end], (), 1, slot.seq)
             slot.request.reading = size < lag
             step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
+            request = slot.request
             step.read(slot, want)
+            if request.reading and not step.failures and not step.suspended:
+                happened.append(Reading(request.id, min(want.tokens.size, request.prompt.size)))
             self._tell(step, happened)
         return left

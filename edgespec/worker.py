@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from edgespec.engine import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
-from edgespec.events import Candidate, Emitted, Failed, Happening, Started, TokenScore
+from edgespec.events import Candidate, Emitted, Failed, Happening, Reading, Started, TokenScore
 from edgespec.memory.free import free_memory
 from edgespec.messages import (
     Accepted,
@@ -193,7 +193,7 @@ class Worker:
         )
 
     def _tell(self, began: float, happenings: Iterable[Happening]) -> None:
-        said: list[Started | Emitted | Refused] = []
+        said: list[Started | Reading | Emitted | Refused] = []
         pieces: dict[str, tuple[str, ...]] = {}
         for happening in happenings:
             if isinstance(happening, Failed):

@@ -24,7 +24,7 @@ from edgespec.drafters.recycling import TokenRecycling
 from edgespec.drafters.suffix_lookup import SuffixLookup
 from edgespec.engine import MOST_ROWS
 from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
-from edgespec.events import Emitted, Failed, Happening, ModelName, Round, Started
+from edgespec.events import Emitted, Failed, Happening, ModelName, Reading, Round, Started
 from edgespec.joint_pace import Load
 from edgespec.overlap import Ahead
 from edgespec.pace import Costs, Record
@@ -173,6 +173,7 @@ class Told:
     started: dict[str, Started] = field(default_factory=dict)
     rounds: dict[str, list[Round]] = field(default_factory=dict)
     failed: dict[str, Failed] = field(default_factory=dict)
+    known: dict[str, list[int]] = field(default_factory=dict)  # tokens of its prompt, piece by piece
     steps: int = 0
 
     def take(self, happened: Sequence[Happening]) -> None:
@@ -183,6 +184,9 @@ class Told:
                 self.started[one.id] = one
             elif isinstance(one, Emitted):
                 self.rounds.setdefault(one.id, []).append(one.round)
+            elif isinstance(one, Reading):
+                assert one.id in self.started
+                self.known.setdefault(one.id, []).append(one.known_tokens)
             else:
                 self.failed[one.id] = one
 
@@ -473,8 +477,9 @@ def test_a_prompt_is_read_in_the_pieces_it_would_be_read_in_alone() -> None:
     pair = FakePair(drafter="none", n_rows=10)
     engine = make(pair, piece=32)
     engine.submit("a", np.arange(100, dtype=np.int32) % 8, Request(GREEDY, 2))
-    run(engine)
+    told = run(engine)
     assert [call[0] for call in pair.target.calls] == [(32, 1), (32, 1), (4, 1), (32, 1), (1, 1)]
+    assert told.known["a"] == [32, 64, 68]  # the rest comes with the first round
 
 
 def test_a_draft_reads_long_prompts_in_pieces_too() -> None:

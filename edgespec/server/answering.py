@@ -141,10 +141,23 @@ class Answering:
             raise unavailable("the request waited too long for its model: try again in a moment") from None
 
     async def answer(
-        self, request: Request, submits: Sequence[Submit], answerer: Answerer, *, stream: bool
+        self,
+        request: Request,
+        submits: Sequence[Submit],
+        answerer: Answerer,
+        *,
+        stream: bool,
+        progress: bool = False,
     ) -> Response:
-        """Answers a request. Raises Refusal where it cannot be begun."""
-        generation = Generation(self.worker, submits, self._audience, seconds=self.settings.request_s)
+        """Answers a request. progress: a stream tells how far its prompt has been read. Raises Refusal
+        where it cannot be begun."""
+        generation = Generation(
+            self.worker,
+            submits,
+            self._audience,
+            seconds=self.settings.request_s,
+            progress=progress and stream,
+        )
         await generation.submit()
         request.state.generation = generation  # for its line in the log
         if stream:

@@ -121,9 +121,11 @@ class Endpoint:
             self.answering.name(about), about.plain_s, usage=wishes.usage_in_stream,
             events=wishes.speculation.events, scoring=wishes.scoring(),
             turns=readers(composed, len(submits), apart=wishes.shows_thoughts_apart, several=several),
-            prompt=composed.text if verbose else None,
+            prompt=composed.text if verbose else None, timings=bool(wishes.timings_per_token),
         )  # fmt: skip
-        return await self.answering.answer(request, submits, answer, stream=bool(wishes.stream))
+        return await self.answering.answer(
+            request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
+        )
 
     @with_pair
     async def count(self, wishes: ChatRequest) -> dict[str, int]:
@@ -154,9 +156,11 @@ class Endpoint:
         answer = Answer(
             self.answering.name(about), about.plain_s,
             usage=wishes.usage_in_stream, events=wishes.speculation.events, echo=echo if wishes.echo else (),
-            scoring=wishes.scoring(),
+            scoring=wishes.scoring(), timings=bool(wishes.timings_per_token),
         )  # fmt: skip
-        return await self.answering.answer(request, submits, answer, stream=bool(wishes.stream))
+        return await self.answering.answer(
+            request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
+        )
 
 
 # -- mistakes

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from edgespec.events import Emitted, FinishReason, Round, Started
+from edgespec.events import Emitted, FinishReason, Reading, Round, Started
 from edgespec.messages import Accepted, Submit
 from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.refusal import Refusal, unavailable
@@ -34,6 +34,7 @@ class Audience(Protocol):
 class Choice:
     """What one choice has brought so far. Times are the worker's clock.
 
+    known_tokens: those of the prompt that the target has, as far as told.
     plain_s: what a token of plain decoding costs, as known when the last round ended; growth_s: what it takes
     longer for each token before it. measured_s: what one really took lately, on average; None where plain
     decoding did not run.
@@ -41,6 +42,7 @@ class Choice:
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    known_tokens: int = 0
     n_tokens: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -60,7 +62,7 @@ class Choice:
     def note(self, round_: Round, at: float) -> None:
         """Counts one round."""
         if not self.rounds:
-            self.first = at
+            self.first, self.known_tokens = at, self.prompt_tokens
         self.last = at
         self.rounds += 1
         self.n_tokens += len(round_.tokens)
@@ -68,6 +70,28 @@ class Choice:
         self.accepted += round_.accepted
         self.verified_rounds += bool(round_.drafted)
         self.finish = round_.finish
+
+    def began(self, said: Started, at: float) -> None:
+        """Notes that its turn has come."""
+        self.started = self.first = self.last = at
+        self.prompt_tokens = said.prompt_tokens
+        self.known_tokens = self.cached_tokens = said.cached_tokens
+
+    def read(self, known_tokens: int, at: float) -> bool:
+        """Notes how much of its prompt has been read; False where that is nothing new."""
+        if self.rounds or known_tokens <= self.known_tokens:  # it had to give its place up, and reads again
+            return False
+        self.known_tokens, self.first, self.last = known_tokens, at, at
+        return True
+
+    def progress(self) -> dict[str, Any]:
+        """Returns how far the prompt has been read, as llama-server says it."""
+        return {
+            "total": self.prompt_tokens,
+            "cache": self.cached_tokens,
+            "processed": self.known_tokens,
+            "time_ms": round((self.first - self.started) * 1000),
+        }
 
     def timings(self, plain_s: float) -> dict[str, Any]:
         """Returns the figures as llama-server names them, and what speculation brought.
@@ -77,7 +101,7 @@ class Choice:
         decoding took here lately. Both are left out where too little was said to tell, or nothing was
         decoded plainly, and n_ctx where it is not known: no figure is null.
         """
-        prompt_n = self.prompt_tokens - self.cached_tokens
+        prompt_n = self.known_tokens - self.cached_tokens
         prompt_s, predicted_s = max(0.0, self.first - self.started), max(0.0, self.last - self.first)
         after_first = self.n_tokens - 1
         one_s = (self.plain_s or plain_s) + self.growth_s * (self.prompt_tokens + self.n_tokens / 2)
@@ -106,12 +130,19 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A round of one choice. pieces: the text of each token; scored: of shown ones. Where asked for."""
+    """A round of one choice. pieces: the text of each token; scored: of shown ones. Where asked for.
+
+    reading: it is no round, but tells that more of the prompt has been read.
+    """
 
     index: int
     round: Round
     pieces: tuple[str, ...]
     scored: tuple[Scored, ...] = ()
+    reading: bool = False
+
+
+NO_ROUND = Round((), "", 0, 0, ())
 
 
 def _weight(round_: Round) -> int:
@@ -128,8 +159,13 @@ class Generation:
         audience: Audience,
         *,
         seconds: float | None = None,
+        progress: bool = False,
     ) -> None:
-        """wanted: one for each choice; they get their ids here. seconds: how long all of it may take."""
+        """wanted: one for each choice; they get their ids here. seconds: how long all of it may take.
+
+        progress: `parts` tells, too, how far prompts have been read.
+        """
+        self._progress = progress
         self._worker, self._audience = worker, audience
         self._wanted = [replace(submit, id=f"r{next(_ids)}") for submit in wanted]
         self._index = {submit.id: i for i, submit in enumerate(self._wanted)}
@@ -196,10 +232,16 @@ class Generation:
                 if isinstance(said, Started):
                     if about := self._worker.about:
                         choice.growth_s, choice.n_ctx = about.plain_growth_s, about.n_ctx
-                    choice.started = choice.first = choice.last = at
-                    choice.prompt_tokens, choice.cached_tokens = said.prompt_tokens, said.cached_tokens
+                    choice.began(said, at)
+                    if self._progress:
+                        yield Part(self._index[id], NO_ROUND, (), reading=True)
+                elif isinstance(said, Reading):
+                    if choice.read(said.known_tokens, at) and self._progress:
+                        yield Part(self._index[id], NO_ROUND, (), reading=True)
                 elif isinstance(said, Emitted):
                     self._unread -= _weight(said.round)
+                    if choice.read(choice.prompt_tokens, at) and self._progress:
+                        yield Part(self._index[id], NO_ROUND, (), reading=True)
                     choice.note(said.round, at)
                     choice.plain_s = self._worker.about.plain_s if self._worker.about else None
                     self._audience.emitted(said.round)

@@ -118,10 +118,10 @@ class LlamaAnswer:
             yield part, text, over or part.round.finish is not None
 
     def _chunks(self, generation: Generation, part: Part, text: str) -> list[ServerSentEvent]:
-        """Returns the events of a round: one, or one for each token whose probabilities are wanted."""
-        if self.silent or not (part.round.tokens or text):
-            return []
+        """Returns the events of a part: one, or one for each token whose probabilities are wanted."""
         choice = generation.choices[part.index]
+        if not part.reading and (self.silent or not (part.round.tokens or text)):
+            return []
         frame = {
             "index": part.index, "content": text, "tokens": list(part.round.tokens), "stop": False,
             "id_slot": ANY_SLOT, "tokens_predicted": choice.n_tokens,
@@ -129,6 +129,8 @@ class LlamaAnswer:
         }  # fmt: skip
         if self.timings_per_token:
             frame["timings"] = choice.timings(self.plain_s)
+        if part.reading:
+            frame["prompt_progress"] = choice.progress()
         if not (self.scoring and part.scored):
             return [ServerSentEvent(as_json(frame))]
         shown = len(self.written[part.index].text) - len(text)

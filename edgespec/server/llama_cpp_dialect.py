@@ -100,7 +100,9 @@ class LlamaCppDialect:
             timings_per_token=bool(wishes.timings_per_token), streamed=bool(wishes.stream),
             fields=tuple(wishes.response_fields or ()),
         )  # fmt: skip
-        return await self.answering.answer(request, submits, answer, stream=bool(wishes.stream))
+        return await self.answering.answer(
+            request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
+        )
 
     async def _prompt(self, given: Prompt) -> str | tuple[int, ...]:
         """Returns a prompt as the worker takes it; texts among token ids are turned into tokens."""

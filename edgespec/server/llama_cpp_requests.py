@@ -48,7 +48,6 @@ class GenerationWishes(Wishes):
 
     n_probs: Annotated[StrictInt, Field(ge=0, le=100)] | None = None
     return_tokens: StrictBool | None = None
-    timings_per_token: StrictBool | None = None
     response_fields: list[StrictStr] | None = None
     t_max_predict_ms: StrictInt | None = None
     n_indent: Annotated[StrictInt, Field(ge=0)] | None = None

@@ -123,13 +123,13 @@ class Metrics:
         """Counts a choice, whole or not."""
         mode = "plain" if plain else "speculative"
         self._requests.labels(mode, choice.finish or "cancelled").inc()
-        self._prompt.inc(choice.prompt_tokens - choice.cached_tokens)
+        self._prompt.inc(choice.known_tokens - choice.cached_tokens)
         self._cached.inc(choice.cached_tokens)
         self._longest = max(self._longest, choice.prompt_tokens + choice.n_tokens)
         if choice.n_tokens:
             self._first.observe(choice.first - choice.started)
             self._prompt_s.inc(choice.first - choice.started)
-            self._read.note(choice.prompt_tokens - choice.cached_tokens, choice.first - choice.started)
+            self._read.note(choice.known_tokens - choice.cached_tokens, choice.first - choice.started)
         if choice.n_tokens > 1 and plain:
             self._recent().note(choice.n_tokens - 1, choice.last - choice.first)
         if choice.n_tokens > 1:

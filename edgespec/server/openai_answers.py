@@ -33,7 +33,7 @@ class Answer:
     """How one request is answered: its identity, and what its stream carries.
 
     echo: the prompts' texts, in front of each choice. plain_s: see Choice.timings. scoring: what scores of
-    tokens mean, where they were asked for.
+    tokens mean, where they were asked for. timings: every chunk of a stream has them.
     """
 
     kind: ClassVar[str] = "cmpl"
@@ -46,6 +46,7 @@ class Answer:
     events: bool = False
     echo: tuple[str, ...] = ()
     scoring: Scoring | None = None
+    timings: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -127,15 +128,20 @@ class Answer:
         yield ServerSentEvent("[DONE]")
 
     def _chunks(self, generation: Generation, part: Part) -> list[ServerSentEvent]:
-        finish = part.round.finish
-        told = {"edgespec": _told(generation, part)} if self.events else {}
-        parts = self._parts(part) or ([self._nothing()] if told or part.scored else [])
+        finish, choice = part.round.finish, generation.choices[part.index]
+        told: dict[str, Any] = {"timings": choice.timings(self.plain_s)} if self.timings else {}
+        if part.reading:
+            progress = {"prompt_progress": choice.progress(), **told}
+            return [self._chunk(part.index, self._nothing(), progress)]
+        if self.events:
+            told["edgespec"] = _told(generation, part)
+        parts = self._parts(part) or ([self._nothing()] if self.events or part.scored else [])
         if part.scored:
             parts[0]["logprobs"] = self._logprobs(part.scored)
         chunks = [self._chunk(part.index, said, told if i == 0 else None) for i, said in enumerate(parts)]
         if finish:
             last = {**self._nothing(), "finish_reason": self._finish(part.index, finish)}
-            timings = {"timings": generation.choices[part.index].timings(self.plain_s)}
+            timings = {"timings": choice.timings(self.plain_s)}
             chunks.append(self._chunk(part.index, last, timings))
         return chunks
 

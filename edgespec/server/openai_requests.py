@@ -81,6 +81,8 @@ class Wishes(FormWishes):
     dry_sequence_breakers: list[StrictStr] | None = None
     samplers: StrictStr | list[StrictStr] | None = None
     post_sampling_probs: StrictBool | None = None
+    timings_per_token: StrictBool | None = None
+    return_progress: StrictBool | None = None
     edgespec: Speculation | None = None
 
     @property

@@ -35,13 +35,14 @@ class Item:
 
 @dataclass(slots=True)
 class ResponseAnswer:
-    """How one request is answered. echoed: what a response says of its request."""
+    """How one request is answered. echoed: what a response says of its request. timings: in every event."""
 
     model: str
     turn: TurnReader
     echoed: Mapping[str, Any]
     tools: Mapping[str, KnownTool]
     plain_s: float
+    timings: bool = False
     id: str = field(default_factory=lambda: "resp_" + secrets.token_hex(16))
     created: int = field(default_factory=lambda: int(time.time()))
     _items: list[Item] = field(default_factory=list)
@@ -63,9 +64,14 @@ class ResponseAnswer:
         finish = None
         try:
             async for part in generation.parts():
+                beside = self._beside(generation) if self.timings else {}
+                if part.reading:
+                    progress = {"prompt_progress": generation.choices[0].progress(), **beside}
+                    now = self._response("in_progress", None)
+                    yield self._event("response.in_progress", {"response": now, **progress})
                 for delta in self.turn.feed(part.round):
-                    for event in self._events(delta):
-                        yield self._event(*event)
+                    for name, data in self._events(delta):
+                        yield self._event(name, {**data, **beside})
                 finish = part.round.finish or finish
         except Refusal as refusal:
             failed = {**self._response("failed", generation), "error": _error(refusal)}
@@ -74,9 +80,11 @@ class ResponseAnswer:
         for event in self._end():
             yield self._event(*event)
         status = _status(finish)
-        timings = generation.choices[0].timings(self.plain_s)
-        last = {"response": self._response(status, generation), "timings": timings}
+        last = {"response": self._response(status, generation), **self._beside(generation)}
         yield self._event(f"response.{status}", last)
+
+    def _beside(self, generation: Generation) -> dict[str, Any]:
+        return {"timings": generation.choices[0].timings(self.plain_s)}
 
     def _event(self, name: str, data: dict[str, Any]) -> ServerSentEvent:
         self._said += 1

@@ -44,8 +44,11 @@ class ResponsesDialect:
         answer = ResponseAnswer(
             self.answering.name(about), readers(composed, 1, several=several)[0],
             wanted.echoed(), wanted.known_tools(), about.plain_s,
+            timings=bool(wanted.timings_per_token),
         )  # fmt: skip
-        return await self.answering.answer(request, [submit], answer, stream=bool(wanted.stream))
+        return await self.answering.answer(
+            request, [submit], answer, stream=bool(wanted.stream), progress=bool(wanted.return_progress)
+        )
 
     @with_pair
     async def input_tokens(self, wanted: InputRequest) -> dict[str, Any]:

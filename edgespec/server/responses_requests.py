@@ -138,6 +138,8 @@ class ResponsesRequest(InputRequest):
     top_k: StrictInt | None = None
     min_p: Number | None = None
     seed: Seed | None = None
+    timings_per_token: StrictBool | None = None
+    return_progress: StrictBool | None = None
     stop: StopText | list[StopText] | None = None
     metadata: dict[str, Any] | None = None
     edgespec: Speculation | None = None

@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from dataclasses import replace
 from typing import Literal
 
-from edgespec.events import Emitted, Started
+from edgespec.events import Emitted, Reading, Started
 from edgespec.isolate import cause_of_death
 from edgespec.messages import (
     HEAD,
@@ -58,7 +58,7 @@ SWITCHED = Refusal(
     503, "the model was taken away by force: ask again, or name the model that you want",
     type="unavailable_error", code="model_switched", retry_s=1,
 )  # fmt: skip
-Said = Accepted | Started | Emitted | Tokenized | Spelt | Refusal
+Said = Accepted | Started | Reading | Emitted | Tokenized | Spelt | Refusal
 Listener = Callable[[str, Said, float, tuple[str, ...]], None]  # id, what, the worker's clock, token texts
 
 

@@ -42,6 +42,22 @@ def test_a_stream_ends_with_the_figures_and_says_the_same(dialects: Served) -> N
     assert said[-1]["timings"]["predicted_n"] == 12 == sum(len(event["tokens"]) for event in said)
 
 
+def test_a_stream_tells_how_far_a_long_prompt_has_been_read(dialects: Served) -> None:
+    """An interface that shows a bar reads these; the last of them says that all was read."""
+    asked = {"prompt": "to read " * 400, "return_progress": True, "timings_per_token": True, "n_predict": 2}
+    said = events(dialects, **asked)
+    told = [event["prompt_progress"] for event in said if "prompt_progress" in event]
+    known, total = [one["processed"] for one in told], told[0]["total"]
+    assert len(told) >= 3 and known == sorted(set(known)) and known[-1] == total > 512
+    assert all(one["cache"] == known[0] and one["total"] == total for one in told)
+    assert told[0]["time_ms"] == 0 < told[-1]["time_ms"] and "prompt_progress" not in said[-1]
+    counts = [event["timings"]["prompt_n"] for event in said[: len(told)]]
+    assert counts == [one - known[0] for one in known]
+    again = [event["prompt_progress"] for event in events(dialects, **asked) if "prompt_progress" in event]
+    assert again[0]["cache"] == again[0]["processed"] >= total - 2
+    assert not any("prompt_progress" in event for event in events(dialects))
+
+
 def test_why_it_ended_is_told(dialects: Served) -> None:
     whole = complete(dialects, n_predict=40)["content"]
     word = whole.split()[1]

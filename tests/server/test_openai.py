@@ -57,6 +57,16 @@ def test_the_next_turn_of_a_chat_finds_the_others_in_the_cache(client: OpenAI) -
     assert cached >= first.usage.total_tokens - 2
 
 
+def test_a_stream_tells_of_the_prompt_and_of_the_speed_where_that_is_asked_for(client: OpenAI) -> None:
+    asked = {"return_progress": True, "timings_per_token": True}
+    chunks: list[Any] = list(answer(client, stream=True, max_tokens=4, extra_body=asked))
+    read = [chunk for chunk in chunks if hasattr(chunk, "prompt_progress")]
+    assert read[-1].prompt_progress["processed"] == 12 == read[0].prompt_progress["total"]
+    texts = [chunk for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]
+    assert texts and all(chunk.timings["predicted_n"] >= 1 for chunk in texts)
+    assert not any(hasattr(chunk, "prompt_progress") for chunk in answer(client, stream=True, max_tokens=4))
+
+
 def test_a_stream_gives_the_same_text_and_ends_with_the_usage(client: OpenAI) -> None:
     whole = answer(client)
     chunks: list[ChatCompletionChunk] = list(

@@ -46,6 +46,14 @@ def test_a_response_has_a_message_and_its_usage(client: OpenAI) -> None:
     assert got.usage.input_tokens == 12 and got.usage.total_tokens == 12 + got.usage.output_tokens
 
 
+def test_a_stream_tells_of_the_prompt_and_of_the_speed_where_that_is_asked_for(dialects: Served) -> None:
+    told = events(dialects, return_progress=True, timings_per_token=True, max_output_tokens=4)
+    [*_, last] = [event for event in told if "prompt_progress" in event]
+    assert last["type"] == "response.in_progress" and last["prompt_progress"]["processed"] == 12
+    texts = [event for event in told if event["type"] == "response.output_text.delta"]
+    assert texts and all(event["timings"]["prompt_n"] >= 1 for event in texts)
+
+
 def test_a_stream_is_what_the_package_puts_together(client: OpenAI) -> None:
     with client.responses.stream(input=HELLO, **GREEDY) as stream:
         kinds = [event.type for event in stream]
