@@ -169,7 +169,7 @@ class Controller:
 
     def window(self, lag: int) -> int:
         """Reads all where that is affordable; else what is, so that a draft can show what it is worth."""
-        token = self.costs.draft.seconds(lag) / lag / self.costs.target.seconds(1)
+        token = self.costs.draft.seconds(lag) / lag / self._token_time()
         affordable = int(max(self._worth_reading(), self.record.budget / 4) / token)
         return lag if affordable >= lag else min(lag, max(affordable, TRIAL))
 

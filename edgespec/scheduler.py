@@ -1,13 +1,14 @@
 """The engine with slots: several streams on one loaded pair, evaluated together.
 
 `decode.generate` runs once for each stream, and nothing of it is written again here: where `decode.drive`
-answers one loop, `Engine.step` gathers what all of them ask. A step is: pieces of new prompts; steps of the
-draft, one evaluation for all who want one, until nobody is granted another; one evaluation of the target
-with the rows of all. Requests join and leave between steps.
+answers one loop, `Engine.step` gathers what all of them ask. A step is either a piece of a new prompt, or a
+round of all: steps of the draft, one evaluation for all who want one, until nobody is granted another; then
+one evaluation of the target with the rows of all. Requests join and leave between steps.
 
-A prompt is read in pieces, one piece's worth of tokens in a step, so that running streams never wait for
-more. Its pieces are those it would be read in alone, and evaluations of several sequences stay below 64
-tokens: so arithmetic is the same beside others as alone, as far as the order of cells in the cache allows.
+Prompts are read one piece at a time, so that a first token is told before anything else is evaluated; between
+two rounds so many tokens of them as one piece has, so that running streams never wait for more. The pieces
+of a prompt are those it would be read in alone, and evaluations of several sequences stay below 64 tokens:
+so arithmetic is the same beside others as alone, as far as the order of cells in the cache allows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from edgespec.slots import Cache, Running, Slot
 from edgespec.stream import Stream
 
 AHEAD = LONGEST + 1  # tokens that a request should find room for, beyond those it has, when it comes
-PIECE = 512  # tokens of prompts read in one step; a context's chunk
+PIECE = 512  # tokens of prompts read between two rounds; a context's chunk
 
 
 class Loaded(Protocol):
@@ -98,6 +99,7 @@ class Engine:
         self._prefixes = Prefixes(self._slots, self._contexts, PrefixStore(cache_ram) if cache_ram else None)
         self._queue: deque[Running] = deque()
         self._longest_queue, self._piece, self._clock = queue, piece, clock
+        self._left = piece  # tokens of prompts that may be read before the next round
         self._pending: list[Happening] = []
         self._trust: dict[int, Trust] = {}  # in free offers, by how many streams there are
         self._submitted = self._steps = 0
@@ -135,7 +137,9 @@ class Engine:
         self._steps += 1
         self._admit(happened)
         self.in_slots = len(self._running())
-        left = self._read(happened)
+        if self._read(happened):
+            return happened
+        left, self._left = self._left, self._piece
         ready = self._ready()
         if ready:
             among = 1 << (len(ready) - 1).bit_length()
@@ -221,28 +225,26 @@ class Engine:
 
     # ---- prompts -----------------------------------------------------------------------------------------
 
-    def _read(self, happened: list[Happening]) -> int:
-        """Shows the target pieces of new prompts, those first that waited longest; returns what is left.
+    def _read(self, happened: list[Happening]) -> bool:
+        """Shows the target one piece of a new prompt; False where there is none, or a round is due before it.
 
-        A prompt is read in the pieces it would be read in alone. A last piece that is short joins the
-        evaluation of all.
+        Whoever waited longest comes first. A prompt is read in the pieces it would be read in alone. A last
+        piece that is short joins the evaluation of all, which then comes before what is behind it.
         """
-        left, target = self._piece, self._contexts["target"]
+        target, due = self._contexts["target"], False
         reading = [slot for slot in self._running() if slot.request.reading]
         joined = self._pair.n_rows - len(self._running())
         for slot in sorted(reading, key=lambda s: (s.request.fed, s.request.number)):
-            if not slot.running:  # suspended meanwhile
-                continue
             want = slot.want()
             lag = target.missing(want)
             if lag <= joined + 1:
                 joined -= lag - 1
-                slot.request.reading = False
+                slot.request.reading, due = False, True
                 continue
             size = min(self._piece, lag - self._piece) if lag > self._piece else lag
-            if size > left:
-                break
-            left -= size
+            if due or size > self._left:
+                return False
+            self._left -= size
             slot.request.fed = self._steps
             if size < lag:
                 end = want.tokens.size + len(want.tail) - lag + size
@@ -254,4 +256,5 @@ class Engine:
             if request.reading and not step.failures and not step.suspended:
                 happened.append(Reading(request.id, min(want.tokens.size, request.prompt.size)))
             self._tell(step, happened)
-        return left
+            return True
+        return False

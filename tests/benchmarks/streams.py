@@ -7,8 +7,9 @@ Both servers are up all the time, and answer the same prompts over HTTP, one ser
 order. A round of n streams: n requests are sent at once, end tokens are banned, each answer has the same
 length. tok/s is all tokens over the time from the first request to the last token. TTFT is from the
 request to the first text that arrives. Prompts are held-out ones of the embedded pair, other ones in each
-round, so nobody has them in a cache. --chat: a conversation of 1,500 tokens and its next turn. Ratios are
-ours over theirs: geometric means over rounds for tok/s, of medians for TTFT.
+round, so nobody has them in a cache; EdgeSpec knows nothing of the pair but its costs, measured when it is
+loaded. --chat: a conversation of 1,500 tokens and its next turn. Ratios are ours over theirs: geometric means
+over rounds for tok/s, of medians for TTFT.
 """
 
 from __future__ import annotations
@@ -268,6 +269,7 @@ def main() -> int:
     draft = draft_file(arguments.folder, arguments.size, arguments.quality)
     how = {"slots": arguments.slots, "n_ctx": arguments.ctx, "threads": arguments.threads}
     with ExitStack() as servers:
+        os.environ["EDGESPEC_CACHE_DIR"] = servers.enter_context(tempfile.TemporaryDirectory())
         words, port = theirs(arguments.peer, target, draft, **how)
         ports = {
             OURS: servers.enter_context(running(ours(target, draft, **how), our_port)),
