@@ -541,7 +541,7 @@ def test_where_rows_cost_what_they_bring_several_streams_hardly_draft() -> None:
     drafted = sum(r.drafted for rounds in told.rounds.values() for r in rounds)
     assert 0 < drafted < 0.1 * 8 * 60
     emitted = sum(len(told.tokens(id)) for id in told.rounds)
-    assert clock() < 1.03 * (emitted + sum(prompt.size - 1 for prompt in prompts(8)))
+    assert clock() < 1.06 * (emitted + sum(prompt.size - 1 for prompt in prompts(8)))
 
 
 def test_rows_go_where_they_are_worth_most() -> None:
