@@ -119,7 +119,7 @@ def _family(template: str, traits: Traits, tools: bool) -> Family:
 def _shaped(message: Message, template: str, traits: Traits, family: Family) -> dict[str, Any]:
     """Returns a message as the template takes it."""
     shaped = {key: value for key, value in message.items() if value is not None or key == "content"}
-    shaped["content"] = text_of(shaped.get("content"))
+    shaped["content"] = text_of(shaped.get("content"), traits.joint)
     thought = shaped.get("reasoning_content")
     if thought and "reasoning_content" not in template and "thinking" in template:
         shaped["thinking"] = thought
@@ -142,10 +142,11 @@ def _shaped(message: Message, template: str, traits: Traits, family: Family) -> 
     return shaped
 
 
-def text_of(content: object) -> str:
+def text_of(content: object, joint: str = "") -> str:
     """Returns the text of a message's content: a string, or parts of which those with text count."""
     if isinstance(content, list | tuple):
-        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
+        texts = [str(part.get("text") or "") for part in content if isinstance(part, Mapping)]
+        return joint.join(filter(None, texts))
     return "" if content is None else str(content)
 
 

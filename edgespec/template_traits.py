@@ -27,12 +27,14 @@ Absent = Literal["none", "empty", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a template renders. parts: content has to be a list of parts. bare: how the content of a message
-    that only calls is to be written. as_text: arguments are JSON text, not objects. nine: ids of calls have
+    """What a template renders. parts: content has to be a list of parts. joint: what it puts between the
+    texts of several; a line end where it takes one text only. bare: how the content of a message that only
+    calls is to be written. as_text: arguments are JSON text, not objects. nine: ids of calls have
     nine letters and digits. empty_tools: no tools are an empty list, not None.
     """
 
     parts: bool
+    joint: str
     system: bool
     tools: bool
     calls: bool
@@ -53,10 +55,11 @@ def traits_of(template: str) -> Traits:
     if empty_tools:
         words = _rendered(template, [_user(USER)], tools=[])
     if words is None or USER not in words:
-        parts_text = _rendered(template, [{"role": "user", "content": [{"type": "text", "text": USER}]}])
+        parts_text = _rendered(template, [_user([USER])])
         parts = parts_text is not None and USER in parts_text
         if words is None and not parts:
             render(template, [_user(USER)])  # says what is wrong
+    joint = _joint(_rendered(template, [_user([USER, SYSTEM])], tools=[] if empty_tools else None))
     tool = tool_for(TOOL, KEY)
     described = _rendered(template, [_user(USER)], tools=[tool])
     system = _rendered(
@@ -66,6 +69,7 @@ def traits_of(template: str) -> Traits:
     results = _rendered(template, [_user(USER), _calling(as_text, bare, 1), _result(RESULT)], tools=[tool])
     return Traits(
         parts=parts,
+        joint=joint,
         system=system is not None and SYSTEM in system,
         tools=described is not None and TOOL in described,
         calls=calls,
@@ -114,8 +118,17 @@ def tool_for(name: str, key: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _user(content: str) -> dict[str, Any]:
-    return {"role": "user", "content": content}
+def _joint(rendered: str | None) -> str:
+    """Returns what stands between two words that were given as parts of one message."""
+    between = (rendered or "").partition(USER)[2].partition(SYSTEM)
+    return between[0] if between[1] and not between[0].strip() else "\n"
+
+
+def _user(content: str | Sequence[str]) -> dict[str, Any]:
+    """Returns a message; several texts are its parts."""
+    if isinstance(content, str):
+        return {"role": "user", "content": content}
+    return {"role": "user", "content": [{"type": "text", "text": text} for text in content]}
 
 
 def _result(content: str) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def _turns(message: MessageParam) -> list[dict[str, Any]]:
     if isinstance(blocks, str):
         return [{"role": message.role, "content": blocks}]
     results = [
-        {"role": "tool", "tool_call_id": block.tool_use_id or "", "content": _text(block.content)}
+        {"role": "tool", "tool_call_id": block.tool_use_id or "", "content": _said(block.content)}
         for block in blocks
         if block.type == "tool_result"
     ]
@@ -161,7 +161,7 @@ def _turns(message: MessageParam) -> list[dict[str, Any]]:
         if block.type == "tool_use"
     ]
     thoughts = "".join(block.thinking or "" for block in blocks if block.type == "thinking")
-    said = _text([block for block in blocks if block.type not in APART])
+    said = _said([block for block in blocks if block.type not in APART])
     turn: dict[str, Any] = {"role": message.role, "content": said}
     if calls:
         turn["tool_calls"] = calls
@@ -174,13 +174,14 @@ APART = frozenset({"tool_result", "tool_use", "thinking", "redacted_thinking"})
 WITH_TEXT = frozenset({"text", "search_result", "tool_reference"})
 
 
-def _text(content: str | Sequence[Block] | None) -> str:
+def _said(content: str | Sequence[Block] | None) -> str | list[dict[str, str]]:
+    """Returns text, or parts that are all text: how they are joined, the model's template says."""
     if content is None or isinstance(content, str):
         return content or ""
     other = next((block.type for block in content if block.type not in WITH_TEXT), None)
     if other:
         raise unreadable(other)
-    return "".join(block.text or "" for block in content)
+    return [{"type": "text", "text": block.text} for block in content if block.text]
 
 
 def _tool(tool: ToolParam) -> dict[str, Any]:

@@ -186,6 +186,9 @@ class TextPart(_Lenient):
     text: StrictStr | None = None
     refusal: StrictStr | None = None
 
+    def as_text(self) -> dict[str, str]:
+        return {"type": "text", "text": self.text or self.refusal or ""}
+
 
 class MadeFunction(_Lenient):
     """What was called. arguments: JSON text, or the object itself as some clients send it."""
@@ -212,15 +215,15 @@ class Message(BaseModel):
     tool_calls: list[MadeCall] | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """Returns it as templates read it: text in one piece, and the name of the role they know."""
+        """Returns it as a conversation has it: parts that are all text, and the name of the role."""
         content = self.content
         if isinstance(content, list):
             other = next((part.type for part in content if part.type not in READABLE), None)
             if other:
                 raise unreadable(other)
-            content = "".join(part.text or part.refusal or "" for part in content)
+        said = content if isinstance(content, str) else [part.as_text() for part in content or ()]
         role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
-        return {**(self.model_extra or {}), "role": role, "content": content or "", **self._calls()}
+        return {**(self.model_extra or {}), "role": role, "content": said or "", **self._calls()}
 
     def _calls(self) -> dict[str, Any]:
         if not self.tool_calls:

@@ -218,7 +218,7 @@ def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
                 turn = _open_turn(messages)
                 turn["content"] += _text(item.content)
             else:
-                messages.append({"role": ROLES.get(role, role), "content": _text(item.content)})
+                messages.append({"role": ROLES.get(role, role), "content": _said(item.content)})
         elif item.type == "reasoning":
             turn = _open_turn(messages)
             turn["reasoning_content"] = turn.get("reasoning_content", "") + _text(
@@ -227,7 +227,7 @@ def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
         elif item.type in ("function_call", "custom_tool_call"):
             _open_turn(messages).setdefault("tool_calls", []).append(_call(item))
         elif item.type in ("function_call_output", "custom_tool_call_output"):
-            answer = {"role": "tool", "tool_call_id": item.call_id or "", "content": _text(item.output)}
+            answer = {"role": "tool", "tool_call_id": item.call_id or "", "content": _said(item.output)}
             messages.append(answer)
     return messages
 
@@ -247,10 +247,16 @@ def _call(item: InputItem) -> dict[str, Any]:
     return {"id": item.call_id or "", "type": "function", "function": function}
 
 
-def _text(content: Content | None) -> str:
+def _said(content: Content | None) -> str | list[dict[str, str]]:
+    """Returns text, or parts that are all text: how they are joined, the model's template says."""
     if content is None or isinstance(content, str):
         return content or ""
     other = next((part.type for part in content if part.type not in TEXTS), None)
     if other:
         raise unreadable(other)
-    return "".join(part.text or part.refusal or "" for part in content)
+    return [{"type": "text", "text": part.text or part.refusal or ""} for part in content]
+
+
+def _text(content: Content | None) -> str:
+    said = _said(content)
+    return said if isinstance(said, str) else "".join(part["text"] for part in said)

@@ -75,6 +75,32 @@ FAMILIES = {
 }
 
 
+HEAD, TAIL = "{% for m in messages %}[{{ m.role }}:", "]{% endfor %}"
+LISTED = "{% for c in m.content %}{{ c.text }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("content", "joined"),
+    [
+        ("{{ m.content }}", "one\ntwo"),  # it knows text alone: a list would be shown as Python shows it
+        ("{{ m.content + '.' }}", "one\ntwo."),
+        (LISTED, "onetwo"),  # it knows lists alone
+        ("{% if m.content is string %}{{ m.content }}{% else %}" + LISTED + "{% endif %}", "onetwo"),
+        (
+            "{{ m.content if m.content is string else m.content | map(attribute='text') | join(' ') }}",
+            "one two",
+        ),
+    ],
+)
+def test_texts_of_one_message_are_joined_as_its_template_joins_them(content: str, joined: str) -> None:
+    """Without anything between, `<env></env>` of one part would run into the words of the next."""
+    parts = [{"type": "text", "text": text} for text in ("one", "two", "")]
+    template = HEAD + content + TAIL
+    assert compose(template, [{"role": "user", "content": parts}]).text == f"[user:{joined}]"
+    several = [{"role": "system", "content": parts}, {"role": "system", "content": "three"}, ASKED]
+    assert joined.rstrip(".") in compose(template, several).text
+
+
 def call(name: str, arguments: object, id: str) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 

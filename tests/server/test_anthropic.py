@@ -101,6 +101,9 @@ def test_tokens_are_counted_with_everything_that_is_in_the_prompt(client: Anthro
         return client.messages.count_tokens(**{"model": "x", "messages": HELLO, **fields}).input_tokens
 
     assert count() == 12
+    two = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    joined = [{"role": "user", "content": "a\nb"}]
+    assert count(messages=[{"role": "user", "content": two}]) == count(messages=joined)
     assert count(system="You are brief.") > 15 and count(tools=[DOCS]) > 60
     blocks = [{"type": "text", "text": "You are brief."}]
     assert count(system=blocks) == count(system="You are brief.")

@@ -293,6 +293,6 @@ def test_what_clients_send_beside_is_ignored(client: OpenAI) -> None:
     tools: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     got = answer(client, extra_body=beside, tools=tools, tool_choice="auto", max_tokens=-1, store=False)
     assert said(got).startswith("EdgeSpec")
-    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "EdgeSpec?"}]
+    parts = [{"type": "text", "text": "What is EdgeSpec?"}, {"type": "text", "text": ""}]
     assert said(answer(client, messages=[{"role": "user", "content": parts}])).startswith("EdgeSpec")
     answer(client, messages=[{"role": "developer", "content": "Be brief."}, *HELLO], max_tokens=4)
