@@ -23,6 +23,7 @@ Hardware = Literal["gpu", "cpu-float", "cpu-quantised"]
 # Sizes worth measuring, those first that a draft of middling quality would use.
 SIZES = (4, 2, 3, 5, 8, 6, 12, 16, 7, 10, 24, 32, 48)
 ODD = 1.15  # times a larger evaluation's cost that a smaller one may take: kernels differ, but not more
+UNLIKELY = 1.5  # times the cost of smaller evaluations that together hold as many
 REPEATS = 3  # of each size, if time allows
 # Seconds of n tokens / seconds of one, where nothing was measured. Between the points: straight lines.
 # CPU: measured on 2 cores, AVX2 (0.6B F16 and 1.1B Q4_0). GPU: an assumption; large cards are flatter.
@@ -119,8 +120,20 @@ def from_measured(hardware: Hardware, found: Mapping[int, float]) -> CostTable:
 
 
 def disturbed(found: Mapping[int, float]) -> list[int]:
-    """Returns the sizes that cost much more than a larger one: no machine is like that, a moment may be."""
-    return [n for n in found if any(found[n] > ODD * found[m] for m in found if m > n)]
+    """Returns the sizes that cost more than a larger one, or than several smaller ones that hold as many.
+
+    No machine is like that by much; a moment may be.
+    """
+    return [
+        n
+        for n in found
+        if any(found[n] > ODD * found[m] for m in found if m > n) or found[n] > ODD * _in_parts(found, n)
+    ]
+
+
+def _in_parts(found: Mapping[int, float], n: int) -> float:
+    """Returns the seconds of n tokens in evaluations of a smaller size; n's own where there is none."""
+    return min((math.ceil(n / m) * found[m] for m in found if m < n), default=found[n])
 
 
 def measure(
@@ -133,10 +146,12 @@ def measure(
 ) -> dict[int, float]:
     """Returns number of tokens -> least seconds of some repeats, within about `budget` seconds.
 
-    The least, because what disturbs a measurement only ever adds; of as many repeats for each size.
+    The least, because what disturbs a measurement only ever adds; of as many repeats for each size. What is
+    still far dearer than several smaller evaluations would be was disturbed each time, and is left out.
 
     evaluate: evaluates that many tokens and waits for the result. The first call is a warm-up and thrown
-    away. One token, to which all is compared, is always measured, and at once several times.
+    away. One token, to which all is compared, is always measured, before all others and after them: a slow
+    moment may last for seconds.
     """
     evaluate(1)
     found: dict[int, float] = {}
@@ -149,12 +164,12 @@ def measure(
             evaluate(n)
             found[n] = min(clock() - started, found.get(n, math.inf))
 
-    for n in (1,) * REPEATS + tuple(sizes):
+    for n in (*(1,) * (REPEATS - 1), *sizes, 1):
         time_one(n)
     for _ in range(REPEATS - 1):
         for n in disturbed(found) or sizes:
             time_one(n)
-    return found
+    return {n: seconds for n, seconds in found.items() if seconds <= UNLIKELY * _in_parts(found, n)}
 
 
 @dataclass(frozen=True, slots=True)

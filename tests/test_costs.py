@@ -193,6 +193,21 @@ def test_a_quick_model_is_measured_at_all_sizes_and_not_disturbed_by_the_warm_up
     assert machine.now - 5 < 1.1
 
 
+def test_a_slow_moment_is_not_believed() -> None:
+    """Seen: one token took twice its time before the others were measured, twelve nine times one token's."""
+    for slow in (range(1, 3), range(6, 9)):
+        machine = Machine(assumed("cpu-float", 0.03), disturbed=10**9)
+
+        def evaluate(n: int, machine: Machine = machine, slow: range = slow) -> None:
+            machine.evaluate(n)
+            machine.now += 4 * machine.table.seconds(n) * (len(machine.calls) - 1 in slow)
+
+        found = measure(evaluate, "cpu-float", clock=machine, budget=0.65)
+        table = from_measured("cpu-float", found)
+        for n in (1, 2, 4, 8, 16):
+            assert table.seconds(n) < 1.6 * machine.table.seconds(n), (n, found)
+
+
 @pytest.mark.parametrize("one", [0.001, 0.01, 0.05, 0.15, 0.4])
 @pytest.mark.parametrize("hardware", HARDWARE)
 def test_measuring_keeps_to_its_time(one: float, hardware: Hardware) -> None:
