@@ -179,8 +179,12 @@ class Worker:
         self._outlet.send(Accepted(message.id, len(tokens)))
 
     def _request(self, message: Submit) -> Request:
+        sampling = message.sampling
+        if message.ignore_eos:
+            never = dict.fromkeys(self._pair.target.end_tokens, float("-inf"))
+            sampling = replace(sampling, logit_bias={**sampling.logit_bias, **never})
         return Request(
-            sampling=message.sampling,
+            sampling=sampling,
             max_tokens=self._pair.n_ctx if message.max_tokens is None else message.max_tokens,
             stop=message.stop,
             seed=message.seed,

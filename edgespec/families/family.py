@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edgespec.families.deltas import Calls, Content, Reasoning
-from edgespec.families.reader import NotACall, Parser, Reader, Steps
+from edgespec.families.reader import NotACall, Parser, Reader, Say, Steps
 
 
 class CallReader(Protocol):
@@ -62,33 +62,47 @@ class Family:
         closing = {opening.strip(): close for opening, close in self.thoughts}
         readers = self.calls if calls.tools else {}
         tags = (*closing, *self.wraps, *readers, *(self.passed_over if calls.tools else ()))
-        if opened:
-            yield from self._thought(reader, tuple(closing.values()))
+        begins = tuple(tag for tag in tags if tag not in closing and tag not in self.wraps)
+        say: Say = Content
+        if opened and not (yield from self._thought(reader, tuple(closing.values()), begins)):
+            say = Reasoning
         if calls.tools and self.bare:
             yield from self._bare(reader, calls, self.bare)
         if not tags:
             yield from reader.until((), Content)
             return
         while True:
-            tag = yield from reader.until(tags, Content, trim=True)
+            tag = yield from reader.until(tags, say, trim=True)
             if tag is None:
                 return
             if tag in closing:
-                yield from self._thought(reader, (closing[tag],))
+                closed = yield from self._thought(reader, (closing[tag],), begins)
+                say = Content if closed else Reasoning
             elif tag in readers:
                 reader.note()
                 try:
                     yield from readers[tag].read(reader, calls)
                     reader.noted()
                 except NotACall:
-                    yield Content(tag + reader.noted())
+                    yield say(tag + reader.noted())
                     continue
             yield from reader.skip_space()
 
-    def _thought(self, reader: Reader, ends: tuple[str, ...]) -> Steps[None]:
+    def _thought(self, reader: Reader, ends: tuple[str, ...], calls: tuple[str, ...]) -> Steps[bool]:
+        """Reads a thought; False where it was never closed, and left is what begins with the tag of a call.
+
+        A call that is only thought of is no call, so what begins like one is held until it is known whether
+        the thought is closed behind it.
+        """
         yield from reader.skip_space()
-        yield from reader.until(ends, Reasoning, trim=True)
+        calls = tuple(tag for tag in calls if tag not in ends)
+        tag = yield from reader.until((*ends, *calls), Reasoning, trim=True, leave=calls)
+        if tag in calls:
+            if not (yield from reader.comes(ends)):
+                return False
+            yield from reader.until(ends, Reasoning, trim=True)
         yield from reader.skip_space()
+        return True
 
     def _bare(self, reader: Reader, calls: Calls, read: CallReader) -> Steps[None]:
         yield from reader.skip_space()

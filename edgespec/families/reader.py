@@ -54,19 +54,26 @@ class Reader:
             yield None
         return True
 
-    def until(self, tags: Sequence[str], say: Say | None = None, *, trim: bool = False) -> Steps[str | None]:
+    def until(
+        self,
+        tags: Sequence[str],
+        say: Say | None = None,
+        *,
+        trim: bool = False,
+        leave: Sequence[str] = (),
+    ) -> Steps[str | None]:
         """Reads past the first of `tags` and returns it, None where none comes.
 
         say: what becomes of the text before it, piece by piece. trim: whitespace next to the tag is no part
-        of that text.
+        of that text. leave: tags that are not read past, nor what was trimmed before them.
         """
         while True:
             at, tag = _first(self.held, tags, self.ended)
             before = self.held[:at]
             if tag is None and not self.ended and trim:
                 at = len(before.rstrip())
-            text = self.take(at)
-            if tag is not None:
+            text = self.take(len(before.rstrip()) if tag in leave else at)
+            if tag is not None and tag not in leave:
                 self.take(len(tag))
                 text = text.rstrip() if trim else text
             if text and say:
@@ -74,6 +81,15 @@ class Reader:
             if tag is not None or self.ended:
                 return tag
             yield from self.more()
+
+    def comes(self, tags: Sequence[str]) -> Steps[bool]:
+        """Waits until it is known whether one of `tags` comes; reads nothing."""
+        looked, longest = 0, max(map(len, tags))
+        while not any(self.held.find(tag, max(0, looked - longest)) >= 0 for tag in tags):
+            looked = len(self.held)
+            if not (yield from self.more()):
+                return False
+        return True
 
     def text_until(self, tags: Sequence[str]) -> Steps[tuple[str, str | None]]:
         """Reads past the first of `tags`; returns the text before it, and the tag."""

@@ -59,6 +59,10 @@ class ChatAnswer(Answer):
     def _finish(self, index: int, finish: str | None) -> str | None:
         return self.turns[index].finish(finish)
 
+    def _usage(self, generation: Generation) -> dict[str, Any]:
+        thoughts = sum(turn.reasoning_tokens for turn in self.turns)
+        return {**generation.usage(), "completion_tokens_details": {"reasoning_tokens": thoughts}}
+
     def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
         return for_chat(scored, sampled=sampled)
 

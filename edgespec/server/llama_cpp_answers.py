@@ -199,6 +199,7 @@ def generation_settings(submit: Submit, *, streamed: bool = False) -> dict[str, 
         "max_tokens": limit,
         "n_predict": limit,
         "stream": streamed,
+        "ignore_eos": submit.ignore_eos,
         "n_probs": submit.scoring.top if submit.scoring else 0,
         "post_sampling_probs": bool(submit.scoring and submit.scoring.sampled),
     }

@@ -77,6 +77,9 @@ class Answer:
     def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
         return for_text(scored, sampled=sampled)
 
+    def _usage(self, generation: Generation) -> dict[str, Any]:
+        return generation.usage()
+
     # -- what they share
 
     def _frame(self, object: str) -> dict[str, Any]:
@@ -104,7 +107,7 @@ class Answer:
         if len(choices) > 1:
             choices = [{**choice, "timings": t} for choice, t in zip(choices, timings, strict=True)]
         frame = self._frame(self.whole_object)
-        return {**frame, "choices": choices, "usage": generation.usage(), "timings": timings[0]}
+        return {**frame, "choices": choices, "usage": self._usage(generation), "timings": timings[0]}
 
     def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any] | None:
         return self._scores(scored, self.scoring.sampled) if self.scoring else None
@@ -122,7 +125,7 @@ class Answer:
             yield ServerSentEvent(as_json(refusal.body()))
             return
         if self.usage:
-            frame = {**self._frame(self.chunk_object), "choices": [], "usage": generation.usage()}
+            frame = {**self._frame(self.chunk_object), "choices": [], "usage": self._usage(generation)}
             timings = generation.choices[0].timings(self.plain_s)
             yield ServerSentEvent(as_json({**frame, "timings": timings}))
         yield ServerSentEvent("[DONE]")

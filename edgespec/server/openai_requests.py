@@ -81,6 +81,7 @@ class Wishes(FormWishes):
     dry_sequence_breakers: list[StrictStr] | None = None
     samplers: StrictStr | list[StrictStr] | None = None
     post_sampling_probs: StrictBool | None = None
+    ignore_eos: StrictBool | None = None
     timings_per_token: StrictBool | None = None
     return_progress: StrictBool | None = None
     edgespec: Speculation | None = None
@@ -151,6 +152,9 @@ class Wishes(FormWishes):
         """
         sampling, how, scoring = self.sampling(unsaid.sampling), self.speculation, self.scoring()
         form = form or self.form()
+        if self.ignore_eos and form:
+            sentence = "what keeps to a form has an end: leave it out, or the form"
+            raise unsupported("ignore_eos", sentence)
         limit = self.limit()
         if limit is None and not self.says_limit:
             limit = unsaid.max_tokens
@@ -174,6 +178,7 @@ class Wishes(FormWishes):
                 scoring=scoring,
                 grammar=form,
                 shown=shown,
+                ignore_eos=bool(self.ignore_eos),
             )
             for choice in range(self.n or 1)
         ]

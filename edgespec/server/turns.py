@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.conversation import Composed
@@ -20,16 +20,27 @@ class TurnReader:
     apart: bool = True
     several: bool = True
     turn: Turn = field(default_factory=Turn)
-    reasoning_tokens: int = 0  # of rounds that told thoughts and nothing else
+    reasoning_tokens: int = 0  # a round that told other things too counts by its characters
+    _silent: int = 0  # tokens of rounds that have told nothing yet
 
     def feed(self, round_: Round) -> list[Delta]:
         """Returns what a round says, and, where it is the last, what was held back."""
         deltas = self.parser.feed(round_.text) if round_.text else []
         if round_.finish:
             deltas += self.parser.finish()
-        if deltas and all(isinstance(delta, Reasoning) for delta in deltas):
-            self.reasoning_tokens += len(round_.tokens)
+        self._count(deltas, len(round_.tokens))
         return self._kept(deltas)
+
+    def _count(self, deltas: Sequence[Delta], n_tokens: int) -> None:
+        """Counts the tokens of thoughts, those that were held back among them."""
+        self._silent += n_tokens
+        if not deltas:
+            return
+        texts = [delta.text for delta in deltas if isinstance(delta, Content | Reasoning | CallArguments)]
+        thought = sum(len(delta.text) for delta in deltas if isinstance(delta, Reasoning))
+        if thought:
+            self.reasoning_tokens += round(self._silent * thought / sum(map(len, texts)))
+        self._silent = 0
 
     def _kept(self, deltas: Iterable[Delta]) -> list[Delta]:
         kept: list[Delta] = []

@@ -165,6 +165,29 @@ def test_noise_of_tags_fails_nothing(family: Family) -> None:
         assert gathered(family, list("".join(parts))) == gathered(family, parts), parts
 
 
+THINKERS = [name for name, (family, _) in SAID.items() if family.thoughts]
+
+
+@pytest.mark.parametrize("name", THINKERS)
+def test_a_call_within_a_thought_counts_where_the_thought_is_never_closed(name: str) -> None:
+    """Models forget to close their thought before they call; one that only considers a call goes on."""
+    family, text = SAID[name]
+    opening, closing = family.thoughts[0]
+    call = text[text.index("Well <then") + len("Well <then") :]
+    never = f"{opening}hm <b> hm {call}"
+    content, reasoning, calls = gathered(family, [never])
+    assert (content, reasoning.strip()) == ("", "hm <b> hm")
+    assert [(called, json.loads(said)) for called, said in calls] == [("f", CALL), ("g", {})]
+    assert gathered(family, list(never)) == (content, reasoning, calls)
+    considered = f"{opening}hm {call} no{closing}Well"
+    for parts in ([considered], list(considered)):
+        assert gathered(family, parts) == ("Well", f"hm {call} no", [])
+    first = next(tag for tag in family.calls if tag in call)
+    for unfinished in (first, f"{first} is what I would write"):
+        content, reasoning, calls = gathered(family, [f"{opening}hm {unfinished}"])
+        assert (content, calls) == ("", []) and reasoning.replace(" ", "").startswith("hm" + first[:4])
+
+
 def test_llamas_json_is_a_call_where_it_names_a_tool() -> None:
     llama = known.LLAMA
     call = f'{{"name": "f", "parameters": {DUMPED}}}'

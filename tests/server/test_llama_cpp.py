@@ -70,6 +70,18 @@ def test_why_it_ended_is_told(dialects: Served) -> None:
     assert full["stop_type"] == "eos" or full["truncated"]
 
 
+def test_an_answer_that_may_not_end_goes_on_to_its_limit(dialects: Served) -> None:
+    """As benchmarks ask, with speculation or without."""
+    asked = "<|im_start|>user\nWhat is EdgeSpec?<|im_end|>\n<|im_start|>assistant\n"
+    fields = {"prompt": asked, "ignore_eos": True, "n_predict": 100}
+    said = complete(dialects, **fields)
+    assert said["tokens_predicted"] == 100 and said["stop_type"] == "limit"
+    assert said["generation_settings"]["ignore_eos"] is True
+    assert said["content"].startswith(complete(dialects, prompt=asked, n_predict=100)["content"])
+    refused = dialects.ask("/completion", {**fields, "json_schema": {"type": "integer"}})
+    assert refused.status == 400 and "ignore_eos" in refused.error["message"]
+
+
 def test_prompts_come_as_text_tokens_a_mixture_or_several(dialects: Served) -> None:
     ids = tokens(dialects, SEEN, add_special=True)
     said = complete(dialects, n_predict=4)["content"]  # few: beside others, a close choice may tip

@@ -44,6 +44,7 @@ def test_an_answer_has_text_usage_and_timings(client: OpenAI) -> None:
     assert got.model == "tiny" and got.object == "chat.completion" and got.choices[0].finish_reason == "stop"
     usage = got.usage
     assert usage.prompt_tokens == 12 and usage.completion_tokens == 40 and usage.total_tokens == 52
+    assert usage.completion_tokens_details.reasoning_tokens == 0
     timings = got.timings
     assert timings["predicted_n"] == 40 and timings["prompt_n"] + timings["cache_n"] == 12
     assert timings["predicted_per_second"] > 0 and timings["prompt_ms"] > 0

@@ -21,7 +21,7 @@ from edgespec.events import Round
 from edgespec.families.deltas import Content
 from edgespec.families.known import HERMES
 from edgespec.server.chat_answers import ChatAnswer
-from edgespec.server.generation import Part
+from edgespec.server.generation import Generation, Part
 from edgespec.server.turns import readers
 
 ASKED: list[Any] = [{"role": "user", "content": "What does json.dumps do?"}]
@@ -186,7 +186,16 @@ def test_thoughts_are_told_apart_from_words() -> None:
     chunks = [delta["delta"] for i in rounds for delta in answer._parts(Part(0, i, ()))]
     assert "".join(chunk.get("reasoning_content", "") for chunk in chunks) == "Hm, let me."
     assert "".join(chunk.get("content", "") for chunk in chunks) == "Yes."
-    assert answer.turns[0].reasoning_tokens == 2
+    assert answer.turns[0].reasoning_tokens == 3  # more of the one that tells both is a thought
+
+    class Counted(Generation):
+        def __init__(self) -> None: ...
+
+        def usage(self) -> dict[str, Any]:
+            return {"completion_tokens": 4}
+
+    details = {"completion_tokens_details": {"reasoning_tokens": 3}}
+    assert answer._usage(Counted()) == {"completion_tokens": 4, **details}
     message = answer._said(0, "")["message"]
     assert message == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm, let me."}
     [together] = readers(composed, 1, apart=False)
