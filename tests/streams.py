@@ -7,8 +7,10 @@ a clock by what a table says, with some noise.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,7 @@ from edgespec.drafters.competition import Competition
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.events import Draft, Round
 from edgespec.experience import Experience
-from edgespec.pace import Controller, Costs, Pace
+from edgespec.pace import LONGEST, Controller, Costs, Pace
 from edgespec.sampling import Distribution, Sampler, Sampling, point_mass
 from edgespec.text import TextRelease
 from edgespec.verify import Target, Verdict
@@ -77,24 +79,27 @@ class Timed:
         self._noise, self._rng = noise, np.random.default_rng([seed, 78])
 
     def missing(self, want: Want) -> int:
-        tokens = self._tokens(want)
-        keep = min(self.held.size, tokens.size - want.rows)
-        differs = np.flatnonzero(self.held[:keep] != tokens[:keep])
-        return tokens.size - (int(differs[0]) if differs.size else keep)
+        return self._missing(self._tokens(want), want.rows)
+
+    def _missing(self, tokens: NDArray[np.int32], rows: int) -> int:
+        keep = min(self.held.size, tokens.size - rows)
+        looked_at = max(0, keep - 2 * LONGEST)  # all zeros before: only guesses are not, and held for a round
+        differs = np.flatnonzero(self.held[looked_at:keep] != tokens[looked_at:keep])
+        return tokens.size - (looked_at + int(differs[0]) if differs.size else keep)
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         (want,) = wants
-        n, tokens = self.missing(want), self._tokens(want)
+        tokens = self._tokens(want)
+        n = self._missing(tokens, want.rows)
         self.held = tokens
         self.evaluated += n
         factor = float(np.exp(self._noise * self._rng.standard_normal()))
         self.clock.now += self.seconds(n, tokens.size - n) * factor
-        rows = np.empty((want.rows, 2), np.float32)
-        rows[:] = np.arange(tokens.size - want.rows + 1, tokens.size + 1)[:, None]
-        return [rows]
+        rows = np.arange(tokens.size - want.rows + 1, tokens.size + 1, dtype=np.float32)
+        return [np.column_stack((rows, rows))]
 
     def _tokens(self, want: Want) -> NDArray[np.int32]:
-        return np.append(want.tokens, np.array(want.tail, np.int32))
+        return np.concatenate((want.tokens, np.array(want.tail, np.int32)))
 
 
 class Positioned(Sampler):
@@ -218,16 +223,17 @@ class Bench:
 
     def fixed(self, stream: Stream, k: int, *, n_prompt: int = 8, n_tokens: int = 256) -> float:
         """Returns the same of drafts of k tokens, without noise."""
-        wrong = np.flatnonzero(~stream.right)
+        wrong = np.flatnonzero(~stream.right).tolist()
+        target, draft = lru_cache(self.true.target.seconds), lru_cache(self.true.draft.seconds)
         seconds, at, end = 0.0, n_prompt + 1, n_prompt + n_tokens
         lag = n_prompt + 1
         while at < end:
             length = min(k, end - at - 1)
-            accepted = min(length, int(wrong[np.searchsorted(wrong, at)]) - at if wrong.size else length)
+            accepted = min(length, wrong[bisect_left(wrong, at)] - at if wrong else length)
             if length:
-                seconds += self.true.draft.seconds(lag) + (length - 1) * self.true.draft.seconds(1)
+                seconds += draft(lag) + (length - 1) * draft(1)
                 lag = 2 if accepted == length else 1
-            seconds += self.true.target.seconds(length + 1)
+            seconds += target(length + 1)
             at += accepted + 1
         return seconds
 

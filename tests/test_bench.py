@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import stat
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_gguf
-from test_cli import EDGESPEC, edgespec, in_process, posix
+from commands import edgespec, in_process, interrupted, posix, refused
+
+from edgespec.bench import command
 
 FAKE = Path(__file__).with_name("fake_llama_server.py")
 QUICK = ["--threads", "1", "-n", "8", "--seconds", "0.3"]
@@ -29,19 +27,28 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
-def bench(tmp_path: Path, *arguments: str | Path, **environment: str) -> tuple[dict[str, Any], str, str]:
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How busy the machine is, looked at for a moment only."""
+    monkeypatch.setattr(command, "FIRST_LOOK_S", 0.01)
+
+
+def bench(tmp_path: Path, *arguments: str | Path) -> tuple[dict[str, Any], str, str]:
     """Runs `edgespec bench` where it should work; returns (the document, stdout, stderr)."""
     file = tmp_path / "out.json"
-    done = edgespec("bench", *QUICK, "--json", file, *arguments, **environment)
-    assert done.returncode == 0, done.stderr
-    return json.loads(file.read_text()), done.stdout.decode(), done.stderr.decode()
+    code, out, err = in_process("bench", *QUICK, "--json", file, *arguments)
+    assert code == 0, err
+    return json.loads(file.read_text()), out, err
 
 
 # ---- what comes out ---------------------------------------------------------------------------------------
 
 
 def test_a_run_on_the_embedded_pair(tmp_path: Path) -> None:
-    got, out, _ = bench(tmp_path)
+    file = tmp_path / "out.json"
+    done = edgespec("bench", *QUICK, "--json", file)
+    assert done.returncode == 0, done.stderr
+    got, out = json.loads(file.read_text()), done.stdout.decode()
     assert got["run"]["finished"] >= 1
     modes = [line["mode"] for line in got["lines"]]
     assert set(modes) <= {"greedy", "sampled", "coupled"} and len(modes) == 2 * len(set(modes))
@@ -101,12 +108,8 @@ def test_a_model_without_a_template_continues_the_prompts_and_it_is_said(tmp_pat
 @posix
 def test_ctrl_c_tells_what_was_measured_so_far(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
-    words = [*EDGESPEC, "bench", *QUICK, "--seconds", "60", "--repeat", "1000", "--json", str(file)]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    ) as process:
-        time.sleep(3)
-        os.killpg(process.pid, signal.SIGINT)
+    long = ("--seconds", "60", "--repeat", "1000")
+    with interrupted("bench", *QUICK, *long, "--json", file, after_s=1.0) as process:
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     assert b"* stopped by Ctrl+C: these are the figures so far" in out
@@ -119,9 +122,12 @@ def test_ctrl_c_tells_what_was_measured_so_far(tmp_path: Path) -> None:
 
 
 @posix
-def test_a_peer_is_measured_beside_ours(tmp_path: Path, program: Path) -> None:
+def test_a_peer_is_measured_beside_ours(
+    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "log"
-    got, out, _ = bench(tmp_path, "--peer", f"llama-server={program}", FAKE_LLAMA_LOG=str(log))
+    monkeypatch.setenv("FAKE_LLAMA_LOG", str(log))
+    got, out, _ = bench(tmp_path, "--peer", f"llama-server={program}")
     names = {(line["mode"], line["line"]) for line in got["lines"]}
     assert {("greedy", "llama-server plain"), ("greedy", "llama-server")} < names
     assert not any(mode == "coupled" and line.startswith("llama-server") for mode, line in names)
@@ -144,9 +150,10 @@ def test_a_peer_is_measured_beside_ours(tmp_path: Path, program: Path) -> None:
     "how, named", [("dies", "failed to load model"), ("refuses", "the prompt is too long")]
 )
 def test_a_peer_that_fails_is_one_sentence_and_ours_goes_on(
-    tmp_path: Path, program: Path, how: str, named: str
+    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch, how: str, named: str
 ) -> None:
-    got, out, err = bench(tmp_path, "--peer", f"llama-server={program}", "--modes", "greedy", FAKE_LLAMA=how)
+    monkeypatch.setenv("FAKE_LLAMA", how)
+    got, out, err = bench(tmp_path, "--peer", f"llama-server={program}", "--modes", "greedy")
     told = [line for line in err.splitlines() if line.startswith("edgespec: ")]
     assert len(told) == 1 and named in told[0] and told[0].endswith("the bench went on without it")
     assert {line["line"] for line in got["lines"]} == {"plain", "edgespec"}
@@ -179,19 +186,11 @@ REFUSED = [
 
 @pytest.mark.parametrize("wrong, named", REFUSED)
 def test_nonsense_is_refused_in_one_sentence(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wrong: list[str], named: str
+    monkeypatch: pytest.MonkeyPatch, wrong: list[str], named: str
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if matplotlib were there
-    try:
-        code, out, err = in_process(capsys, "bench", *wrong)
-    except SystemExit as ended:  # what argparse itself refuses
-        code, (out, err) = int(ended.code or 0), capsys.readouterr()
-    assert (code, out) == (2, "")
-    assert err.startswith("edgespec: ") and err.count("\n") == 1
-    assert named in err
+    assert named in refused("bench", *wrong)
 
 
 def test_a_missing_model_is_told(tmp_path: Path) -> None:
-    done = edgespec("bench", "--target", tmp_path / "none.gguf", *QUICK)
-    assert done.returncode == 1
-    assert b"there is no file" in done.stderr and done.stderr.count(b"edgespec: ") == 1
+    assert "there is no file" in refused("bench", "--target", tmp_path / "none.gguf", *QUICK, code=1)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +15,9 @@ from pathlib import Path
 import pytest
 import served as serving
 import tiny_gguf
+from commands import EDGESPEC, edgespec, posix, refused
 from in_terminal import Terminal
 
-from edgespec import cli, isolate
-
-posix = pytest.mark.skipif(os.name != "posix", reason="pipes and terminals as POSIX has them")
 NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]
 ONE_LINE = [f"--logit-bias={token}=-inf" for token in range(32)]
 WORDS_ALONE = [f"--logit-bias={token}=-inf" for token in range(256)]
@@ -51,13 +47,7 @@ def chat(
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs `edgespec chat` to its end."""
     state = {"EDGESPEC_STATE_DIR": str(engine)} if engine else {}
-    return subprocess.run(
-        [sys.executable, "-m", "edgespec", "chat", *QUICK, *NO_END, *map(str, arguments)],
-        input=said,
-        capture_output=True,
-        timeout=60,
-        env={**os.environ, **state},
-    )
+    return edgespec("chat", *QUICK, *NO_END, *arguments, said=said, **state)
 
 
 def lines(engine: Path, said: bytes, *arguments: str) -> tuple[list[str], list[str]]:
@@ -113,7 +103,7 @@ def test_a_prompt_prints_just_its_answer_and_can_be_gone_on_with(engine: Path) -
 
 @posix
 def test_a_reader_that_has_seen_enough_is_no_error(engine: Path) -> None:
-    command = [sys.executable, "-m", "edgespec", "chat", "-p", "hello", *NO_END]
+    command = [*EDGESPEC, "chat", "-p", "hello", *NO_END]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -129,7 +119,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(engine: Path) -> None:
 
 @posix
 def test_closed_and_full_streams_are_told_in_a_sentence(engine: Path) -> None:
-    words = [sys.executable, "-m", "edgespec", "chat", *QUICK]
+    words = [*EDGESPEC, "chat", *QUICK]
 
     def done(redirected: str, *more: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
@@ -177,40 +167,23 @@ NONSENSE = [
 ]
 
 
-def in_process(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    """Does what the program does, without a process: for what is refused before anything is started."""
-    parsed = cli._parser().parse_args([*map(str, arguments)])
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        code = isolate.told(lambda: cli._command(parsed))
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    return code, *capsys.readouterr()
-
-
 @pytest.mark.parametrize("wrong, named", NONSENSE)
 def test_nonsense_is_refused_in_one_sentence_before_anything_starts(
-    target: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], named: str
+    target: Path, wrong: list[str], named: str
 ) -> None:
     files = [] if "http://" in wrong or "x" in wrong else ["--target", target]
-    code, out, err = in_process(capsys, "chat", *files, *wrong, "-p", "hello")
-    assert (code, out) == (2, "")
-    assert err.startswith("edgespec: ") and named in err and err.count("\n") == 1
+    assert named in refused("chat", *files, *wrong, "-p", "hello")
 
 
-def test_a_session_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_session_that_is_not_there_is_told() -> None:
     for flags, named in ((["-c"], "there is no session to go on with yet"), (["-c", "x"], "no session 'x'")):
-        code, out, err = in_process(capsys, "chat", "-p", "hello", *flags)
-        assert (code, out) == (1, "") and named in err
+        assert named in refused("chat", "-p", "hello", *flags, code=1)
 
 
-def test_a_wrong_setting_is_refused_where_a_program_asks(
-    capsys: pytest.CaptureFixture[str], home: Path
-) -> None:
+def test_a_wrong_setting_is_refused_where_a_program_asks(home: Path) -> None:
     (home / ".config" / "edgespec").mkdir(parents=True)
     (home / ".config" / "edgespec" / "settings.toml").write_text("[sampling]\ntemperature = 'hot'\n")
-    code, _, err = in_process(capsys, "chat", "-p", "hello")
-    assert code == 2 and "settings.toml line 2: sampling.temperature is 'hot'" in err
+    assert "settings.toml line 2: sampling.temperature is 'hot'" in refused("chat", "-p", "hello")
 
 
 # ---- a terminal -------------------------------------------------------------------------------------------

@@ -9,10 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,8 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import edgespec, in_process, interrupted, posix, refused
 
-from edgespec import cli, engine, isolate, verify
+from edgespec import engine, isolate, verify
 from edgespec.engine import Pair
 from edgespec.events import Draft
 from edgespec.pair_settings import PairSettings
@@ -106,7 +103,7 @@ def test_a_sound_pair_passes_with_all_the_time_it_wants(pair: Pair) -> None:
 
 def test_without_a_draft_lookup_alone_is_verified(tiny_target: Path) -> None:
     with Pair(tiny_target, None, SETTINGS) as pair:
-        report = run_checks(pair, replace(QUICK, prompts=8), rng_seed=1)
+        report = run_checks(pair, replace(QUICK, prompts=8, samples=200), rng_seed=1)
     assert "lookup alone is verified" in report.lines()[0]
     assert report.exit_code == LOSSLESS
     assert {c.way.drafter for c in report.greedy} <= {"lookup", "auto"}
@@ -192,7 +189,7 @@ def test_a_wrong_rule_fails(
 
 def test_a_wrong_rule_fails_the_whole_command(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "verify_block", accept_always)
-    report = run_checks(pair, QUICK, rng_seed=1)
+    report = run_checks(pair, replace(QUICK, samples=200), rng_seed=1)
     assert report.exit_code == BROKEN
     assert report.verdict().startswith("NOT LOSSLESS: of the greedy texts")
     assert "IT DEVIATES" in "\n".join(report.lines())
@@ -307,28 +304,24 @@ def test_prompts_are_of_every_kind_and_fit(pair: Pair) -> None:
 
 # ---- as a command -----------------------------------------------------------------------------------------
 
-EDGESPEC = [sys.executable, "-m", "edgespec", "verify", "--threads", "1"]
-
-
-def edgespec(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*EDGESPEC, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+VERIFY = ["verify", "--threads", "1"]
 
 
 def test_the_command_prints_a_verdict_and_writes_every_figure(tmp_path: Path) -> None:
     file = tmp_path / "found.json"
-    done = edgespec("--seconds", "5", "--json", file, "--rng-seed", "5")
+    done = edgespec(*VERIFY, "--seconds", "3", "--json", file, "--rng-seed", "5")
     found = json.loads(file.read_text())
     assert done.returncode == found["exit_code"] in (LOSSLESS, UNDECIDED), done
-    assert done.stderr == ""
-    assert " ".join(found["verdict"].split()) in " ".join(done.stdout.split())
+    assert done.stderr == b""
+    assert " ".join(found["verdict"].split()) in " ".join(done.stdout.decode().split())
     assert found["rng_seed"] == 5
     assert found["greedy"][0]["way"] == {"drafter": "model", "length": 4}
 
 
 def test_json_alone_is_all_that_is_printed() -> None:
-    done = edgespec("--seconds", "2", "--no-draft", "--json")
-    assert json.loads(done.stdout)["draft"] is None
-    assert done.stderr == ""
+    _, out, err = in_process(*VERIFY, "--seconds", "2", "--no-draft", "--json")
+    assert json.loads(out)["draft"] is None
+    assert err == ""
 
 
 @pytest.mark.parametrize(
@@ -342,29 +335,13 @@ def test_json_alone_is_all_that_is_printed() -> None:
         (["--target", "/nowhere.gguf"], "there is no file /nowhere.gguf"),
     ],
 )
-def test_nonsense_is_refused_in_one_sentence(
-    capsys: pytest.CaptureFixture[str], wrong: list[str], named: str
-) -> None:
-    parsed = cli._parser().parse_args(["verify", "--threads", "1", *wrong])
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        code = isolate.told(lambda: cli._command(parsed))
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert named in err
-    assert err.startswith("edgespec: ") and err.count("\n") == 1
-    assert code in (1, 2)
+def test_nonsense_is_refused_in_one_sentence(wrong: list[str], named: str) -> None:
+    assert named in refused(*VERIFY, *wrong, code=1 if "/nowhere.gguf" in wrong else 2)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+@posix
 def test_ctrl_c_stops_it_cleanly() -> None:
-    with subprocess.Popen(
-        [*EDGESPEC, "--seconds", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    ) as process:
-        time.sleep(3)
-        os.killpg(process.pid, signal.SIGINT)
+    with interrupted(*VERIFY, "--seconds", "60", after_s=1.0) as process:
         out, err = process.communicate(timeout=20)
     assert process.returncode == isolate.INTERRUPTED
     assert out == b""

@@ -1,4 +1,4 @@
-"""One server for the tests of the dialects that leave it as it is."""
+"""One server for the tests that leave it as it is."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from served import Served, served
 
 @pytest.fixture(scope="session")
 def dialects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("dialects"), "--alias", "tiny", "--slots", "2") as server:
+    with served(tmp_path_factory.mktemp("dialects"), "--alias", "tiny", "--slots", "4") as server:
         yield server

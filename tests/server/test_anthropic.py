@@ -10,7 +10,7 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic import Anthropic, AsyncAnthropic
-from served import Served, served
+from served import Served
 
 HELLO: list[Any] = [{"role": "user", "content": "What is EdgeSpec?"}]
 GREEDY: dict[str, Any] = {"extra_body": {"temperature": 0}}
@@ -135,15 +135,3 @@ def test_mistakes_have_anthropics_shape(client: Anthropic, dialects: Served) -> 
         assert word in body["error"]["message"], fields
     assert dialects.ask("/v1/messages", b"{").json["type"] == "error"
     assert dialects.ask("/v1/messages").json["error"]["type"] == "invalid_request_error"  # GET
-
-
-def test_keys_are_asked_for_in_its_shape_too(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with served(tmp_path_factory.mktemp("keys"), "--api-key", "secret", "--no-draft") as server:
-        root = server.url.removesuffix("/v1")
-        with Anthropic(base_url=root, api_key="wrong", max_retries=0) as client:
-            with pytest.raises(anthropic.AuthenticationError) as caught:
-                create(client)
-            body: Any = caught.value.body
-            assert body["error"]["type"] == "authentication_error"
-        with Anthropic(base_url=root, api_key="secret", max_retries=0) as client:
-            assert create(client, max_tokens=4).content

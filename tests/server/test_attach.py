@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from commands import posix
 from served import NO_END, served, until
 
 from edgespec.attach import Attached, Progress, Wanted, attach, connect
@@ -21,7 +20,6 @@ from edgespec.client import Client, Ended, Wishes
 from edgespec.errors import EndpointError, EndpointLostError
 from edgespec.state_file import ServerState, announced
 
-posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
 ENDLESS = Wishes(sampling={"temperature": 2}, beside={"logit_bias": NO_END})
 
@@ -177,13 +175,3 @@ def test_a_server_that_fits_is_preferred_and_outlives_us(
         named = connect(Client.at(server.url))
         assert named.info.speculates and named.again().model == "target"
     assert str(named.fault()).endswith("has ended")
-
-
-def test_an_answer_of_a_stopped_server_does_not_hang(engine: Attached) -> None:
-    """Looking for it costs seconds at most where it does not answer."""
-    web = web_process()
-    web.suspend()
-    began = time.monotonic()
-    assert Client.found() == []
-    assert time.monotonic() - began < 4
-    web.resume()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,10 +14,12 @@ from pathlib import Path
 import openai
 import psutil
 import pytest
+from commands import edgespec, posix, refused
 from openai import OpenAI
 from served import Served, post, served, until
 
-posix = pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
+from edgespec import state_file
+
 LONG = {"max_tokens": 400, "logit_bias": {"0": -100, "1": -100, "2": -100, "3": -100}, "temperature": 2}
 
 
@@ -223,7 +223,9 @@ def test_two_thousand_requests_leave_no_memory_no_slots_and_no_files(tmp_path: P
 
 @posix
 def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
+    """The file by which programs of this user find it goes with it."""
     with served(tmp_path) as server:
+        assert [state.pid for state in state_file.states()] == [server.process.pid]
         worker = server.worker
         lines: list[bytes] = []
         stream = server.raw(post("/v1/completions", endless(stream=True)))
@@ -240,6 +242,7 @@ def test_sigterm_lets_running_answers_end(tmp_path: Path) -> None:
         reader.join(5)
         stream.close()
         assert b"[DONE]" in b"".join(lines)
+        assert state_file.states() == []
         until(lambda: not worker.is_running())
 
 
@@ -269,21 +272,8 @@ def test_a_worker_does_not_outlive_its_owner(tmp_path: Path) -> None:
 # ---- the start
 
 
-def refused(*flags: str, **environment: str) -> tuple[int, str]:
-    """Starts a server that does not come up; returns exit code and what it said."""
-    done = subprocess.run(
-        [sys.executable, "-m", "edgespec", "serve", *flags],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env={**os.environ, **environment},
-    )
-    return done.returncode, done.stderr
-
-
 def test_a_port_in_use_is_named(server: Served) -> None:
-    code, said = refused("--port", str(server.port))
-    assert code == 1 and said.count("\n") == 1
+    said = refused("serve", "--port", str(server.port), code=1)
     assert f"cannot listen on 127.0.0.1:{server.port}: another program listens there" in said
 
 
@@ -304,12 +294,10 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
         (("--chat-template-file", "nothing"), "--chat-template-file nothing cannot be read", 2),
         (("--bad",), "unrecognized arguments: --bad", 2),
     ):
-        code, said = refused("--port", "0", *flags)
-        assert code == expected and words in said and said.count("\n") == 1, (flags, code, said)
-    code, said = refused("--port", "0", "--target", str(broken))
-    assert code == 1 and "broken.gguf" in said and "Traceback" not in said
+        assert words in refused("serve", "--port", "0", *flags, code=expected)
+    done = edgespec("serve", "--port", "0", "--target", broken)  # found out by a worker
+    assert done.returncode == 1 and b"broken.gguf" in done.stderr and b"Traceback" not in done.stderr
 
 
 def test_beyond_loopback_it_does_not_start_without_a_key() -> None:
-    code, said = refused("--host", "0.0.0.0", "--port", "0")
-    assert code == 2 and "there is no API key" in said and said.count("\n") == 1
+    assert "there is no API key" in refused("serve", "--host", "0.0.0.0", "--port", "0")

@@ -146,14 +146,14 @@ def test_a_template_is_shown_as_it_is_used(dialects: Served) -> None:
 def test_an_editor_learns_what_is_there(dialects: Served) -> None:
     """Zed looks for these fields before it offers a model, and its tools."""
     props = dialects.ask("/props").json
-    assert props["default_generation_settings"]["n_ctx"] == 2048 and props["total_slots"] == 2
+    assert props["default_generation_settings"]["n_ctx"] == 2048 and props["total_slots"] == 4
     assert (
         props["chat_template_caps"]["supports_tool_calls"] and props["chat_template_caps"]["supports_tools"]
     )
     assert props["modalities"]["vision"] is False and props["model_path"].endswith(".gguf")
     assert "/" not in props["model_path"]  # where it lies is nobody's business
     slots = dialects.ask("/slots").json
-    assert [slot["id"] for slot in slots] == [0, 1] and slots[0]["n_ctx"] == 2048
+    assert [slot["id"] for slot in slots] == [0, 1, 2, 3] and slots[0]["n_ctx"] == 2048
 
 
 def test_what_a_request_leaves_out_the_server_says(tmp_path_factory: pytest.TempPathFactory) -> None:

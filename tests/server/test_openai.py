@@ -5,28 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionChunk
-from served import Served, served
+from served import Served
 
 HELLO: list[Any] = [{"role": "user", "content": "What is EdgeSpec?"}]
 PLAIN = {"edgespec": {"speculation": False}}
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("server"), "--alias", "tiny", "--ctx", "512") as server:
-        yield server
-
-
 @pytest.fixture
-def client(server: Served) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+def client(dialects: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -83,24 +76,6 @@ def test_a_stream_gives_the_same_text_and_ends_with_the_usage(client: OpenAI) ->
     assert all(chunk.choices for chunk in plain)  # usage only where it was asked for
 
 
-def test_a_seed_gives_the_same_text_with_and_without_speculation(tmp_path: Path) -> None:
-    """One slot: among several, the order of cells in the cache may tip a close choice (see the README)."""
-    with served(tmp_path, "--slots", "1") as server:
-        with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
-            same_with_and_without(client)
-
-
-def same_with_and_without(client: OpenAI) -> None:
-    for question in ("Tell me of rivers and kings", "zebra 17 of"):
-        messages = [{"role": "user", "content": question}]
-        wanted = {"messages": messages, "temperature": 1.2, "max_tokens": 48, "seed": 7}
-        drafted, plain = answer(client, **wanted), answer(client, **wanted, extra_body=PLAIN)
-        fixed = answer(client, **wanted, extra_body={"edgespec": {"drafter": "model", "draft_length": 4}})
-        assert said(drafted) == said(plain) == said(fixed)
-        assert plain.timings["draft_n"] == 0 and fixed.timings["draft_n"] > 0
-        assert said(answer(client, **{**wanted, "seed": 8})) != said(plain)
-
-
 def test_choices_differ_and_are_counted_once_each(client: OpenAI) -> None:
     got = answer(client, n=3, temperature=1.2, max_tokens=24, messages=[{"role": "user", "content": "Why?"}])
     assert [choice.index for choice in got.choices] == [0, 1, 2]
@@ -154,7 +129,7 @@ def test_completions_continue_text_tokens_and_lists(client: OpenAI) -> None:
 def test_the_model_is_listed(client: OpenAI) -> None:
     [model] = client.models.list().data
     assert model.id == "tiny" and model.owned_by == "edgespec"
-    assert model.model_extra and model.model_extra["meta"]["n_ctx"] == 512
+    assert model.model_extra and model.model_extra["meta"]["n_ctx"] == 2048
 
 
 def test_mistakes_are_named_with_field_and_value(client: OpenAI) -> None:
@@ -186,15 +161,15 @@ def test_mistakes_are_named_with_field_and_value(client: OpenAI) -> None:
 
 def test_a_prompt_too_long_has_both_counts(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        answer(client, messages=[{"role": "user", "content": "word " * 2000}])
+        answer(client, messages=[{"role": "user", "content": "word " * 3000}])
     body: Any = caught.value.body
     assert caught.value.code == "context_length_exceeded"
-    assert body["n_prompt_tokens"] > 2000 and body["n_ctx"] == 512 and "512" in body["message"]
+    assert body["n_prompt_tokens"] > 3000 and body["n_ctx"] == 2048 and "2,048" in body["message"]
 
 
 def test_an_answer_that_fills_the_context_ends_with_length(client: OpenAI) -> None:
-    got = client.completions.create(model="tiny", prompt="a " * 200, temperature=2, seed=3)
-    assert got.usage and got.usage.total_tokens <= 512
+    got = client.completions.create(model="tiny", prompt="a " * 1900, temperature=2, seed=3)
+    assert got.usage and got.usage.total_tokens <= 2048
     assert got.choices[0].finish_reason in ("length", "stop")
 
 
@@ -280,9 +255,9 @@ def test_many_at_once_get_what_each_gets_alone(client: OpenAI) -> None:
     assert sum(a == b for a, b in zip(alone, together, strict=True)) >= 7
 
 
-def test_the_async_client_streams_too(server: Served) -> None:
+def test_the_async_client_streams_too(dialects: Served) -> None:
     async def ask() -> str:
-        async with AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+        async with AsyncOpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
             stream = await client.chat.completions.create(model="x", messages=HELLO, seed=1, stream=True)
             return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 

@@ -6,8 +6,11 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import anthropic
 import pytest
+from anthropic import Anthropic
 from openai import AuthenticationError, OpenAI
 from served import Served, served
 
@@ -15,6 +18,11 @@ from edgespec import state_file
 from edgespec.server.gate import _Door
 
 KEY, OTHER = "sk-secret-of-the-test", "another-key-in-the-file"
+ASKED: Any = {
+    "model": "tiny",
+    "max_tokens": 4,
+    "messages": [{"role": "user", "content": "What is EdgeSpec?"}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +93,17 @@ def test_only_named_pages_may_ask(server: Served) -> None:
     assert status(server, Origin=own, x_api_key=KEY) == 200
 
 
+def test_keys_are_asked_for_in_anthropics_shape_too(server: Served) -> None:
+    root = server.url.removesuffix("/v1")
+    with Anthropic(base_url=root, api_key="wrong", max_retries=0) as client:
+        with pytest.raises(anthropic.AuthenticationError) as caught:
+            client.messages.create(**ASKED)
+        body: Any = caught.value.body
+        assert body["error"]["type"] == "authentication_error"
+    with Anthropic(base_url=root, api_key=KEY, max_retries=0) as client:
+        assert client.messages.create(**ASKED).content
+
+
 def test_a_browser_that_asks_first_is_told_nothing_it_could_use(server: Served) -> None:
     for origin, allowed in (("http://app.example", "http://app.example"), ("http://evil.example", None)):
         head = f"OPTIONS /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: {origin}\r\n"
@@ -125,6 +144,7 @@ def test_a_file_of_ones_own_finds_the_server_and_proves_it(
     monkeypatch.setenv("EDGESPEC_STATE_DIR", str(server.log.parent))
     [path] = (server.log.parent / "servers").glob("*.json")
     assert os.name != "posix" or path.stat().st_mode & 0o777 == 0o600
+    (path.parent / "1.json").write_text("{}")  # says nothing, and is passed over
     [state] = state_file.states()
     assert state.port == server.port and state.pid == server.process.pid
     nonce = "a number drawn for the occasion"
@@ -132,15 +152,6 @@ def test_a_file_of_ones_own_finds_the_server_and_proves_it(
     assert state.proves(nonce, proof) and not state.proves("another", proof)
     assert status(server, x_api_key=state.key) == 200 and status(server, x_api_key=state.secret) == 401
     assert state.secret not in repr(state) and server.ask(state_file.PROOF_PATH).status == 400
-
-
-def test_the_file_goes_with_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EDGESPEC_STATE_DIR", str(tmp_path / "state"))
-    with served(tmp_path):
-        assert len(state_file.states()) == 1
-    assert state_file.states() == []
-    (tmp_path / "state" / "servers" / "1.json").write_text("{}")
-    assert state_file.states() == []
 
 
 def test_no_route_shows_the_machine(server: Served) -> None:

@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
-from served import Served, served
+from served import Served
 
 WANTED: list[Any] = [{"role": "user", "content": "Describe a list"}]
 GBNF = 'root ::= "a" [0-9]{3} ("x" | "yy")'
@@ -26,17 +26,9 @@ class Tool(BaseModel):
     owner: Literal["Ann", "Bob"] | None
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(
-        tmp_path_factory.mktemp("server"), "--alias", "tiny", "--ctx", "1024", "--slots", "4"
-    ) as server:
-        yield server
-
-
 @pytest.fixture
-def client(server: Served) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+def client(dialects: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -67,7 +59,7 @@ def test_a_stream_is_parsed_as_well(client: OpenAI) -> None:
         assert isinstance(stream.get_final_completion().choices[0].message.parsed, Tool)
 
 
-def test_four_forms_at_once_are_each_kept_to(server: Served) -> None:
+def test_four_forms_at_once_are_each_kept_to(dialects: Served) -> None:
     forms = {
         "[0-9]{20,30}": {"regex": "[0-9]{20,30}"},
         "(yes|no|perhaps)": {"guided_choice": ["yes", "no", "perhaps"]},
@@ -82,7 +74,7 @@ def test_four_forms_at_once_are_each_kept_to(server: Served) -> None:
         return str(got.choices[0].message.content)
 
     async def all_of_them() -> list[tuple[str, str]]:
-        async with AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+        async with AsyncOpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
             asked = [
                 (expression, ask(client, form, i)) for i in range(3) for expression, form in forms.items()
             ]
