@@ -2,8 +2,12 @@
 # half made, moved, or older than what pyproject.toml says; otherwise that costs a few hundredths of a second.
 PY := .venv/bin/python
 ARGS ?=
-# Side by side, a test each: llama.cpp has one thread in tests.
-PYTEST = $(PY) -m pytest -n logical --maxprocesses 4
+# Side by side, a test each: llama.cpp has one thread in tests. Those of a file stay together as long as they
+# can (worksteal), since many share a server or a model.
+PYTEST = $(PY) -m pytest -n logical --maxprocesses 4 --dist worksteal
+
+# Tests start hundreds of Pythons: what they import is compiled once, into __pycache__ (make clean removes it).
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help chat test test-all check format clean ready
 

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from edgespec.errors import EdgeSpecError, EngineDiedError
@@ -118,6 +119,10 @@ def serve_in_child(work: Callable[[], int]) -> int:
 
 def _end_with_parent(pipe: int) -> None:
     os.read(pipe, 1)  # returns when the parent's end is closed
+    noise = Path(os.environ[_NOISE])
+    with suppress(OSError):  # its folder goes too, which a parent that was killed leaves behind
+        noise.unlink()
+        noise.parent.rmdir()
     os._exit(1)
 
 

@@ -30,6 +30,8 @@ def move_home(patch: pytest.MonkeyPatch, home: Path) -> None:
         name for name in os.environ if name.startswith("EDGESPEC_") and name != "EDGESPEC_TEST_DATA"
     ]:
         patch.delenv(name)
+    for name in ("TMPDIR", "TEMP", "TMP"):  # what a program that is killed leaves behind goes with the home
+        patch.setenv(name, str(home))
     patch.setenv("EDGESPEC_THREADS", "1")  # tiny models are no faster with more, and tests share the machine
 
 

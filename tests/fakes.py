@@ -61,6 +61,7 @@ class TableModel:
         self.texts: dict[int, list[int]] = {}
         self.decoded: list[int] = []  # for each call the number of tokens that it evaluated
         self.asked: list[int] = []  # for each call the number of rows
+        self.evaluated = 0  # tokens, by all calls
         self._table: dict[tuple[int, ...], NDArray[np.float32]] = {}
         self._lent: list[Rows] = []
 
@@ -76,10 +77,6 @@ class TableModel:
             full = np.concatenate([noise, np.full(self.padding, 1e4)])
             self._table[state] = full.astype(np.float32)
         return self._table[state]
-
-    @property
-    def evaluated(self) -> int:
-        return sum(self.decoded)
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this."""
@@ -98,6 +95,7 @@ class TableModel:
         assert all(0 <= t < self.n_vocab for t in tokens), "the model knows every token it is shown"
         self.texts[want.seq] = tokens
         self.decoded.append(missing)
+        self.evaluated += missing
         self.asked.append(want.rows)
         ends = range(len(tokens) - want.rows + 1, len(tokens) + 1)
         return np.stack([self.row(tokens[:end]) for end in ends])

@@ -395,7 +395,7 @@ CASES = [
 SAMPLE = [
     case if case[1] == "recycling" or case[2] == 2 else pytest.param(*case, marks=pytest.mark.slow)
     for case in CASES
-]  # the slow ones take some five seconds each
+]
 
 
 @pytest.mark.parametrize(("judge", "name", "k", "s"), SAMPLE)
@@ -432,7 +432,7 @@ def test_the_chi_square_sees_a_broken_rule(mutant: fakes.Judge) -> None:
     assert not all_fit(mutant, "model", 3, USUAL, 2500)
 
 
-@RULES
+@pytest.mark.parametrize("judge", [verify_block, pytest.param(verify_tokens, marks=pytest.mark.slow)])
 def test_the_chi_square_sees_a_drafter_that_discards_after_looking(judge: fakes.Judge) -> None:
     trap = lambda sampler, n: Competition([], Discarding(sampler, n_ctx=99, n_vocab=n))  # noqa: E731
     assert not all_fit(judge, "", 3, USUAL, 2500, drafter=trap)

@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 import tiny_gguf
+from commands import EDGESPEC, posix
 
 from edgespec import isolate
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
 from edgespec.interrupt import Interrupt
 
-posix = pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]  # the control tokens that end text
 
 
@@ -33,18 +33,8 @@ def long_winded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def talking(target: Path) -> Iterator[tuple[subprocess.Popen[bytes], psutil.Process]]:
     """Starts an answer without end and waits for its first words; gives (parent, child)."""
-    command = [
-        sys.executable,
-        "-m",
-        "edgespec",
-        "run",
-        "--target",
-        str(target),
-        "--no-draft",
-        "--threads",
-        "1",
-    ]
-    command += ["-n", "19000", "--seed", "1", "--raw", *NO_END, "the people"]
+    command = [*EDGESPEC, "run", "--target", str(target), "--no-draft", "--threads", "1", "-n", "19000"]
+    command += ["--seed", "1", "--raw", *NO_END, "the people"]
     parent = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, bufsize=0
     )
@@ -97,10 +87,15 @@ def test_a_crashed_engine_is_told_in_a_sentence(long_winded: Path, name: str) ->
 
 
 @posix
-def test_the_engine_ends_when_its_parent_is_killed(long_winded: Path) -> None:
+def test_the_engine_ends_when_its_parent_is_killed_and_leaves_nothing(
+    long_winded: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(home))
     with talking(long_winded) as (parent, child):
+        assert list(home.glob("edgespec-*"))
         parent.kill()
         assert gone_within(child, 2.0)
+        assert not list(home.glob("edgespec-*"))
 
 
 @posix
@@ -129,7 +124,7 @@ def test_ctrl_c_keeps_what_was_said_and_ends_with_130(long_winded: Path) -> None
 
 @posix
 def test_ctrl_c_before_the_first_word_ends_with_130(long_winded: Path) -> None:
-    command = [sys.executable, "-m", "edgespec", "run", "--target", str(long_winded), "--no-draft"]
+    command = [*EDGESPEC, "run", "--target", str(long_winded), "--no-draft"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as parent:  # waits for the prompt on standard input
@@ -150,7 +145,7 @@ def test_a_model_on_which_llama_cpp_aborts_is_told_in_a_sentence(tmp_path: Path)
     texts = (*vocabulary.texts[:400], vocabulary.texts[399], *vocabulary.texts[401:])
     twice = tiny_gguf.Vocabulary(texts, vocabulary.types, vocabulary.merges, vocabulary.bos, vocabulary.eos)
     path = tiny_gguf.write_llama(tmp_path / "twice.gguf", vocab=twice)
-    command = [sys.executable, "-m", "edgespec", "run", "--target", str(path), "--no-draft", "hello"]
+    command = [*EDGESPEC, "run", "--target", str(path), "--no-draft", "hello"]
     done = subprocess.run(command, capture_output=True, timeout=60)
     said = only_sentence(done.stderr)
     assert "llama.cpp aborted (SIGABRT)" in said
@@ -236,7 +231,7 @@ def test_the_noise_of_c_code_is_kept_from_the_terminal(tmp_path: Path) -> None:
 @posix
 def test_no_temporary_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    missing = [sys.executable, "-m", "edgespec", "run", "--target", str(tmp_path / "none.gguf"), "hello"]
+    missing = [*EDGESPEC, "run", "--target", str(tmp_path / "none.gguf"), "hello"]
     done = subprocess.run(missing, capture_output=True, timeout=60)
     assert "there is no file" in only_sentence(done.stderr)
     assert list(tmp_path.iterdir()) == []

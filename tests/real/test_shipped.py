@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import EDGESPEC
 from real.embedded import BYTE_IDENTICAL, held_out_prompts, pair_files
 
 from edgespec import errors, load
 from edgespec.engine import Pair
 from edgespec.llama import Model
 from edgespec.pair_check import check_pair
-
-EDGESPEC = [sys.executable, "-m", "edgespec"]
 
 
 @pytest.fixture(scope="module")
