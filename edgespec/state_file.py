@@ -70,9 +70,14 @@ class Announcement:
         part = path.with_suffix(f".{state.pid}")
         with suppress(FileNotFoundError):
             part.unlink()
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(asdict(state), file)
-        os.replace(part, path)
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                json.dump(asdict(state), file)
+            os.replace(part, path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            error.filename = str(path)  # a full disk does not name it
+            raise
         self._written = path, state.secret
         return path
 

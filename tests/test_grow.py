@@ -317,7 +317,7 @@ def test_a_full_disk_is_found_before_anything_is_written(
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
     with pytest.raises(GrowError, match=r"needs 0\.0 GB in .* where 0\.1 GB are free: make room"):
         grow(source, tmp_path / "large.gguf", LARGE)
-    with pytest.raises(GrowError, match=r"Growing small.gguf and small.gguf needs 1\.\d GB in .* make room"):
+    with pytest.raises(GrowError, match=r"growing small.gguf and small.gguf needs 1\.\d GB in .* make room"):
         grow_pair(source, source, tmp_path, parse_spec("0.6B-F16"))
     assert [path.name for path in tmp_path.iterdir()] == ["small.gguf"]
 
@@ -382,9 +382,9 @@ BAD_SHAPES: dict[str, tuple[Shape, str]] = {
     "fewer layers": (Shape(700, 160, 1, 8, 4, 32, 320), "layers cannot be grown from 2 to 1"),
     "key-value heads do not fit": (Shape(700, 160, 4, 8, 2, 32, 320), "more key-value heads"),
     "heads not divisible": (Shape(700, 160, 4, 8, 5, 32, 320), "a divisor of the heads"),
-    "head size not a multiple": (Shape(700, 160, 4, 8, 4, 40, 320), "Heads of 16 cannot be grown to 40"),
+    "head size not a multiple": (Shape(700, 160, 4, 8, 4, 40, 320), "heads of 16 cannot be grown to 40"),
     "no whole blocks": (Shape(700, 170, 4, 8, 4, 32, 320), "multiples of 32"),
-    "no room for dummy tokens": (Shape(700, 64, 4, 8, 4, 32, 320), "Dummy tokens need d 96"),
+    "no room for dummy tokens": (Shape(700, 64, 4, 8, 4, 32, 320), "dummy tokens need d 96"),
 }
 
 
@@ -448,7 +448,7 @@ def test_files_that_are_no_llama_models_are_refused(tmp_path: Path) -> None:
             grow(tmp_path / name, tmp_path / "large.gguf", LARGE)
     with pytest.raises(GrowError, match="architecture 'lfm2', and only 'llama' can be grown"):
         grow(hybrid, tmp_path / "large.gguf", LARGE)
-    with pytest.raises(GrowError, match="There is no file"):
+    with pytest.raises(GrowError, match="there is no file"):
         grow(tmp_path / "none.gguf", tmp_path / "large.gguf", LARGE)
     with pytest.raises(GrowError, match="cannot be used"):
         grow(tmp_path / "small.gguf", tmp_path / "no" / "folder" / "large.gguf", LARGE)

@@ -288,6 +288,7 @@ def test_a_target_alone_is_told_which_drafts_fit_and_why(capsys: pytest.CaptureF
         (["a/b/c"], 1, "'a/b/c' is neither a pair of the catalogue nor a repository"),
         (["acme/Big-9B-GGUF", "--name", "Not Good"], 2, "'Not Good' cannot name a pair"),
         (["--name", "x"], 2, "there is nothing to pull"),
+        ([""], 2, "the name of what to pull is empty"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(

@@ -163,6 +163,16 @@ def test_a_damaged_store_is_told_and_never_written_over(
     assert store.path.read_text() == content
 
 
+def test_what_is_no_file_or_no_text_is_told_without_python(store: Store) -> None:
+    store.path.mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"pairs.json cannot be read \(Is a directory\)"):
+        store.pairs()
+    store.path.rmdir()
+    store.path.write_bytes(b"\xff\xfe")
+    with pytest.raises(StoreError, match="is damaged: move it away"):
+        store.pairs()
+
+
 def test_a_write_that_fails_leaves_the_old_file(
     store: Store, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,8 @@ def pull(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
     with store_told(), _hub_told():
         store = open_store()
+        if arguments.what == "":
+            raise SettingError("the name of what to pull is empty: `edgespec pull` alone lists the catalogue")
         if not arguments.what:
             if arguments.draft or arguments.name:
                 raise SettingError("there is nothing to pull: name a pair of the catalogue, or a repository")

@@ -78,7 +78,7 @@ def expected_cells(
                 rest += share
             else:
                 cells.probs[cell] = share
-    if rest * samples < least:
+    if rest * samples < least and cells.probs:
         cells.rest = min(cells.probs, key=cells.probs.__getitem__)
     cells.probs[cells.rest] = cells.probs.get(cells.rest, 0.0) + rest
     return cells

@@ -64,7 +64,7 @@ def parse_spec(text: str) -> GrowSpec:
     if size not in sizes or dtype not in dtypes:
         raise GrowError(
             f"{text!r} is not a size to grow to: give one of {', '.join(SHAPES)}, a hyphen, and one of "
-            f"{', '.join(DTYPES)}, for example 0.6B-F16."
+            f"{', '.join(DTYPES)}, for example 0.6B-F16"
         )
     name = sizes[size]
     return GrowSpec(f"{name}-{dtypes[dtype]}", dtypes[dtype], *SHAPES[name])
@@ -152,7 +152,7 @@ def grow_pair(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise GrowError(f"The folder {folder} cannot be made ({error}); choose another.") from None
+        raise GrowError(f"the folder {folder} cannot be made ({error}); choose another") from None
     check_free(folder, f"{target.name} and {draft.name}", sum(sizes))
     for (source, destination, shape), size in zip(missing, sizes, strict=True):
         grow(source, destination, shape, dtype=spec.dtype, on_progress=report, seed=seed)
@@ -162,22 +162,22 @@ def grow_pair(
 
 def _check_shape(source: Shape, shape: Shape, dtype: str) -> None:
     if dtype not in DTYPES:
-        raise GrowError(f"{dtype!r} is not a type to grow to: give one of {', '.join(DTYPES)}.")
+        raise GrowError(f"{dtype!r} is not a type to grow to: give one of {', '.join(DTYPES)}")
     for field in fields(Shape):
         small, large = getattr(source, field.name), getattr(shape, field.name)
         if large < small and field.name != "n_kv":  # of which the next sentence says more
-            raise GrowError(f"{field.name} cannot be grown from {small} to {large}: give {small} or more.")
+            raise GrowError(f"{field.name} cannot be grown from {small} to {large}: give {small} or more")
     if shape.n_head % shape.n_kv or kv_needed(source, shape.n_head, shape.n_kv) > shape.n_kv:
         raise GrowError(
             f"{source.n_head} heads over {source.n_kv} key-value heads do not fit {shape.n_head} over "
-            f"{shape.n_kv}: give more key-value heads, a divisor of the heads."
+            f"{shape.n_kv}: give more key-value heads, a divisor of the heads"
         )
     if shape.head_dim % source.head_dim:
-        raise GrowError(f"Heads of {source.head_dim} cannot be grown to {shape.head_dim}: give a multiple.")
+        raise GrowError(f"heads of {source.head_dim} cannot be grown to {shape.head_dim}: give a multiple")
     if any(n % BLOCK for n in (shape.d, shape.ffn, shape.n_head * shape.head_dim)):
-        raise GrowError(f"d {shape.d}, ffn {shape.ffn} and all heads together must be multiples of {BLOCK}.")
+        raise GrowError(f"d {shape.d}, ffn {shape.ffn} and all heads together must be multiples of {BLOCK}")
     if shape.n_vocab > source.n_vocab and shape.d - BLOCK < source.d:
-        raise GrowError(f"Dummy tokens need d {round_up(source.d, BLOCK) + BLOCK} or more, not {shape.d}.")
+        raise GrowError(f"dummy tokens need d {round_up(source.d, BLOCK) + BLOCK} or more, not {shape.d}")
 
 
 def _finished_name(source: Path, shape: Shape, spec: GrowSpec, seed: int) -> str:

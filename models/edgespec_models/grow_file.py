@@ -39,11 +39,11 @@ def check_free(folder: Path, what: str, needed: int) -> None:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise GrowError(f"The folder {folder} cannot be used ({error}); choose another.") from None
+        raise GrowError(f"the folder {folder} cannot be used ({error}); choose another") from None
     if free < needed + SPARE_DISK:
         raise GrowError(
-            f"Growing {what} needs {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free: "
-            "make room, or choose a smaller size or type."
+            f"growing {what} needs {needed / 1e9:.1f} GB in {folder}, where {free / 1e9:.1f} GB are free: "
+            "make room, or choose a smaller size or type"
         )
 
 
@@ -64,7 +64,7 @@ def write(
         _write_tensors(writer, tensors, on_progress)
         os.replace(part, destination)
     except OSError as error:
-        raise GrowError(f"{destination} was not written ({error}); make room or choose another.") from None
+        raise GrowError(f"{destination} was not written ({error}); make room or choose another") from None
     finally:
         for file in writer.fout or []:
             file.close()

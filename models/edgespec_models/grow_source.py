@@ -71,7 +71,7 @@ class Source:
         except NotImplementedError:
             raise GrowError(
                 f"{self.path} holds {name} as {tensor.tensor_type.name}, which cannot be unpacked here; "
-                "choose a file of type F16 or Q8_0."
+                "choose a file of type F16 or Q8_0"
             ) from None
         return np.atleast_2d(weights) * np.float32(scale)
 
@@ -81,12 +81,12 @@ def open_source(path: Path) -> Source:
     try:
         reader = GGUFReader(path)
     except FileNotFoundError:
-        raise GrowError(f"There is no file {path} to grow; check the path.") from None
+        raise GrowError(f"there is no file {path} to grow; check the path") from None
     except (OSError, ValueError, KeyError, IndexError, OverflowError, TypeError, struct.error) as error:
         raise GrowError(f"{path} cannot be read as a GGUF file ({error}); is it complete?") from None
     architecture = value_of(reader, "general.architecture")
     if architecture != "llama":
-        raise GrowError(f"{path} has the architecture {architecture!r}, and only 'llama' can be grown.")
+        raise GrowError(f"{path} has the architecture {architecture!r}, and only 'llama' can be grown")
     _check_keys(path, reader)
     shape = _shape_of(path, reader)
     tied = all(tensor.name != "output.weight" for tensor in reader.tensors)
@@ -103,7 +103,7 @@ def _check_keys(path: Path, reader: GGUFReader) -> None:
             continue
         raise GrowError(
             f"{path} sets {key} = {value_of(reader, key)!r}, which growing does not know how to preserve; "
-            "choose a plain llama model without RoPE scaling, experts or other extras."
+            "choose a plain llama model without RoPE scaling, experts or other extras"
         )
 
 
@@ -111,7 +111,7 @@ def _shape_of(path: Path, reader: GGUFReader) -> Shape:
     def number(key: str, default: int | None = None) -> int:
         value = value_of(reader, f"llama.{key}", default)
         if not isinstance(value, int) or value < 1:
-            raise GrowError(f"{path} has llama.{key} = {value!r} where growing needs one positive number.")
+            raise GrowError(f"{path} has llama.{key} = {value!r} where growing needs one positive number")
         return value
 
     d, n_head = number("embedding_length"), number("attention.head_count")
@@ -119,11 +119,11 @@ def _shape_of(path: Path, reader: GGUFReader) -> Shape:
     for key in ("attention.value_length", "rope.dimension_count"):
         if number(key, head_dim) != head_dim:
             raise GrowError(
-                f"{path} has llama.{key} = {number(key)} but heads of {head_dim}; they must be equal."
+                f"{path} has llama.{key} = {number(key)} but heads of {head_dim}; they must be equal"
             )
     vocabulary = next((tensor for tensor in reader.tensors if tensor.name == "token_embd.weight"), None)
     if vocabulary is None or len(vocabulary.shape) != 2:
-        raise GrowError(f"{path} lacks the matrix token_embd.weight; choose a complete model.")
+        raise GrowError(f"{path} lacks the matrix token_embd.weight; choose a complete model")
     shape = Shape(
         n_vocab=int(vocabulary.shape[1]),
         d=d,
@@ -134,9 +134,7 @@ def _shape_of(path: Path, reader: GGUFReader) -> Shape:
         ffn=number("feed_forward_length"),
     )
     if shape.n_head % shape.n_kv or shape.head_dim % 2:
-        raise GrowError(
-            f"{path} has {shape.n_head} heads of {head_dim} over {shape.n_kv}: no llama has that."
-        )
+        raise GrowError(f"{path} has {shape.n_head} heads of {head_dim} over {shape.n_kv}: no llama has that")
     return shape
 
 
@@ -144,10 +142,10 @@ def _check_tensors(path: Path, reader: GGUFReader, shape: Shape, tied: bool) -> 
     expected = _tensors_of(shape, tied)
     found = {tensor.name: tuple(int(n) for n in reversed(tensor.shape)) for tensor in reader.tensors}
     for name in found.keys() - expected.keys():
-        raise GrowError(f"{path} holds the tensor {name}, which growing does not know how to preserve.")
+        raise GrowError(f"{path} holds the tensor {name}, which growing does not know how to preserve")
     for name, wanted in expected.items():
         if found.get(name) != wanted:
-            raise GrowError(f"{path} should hold {name} of shape {wanted}, but has {found.get(name)}.")
+            raise GrowError(f"{path} should hold {name} of shape {wanted}, but has {found.get(name)}")
 
 
 def _tensors_of(shape: Shape, tied: bool) -> dict[str, tuple[int, ...]]:

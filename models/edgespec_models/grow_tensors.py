@@ -129,7 +129,7 @@ def _spare_constant(source: Source) -> float:
     if room < SMALLEST_C**2:
         raise GrowError(
             f"{source.path} has an RMSNorm epsilon of {source.eps:.2g}, too small for its vocabulary to be "
-            "grown: keep n_vocab as it is."
+            "grown: keep n_vocab as it is"
         )
     return 2.0 ** math.floor(math.log2(room) / 2)
 

@@ -226,8 +226,12 @@ class Store:
             text = self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return _State({}, None, set())
-        except (OSError, UnicodeDecodeError) as error:
-            raise StoreError(f"{self.path} cannot be read: {error}") from None
+        except OSError as error:
+            raise StoreError(
+                f"{self.path} cannot be read ({error.strerror}): check what stands there"
+            ) from None
+        except UnicodeDecodeError:
+            text = ""  # damaged
         try:
             return _state(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -51,6 +51,13 @@ def test_the_cells_are_a_partition() -> None:
     assert any(cell[-1:] == REST for cell in cells.probs)
 
 
+def test_samples_too_few_for_any_cell_say_nothing() -> None:
+    """`edgespec verify --seconds 1` ended in a traceback where it had drawn four samples."""
+    cells = expected_cells(chain, 3, 4, frozenset([END]))
+    assert cells.probs == {REST: pytest.approx(1)}
+    assert chi_square(cells, [(1, 2, 3)] * 4) == (1.0, 0)
+
+
 def test_p_values_of_true_samples_are_spread_evenly() -> None:
     """Of 100 p-values a tenth lies below 0.1 (between 1 and 24 do, but for one case in 10,000)."""
     rng = np.random.default_rng(1)

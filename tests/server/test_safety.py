@@ -154,6 +154,21 @@ def test_a_file_of_ones_own_finds_the_server_and_proves_it(
     assert state.secret not in repr(state) and server.ask(state_file.PROOF_PATH).status == 400
 
 
+def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`None cannot be written`, the server said: of a full disk the system does not name the file."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("json.dump", full)
+    state = state_file.ServerState("127.0.0.1", 8080, 1, "x")
+    with pytest.raises(OSError, match="8080.json"), state_file.announced(state):
+        pass
+    assert not [path for path in home.rglob("8080*")]
+
+
 def test_no_route_shows_the_machine(server: Served) -> None:
     for path in ("/docs", "/redoc", "/../etc/passwd", "/v1/models/..%2f..%2fetc"):
         assert server.ask(path, headers={"x-api-key": KEY}).status == 404
