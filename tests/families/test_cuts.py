@@ -95,6 +95,88 @@ SAID: dict[str, tuple[Family, str]] = {
         'string="false">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="g">\n</｜DSML｜invoke>\n'
         "</｜DSML｜function_calls>",
     ),
+    "seed": (
+        known.SEED,
+        f"<seed:think>hm <b> hm</seed:think>\nWell <then\n\n<seed:tool_call>\n{XML}\n</seed:tool_call>\n"
+        "<seed:tool_call>\n<function=g>\n</function>\n</seed:tool_call>",
+    ),
+    "command-r": (
+        known.COMMAND_R,
+        f'Well <then\nAction:\n```json\n[\n    {{\n        "tool_name": "f",\n        "parameters": {DUMPED}\n'
+        '    },\n    {\n        "tool_name": "g",\n        "parameters": {}\n    }\n]```',
+    ),
+    "kimi": (
+        known.KIMI,
+        "<think>hm <b> hm</think>Well <then<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+        f"<|tool_call_argument_begin|>{DUMPED}<|tool_call_end|><|tool_call_begin|>functions.g:1"
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+    ),
+    "kimi-k3": (
+        known.KIMI_K3,
+        "<|open|>think<|sep|>hm <b> hm<|close|>think<|sep|><|open|>response<|sep|>Well <then<|close|>response<|sep|>"
+        '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|><|open|>argument key="a" type="string"<|sep|>' + A
+        + '<|close|>argument<|sep|><|open|>argument key="n" type="number"<|sep|>7<|close|>argument<|sep|>'
+        '<|close|>call<|sep|><|open|>call tool="g" index="2"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+        "<|close|>message<|sep|>",
+    ),
+    "solar": (
+        known.SOLAR,
+        "<|think|>hm <b> hm<|end|><|begin|>assistant<|content|>Well <then<|end|><|begin|>assistant<|tool_calls|>"
+        f"<|tool_call:begin|>call00001<|tool_call:name|>f<|tool_call:args|>{DUMPED}<|tool_call:end|>"
+        "<|tool_call:begin|>call00002<|tool_call:name|>g<|tool_call:args|>{}<|tool_call:end|><|calls|>",
+    ),
+    "functionary-3.1": (
+        known.FUNCTIONARY, f"Well <then<function=f>{DUMPED}</function><function=g>{{}}</function>",
+    ),
+    "functionary-3.2": (known.FUNCTIONARY_ALL, f"all\nWell <then>>>f\n{DUMPED}>>>g\n{{}}"),
+    "minicpm": (
+        known.MINICPM,
+        '<think>\nhm <b> hm\n</think>\n\nWell <then\n<function name="f"><param name="a"><![CDATA[' + A
+        + ']]></param><param name="n">7</param></function>\n<function name="g"></function>',
+    ),
+    "tool-calls": (
+        known.TOOL_CALLS,
+        f'<think>hm <b> hm</think>Well <then\n<tool_calls>\n{{"name": "f", "arguments": {DUMPED}}}\n'
+        '{"name": "g", "arguments": {}}\n</tool_calls>',
+    ),
+    "apriel": (
+        known.APRIEL,
+        "Here are my reasoning steps:\nhm <b> hm\n[BEGIN FINAL RESPONSE]\nWell <then\n<tool_calls>"
+        f'[{{"name": "f", "arguments": {DUMPED}}}, {{"name": "g", "arguments": {{}}}}]</tool_calls>\n<|end|>',
+    ),
+    "nemotron": (
+        known.NEMOTRON,
+        f'<think>\nhm <b> hm</think>\nWell <then\n<TOOLCALL>[{{"name": "f", "arguments": {DUMPED}}}, '
+        '{"name": "g", "arguments": {}}]</TOOLCALL>',
+    ),
+    "firefunction": (
+        known.FIREFUNCTION,
+        f'Well <then functools[{{"name": "f", "arguments": {DUMPED}}}, {{"name": "g", "arguments": {{}}}}]',
+    ),
+    "apertus": (
+        known.APERTUS,
+        "<|inner_prefix|>hm <b> hm<|inner_suffix|>Well <then<|tools_prefix|>"
+        f'[{{"f": {DUMPED}}}, {{"g": {{}}}}]<|tools_suffix|>',
+    ),
+    "gigachat": (
+        known.GIGACHAT,
+        f'Well <then<|message_sep|>\n\nfunction call<|role_sep|>\n{{"name": "f", "arguments": {DUMPED}}}'
+        '<|function_call|>{"name": "g", "arguments": {}}<|message_sep|>\n\n',
+    ),
+    "hunyuan": (
+        known.HUNYUAN,
+        "<think:opensource>hm <b> hm</think:opensource>Well <then<tool_calls:opensource>\n<tool_call:opensource>f"
+        "<tool_sep:opensource>\n<arg_key:opensource>a</arg_key:opensource>\n<arg_value:opensource>" + A
+        + "</arg_value:opensource>\n<arg_key:opensource>n</arg_key:opensource>\n<arg_value:opensource>7"
+        "</arg_value:opensource>\n</tool_call:opensource>\n<tool_call:opensource>g<tool_sep:opensource>\n"
+        "</tool_call:opensource>\n</tool_calls:opensource>",
+    ),
+    "muse": (
+        known.MUSE,
+        'Well <then<atem:function_calls>\n<atem:invoke name="f">\n<atem:parameter name="a">' + A
+        + '</atem:parameter>\n<atem:parameter name="n">7</atem:parameter>\n</atem:invoke>\n'
+        '</atem:function_calls><atem:function_calls>\n<atem:invoke name="g">\n</atem:invoke>\n</atem:function_calls>',
+    ),
 }  # fmt: skip
 
 
@@ -111,8 +193,9 @@ def gathered(family: Family, parts: list[str], tools: Any = TOOLS) -> tuple[Any,
 
 @pytest.mark.parametrize("name", SAID)
 def test_thoughts_words_and_calls_come_apart(name: str) -> None:
-    content, reasoning, calls = gathered(SAID[name][0], [SAID[name][1]])
-    assert (content, reasoning) == ("Well <then", "hm <b> hm")
+    family, text = SAID[name]
+    content, reasoning, calls = gathered(family, [text])
+    assert (content, reasoning) == ("Well <then", "hm <b> hm" if "hm <b> hm" in text else "")
     assert [(called, json.loads(text)) for called, text in calls] == [("f", CALL), ("g", {})]
 
 
@@ -165,7 +248,11 @@ def test_noise_of_tags_fails_nothing(family: Family) -> None:
         assert gathered(family, list("".join(parts))) == gathered(family, parts), parts
 
 
-THINKERS = [name for name, (family, _) in SAID.items() if family.thoughts]
+THINKERS = [
+    name
+    for name, (family, text) in SAID.items()
+    if family.thoughts and "hm <b> hm" in text and text.count(family.thoughts[0][1]) == 1
+]
 
 
 @pytest.mark.parametrize("name", THINKERS)
@@ -186,6 +273,12 @@ def test_a_call_within_a_thought_counts_where_the_thought_is_never_closed(name: 
     for unfinished in (first, f"{first} is what I would write"):
         content, reasoning, calls = gathered(family, [f"{opening}hm {unfinished}"])
         assert (content, calls) == ("", []) and reasoning.replace(" ", "").startswith("hm" + first[:4])
+
+
+def test_every_family_has_an_example_here() -> None:
+    """Llama's has a test of its own below."""
+    families = {family.name for _, family in known.MARKERS}
+    assert families - {family.name for family, _ in SAID.values()} == {"llama3"}
 
 
 def test_llamas_json_is_a_call_where_it_names_a_tool() -> None:

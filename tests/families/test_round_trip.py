@@ -72,6 +72,19 @@ FAMILIES = {
     "meetkai-functionary-medium-v3.2": "functionary-3.2",
     "fireworks-ai-llama-3-firefunction-v2": "firefunction",
     "NVIDIA-Nemotron-Nano-v2": "nemotron",
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "qwen-coder",
+    "Kimi-K2-Thinking": "kimi",
+    "Kimi-K3": "kimi-k3",
+    "tencent-Hy3": "hunyuan",
+    "openbmb-MiniCPM5-1B": "minicpm",
+    "Apertus-8B-Instruct": "apertus",
+    "unsloth-Apriel-1.5": "apriel",
+    "MiniMax-M1": "tool-calls",
+    "GigaChat3-10B-A1.8B": "gigachat",
+    "GigaChat3.1-10B-A1.8B": "gigachat",
+    "deepseek-ai-DeepSeek-V4": "deepseek-dsml",
+    "StepFun3.5-Flash": "qwen-coder",
+    "HuggingFaceTB-SmolLM3-3B": "hermes",
 }
 
 
