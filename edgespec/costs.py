@@ -127,11 +127,11 @@ def disturbed(found: Mapping[int, float]) -> list[int]:
     return [
         n
         for n in found
-        if any(found[n] > ODD * found[m] for m in found if m > n) or found[n] > ODD * _in_parts(found, n)
+        if any(found[n] > ODD * found[m] for m in found if m > n) or found[n] > ODD * in_parts(found, n)
     ]
 
 
-def _in_parts(found: Mapping[int, float], n: int) -> float:
+def in_parts(found: Mapping[int, float], n: int) -> float:
     """Returns the seconds of n tokens in evaluations of a smaller size; n's own where there is none."""
     return min((math.ceil(n / m) * found[m] for m in found if m < n), default=found[n])
 
@@ -169,7 +169,7 @@ def measure(
     for _ in range(REPEATS - 1):
         for n in disturbed(found) or sizes:
             time_one(n)
-    return {n: seconds for n, seconds in found.items() if seconds <= UNLIKELY * _in_parts(found, n)}
+    return {n: seconds for n, seconds in found.items() if seconds <= UNLIKELY * in_parts(found, n)}
 
 
 @dataclass(frozen=True, slots=True)

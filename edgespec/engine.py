@@ -36,7 +36,7 @@ from edgespec.memory.at_load import fitted
 from edgespec.overlap import Ahead
 from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
 from edgespec.pair_check import check_pair
-from edgespec.pair_costs import SecondLook, costs_path, measure_costs, still_true
+from edgespec.pair_costs import SecondLook, costs_path, measure_costs, still_true, time_again
 from edgespec.pair_settings import PairSettings
 from edgespec.repetition import Repetition, Tails, breakers_of
 from edgespec.request import Request
@@ -163,7 +163,9 @@ class Pair:
             self._costs_checked = True
             if self._known.costs is None or not still_true(self._known.costs, *contexts):
                 self._known.costs = measure_costs(*contexts)
-                save(self._known_in, self._known)
+            else:
+                time_again(self._known.costs, self._target_context)
+            save(self._known_in, self._known)
         assert self._known.costs is not None
         return self._known.costs
 

@@ -333,5 +333,5 @@ def gains(reach: Reach, prices: NDArray[np.float64], step: float, saved: float =
     """
     n = len(reach)
     seconds = prices[2 : n + 2] + step * np.arange(1, n + 1) - saved
-    tokens: NDArray[np.float64] = 1.0 + np.cumsum(reach)
-    return tokens * prices[1] / seconds
+    found: NDArray[np.float64] = (1.0 + np.cumsum(reach)) * prices[1] / seconds
+    return found

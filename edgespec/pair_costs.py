@@ -31,6 +31,7 @@ READING = 64  # tokens of a prompt that the draft is timed on
 BEFORE = 4  # tokens in front of those that are timed
 STRIDE = 7919  # between the tokens of a verification
 CHECK_BUDGET = 0.3  # seconds that a look at whether old figures still hold may take
+AGAIN_BUDGET = 0.4  # seconds for timing sizes again
 STRANGE = 2.0  # times that the draft's share of the target's cost may have changed
 FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 
@@ -78,6 +79,25 @@ def still_true(costs_: Costs, target: Context, draft: Context | None) -> bool:
             shares.append(found[1] / table.points[1])
             table.level = shares[-1]
     return max(shares, default=1.0) < STRANGE * min(shares, default=1.0)
+
+
+def time_again(costs_: Costs, target: Context, budget: float = AGAIN_BUDGET) -> None:
+    """Times verifications again, for about `budget` seconds: of the sizes that were seen most rarely.
+
+    Done at each start, so that no moment of the first is believed for ever, by programs that are never idle.
+    """
+    table, evaluate = costs_.target, _verification(target)
+    level = table.level  # known from single tokens by now
+    sizes = sorted(table.measured - {1}, key=lambda n: (table.seen.get(n, 0), costs.SIZES.index(n)))
+    for n in sizes:
+        expected = min(table.points[n], costs.in_parts(table.points, n)) * table.level
+        if n > LOOKED_AT or expected > budget:
+            continue
+        before = target.seconds
+        evaluate(n)
+        table.learn(n, BEFORE, target.seconds - before)
+        budget -= target.seconds - before
+    table.level = level
 
 
 class SecondLook:
