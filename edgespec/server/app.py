@@ -122,6 +122,7 @@ class Endpoint:
             events=wishes.speculation.events, scoring=wishes.scoring(),
             turns=readers(composed, len(submits), apart=wishes.shows_thoughts_apart, several=several),
             prompt=composed.text if verbose else None, timings=bool(wishes.timings_per_token),
+            silent=wishes.warms_up,
         )  # fmt: skip
         return await self.answering.answer(
             request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
@@ -156,7 +157,7 @@ class Endpoint:
         answer = Answer(
             self.answering.name(about), about.plain_s,
             usage=wishes.usage_in_stream, events=wishes.speculation.events, echo=echo if wishes.echo else (),
-            scoring=wishes.scoring(), timings=bool(wishes.timings_per_token),
+            scoring=wishes.scoring(), timings=bool(wishes.timings_per_token), silent=wishes.warms_up,
         )  # fmt: skip
         return await self.answering.answer(
             request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)

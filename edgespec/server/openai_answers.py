@@ -33,7 +33,8 @@ class Answer:
     """How one request is answered: its identity, and what its stream carries.
 
     echo: the prompts' texts, in front of each choice. plain_s: see Choice.timings. scoring: what scores of
-    tokens mean, where they were asked for. timings: every chunk of a stream has them.
+    tokens mean, where they were asked for. timings: every chunk of a stream has them. silent:
+    nothing is said, as the prompt alone was to be read.
     """
 
     kind: ClassVar[str] = "cmpl"
@@ -47,6 +48,7 @@ class Answer:
     echo: tuple[str, ...] = ()
     scoring: Scoring | None = None
     timings: bool = False
+    silent: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -94,6 +96,8 @@ class Answer:
     async def whole(self, generation: Generation) -> dict[str, Any]:
         """Returns the answer in one piece, once it has ended. Raises Refusal."""
         async for part in generation.parts():
+            if self.silent:
+                continue
             generation.choices[part.index].text.append(part.round.text)
             generation.choices[part.index].scored.extend(part.scored)
             self._hear(part)
@@ -138,7 +142,9 @@ class Answer:
             return [self._chunk(part.index, self._nothing(), progress)]
         if self.events:
             told["edgespec"] = _told(generation, part)
-        parts = self._parts(part) or ([self._nothing()] if self.events or part.scored else [])
+        parts = ([] if self.silent else self._parts(part)) or (
+            [self._nothing()] if self.events or part.scored else []
+        )
         if part.scored:
             parts[0]["logprobs"] = self._logprobs(part.scored)
         chunks = [self._chunk(part.index, said, told if i == 0 else None) for i, said in enumerate(parts)]

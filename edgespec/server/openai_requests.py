@@ -56,6 +56,7 @@ class Wishes(FormWishes):
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
+    n_predict: StrictInt | None = None  # llama-server's word for it, which may be 0
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=64)] | None = None
     seed: Seed | None = None
@@ -100,12 +101,19 @@ class Wishes(FormWishes):
 
     def limit(self) -> int | None:
         """Returns how many tokens may come; None for what fits (as -1 says, too)."""
+        if self.max_tokens is None and self.n_predict is not None:
+            return None if self.n_predict < 0 else max(1, self.n_predict)
         return self._limit("max_tokens", self.max_tokens)
 
     @property
     def says_limit(self) -> bool:
         """True where it is said how many tokens may come."""
-        return self.max_tokens is not None
+        return self.max_tokens is not None or self.n_predict is not None
+
+    @property
+    def warms_up(self) -> bool:
+        """True where nothing is to be said: the prompt alone is to be read, for a request that comes soon."""
+        return self.n_predict == 0 and self.max_tokens is None
 
     def _limit(self, name: str, value: int | None) -> int | None:
         if value == 0:
@@ -256,7 +264,7 @@ class ChatRequest(Wishes, ToolWishes):
 
     @property
     def says_limit(self) -> bool:
-        return self.max_completion_tokens is not None or self.max_tokens is not None
+        return self.max_completion_tokens is not None or super().says_limit
 
     def check(self) -> None:
         """Refuses what would silently not be done."""

@@ -67,6 +67,20 @@ def test_llama_vim_fills_in(dialects: Served) -> None:
     assert dialects.ask("/infill", warm).json == {}
 
 
+def test_llama_vim_warms_up_while_an_instruction_is_typed(dialects: Served) -> None:
+    """Its request for that says n_predict 0 to a chat: a whole answer would hold the real one up."""
+    asked = [{"role": "system", "content": "--- SELECTION\nx = 1\n" * 30}, {"role": "user", "content": ""}]
+    body = {"id_slot": 3, "messages": asked, "samplers": [], "n_predict": 0, "stream": False,
+            "cache_prompt": True, "response_fields": [""]}  # fmt: skip
+    warmed = dialects.ask("/v1/chat/completions", body).json
+    assert warmed["choices"][0]["message"]["content"] == "" and warmed["timings"]["predicted_n"] <= 1
+    asked[1]["content"] = "INSTRUCTION: count"
+    sent = {"id_slot": 3, "messages": asked, "min_p": 0.1, "temperature": 0.1, "samplers": ["min_p", "temperature"],
+            "stream": True, "cache_prompt": True, "n_predict": 4}  # fmt: skip
+    said = chunks(dialects, "/v1/chat/completions", sent)
+    assert said[-1]["timings"]["cache_n"] > 100 and said[-1]["timings"]["predicted_n"] <= 4
+
+
 def test_llama_vscode_chats_with_letters_for_samplers(dialects: Served) -> None:
     body = {"messages": ASKED, "stream": False, "temperature": 0.8, "max_tokens": 8, "samplers": "edkypmxt",
             "cache_prompt": True, "tools": TOOLS, "tool_choice": "auto", "dynatemp_range": 0, "xtc_probability": 0,
