@@ -111,17 +111,18 @@ class SecondLook:
         self._turns = [n for _ in range(LOOKS) for n in costs.SIZES if n in table.measured and n <= LOOKED_AT]
 
     def take(self) -> bool:
-        """Evaluates one size behind what sequence 0 holds; False where all were seen often enough.
+        """Evaluates one size behind the longest text that is held; False where all were seen often enough.
 
         The sequence then holds some tokens more, which the next request removes.
         """
-        held = self._target.held(0)
+        seq = max(range(self._target.settings.n_seq), key=lambda seq: self._target.held(seq).size)
+        held = self._target.held(seq)
         if not self._turns or self._target.model.has_recurrent_state or not held.size:
             return False
         n = self._turns.pop(0)
         if held.size + n > self._target.n_ctx:
             return False
-        want = Want(held, (0,) * (n - 1), n)
+        want = Want(held, (0,) * (n - 1), n, seq)
         try:
             self._target.score([want])  # a warm-up: idle cores are slow ones
             before = self._target.seconds

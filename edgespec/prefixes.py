@@ -3,7 +3,8 @@
 A beginning may be in a free slot, which is then taken as it is; in another slot, busy or too good to be
 overwritten, whose cells are then shared; or in host memory, from where it is copied back. What a slot holds
 is saved before it is lost. Where cells run out, idle slots are emptied first, the one used longest ago
-before others.
+before others; so they are when nobody waits (`tidy`), because texts that were written at the same time lie
+in each other's cells, and what is read among them takes longer.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Prefixes:
         self, slots: Sequence[Slot], contexts: Mapping[ModelName, Cache], store: PrefixStore | None
     ) -> None:
         self._slots, self._contexts, self.store = slots, contexts, store
+        self._unmoved = -1  # when the slot was used last whose text is too long for the store
 
     def place(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
         """Returns a free slot for a prompt, and how many of its tokens the target holds there now."""
@@ -85,6 +87,25 @@ class Prefixes:
         if not holding:
             return False
         slot = min(holding, key=lambda slot: slot.used)
+        self.put_aside(slot)
+        return True
+
+    def tidy(self) -> bool:
+        """Moves the text that was used longest ago to host memory; False where all is in order.
+
+        The one used last stays, since it is the likeliest to go on; and all do where half of the memory is
+        taken, because what was saved before is worth as much.
+        """
+        holding = sorted((s for s in self._slots if not s.running and s.holds), key=lambda s: s.used)
+        if self.store is None or 2 * self.store.n_bytes > self.store.budget or len(holding) < 2:
+            return False
+        slot, tokens = holding[0], self._contexts["target"].held(holding[0].seq).tobytes()
+        if slot.used == self._unmoved:
+            return False
+        self.keep(slot)
+        if len(tokens) >= 4 * WORTH_MOVING and not self.store.holds(tokens):
+            self._unmoved = slot.used
+            return False
         self.put_aside(slot)
         return True
 

@@ -151,6 +151,10 @@ class Engine:
             self._tell(step, happened)
         return happened
 
+    def tidy(self) -> bool:
+        """Does what spares later requests time, for when nobody waits; False where nothing is left to do."""
+        return self.idle and self._prefixes.tidy()
+
     def _tell(self, step: Step, happened: list[Happening]) -> None:
         """Tells what a step brought; who is done leaves."""
         for slot, round_ in step.rounds:

@@ -149,7 +149,7 @@ class Worker:
                         return
                     self._take(item)
             except queue.Empty:
-                if self._engine.idle and self._used:
+                if self._engine.idle and self._used and not self._engine.tidy():
                     self._pair.look_again()
             if not self._engine.idle:
                 self._used = True

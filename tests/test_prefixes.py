@@ -50,6 +50,31 @@ def test_what_is_in_no_slot_any_more_comes_back_from_host_memory() -> None:
     assert pair.target.evaluated - before < LENGTH and pair.target.restored
 
 
+def test_when_nobody_waits_all_but_the_last_text_goes_to_host_memory() -> None:
+    """Texts that were written at the same time lie in each other's cells: reading among them takes longer."""
+    pair = FakePair(slots=3)
+    engine = Engine(pair, slots=3, cache_ram=10**6)
+    answered(engine, text(1), text(2), text(3))
+    engine.submit("r", more(text(2)), REQUEST)
+    engine.step()
+    assert not engine.tidy(), "not while somebody is answered"
+    while not engine.idle:
+        engine.step()
+    assert [engine.tidy() for _ in range(3)] == [True, True, False]
+    assert [pair.target.held(seq).size > 0 for seq in range(3)] == [False, True, False]
+    assert answered(engine, more(text(2)), more(text(1)), more(text(3))) == [LENGTH + 9, LENGTH, LENGTH]
+
+
+@pytest.mark.parametrize(("cache_ram", "moves"), [(0, 0), (10_000, 0), (60_000, 3)])
+def test_what_finds_no_room_in_host_memory_stays_in_its_slot(cache_ram: int, moves: int) -> None:
+    """As much as half of it is used for texts that could stay where they are. One takes 11,000 bytes here."""
+    pair = FakePair(slots=6, drafter="none")
+    engine = Engine(pair, slots=6, cache_ram=cache_ram)
+    answered(engine, *(text(i) for i in range(6)))
+    assert sum(engine.tidy() for _ in range(9)) == moves
+    assert answered(engine, *(more(text(i)) for i in range(6))) == [LENGTH] * 6
+
+
 def test_without_host_memory_it_is_evaluated_again() -> None:
     engine = Engine(FakePair(slots=1), slots=1)
     assert answered(engine, text(1), text(2), more(text(1))) == [0, 0, 0]
