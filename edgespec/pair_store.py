@@ -8,7 +8,6 @@ from pathlib import Path
 
 from edgespec import config
 from edgespec.errors import ModelFileError, SettingError
-from edgespec_models import tiny
 from edgespec_models.store import EMBEDDED, InstalledPair, Store, StoreError
 
 FEWEST_TOKENS = 32  # a speed over fewer says little
@@ -48,18 +47,6 @@ def installed_pair(name: str | None) -> InstalledPair | None:
             f"{Path(pair.missing[0]).parent}: `{again}`, or name another pair with --pair"
         )
     return pair
-
-
-def named_files(name: str) -> tuple[Path, Path | None]:
-    """Returns target and draft of the pair of that name, and keeps that it is used.
-
-    Raises as `installed_pair`.
-    """
-    pair = installed_pair(name)
-    if pair is None:
-        return tiny.target_path(), tiny.draft_path()
-    note_use(pair.name)
-    return pair.target.path, pair.draft.path if pair.draft else None
 
 
 def note_use(name: str) -> None:

@@ -151,6 +151,7 @@ RANKS = (
     {
         "doctor",
         "doctor.arguments",
+        "flags",
         "doctor.asking",
         "doctor.builds",
         "doctor.cards",

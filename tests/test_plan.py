@@ -230,7 +230,7 @@ def test_the_speed_is_that_of_the_best_number_of_guesses(acceptance: float, each
 
 def test_without_a_draft_there_is_one_speed() -> None:
     found = pair_plan._plan(fake_cost(0.1, 0.1), None, [0.5])
-    assert found.speeds == () and found.draft_share is None
+    assert found.speeds == ()
     assert found.plain_tok_per_s == pytest.approx(10, rel=0.01)
 
 

@@ -44,11 +44,6 @@ class PairPlan:
     speeds: tuple[Speed, ...]
     off_by: float = OFF_BY
 
-    @property
-    def draft_share(self) -> float | None:
-        """What a guess costs, in tokens of the target."""
-        return self.draft.seconds[1] / self.target.seconds[1] if self.draft else None
-
 
 def plan_pair(
     target: Sequence[Header],

@@ -15,7 +15,6 @@ from edgespec.plan.pair_plan import PairPlan
 from edgespec_models.memory_fit import Fit, gib
 
 WIDTH = 100  # of lines, where the terminal is no narrower
-NO_GAIN = 1.03
 
 
 @dataclass(frozen=True, slots=True)

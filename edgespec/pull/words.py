@@ -12,8 +12,6 @@ from edgespec_models.propose import Proposal
 from edgespec_models.pull import PullPlan
 from edgespec_models.sizes import size_text
 
-CONTEXT_MULTIPLE = 1024
-
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns rows as lines whose columns are as wide as they have to be."""

@@ -14,6 +14,12 @@ EDGESPEC_API_KEY keep it to yourself. Ctrl+C lets running answers end; a second 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds what is about the endpoint; the model's flags are added by the command line."""
+    _add_endpoint(command)
+    _add_unsaid(command)
+    _add_safety(command)
+
+
+def _add_endpoint(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("endpoint")
     group.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS",
@@ -36,27 +42,12 @@ def add(command: argparse.ArgumentParser) -> None:
         "--idle-unload", type=float, default=0, metavar="MINUTES",
         help="unload the model when nobody used it for so long; the next request loads it again (0: never)",
     )  # fmt: skip
-    group.add_argument("-n", type=int, metavar="N", help="longest answer where a request does not say")
-    group.add_argument(
-        "--temperature", type=float, metavar="T", help="where a request does not say (the model's, or 0.8)"
-    )
-    group.add_argument("--seed", type=int, metavar="N", help="where a request does not say (anew every time)")
-    group.add_argument(
-        "--reasoning", choices=("auto", "on", "off"), default="auto",
-        help="whether a model that can thinks first, where a request does not say (auto: its template's way)",
-    )  # fmt: skip
     group.add_argument(
         "--verbose",
         action="store_true",
         help="show in every answer of a chat the prompt that it had (__verbose)",
     )
     group.add_argument("--chat-template-file", metavar="FILE", help="Jinja template in place of the model's")
-    group.add_argument(
-        "--drafter",
-        choices=("auto", "model", "lookup", "none"),
-        default="auto",
-        help="who guesses where a request does not say (auto)",
-    )
     group.add_argument(
         "--canary", type=float, default=0.0, metavar="SHARE",
         help="serve this share without speculation, so that /metrics can compare (0)",
@@ -66,21 +57,41 @@ def add(command: argparse.ArgumentParser) -> None:
         help="text: a line for each request, too; json: everything as one object a line (quiet)",
     )  # fmt: skip
     group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/owner.py
-    safety = command.add_argument_group("safety")
-    safety.add_argument("--api-key", metavar="KEY", help="ask for this key (or EDGESPEC_API_KEY)")
-    safety.add_argument("--api-key-file", metavar="FILE", help="a file with keys, one a line")
-    safety.add_argument(
+
+
+def _add_unsaid(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("where a request does not say")
+    group.add_argument("-n", type=int, metavar="N", help="longest answer")
+    group.add_argument("--temperature", type=float, metavar="T", help="the model's, or 0.8")
+    group.add_argument("--seed", type=int, metavar="N", help="anew every time")
+    group.add_argument(
+        "--reasoning", choices=("auto", "on", "off"), default="auto",
+        help="whether a model that can thinks first (auto: its template's way)",
+    )  # fmt: skip
+    group.add_argument(
+        "--drafter",
+        choices=("auto", "model", "lookup", "none"),
+        default="auto",
+        help="who guesses (auto)",
+    )
+
+
+def _add_safety(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("safety")
+    group.add_argument("--api-key", metavar="KEY", help="ask for this key (or EDGESPEC_API_KEY)")
+    group.add_argument("--api-key-file", metavar="FILE", help="a file with keys, one a line")
+    group.add_argument(
         "--allowed-host", action="append", default=[], metavar="NAME",
         help="a name that requests may be for, as host.docker.internal; repeatable",
     )  # fmt: skip
-    safety.add_argument(
+    group.add_argument(
         "--cors-origin", action="append", default=[], metavar="ORIGIN",
         help="web pages that may ask, as http://app.example; localhost is all of this machine's; repeatable",
     )  # fmt: skip
-    safety.add_argument("--no-slots", action="store_true", help="do not tell at /slots who is answered")
-    safety.add_argument("--no-metrics", action="store_true", help="do not tell figures at /metrics")
-    safety.add_argument("--max-body", type=int, default=32, metavar="MIB", help="largest request (32)")
-    safety.add_argument(
+    group.add_argument("--no-slots", action="store_true", help="do not tell at /slots who is answered")
+    group.add_argument("--no-metrics", action="store_true", help="do not tell figures at /metrics")
+    group.add_argument("--max-body", type=int, default=32, metavar="MIB", help="largest request (32)")
+    group.add_argument(
         "--max-seconds", type=float, default=3600, metavar="S",
         help="longest time for a request, waiting included; then it ends with what there is (3600)",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec_models.gguf_header import HeaderError, read_file, split_names
-from edgespec_models.model_facts import ModelFacts, facts_of, why_not_usable
+from edgespec_models.model_facts import why_not_usable
 from edgespec_models.pair_check import check_vocabularies
 from edgespec_models.vocabulary import Vocabulary, vocabulary_of
 
@@ -85,11 +85,6 @@ def find_pairs(models: Iterable[FoundModel]) -> tuple[list[FoundPair], dict[str,
                 pairs.append(FoundPair(target, draft))
                 break
     return pairs, useless
-
-
-def facts_about(model: FoundModel) -> ModelFacts:
-    """Returns what a found model's header says. Raises HeaderError."""
-    return facts_of(read_file(model.paths[0]))
 
 
 def _ggufs(folder: Path, program: str, label: str = "") -> Iterator[FoundModel]:
