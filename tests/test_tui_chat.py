@@ -161,7 +161,7 @@ async def test_code_and_answers_are_copied_with_one_key() -> None:
         await it.pilot.pause()
         assert it.app.clipboard == "print(1)"
         it.app.copy_to_clipboard("")
-        await it.pilot.click("CodeHeader")
+        await it.pilot.click("CodeFence", offset=(3, 0))
         await it.pilot.pause()
         assert it.app.clipboard == "print(1)", "with the mouse, too"
 

@@ -14,7 +14,7 @@ from tui_driver import Driven, driven
 
 from edgespec.errors import EndpointError
 from edgespec.events import Round
-from edgespec_tui.answer_markdown import AnswerSegment, CodeFence
+from edgespec_tui.answer_markdown import AnswerSegment, CodeFence, Prose
 from edgespec_tui.app import ChatApp
 from edgespec_tui.bench_screen import BenchScreen
 from edgespec_tui.conversation import Conversation
@@ -24,7 +24,7 @@ from edgespec_tui.race_screen import RaceScreen
 from edgespec_tui.sessions import Sessions
 from edgespec_tui.settings import Settings
 from edgespec_tui.transcript import SHOWN
-from edgespec_tui.turn_view import TurnView
+from edgespec_tui.turn_view import AnswerView, TurnView
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 ANSWER = """Reading line by line is **cheap**:
@@ -160,6 +160,34 @@ async def test_a_long_answer_and_a_long_chat_are_few_widgets_and_nothing_is_lost
             await it.until(lambda: not it.chat.transcript._reaching)
             it.chat.transcript.scroll_home(animate=False)
         await it.until(lambda: len(it.chat.query(AnswerSegment)) > 9, "more of what is above")
+
+
+@on_a_loop
+async def test_what_comes_faster_than_it_is_drawn_is_few_widgets_and_its_end_is_shown() -> None:
+    """At 1,000 tokens a second each drawing had more to draw than the last, and memory grew with it."""
+    async with driven(ChatApp(FakeEndpoint(answers=["An answer."]))) as it:
+        await it.ask("go")
+        answer = it.chat.query_one(AnswerView)
+        much = "".join(f"Line {i} of it.\n\n```python\nx = {i}\n```\n\n" for i in range(300))
+        await answer.feed(much, "", [("model", len(much))])
+        assert len(answer.query(AnswerSegment)) == 2 and len(answer.query(CodeFence)) < 20
+        await it.until(lambda: "x = 299" in it.text() and "Line 299" in it.text())
+        assert answer.has_more
+
+
+@on_a_loop
+async def test_what_is_selected_with_the_mouse_is_copied_as_it_was_written() -> None:
+    said = "- first, in words that go on past the end of a row of this screen, so it is wrapped\n- second"
+    async with driven(ChatApp(FakeEndpoint(answers=[said])), size=(60, 20)) as it:
+        await it.ask("list")
+        prose = it.chat.query_one(Prose)
+        assert prose.region.height == 3
+        await it.pilot.mouse_down(prose, offset=(2, 0))
+        await it.pilot.hover(prose, offset=(5, 2))
+        await it.pilot.mouse_up(prose, offset=(5, 2))
+        await it.pilot.press("ctrl+c")
+        copied = "first, in words that go on past the end of a row of this screen, so it is wrapped\n• seco"
+        assert it.app.clipboard == copied
 
 
 @pytest.mark.slow

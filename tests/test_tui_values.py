@@ -22,7 +22,7 @@ from edgespec_tui.panel import Measured
 from edgespec_tui.quiet_moments import QuietMoments
 from edgespec_tui.race import Leg, compared, drawn
 from edgespec_tui.reasoning import ReasoningSplitter
-from edgespec_tui.segments import MOST_BLOCKS, MOST_CODE_LINES, segments
+from edgespec_tui.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, segments
 from edgespec_tui.slash_commands import parsed
 
 PARAGRAPHS = "".join(f"Paragraph {i} has **some** words in it.\n\n" for i in range(60))
@@ -46,6 +46,13 @@ def test_each_segment_is_short_enough_to_be_drawn_anew_many_times_a_second() -> 
     code = segments(LONG_CODE)
     assert len(code) > 400 // MOST_CODE_LINES and all(s.text.count("\n") < 80 for s in code[:-1])
     assert len(segments(LONG_LIST)) > 8
+
+
+def test_long_tables_and_paragraphs_are_cut_too_and_a_table_keeps_its_head() -> None:
+    table = "| n | words |\n|---|---|\n" + "".join(f"| {i} | some words |\n" for i in range(100))
+    assert [s.source.count("| n | words |") for s in segments(table)] == [1, 1, 1]
+    words = "word " * 3000
+    assert all(len(s.text) <= MOST_CHARACTERS and s.text.endswith("word ") for s in segments(words))
 
 
 def test_a_cut_code_block_is_opened_again_and_all_of_it_is_code() -> None:

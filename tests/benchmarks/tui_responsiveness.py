@@ -1,7 +1,7 @@
 """How long a key takes to be on the screen while an answer streams, and what 10,000 tokens cost in memory.
 
     python tests/benchmarks/tui_responsiveness.py [--turns 200] [--tok-per-s 200] [--seconds 10]
-    python tests/benchmarks/tui_responsiveness.py --memory
+    python tests/benchmarks/tui_responsiveness.py --memory [--tokens 10000] [--tok-per-s 200]
 
 An echo is counted from the moment the key event is posted to the frame that shows the letter being made.
 cpu_*: processor time in between, which says on a busy machine what an idle one would take.
@@ -109,10 +109,10 @@ async def responsiveness(turns: int, tok_per_s: float, seconds: float) -> dict[s
         }  # fmt: skip
 
 
-async def memory(tokens: int) -> dict[str, float]:
-    """Streams an answer of so many tokens; returns megabytes at a fifth of it, and at its end."""
+async def memory(tokens: int, tok_per_s: float) -> dict[str, float]:
+    """Streams an answer of so many tokens; returns megabytes at a fifth of it, a half, and its end."""
     long = (ANSWER * (tokens // len(ANSWER.split(" ")) + 1)).strip()
-    app = ChatApp(FakeEndpoint(answers=[long], tok_per_s=400, info=replace(FAKE, n_ctx=None)))
+    app = ChatApp(FakeEndpoint(answers=[long], tok_per_s=tok_per_s, info=replace(FAKE, n_ctx=None)))
     process = psutil.Process()
     found = {}
     async with app.run_test(size=(120, 40)) as pilot:
@@ -133,7 +133,8 @@ if __name__ == "__main__":
     parser.add_argument("--tok-per-s", type=float, default=200)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--tokens", type=int, default=10_000)
     arguments = parser.parse_args()
-    work = memory(10_000) if arguments.memory else responsiveness(
+    work = memory(arguments.tokens, arguments.tok_per_s) if arguments.memory else responsiveness(
         arguments.turns, arguments.tok_per_s, arguments.seconds)  # fmt: skip
     print(json.dumps({name: round(value, 1) for name, value in asyncio.run(work).items()}))

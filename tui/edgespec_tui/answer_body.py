@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.message import Message
-from textual.widgets import Button, Markdown
-from textual.widgets.markdown import MarkdownStream
+from textual.geometry import Size
+from textual.reactive import Reactive
+from textual.widgets import Button
 
 from edgespec_tui.answer_markdown import AnswerSegment, CodeFence
 from edgespec_tui.code_blocks import whole_block
@@ -18,15 +19,14 @@ from edgespec_tui.segments import LOOK_EVERY, Segment, cut_of, segments
 
 SHOWN = 2  # segments of one answer that are widgets; those above them are shown when asked for
 MORE = 3
+BLANK = re.compile(r"\n[ \t]*\n\s*$")
 
 
 class AnswerBody(Vertical):
     """Shows a text that may grow. Long ones show their end; what is above comes with one key or click."""
 
     DEFAULT_CSS: ClassVar[str] = "AnswerBody { height: auto; }"
-
-    class Grew(Message):
-        """The text takes more room, or less."""
+    virtual_size = Reactive(Size(0, 0))  # see BlockRows
 
     def __init__(self, text: str, runs: Runs, *, tinted: bool) -> None:
         super().__init__()
@@ -34,40 +34,40 @@ class AnswerBody(Vertical):
         self._runs = list(runs)
         self._tinted = tinted
         self._first = max(0, len(self._segments) - SHOWN)
-        self._open: AnswerSegment | None = None
-        self._stream: MarkdownStream | None = None
-        self._looked = 0  # characters of the open segment that were looked at for a cut
+        self._looked = 0  # characters of the last segment that were looked at for a cut
 
     def compose(self) -> ComposeResult:
         if self._first:
             yield self._above()
-        for segment in self._segments[self._first :]:
-            yield AnswerSegment(segment)
+        yield from self._views(self._first, len(self._segments))
 
     def _above(self) -> Button:
         return Button("the part above: scroll up or press here", classes="above", compact=True)
+
+    def _views(self, first: int, end: int) -> list[AnswerSegment]:
+        """Returns widgets for segments; one that begins after an empty line keeps that line."""
+        return [
+            AnswerSegment(segment, self._runs_of(segment), gap=number > 0 and self._is_apart(number))
+            for number, segment in enumerate(self._segments[first:end], first)
+        ]
+
+    def _is_apart(self, number: int) -> bool:
+        return bool(BLANK.search(self._segments[number - 1].text))
+
+    def _runs_of(self, segment: Segment) -> list[tuple[str, int]]:
+        """Returns who produced a segment's text; nothing where that is not to be seen."""
+        return part(self._runs, segment.start, segment.start + len(segment.text)) if self._tinted else []
 
     @property
     def has_more(self) -> bool:
         """True where a part of the text above is not shown."""
         return self._first > 0
 
-    def on_mount(self) -> None:
-        if self._tinted and self._runs:
-            self.call_after_refresh(self._tint_all)
-
-    def _tint_all(self) -> None:
-        for view in self.query(AnswerSegment):
-            self._tint(view)
-
-    def _tint(self, view: AnswerSegment) -> None:
-        start, size = view.segment.start, len(view.segment.text)
-        view.tint(part(self._runs, start, start + size) if self._tinted else [])
-
-    def set_tinted(self, tinted: bool) -> None:
+    async def set_tinted(self, tinted: bool) -> None:
         """Colours the text by who produced it, or not."""
         self._tinted = tinted
-        self._tint_all()
+        for view in self.query(AnswerSegment):
+            await view.show(view.segment, self._runs_of(view.segment))
 
     def on_code_fence_copied(self, event: CodeFence.Copied) -> None:
         """Gives the whole of a code block where the screen shows it in parts."""
@@ -79,77 +79,46 @@ class AnswerBody(Vertical):
 
     async def show_more(self) -> None:
         """Shows more of what is above."""
-        low = max(0, self._first - MORE)
-        views = [AnswerSegment(segment) for segment in self._segments[low : self._first]]
-        self._first = low
+        low, self._first = self._first, max(0, self._first - MORE)
         button = self.query_one(".above")
-        await self.mount_all(views, after=button)
-        if not low:
+        await self.mount_all(self._views(self._first, low), after=button)
+        if not self._first:
             await button.remove()
-        if self._tinted:
-            self.call_after_refresh(self._tint_all)
 
     async def feed(self, text: str, runs: list[tuple[str, int]]) -> None:
-        """Adds text at the end; runs: its own."""
+        """Adds text at the end; runs: its own. However much comes at once, only its end is drawn."""
         for source, n in runs:
             join(self._runs, source, n)
-        if self._open is None:
-            await self._begin(Segment(sum(len(s.text) for s in self._segments), "", ""))
-        last = self._segments[-1]
-        rest = Segment(last.start, last.prefix, last.text + text)
-        while len(rest.text) - self._looked > LOOK_EVERY:
-            self._looked = len(rest.text)
-            cut = cut_of(rest)
-            if cut is None:
-                break
-            await self._grow(cut[0])
-            await self._close_stream()
-            rest = cut[1]
-            await self._begin(Segment(rest.start, rest.prefix, ""))
-        await self._grow(rest)
-        await self._drop_above()
+        known = len(self._segments)
+        self._lengthen(text)
+        if self.is_attached:
+            with self.app.batch_update():
+                await self._draw(known)
 
-    async def _begin(self, segment: Segment) -> None:
-        self._segments.append(segment)
-        self._open, self._looked = AnswerSegment(segment), 0
-        await self.mount(self._open)
-        self._stream = Markdown.get_stream(self._open)
-
-    async def _grow(self, segment: Segment) -> None:
-        """Shows the open segment as it is now: longer, or cut before its end."""
-        assert self._open is not None and self._stream is not None
-        if not self._open.is_mounted:  # the app is ending
-            return
-        before = self._open.segment.text
-        self._segments[-1] = self._open.segment = segment
-        if len(segment.text) < len(before):
-            await self._close_stream()
-            await self._open.update(segment.source)
-        elif self._tinted:
-            await self._open.append(segment.text[len(before) :])
-        else:
-            await self._stream.write(segment.text[len(before) :])
-        if self._tinted:
-            self._tint(self._open)
-
-    async def _drop_above(self) -> None:
-        """Takes the oldest segments off the screen, so that a long answer costs what a short one does."""
-        views = [child for child in self.children if isinstance(child, AnswerSegment)]
-        surplus = views[: max(0, len(views) - SHOWN)]
-        if surplus:
+    async def _draw(self, known: int) -> None:
+        """Shows the end; known: how many segments there were."""
+        first = max(self._first, len(self._segments) - SHOWN)
+        views = list(self.query_children(AnswerSegment))
+        if first > self._first:
             if not self._first:
                 await self.mount(self._above(), before=0)
-            self._first += len(surplus)
-            await self.remove_children(surplus)
+            await self.remove_children([view for view in views if view.segment.start < self._start(first)])
+            self._first = first
+        if known > first:
+            grown = self._segments[known - 1]
+            await views[-1].show(grown, self._runs_of(grown))
+        await self.mount_all(self._views(max(first, known), len(self._segments)))
 
-    async def _close_stream(self) -> None:
-        if self._stream is not None:
-            await self._stream.stop()
-            self._stream = None
+    def _start(self, number: int) -> int:
+        return self._segments[number].start
 
-    async def end(self) -> None:
-        """Draws what is still to be drawn; the text grows no more."""
-        await self._close_stream()
-        self._open = None
-        if self._tinted:
-            self._tint_all()
+    def _lengthen(self, text: str) -> None:
+        """Adds text to the last segment, and cuts it where it has become too long to be drawn at once."""
+        last = self._segments.pop() if self._segments else Segment(0, "", "")
+        last = Segment(last.start, last.prefix, last.text + text)
+        while len(last.text) - self._looked > LOOK_EVERY and (cut := cut_of(last)):
+            self._segments.append(cut[0])
+            last, self._looked = cut[1], 0
+        if len(last.text) - self._looked > LOOK_EVERY:
+            self._looked = len(last.text)
+        self._segments.append(last)

@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.geometry import Size
 from textual.message import Message
-from textual.style import Style
-from textual.widgets import Label, Markdown, Static
-from textual.widgets.markdown import MarkdownBlock, MarkdownFence
+from textual.reactive import Reactive
 
+from edgespec_tui.block_rows import BlockRows
+from edgespec_tui.markdown_blocks import Block, Listing, blocks
 from edgespec_tui.origins import by_character, spans
 from edgespec_tui.segments import Segment
 
-TINTED = ("model", "lookup", "recycling")
-COMPONENTS = frozenset(f"origin-{name}" for name in TINTED)
+TINTS = {"model": "on $origin-model", "lookup": "on $origin-lookup", "recycling": "on $origin-recycling"}
+MARKS = {"model": "underline", "lookup": "bold underline", "recycling": "italic underline"}  # without colours
+FENCES = ("```", "~~~")
 
 
-class CodeHeader(Static):
-    """Names the language of a code block; a click copies the code."""
-
-    def on_click(self, event: events.Click) -> None:
-        event.stop()
-        fence = self.parent
-        assert isinstance(fence, CodeFence)
-        fence.action_copy()
+class Prose(BlockRows):
+    """Everything but code."""
 
 
-class CodeFence(MarkdownFence, can_focus=True):
-    """A code block that is reached with Tab and copied with one key."""
+class CodeFence(BlockRows, can_focus=True):
+    """A code block that is reached with Tab and copied with one key, or a click on its head."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c,y,enter", "copy", "Copy code", id="code.copy"),
@@ -44,63 +43,94 @@ class CodeFence(MarkdownFence, can_focus=True):
             super().__init__()
             self.code = code
 
-    def compose(self) -> ComposeResult:
-        language = self.lexer.split()[0] if self.lexer.split() else "text"
-        yield CodeHeader(f"{language}  [dim]copy: c or click[/dim]", classes="code-header")
-        yield from super().compose()
+    @property
+    def listing(self) -> Listing:
+        listing = self.blocks[0]
+        assert isinstance(listing, Listing)
+        return listing
+
+    def on_click(self, event: events.Click) -> None:
+        if event.y == 0 and not self.listing.continued:
+            event.stop()
+            self.action_copy()
 
     def action_copy(self) -> None:
         """Copies the code."""
-        self.post_message(self.Copied(self.code))
+        self.post_message(self.Copied(self.listing.code))
 
 
-class AnswerSegment(Markdown):
-    """A segment of an answer. Links are named and not followed: a model's text opens nothing by itself."""
+class AnswerSegment(Vertical):
+    """A segment of an answer, as few widgets: runs of prose, and blocks of code."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = set(COMPONENTS)
-    BLOCKS = {**Markdown.BLOCKS, "fence": CodeFence, "code_block": CodeFence}
+    DEFAULT_CSS: ClassVar[str] = "AnswerSegment { height: auto; }"
+    virtual_size = Reactive(Size(0, 0))  # see BlockRows
 
-    def __init__(self, segment: Segment) -> None:
-        super().__init__(segment.source, open_links=False)
-        self.segment = segment
+    def __init__(self, segment: Segment, runs: Sequence[tuple[str, int]] = (), *, gap: bool = False) -> None:
+        """runs: who produced its text; none of them leaves it uncoloured. gap: a row above it."""
+        super().__init__()
+        self.segment, self._runs, self._gap = segment, list(runs), gap
 
-    def tint(self, runs: list[tuple[str, int]]) -> None:
-        """Colours what this segment shows; runs: of its text. None of them takes the colours away.
+    def compose(self) -> ComposeResult:
+        for group in self._groups():
+            yield _view(group)
 
-        Tables are left as they are: their cells are widgets that Textual keeps to itself.
-        """
-        origins = [""] * len(self.segment.prefix) + by_character(runs)
-        styles = {name: self._style(name) for name in TINTED} if runs else {}
-        source = self.source
-        lines = [0, *itertools.accumulate(map(len, source.splitlines(keepends=True)))]
-        for top in self.children:
-            if isinstance(top, MarkdownBlock):
-                at = lines[min(top.source_range[0], len(lines) - 1)]
-                for block in (top, *top.walk_children(MarkdownBlock)):
-                    at = _tint(block, source, origins, at, styles)
+    async def show(self, segment: Segment, runs: Sequence[tuple[str, int]] = ()) -> None:
+        """Shows the segment as it is now; widgets that need no change are left as they are."""
+        if not self.is_attached:  # the app is ending
+            return
+        self.segment, self._runs = segment, list(runs)
+        groups = self._groups()
+        views = [child for child in self.children if isinstance(child, BlockRows)]
+        kept = 0
+        for view, group in zip(views, groups, strict=False):
+            if isinstance(view, CodeFence) != isinstance(group[0], Listing):
+                break
+            _put(view, group)
+            kept += 1
+        if views[kept:]:
+            await self.remove_children(views[kept:])
+        if groups[kept:]:
+            await self.mount_all([_view(group) for group in groups[kept:]])
 
-    def _style(self, name: str) -> Style:
-        """Returns the tint of an origin: its background, and marks where there are no colours."""
-        style = self.get_visual_style(f"origin-{name}")
-        return Style(
-            background=style.background, bold=style.bold, italic=style.italic, underline=style.underline
-        )
+    def _groups(self) -> list[list[Block]]:
+        segment = self.segment
+        found = blocks(segment.source, gap=self._gap, continued=bool(segment.prefix))
+        if self._runs:
+            found = self._tinted(found)
+        return [[*group] for _, group in groupby(found, key=lambda b: id(b) if isinstance(b, Listing) else 0)]
+
+    def _tinted(self, found: list[Block]) -> list[Block]:
+        """Colours what this segment shows by who produced it."""
+        styles = MARKS if self.app.no_color else TINTS
+        source = self.segment.source
+        origins = [""] * len(self.segment.prefix) + by_character(self._runs)
+        at, tinted = 0, []
+        for block in found:
+            at = max(at, block.at)
+            if isinstance(block, Listing) and source[at:].lstrip().startswith(FENCES):
+                at = source.find("\n", at) + 1  # past the line that opens it
+            texts = []
+            for text in block.texts:
+                found_spans, at = spans(text.plain, source, origins, at)
+                for start, end, origin in found_spans:
+                    if origin in styles:
+                        text = text.stylize(styles[origin], start, end)
+                texts.append(text)
+            tinted.append(replace(block, texts=tuple(texts)))
+        return tinted
 
 
-def _tint(block: MarkdownBlock, source: str, origins: list[str], at: int, styles: dict[str, Style]) -> int:
-    """Colours one block; returns where in the source it ends."""
-    is_code = isinstance(block, MarkdownFence)
-    shown = block._highlighted_code if isinstance(block, MarkdownFence) else block._content
-    if not shown.plain:
-        return at
-    if styles:
-        at = source.find("\n", at) + 1 if is_code else at  # past the line that opens it
-        found, at = spans(shown.plain, source, origins, at)
-        for start, end, origin in found:
-            if origin in styles:
-                shown = shown.stylize(styles[origin], start, end)
-    if is_code:
-        block.query_one("#code-content", Label).update(shown)
-    else:
-        block.update(shown)
-    return at
+def _view(group: list[Block]) -> BlockRows:
+    view = CodeFence([]) if isinstance(group[0], Listing) else Prose([])
+    _put(view, group)
+    return view
+
+
+def _put(view: BlockRows, group: list[Block]) -> None:
+    first = group[0]
+    if isinstance(first, Listing):  # what is above and beside code is not part of it
+        margin = (0 if first.gap is None else 1, 0, 0, first.indent)
+        if view.styles.margin != margin:
+            view.styles.margin = margin
+        first = replace(first, gap=None)
+    view.show([first, *group[1:]])

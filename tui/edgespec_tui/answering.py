@@ -24,7 +24,7 @@ from edgespec_tui.reasoning import ReasoningSplitter
 
 DRAWN_EVERY_S = 0.12
 REST = 3  # between two drawings, this many times as long as one takes
-TYPING_S = 1.2  # the longest that drawing waits for somebody who types, for a pause of
+TYPING_S = 0.6  # the longest that drawing waits for somebody who types, for a pause of
 PAUSE_S = 0.3
 LOOK_S = 0.05
 KEPT_EVERY_S = 0.5

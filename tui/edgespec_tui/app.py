@@ -176,7 +176,6 @@ class ChatApp(App[int]):
 
     async def _stop_and_exit(self, code: int) -> None:
         await self.chat.stop_and_wait()
-        self.chat.is_whole = False
         self.exit(code)
 
     def action_help(self) -> None:

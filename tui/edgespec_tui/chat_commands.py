@@ -92,7 +92,7 @@ class ChatCommands:
         elif name == "/speculation":
             self._speculation(screen, rest)
         elif name == "/tint":
-            screen.action_tint()
+            await screen.action_tint()
         elif name == "/settings":
             app.action_settings()
         elif name == "/quit":

@@ -120,9 +120,9 @@ class ChatScreen(TalkScreen):
         self.tell(f"Speculation {'on' if self.speculation else 'off: plain decoding'}{when}.")
         self.refresh_state()
 
-    def action_tint(self) -> None:
+    async def action_tint(self) -> None:
         """Colours tokens by who produced them, or not."""
-        self.transcript.set_tinted(not self.transcript.tinted)
+        await self.transcript.set_tinted(not self.transcript.tinted)
         self.refresh_state()
 
     def action_panel(self) -> None:

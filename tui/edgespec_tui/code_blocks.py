@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from markdown_it import MarkdownIt
+from edgespec_tui.markdown_blocks import MARKDOWN
 
 
 def code_blocks(text: str) -> list[str]:
     """Returns the fenced and indented code of a Markdown text, in order; an unclosed block counts too."""
-    tokens = MarkdownIt("gfm-like").parse(text)
+    tokens = MARKDOWN.parse(text)
     return [token.content.rstrip("\n") for token in tokens if token.type in ("fence", "code_block")]
 
 

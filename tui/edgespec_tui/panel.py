@@ -147,7 +147,7 @@ def _table(rows: list[tuple[str, str]]) -> Content:
     lines = []
     for name, value in rows:
         first, *rest = textwrap.wrap(value, VALUE_WIDTH) or [""]
-        lines.append(Content.assemble((name.ljust(NAME_WIDTH), "$text-muted"), first))
+        lines.append(Content.assemble((name.ljust(NAME_WIDTH), "$text 60%"), first))
         lines += [Content(" " * NAME_WIDTH + line) for line in rest]
     return Content("\n").join(lines)
 

@@ -53,8 +53,8 @@ class QuietMoments:
         """Collects, where it disturbs nobody or has to be; returns whether it did."""
         now, new = self.clock(), gc.get_count()[2]
         if now - self._key < QUIET_S:
-            if new >= MANY:  # somebody types on and on
-                gc.collect()
+            if new >= MANY:  # somebody types on and on: what is there is looked at later
+                gc.freeze()
             return new >= MANY
         if now - self._done >= FULL_S:
             self._settle()

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+from edgespec_tui.markdown_blocks import MARKDOWN
 
 MOST_BLOCKS = 8
 MOST_ITEMS = 8
 MOST_CODE_LINES = 60
+MOST_ROWS = 40  # of a table
+MOST_CHARACTERS = 3000  # of a paragraph
 WINDOW = 8000  # characters that are looked at for one cut
 LOOK_EVERY = 600  # characters: how often a growing segment is looked at
 
@@ -31,7 +34,7 @@ class Cut:
 def find_cut(source: str) -> Cut | None:
     """Returns where a segment should be cut first; None where it is short enough, or cannot be cut."""
     source = source[:WINDOW]
-    tokens = MarkdownIt("gfm-like").parse(source)
+    tokens = MARKDOWN.parse(source)
     top = [token for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
     lines = source.splitlines(keepends=True)
     for number, token in enumerate(top):
@@ -44,7 +47,19 @@ def find_cut(source: str) -> Cut | None:
             items = [item for item in tokens[tokens.index(token) + 1 :] if _is_item_of(item, token)]
             if len(items) > MOST_ITEMS and (at := items[MOST_ITEMS].map):
                 return Cut(_offset(lines, at[0]))
+        if token.type == "table_open" and token.map[1] - token.map[0] > MOST_ROWS + 2:
+            head = "".join(lines[token.map[0] : token.map[0] + 2])
+            return Cut(_offset(lines, token.map[0] + 2 + MOST_ROWS), head)
+        if token.type == "paragraph_open" and (cut := _cut_in_words(source, lines, token.map)):
+            return cut
     return None
+
+
+def _cut_in_words(source: str, lines: list[str], where: list[int]) -> Cut | None:
+    """Returns a cut before a word of a paragraph that is too long."""
+    start, end = _offset(lines, where[0]), _offset(lines, where[1])
+    at = source.rfind(" ", start, start + MOST_CHARACTERS) + 1
+    return Cut(at) if end - start > MOST_CHARACTERS and at > start else None
 
 
 def _is_item_of(item: Token, list_: Token) -> bool:

@@ -45,7 +45,7 @@ class TalkScreen(Screen[None]):
         self._answer: Worker[None] | None = None
         self._used: int | None = None
         self._plain_s: float | None = None  # what rounds without a draft took here, last time
-        self.is_whole = False  # the widgets are there: not before, and not while the app ends
+        self._begun = False
 
     # -- what is on it
 
@@ -71,11 +71,16 @@ class TalkScreen(Screen[None]):
         return self.query_one(PromptInput)
 
     @property
+    def is_whole(self) -> bool:
+        """True while the widgets are there: not before, and not while the app ends."""
+        return self._begun and self.app.is_running
+
+    @property
     def answering(self) -> bool:
         return self._answer is not None and self._answer.is_running
 
     async def on_mount(self) -> None:
-        self.is_whole = True
+        self._begun = True
         self.prompt.focus()
         self.transcript.tinted = self.context.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
@@ -274,9 +279,6 @@ class TalkScreen(Screen[None]):
         """Returns what is kept with a turn of how it was asked for."""
         others = {"seed": wishes.seed, "max_tokens": wishes.max_tokens, "speculation": wishes.speculation}
         return {**wishes.sampling, **{name: value for name, value in others.items() if value is not None}}
-
-    def on_unmount(self) -> None:
-        self.is_whole = False
 
     async def stop_and_wait(self) -> None:
         """Ends a running answer; what came of it stays."""

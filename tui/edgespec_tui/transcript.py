@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.geometry import Size
+from textual.reactive import Reactive
 from textual.widgets import Button, Static
 
 from edgespec_tui.conversation import Conversation, Turn
@@ -21,6 +23,8 @@ MORE = 6  # that come when the top is reached
 
 class Transcript(VerticalScroll, can_focus=False):
     """Shows the path of a conversation."""
+
+    virtual_size = Reactive(Size(0, 0))  # see BlockRows
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
@@ -124,11 +128,11 @@ class Transcript(VerticalScroll, can_focus=False):
         """Returns the widget of a turn; None where it has none."""
         return next((view for view in self.query(TurnView) if view.turn.id == id), None)
 
-    def set_tinted(self, tinted: bool) -> None:
+    async def set_tinted(self, tinted: bool) -> None:
         """Colours tokens by who produced them, or not."""
         self.tinted = tinted
         for view in self.query(AnswerView):
-            view.set_tinted(tinted)
+            await view.set_tinted(tinted)
 
     def mark_left_out(self, ids: Sequence[int]) -> None:
         """Marks the turns that the model is not told any more."""

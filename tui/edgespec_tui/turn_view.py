@@ -9,7 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Size
 from textual.message import Message
+from textual.reactive import Reactive
 from textual.widgets import Collapsible, Static
 
 from edgespec_tui.answer_body import AnswerBody
@@ -26,6 +28,8 @@ DEEDS: dict[Deed, tuple[str, str]] = {  # what to do: its key, its word
 
 class TurnView(Vertical, can_focus=True):
     """One turn. Reached with Tab or a click; then a letter does what the line below it says."""
+
+    virtual_size = Reactive(Size(0, 0))  # see BlockRows
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c,y", "do('copy')", "Copy", id="turn.copy"),
@@ -137,7 +141,6 @@ class AnswerView(TurnView):
         self.turn = turn
         if not self.is_attached:
             return
-        await self._body.end()
         self.show_figures(turn)
 
     def name_model(self, model: str) -> None:
@@ -153,9 +156,9 @@ class AnswerView(TurnView):
         """Shows more of what is above."""
         await self._body.show_more()
 
-    def set_tinted(self, tinted: bool) -> None:
+    async def set_tinted(self, tinted: bool) -> None:
         """Colours the tokens by who produced them, or not."""
-        self._body.set_tinted(tinted)
+        await self._body.set_tinted(tinted)
 
     def show_waiting(self, sentence: str) -> None:
         """Says what the answer waits for; an empty sentence takes that away."""
