@@ -24,7 +24,7 @@ from edgespec.pace import LONGEST, Pace
 from edgespec.sampling import Distribution, Sampler
 from edgespec.text import TextRelease
 from edgespec.token_scores import Scoring, of_distribution, of_logits
-from edgespec.verify import Rule
+from edgespec.verify import Rule, Verdict
 
 Rows = NDArray[np.float32]
 Loop = Generator[Ask | Round, Rows | None, None]
@@ -61,58 +61,60 @@ def generate(
     Where a grammar leaves one token only, no evaluation is asked for it; it is read with what follows.
     Raises PromptTooLongError, SettingError for a prompt without tokens or with unknown ones, or GrammarError.
     """
-    tokens = np.zeros(limits.n_ctx + LONGEST + 1, np.int32)
-    start = n = len(prompt)
     _check_prompt(prompt, limits, sampler.n_vocab)
+    tokens, n = np.zeros(limits.n_ctx + LONGEST + 1, np.int32), len(prompt)
     tokens[:n] = prompt
-    end = min(start + limits.max_tokens, limits.n_ctx)
-    finish: FinishReason | None = None
+    end = min(n + limits.max_tokens, limits.n_ctx)
     masks = sampler.masks
     settling = None if scoring else masks  # a token that is scored needs a row
-    lead = tuple(settling.forced(tokens[:n], end - n - 1)) if settling else ()  # told with the first round
-    tokens[n : n + len(lead)] = lead
+    lead = _settled(settling, tokens, n, (), end - 1)  # told with the first round
     n += len(lead)
-    forced = 0  # the last of tokens[:n] that were settled without the target
+    forced, first = 0, True  # forced: the last of tokens[:n] that were settled without the target
+    finish: FinishReason | None = None
     while finish is None:
-        room = end - n - 1
         draft = Draft()
-        if n > start + len(lead) and room > 0:
-            draft = yield from drafter.draft(tokens[:n], min(room, LONGEST), rule)
-        wanted = len(draft.tokens) + 1
-        rows = yield Ask("target", tokens[:n], draft.tokens, wanted, draft.reach, forced=forced)
+        if not first and end - n > 1:
+            draft = yield from drafter.draft(tokens[:n], min(end - n - 1, LONGEST), rule)
+        k = len(draft.tokens)
+        rows = yield Ask("target", tokens[:n], draft.tokens, k + 1, draft.reach, forced=forced)
         assert rows is not None
         draft = draft.cut(len(rows) - 1)
-        seen: dict[int, Distribution] = {}
-        p = _target_distributions(sampler, rows, tokens, n, draft, seen)
+        p, seen = _target_distributions(sampler, rows, tokens, n, draft)
         verdict = rule.verify(draft, p, n)
         looked_at = tuple(p(i) for i in range(max([verdict.accepted, *seen]) + 1))
         fresh = (*draft.tokens[: verdict.accepted], verdict.token)
-        after = _forced(settling, tokens, n, fresh, end) if settling else ()
-        said, forced = (*lead, *fresh, *after), len(after)
+        after = _settled(settling, tokens, n, fresh, end)
+        said = (*lead, *fresh, *after)
         released, kept, finish = _release(said, text, limits.end_tokens, end - n + len(lead))
         stayed = max(0, kept - len(lead))
-        tokens[n : n + stayed] = said[len(lead) :][:stayed]
         n += stayed
         if finish is None and masks and masks.ended(tokens[:n]):
             released, finish = released + text.flush(), "stop"
-        by = ("grammar",) * len(lead) + (*draft.sources[: verdict.accepted], "target")
-        sources = (by + ("grammar",) * len(after))[:kept]
-        scores = _scores(scoring, rows[:, : sampler.n_vocab], p, fresh[:kept]) if scoring else ()
-        judged = len(draft.tokens), verdict.accepted
         yield Round(
-            said[:kept], released, *judged, sources, finish, scores=scores, stopped_by=text.stopped_by
-        )
+            said[:kept], released, len(draft.tokens), verdict.accepted,
+            _sources(lead, draft, verdict, after)[:kept], finish,
+            scores=_scores(scoring, rows[:, : sampler.n_vocab], p, fresh[:kept]) if scoring else (),
+            stopped_by=text.stopped_by,
+        )  # fmt: skip
         drafter.learn(Judged(tokens[:n], stayed, draft, verdict.accepted, looked_at))
-        lead = ()
+        lead, forced, first = (), len(after), False
 
 
-def _forced(
-    masks: Masks, tokens: NDArray[np.int32], n: int, fresh: Sequence[int], end: int
+def _settled(
+    masks: Masks | None, tokens: NDArray[np.int32], n: int, fresh: Sequence[int], end: int
 ) -> tuple[int, ...]:
-    """Returns the tokens that a grammar leaves no choice about behind tokens[:n] and `fresh`."""
+    """Writes `fresh` behind tokens[:n], then what a grammar leaves no choice about, and returns that."""
     tokens[n : n + len(fresh)] = fresh
     n += len(fresh)
-    return tuple(masks.forced(tokens[:n], end - n))
+    forced = tuple(masks.forced(tokens[:n], end - n)) if masks else ()
+    tokens[n : n + len(forced)] = forced
+    return forced
+
+
+def _sources(lead: Sequence[int], draft: Draft, verdict: Verdict, after: Sequence[int]) -> tuple[str, ...]:
+    """Returns who each token of a round is from."""
+    by = (*draft.sources[: verdict.accepted], "target")
+    return ("grammar",) * len(lead) + by + ("grammar",) * len(after)
 
 
 def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_vocab: int) -> None:
@@ -127,17 +129,13 @@ def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_v
 
 
 def _target_distributions(
-    sampler: Sampler,
-    rows: Rows,
-    tokens: NDArray[np.int32],
-    n: int,
-    draft: Draft,
-    seen: dict[int, Distribution],
-) -> Callable[[int], Distribution]:
-    """Returns i -> p at draft position i, computed when first asked for and kept in `seen`.
+    sampler: Sampler, rows: Rows, tokens: NDArray[np.int32], n: int, draft: Draft
+) -> tuple[Callable[[int], Distribution], dict[int, Distribution]]:
+    """Returns i -> p at draft position i, computed when first asked for; and where it is kept then.
 
     The guesses are written behind the settled tokens, so that each position's history is a view.
     """
+    seen: dict[int, Distribution] = {}
     tokens[n : n + len(draft.tokens)] = draft.tokens
 
     def p(i: int) -> Distribution:
@@ -145,7 +143,7 @@ def _target_distributions(
             seen[i] = sampler(rows[i], tokens[: n + i])
         return seen[i]
 
-    return p
+    return p, seen
 
 
 def _scores(
