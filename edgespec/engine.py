@@ -73,25 +73,7 @@ class Pair:
         self.settings, self.gave_up = fitted(Path(target), small, settings, cards())  # to fit into memory
         settings = self.settings
         with ExitStack() as opened:
-            share = _share(target, draft)
-            self.target = opened.enter_context(
-                Model(
-                    target,
-                    n_gpu_layers=settings.n_gpu_layers,
-                    on_progress=lambda done: on_progress("target", share * done),
-                )
-            )
-            self.draft: Model | None = None
-            if draft is not None:
-                layers = settings.draft_gpu_layers
-                layers = settings.n_gpu_layers if layers is None else layers
-                self.draft = opened.enter_context(
-                    Model(
-                        draft,
-                        n_gpu_layers=layers,
-                        on_progress=lambda done: on_progress("draft", share + (WEIGHTS - share) * done),
-                    )
-                )
+            self.target, self.draft = _models(opened, target, draft, settings, on_progress)
             on_progress("caches", WEIGHTS)
             wanted = settings_for(self.target, settings)
             self.n_rows = LONGEST + 1 if settings.slots == 1 else MOST_ROWS
@@ -373,6 +355,29 @@ def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:
         yield round_
     if finish is None:
         yield Round((), text.flush(), 0, 0, (), "cancelled")
+
+
+def _models(
+    opened: ExitStack,
+    target: str | os.PathLike[str],
+    draft: str | os.PathLike[str] | None,
+    settings: PairSettings,
+    on_progress: OnProgress,
+) -> tuple[Model, Model | None]:
+    """Loads the weights."""
+    share = _share(target, draft)
+    layers = settings.n_gpu_layers
+    large = opened.enter_context(
+        Model(target, n_gpu_layers=layers, on_progress=lambda done: on_progress("target", share * done))
+    )
+    if draft is None:
+        return large, None
+
+    def show(done: float) -> None:
+        on_progress("draft", share + (WEIGHTS - share) * done)
+
+    layers = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
+    return large, opened.enter_context(Model(draft, n_gpu_layers=layers, on_progress=show))
 
 
 def _share(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> float:

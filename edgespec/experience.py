@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +20,7 @@ from edgespec.drafters.demanded import ASSUMED as DEMANDED
 from edgespec.drafters.draft_temperature import FACTORS, DraftTemperature
 from edgespec.drafters.recycling import ASSUMED
 from edgespec.pace import CREDIT, Costs, Gain, Record
+from edgespec.whole_file import write_whole
 
 FORMAT = 2  # of the file; others are not read
 
@@ -80,15 +79,7 @@ def save(path: Path, known: Known) -> None:
         }
     )
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(aside, path)
-        except OSError:
-            os.unlink(aside)
-            raise
+        write_whole(path, text)
 
 
 def _saved(table: CostTable) -> dict[str, Any]:

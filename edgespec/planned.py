@@ -6,14 +6,13 @@ Standard library only. A file that cannot be read or written is no fault: nothin
 from __future__ import annotations
 
 import json
-import os
 import platform
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgespec.config import cache_folder
+from edgespec.whole_file import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +56,8 @@ def keep(name: str, speed: PlannedSpeed) -> None:
     """Keeps what was said of a pair."""
     known = _read()
     known[name] = asdict(speed)
-    path = _path()
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(known, file)
-        os.replace(aside, path)
+        write_whole(_path(), json.dumps(known))
 
 
 def _read() -> dict[str, object]:

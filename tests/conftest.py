@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +79,12 @@ def tiny_draft() -> Path:
     from edgespec_models import tiny
 
     return Path(tiny.draft_path())
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The fake llama-server, as a program."""
+    path = tmp_path / "llama-server"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "tests" / "fake_llama_server.py"} "$@"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import stat
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +12,7 @@ from commands import edgespec, in_process, interrupted, posix, refused
 
 from edgespec.bench import command
 
-FAKE = Path(__file__).with_name("fake_llama_server.py")
 QUICK = ["--threads", "1", "-n", "8", "--seconds", "0.3"]
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """The fake llama-server, as a program."""
-    path = tmp_path / "llama-server"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -22,17 +21,7 @@ from edgespec.errors import PeerError, SettingError
 from edgespec.sampling import Sampling
 
 posix = pytest.mark.skipif(os.name != "posix", reason="the fake is a script with a first line for the system")
-FAKE = Path(__file__).with_name("fake_llama_server.py")
 GREEDY = Sampling(temperature=0.0)
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    """The fake, as a program."""
-    path = tmp_path / "llama-server"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {FAKE} "$@"\n')
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +98,7 @@ def test_flags_in_the_environment_are_kept_from_it(
     program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """LLAMA_ARG_THREADS of the user's would have made a comparison of 2 threads with 8."""
-    program.write_text(f'#!/bin/sh\nenv >> {tmp_path}/env\nexec {sys.executable} {FAKE} "$@"\n')
+    program.write_text(program.read_text().replace("exec", f"env >> {tmp_path}/env\nexec"))
     monkeypatch.setenv("LLAMA_ARG_THREADS", "8")
     with LlamaServer(settings(program)):
         assert "LLAMA_ARG" not in (tmp_path / "env").read_text()

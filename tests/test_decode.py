@@ -14,6 +14,7 @@ import fakes
 import numpy as np
 import pytest
 from fakes import Remembering, Restless, TableModel, speculate, text_of, tokens_of
+from wrong_rules import flipped, without_residual
 
 from edgespec.acceptance import BINS, Odds, proportional
 from edgespec.decode import Limits, drive, generate
@@ -279,26 +280,6 @@ def test_longer_generations_have_the_targets_distribution_exactly(
     judge: fakes.Judge, name: str, k: int, max_tokens: int
 ) -> None:
     assert loop_error(judge, name, lambda: k, PUNISHING, max_tokens) < 1e-12
-
-
-def flipped(draft: Draft, p: Callable[[int], fakes.Distribution], rng: np.random.Generator) -> Verdict:
-    """Accepts with q/p; the rest is as it should be."""
-    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        if rng.random() * p(i).prob(token) >= q.prob(token):
-            rest, mass = fakes.verify.residual(p(i), q)
-            left = fakes.Distribution(p(i).ids, rest) if mass else p(i)
-            return Verdict(i, fakes.verify.draw(left, rng.random()))
-    return Verdict(len(draft.tokens), fakes.verify.draw(p(len(draft.tokens)), rng.random()))
-
-
-def without_residual(
-    draft: Draft, p: Callable[[int], fakes.Distribution], rng: np.random.Generator
-) -> Verdict:
-    """Draws what replaces a rejected guess from the target's whole distribution."""
-    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        if rng.random() * q.prob(token) >= p(i).prob(token):
-            return Verdict(i, fakes.verify.draw(p(i), rng.random()))
-    return Verdict(len(draft.tokens), fakes.verify.draw(p(len(draft.tokens)), rng.random()))
 
 
 def by_index(draft: Draft, p: Callable[[int], fakes.Distribution], rng: np.random.Generator) -> Verdict:

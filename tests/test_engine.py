@@ -20,6 +20,7 @@ import tiny_gguf
 from gguf import GGUFReader, GGUFWriter
 from numpy.typing import NDArray
 from real.embedded import LOGITS_DIFFER_AT_MOST, complaint
+from wrong_rules import accept_always, flipped, without_residual
 
 from edgespec import engine
 from edgespec.config import cache_folder
@@ -191,7 +192,7 @@ def test_auto_lets_all_guess(plain: Pair) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        pytest.param(lambda draft, p, rng: accept_always(draft, p, rng), id="accepts whatever was drafted"),
+        pytest.param(accept_always, id="accepts whatever was drafted"),
         pytest.param(
             lambda draft, p, rng: Verdict(0, draft.tokens[0] if draft.tokens else draw(p(0), 0.5)),
             id="lets the draft decide",
@@ -286,24 +287,6 @@ def test_the_first_tokens_have_the_targets_distribution_in_coupled_mode(pairs: d
 
 def test_the_first_tokens_have_the_targets_distribution_on_a_hybrid_model(pairs: dict[str, Pair]) -> None:
     assert p_value(pairs["hybrid"], sampled, 800) > FALSE_ALARM
-
-
-def accept_always(draft: Draft, p: Any, rng: np.random.Generator) -> Verdict:
-    return Verdict(len(draft.tokens), draw(p(len(draft.tokens)), rng.random()))
-
-
-def without_residual(draft: Draft, p: Any, rng: np.random.Generator) -> Verdict:
-    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        if rng.random() * q.prob(token) >= p(i).prob(token):
-            return Verdict(i, draw(p(i), rng.random()))
-    return accept_always(draft, p, rng)
-
-
-def flipped(draft: Draft, p: Any, rng: np.random.Generator) -> Verdict:
-    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        if rng.random() * p(i).prob(token) >= q.prob(token):
-            return Verdict(i, draw(p(i), rng.random()))
-    return accept_always(draft, p, rng)
 
 
 @pytest.mark.parametrize("wrong", [accept_always, without_residual, flipped])

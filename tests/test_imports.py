@@ -41,6 +41,7 @@ RANKS = (
         "config",
         "interrupt",
         "isolate",
+        "whole_file",
         "pair_check",
         "pair_store",
         "pair_settings",

@@ -13,6 +13,7 @@ from collections import Counter
 import fakes
 import numpy as np
 import pytest
+from wrong_rules import flipped, without_residual
 
 from edgespec.events import Draft
 from edgespec.sampling import Distribution, draw, point_mass
@@ -167,25 +168,6 @@ def test_nobody_looks_at_rows_behind_a_certain_rejection(judge: fakes.Judge) -> 
 
 
 # --- mutations: the check above must see them
-
-
-def flipped(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
-    """Accepts with q/p."""
-    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        p_i = p(i)
-        if rng.random() * p_i.prob(token) >= q.prob(token):
-            rest, mass = residual(p_i, q)
-            return Verdict(i, fakes.verify.draw(Distribution(p_i.ids, rest) if mass else p_i, rng.random()))
-    return Verdict(len(draft.tokens), fakes.verify.draw(p(len(draft.tokens)), rng.random()))
-
-
-def without_residual(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
-    """Draws what replaces a rejected guess from p itself."""
-    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        p_i = p(i)
-        if rng.random() * q.prob(token) >= p_i.prob(token):
-            return Verdict(i, fakes.verify.draw(p_i, rng.random()))
-    return Verdict(len(draft.tokens), fakes.verify.draw(p(len(draft.tokens)), rng.random()))
 
 
 def subtracting_by_index(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import edgespec, in_process, interrupted, posix, refused
+from wrong_rules import accept_always, without_residual
 
 from edgespec import engine, isolate, verify
 from edgespec.engine import Pair
@@ -141,17 +142,6 @@ def test_the_real_rule_passes_whatever_is_drawn(pair: Pair, prompt: Prompt, seed
 @pytest.mark.parametrize("way", [Way("auto", 2), Way("model", 5), Way("lookup", 3)], ids=str)
 def test_every_drafter_passes(pair: Pair, prompt: Prompt, way: Way) -> None:
     assert fit(pair, prompt, samples=200, way=way).passed
-
-
-def accept_always(draft: Draft, p: Any, rng: np.random.Generator) -> Verdict:
-    return Verdict(len(draft.tokens), draw([p(i) for i in range(len(draft.tokens) + 1)][-1], rng.random()))
-
-
-def without_residual(draft: Draft, p: Any, rng: np.random.Generator) -> Verdict:
-    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        if rng.random() * q.prob(token) >= p(i).prob(token):
-            return Verdict(i, draw(p(i), rng.random()))
-    return accept_always(draft, p, rng)
 
 
 def accept_where_likely(draft: Draft, p: Any, rng: np.random.Generator) -> Verdict:

@@ -22,6 +22,7 @@ from edgespec.errors import PlanError
 from edgespec.isolate import cause_of_death
 from edgespec.pair_settings import PairSettings
 from edgespec.plan.slices import slices_of, whole_cost
+from edgespec.whole_file import write_whole
 from edgespec_models.gguf_header import Header
 from edgespec_models.gguf_slice import Layers, layers_of, write_slice
 from edgespec_models.random_blocks import UnknownFormatError
@@ -130,11 +131,7 @@ def _keep(path: Path, cost: ModelCost) -> None:
         "layers": cost.layers,
     }  # fmt: skip
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, aside = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(said, file)
-        os.replace(aside, path)
+        write_whole(path, json.dumps(said))
 
 
 def _path(headers: Sequence[Header], settings: PairSettings) -> Path:

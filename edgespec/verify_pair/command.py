@@ -65,24 +65,15 @@ def run_checks(
     pair.costs()  # measured now, not in the middle of a text that may have to be repeated
     speed = measured(pair, prompts[0], clock)
     batches = tuple(check_batches(pair, speed, watch=watch.share(SHARES["batches"]), on_progress=on_progress))
-    texts = []
+    texts = {}
     for name, sampling in (("greedy", GREEDY), ("seeded", SEEDED)):
         own = watch.share(SHARES[name])
         n_tokens, each = text_plan(speed, prompts, own.left)
-        texts.append(
-            tuple(
-                compare_texts(
-                    pair,
-                    prompts,
-                    sampling=sampling,
-                    n_tokens=n_tokens,
-                    each=each,
-                    speed=speed,
-                    watch=own,
-                    on_progress=on_progress,
-                )
-            )
-        )
+        compared = compare_texts(
+            pair, prompts, sampling=sampling, n_tokens=n_tokens, each=each, speed=speed, watch=own,
+            on_progress=on_progress,
+        )  # fmt: skip
+        texts[name] = tuple(compared)
     fits = _fits(pair, effort.samples, rng_seed, speed, watch, on_progress)
     return Report(
         target=pair.target.path.name,
@@ -92,8 +83,8 @@ def run_checks(
         prompts=len(prompts),
         left_out=min(effort.prompts, len(SAMPLE_PROMPTS)) - len(prompts),
         spread=speed.spread,
-        greedy=texts[0],
-        seeded=texts[1],
+        greedy=texts["greedy"],
+        seeded=texts["seeded"],
         fits=fits,
         batches=batches,
     )

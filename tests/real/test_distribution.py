@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from real.embedded import BYTE_IDENTICAL, held_out_prompts, pair_files
+from wrong_rules import accept_always, without_residual
 
 from edgespec import engine
 from edgespec.context import Context
 from edgespec.decode import Want
 from edgespec.engine import Pair
-from edgespec.events import Draft
 from edgespec.request import Request
-from edgespec.sampling import Sampler, Sampling, draw
+from edgespec.sampling import Sampler, Sampling
 from edgespec.verify import Verdict
 from edgespec.verify_pair import goodness
 
@@ -85,17 +85,6 @@ def test_the_first_tokens_have_the_targets_distribution(pair: Pair, prompt: Prom
 @pytest.mark.parametrize("way", WAYS)
 def test_many_first_tokens_have_the_targets_distribution(pair: Pair, prompt: Prompt, way: str) -> None:
     assert p_value(pair, prompt, MANY, **WAYS[way]) > FALSE_ALARM
-
-
-def accept_always(draft: Draft, p: Any, rng: np.random.Generator) -> Verdict:
-    return Verdict(len(draft.tokens), draw([p(i) for i in range(len(draft.tokens) + 1)][-1], rng.random()))
-
-
-def without_residual(draft: Draft, p: Any, rng: np.random.Generator) -> Verdict:
-    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        if rng.random() * q.prob(token) >= p(i).prob(token):
-            return Verdict(i, draw(p(i), rng.random()))
-    return accept_always(draft, p, rng)
 
 
 @pytest.mark.parametrize(

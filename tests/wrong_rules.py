@@ -1,0 +1,33 @@
+"""Acceptance rules that are wrong in ways that were seen elsewhere: what tests of exactness have to see."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgespec import verify
+from edgespec.events import Draft
+from edgespec.sampling import Distribution
+from edgespec.verify import Target, Verdict
+
+
+def accept_always(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
+    """Whatever was guessed stays."""
+    at_each = [p(i) for i in range(len(draft.tokens) + 1)]
+    return Verdict(len(draft.tokens), verify.draw(at_each[-1], rng.random()))
+
+
+def without_residual(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
+    """Draws what replaces a rejected guess from p itself."""
+    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
+        if rng.random() * q.prob(token) >= p(i).prob(token):
+            return Verdict(i, verify.draw(p(i), rng.random()))
+    return accept_always(draft, p, rng)
+
+
+def flipped(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
+    """Accepts with q/p; the rest is as it should be."""
+    for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
+        if rng.random() * p(i).prob(token) >= q.prob(token):
+            rest, mass = verify.residual(p(i), q)
+            return Verdict(i, verify.draw(Distribution(p(i).ids, rest) if mass else p(i), rng.random()))
+    return accept_always(draft, p, rng)
