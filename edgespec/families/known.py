@@ -6,10 +6,13 @@ below stand in it, the rarer ones first.
 
 from __future__ import annotations
 
+from edgespec.families.addressed import TAGS as TO_TAGS
+from edgespec.families.addressed import Addressed
 from edgespec.families.family import Family
 from edgespec.families.harmony import TAGS, harmony
 from edgespec.families.json_calls import JsonCalls, NamedCall
 from edgespec.families.literal_calls import QUOTE, GemmaCall, PythonCalls
+from edgespec.families.nested_calls import NestedCall
 from edgespec.families.tagged_calls import TaggedCall
 
 JSON = JsonCalls()
@@ -146,8 +149,16 @@ HUNYUAN = Family(
     (("<think:opensource>", "</think:opensource>"),),
 )  # fmt: skip
 MUSE = Family(
-    "muse", {'<atem:invoke name="': _invoke("atem:")}, ("<atem:function_calls>", "</atem:function_calls>")
-)
+    "muse", tags=TO_TAGS,
+    whole=Addressed(
+        '<atem:invoke name="', _invoke("atem:"), ("<atem:function_calls>", "</atem:function_calls>")
+    ),
+)  # fmt: skip
+MARK = "]<]minimax[>["
+MINIMAX_M3 = Family(
+    "minimax-m3", {f'{MARK}<invoke name="': NestedCall(MARK)}, (f"{MARK}<tool_call>", f"{MARK}</tool_call>"),
+    (("<mm:think>", "</mm:think>"),), tags=(MARK,), wraps=("</mm:think>",),
+)  # fmt: skip
 KIMI_K3 = Family(
     "kimi-k3",
     {
@@ -168,6 +179,7 @@ MARKERS: tuple[tuple[tuple[str, ...], Family], ...] = (
     (("<arg_key:opensource>",), HUNYUAN),
     (("arg_key", ":opensource"), HUNYUAN),
     (("atem:invoke",), MUSE),
+    ((MARK,), MINIMAX_M3),
     (("<｜tool▁sep｜>", "```json"), DEEPSEEK_R1),
     (("<｜tool▁sep｜>",), DEEPSEEK_V3),
     (("[TOOL_CALLS]", "[ARGS]"), MISTRAL),

@@ -173,9 +173,17 @@ SAID: dict[str, tuple[Family, str]] = {
     ),
     "muse": (
         known.MUSE,
-        'Well <then<atem:function_calls>\n<atem:invoke name="f">\n<atem:parameter name="a">' + A
+        " to=self<|message|>hm <b> hm<|eom|><|start|>assistant to=user<|message|>Well <then<|eom|><|start|>assistant "
+        'to=f<|message|><atem:function_calls>\n<atem:invoke name="f">\n<atem:parameter name="a">' + A
         + '</atem:parameter>\n<atem:parameter name="n">7</atem:parameter>\n</atem:invoke>\n'
-        '</atem:function_calls><atem:function_calls>\n<atem:invoke name="g">\n</atem:invoke>\n</atem:function_calls>',
+        "</atem:function_calls><|eom|><|start|>assistant to=g<|message|><atem:function_calls>\n"
+        '<atem:invoke name="g">\n</atem:invoke>\n</atem:function_calls><|eot|>',
+    ),
+    "minimax-m3": (
+        known.MINIMAX_M3,
+        "<mm:think>hm <b> hm</mm:think>Well <then]<]minimax[>[<tool_call>\n"
+        ']<]minimax[>[<invoke name="f">]<]minimax[>[<a>' + A + "]<]minimax[>[</a>]<]minimax[>[<n>7]<]minimax[>[</n>"
+        ']<]minimax[>[</invoke>\n]<]minimax[>[<invoke name="g">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>',
     ),
 }  # fmt: skip
 
@@ -279,6 +287,20 @@ def test_every_family_has_an_example_here() -> None:
     """Llama's has a test of its own below."""
     families = {family.name for _, family in known.MARKERS}
     assert families - {family.name for family, _ in SAID.values()} == {"llama3"}
+
+
+def test_elements_within_elements_are_lists_and_objects() -> None:
+    mark = known.MARK
+    inner = "".join(f"{mark}<item>{mark}<k>{v}{mark}</k>{mark}</item>" for v in ("1", "x"))
+    said = f'{mark}<invoke name="f">{mark}<l>{inner}{mark}</l>{mark}<e>{mark}</e>{mark}<s>7{mark}</s>{mark}</invoke>'
+    item = {"type": "object", "properties": {"k": {"type": "string"}}}
+    properties = {"l": {"type": "array", "items": item}, "e": {"type": "array"}, "s": {}}
+    for parts in ([said], list(said)):
+        content, _, [(name, text)] = gathered(known.MINIMAX_M3, parts, {"f": {"properties": properties}})
+        assert (content, name) == ("", "f")
+        assert json.loads(text) == {"l": [{"k": "1"}, {"k": "x"}], "e": [], "s": 7}
+    silent = gathered(known.MINIMAX_M3, ["</mm:think>Well"])
+    assert silent == ("Well", "", [])
 
 
 def test_llamas_json_is_a_call_where_it_names_a_tool() -> None:

@@ -80,6 +80,8 @@ FAMILIES = {
     "Apertus-8B-Instruct": "apertus",
     "unsloth-Apriel-1.5": "apriel",
     "MiniMax-M1": "tool-calls",
+    "MiniMax-M3": "minimax-m3",
+    "muse-glimmer": "muse",
     "GigaChat3-10B-A1.8B": "gigachat",
     "GigaChat3.1-10B-A1.8B": "gigachat",
     "deepseek-ai-DeepSeek-V4": "deepseek-dsml",
