@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import sys
@@ -22,6 +23,12 @@ USERS_FOLDERS = {
     "APPDATA": "AppData/Roaming",
 }
 os.environ["GGML_NO_BACKTRACE"] = "1"  # a fault of llama.cpp's is to end its process, not to start a debugger
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: to look through it again for garbage costs seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 def move_home(patch: pytest.MonkeyPatch, home: Path) -> None:

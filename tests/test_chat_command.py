@@ -1,6 +1,6 @@
-"""`edgespec chat` as a script, a screen reader or a pipe uses it: in processes of their own.
+"""`edgespec chat` as a script, a screen reader or a pipe uses it.
 
-Most of them attach to one engine that runs for the whole file, as a second chat of a person does.
+Most attach to one engine that runs for the whole file, as a second chat of a person does.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import served as serving
 import tiny_gguf
-from commands import EDGESPEC, edgespec, posix, refused
+from commands import EDGESPEC, edgespec, in_process, posix, refused
 from in_terminal import Terminal
 
 NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]
@@ -42,19 +43,29 @@ def engine(folder: Path, target: Path) -> Iterator[Path]:
         yield state
 
 
-def chat(
-    engine: Path | None, *arguments: str | Path, said: bytes = b""
-) -> subprocess.CompletedProcess[bytes]:
-    """Runs `edgespec chat` to its end."""
-    state = {"EDGESPEC_STATE_DIR": str(engine)} if engine else {}
-    return edgespec("chat", *QUICK, *NO_END, *arguments, said=said, **state)
+def chat(engine: Path | None, *arguments: str | Path, said: bytes = b"") -> str:
+    """Does what `edgespec chat` does, in this process; returns what it wrote to stdout."""
+    with at(engine):
+        code, out, err = in_process("chat", *QUICK, *NO_END, *arguments, said=said)
+    assert (code, err) == (0, "")
+    return out
+
+
+@contextmanager
+def at(engine: Path | None) -> Iterator[None]:
+    """Has chats find this engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        if engine:
+            patch.setenv("EDGESPEC_STATE_DIR", str(engine))
+        yield
 
 
 def lines(engine: Path, said: bytes, *arguments: str) -> tuple[list[str], list[str]]:
     """Talks through a pipe; returns the answers (one line each: the model cannot say more) and stderr."""
-    done = chat(engine, *ONE_LINE, *arguments, said=said)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.decode().splitlines(), done.stderr.decode().splitlines()
+    with at(engine):
+        code, out, err = in_process("chat", *QUICK, *NO_END, *ONE_LINE, *arguments, said=said)
+    assert code == 0, err
+    return out.splitlines(), err.splitlines()
 
 
 # ---- lines ------------------------------------------------------------------------------------------------
@@ -86,19 +97,17 @@ def test_a_full_context_leaves_old_messages_out_and_refuses_what_does_not_fit_al
 
 
 def test_a_prompt_prints_just_its_answer_and_can_be_gone_on_with(engine: Path) -> None:
-    piped = chat(engine, "-p", "-", said=b"tell me about words\n")
+    state = {"EDGESPEC_STATE_DIR": str(engine)}
+    piped = edgespec("chat", *QUICK, *NO_END, "-p", "-", said=b"tell me about words\n", **state)
     assert (piped.returncode, piped.stderr) == (0, b"")
     again = chat(engine, "-p", "tell me about words")
-    assert again.stdout == piped.stdout and again.stdout.endswith(b"\n")
-    more = chat(engine, "-c", "-p", "more")
-    assert more.returncode == 0 and more.stdout != chat(engine, "-p", "more", "--no-save").stdout
-    (first, second) = chat(None, "--list").stdout.decode().splitlines()
+    assert again == piped.stdout.decode() and again.endswith("\n")
+    assert chat(engine, "-c", "-p", "more") != chat(engine, "-p", "more", "--no-save")
+    first, second = chat(None, "--list").splitlines()
     assert first.endswith("tell me about words")
-    named = chat(engine, "-p", "and more", "--session", first.split()[0])
-    assert named.returncode == 0
-    listed = chat(None, "--list", "and more").stdout.decode().splitlines()
-    assert listed == [f"{first} | and more"]
-    assert second.split()[0] not in listed[0]
+    chat(engine, "-p", "and more", "--session", first.split()[0])
+    assert chat(None, "--list", "and more").splitlines() == [f"{first} | and more"]
+    assert second.split()[0] != first.split()[0]
 
 
 @posix

@@ -275,7 +275,7 @@ def sampled(i: int, **changed: Any) -> Request:
     return Request(SPREAD, **(wanted | changed))
 
 
-@pytest.mark.parametrize("kind", ["plain", "far"])
+@pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.slow), "far"])
 @pytest.mark.parametrize("rule", ["block", "token"])
 def test_the_first_tokens_have_the_targets_distribution(pairs: dict[str, Pair], kind: str, rule: str) -> None:
     assert p_value(pairs[kind], lambda i: sampled(i, rule=rule)) > FALSE_ALARM
@@ -289,7 +289,9 @@ def test_the_first_tokens_have_the_targets_distribution_on_a_hybrid_model(pairs:
     assert p_value(pairs["hybrid"], sampled, 800) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("wrong", [accept_always, without_residual, flipped])
+@pytest.mark.parametrize(
+    "wrong", [pytest.param(accept_always, marks=pytest.mark.slow), without_residual, flipped]
+)
 def test_the_distribution_test_fails_under_a_wrong_rule(
     pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Verdict]
 ) -> None:

@@ -309,7 +309,7 @@ def test_the_command_prints_a_verdict_and_writes_every_figure(tmp_path: Path) ->
 
 
 def test_json_alone_is_all_that_is_printed() -> None:
-    _, out, err = in_process(*VERIFY, "--seconds", "2", "--no-draft", "--json")
+    _, out, err = in_process(*VERIFY, "--seconds", "1", "--no-draft", "--json")
     assert json.loads(out)["draft"] is None
     assert err == ""
 
