@@ -14,18 +14,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
-import sys
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from edgespec.events import Emitted, Reading, Started
 from edgespec.isolate import cause_of_death
 from edgespec.messages import (
-    HEAD,
     Accepted,
     Cancel,
     Load,
@@ -40,19 +36,15 @@ from edgespec.messages import (
     Tokenize,
     Tokenized,
     ToWorker,
-    packed,
-    unpacked,
 )  # fmt: skip
 from edgespec.server.refusal import Refusal, from_worker, unavailable
 from edgespec.server.situation import Situation, State
-from edgespec.server.worker_process import new_process
+from edgespec.server.worker_process import WorkerProcess, new_worker
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 STEADY_S = 60.0  # a worker that lived this long did not die of its start
-END_S = 6.0  # how long a worker may take to end
 LAST_LINES_S = 1.0
 LAST_LINES = 8
-LINES_KEPT = 40
 
 SWITCHED = Refusal(
     503, "the model was taken away by force: ask again, or name the model that you want",
@@ -89,10 +81,10 @@ class Supervisor:
         self.restarts = 0
         self.busy = (0.0, 0.0)
         self.decodes = self.in_slots = 0  # sums of what steps told, of all workers
-        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.lines: Iterable[str] = ()  # that the worker said last
         self.pid: int | None = None
         self._listeners: dict[str, Listener] = {}
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: WorkerProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._retry_at = 0.0
         self._why = ""
@@ -254,26 +246,16 @@ class Supervisor:
 
     async def _let_go(self, at_once: bool) -> None:
         async with self._letting_go:
-            await self._let_go_alone(at_once)
-
-    async def _let_go_alone(self, at_once: bool) -> None:
-        process, task = self._process, self._task
-        self._process = self._task = None
-        if process and process.returncode is None:
-            assert process.stdin
-            process.stdin.close()
-            if not at_once:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(process.wait(), END_S)
-            if process.returncode is None:
-                process.kill()
-                await process.wait()  # its memory is given back
-        if task:
-            if process:  # it ends by itself, having read the last lines
-                await asyncio.wait((task,), timeout=LAST_LINES_S)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            process, task = self._process, self._task
+            self._process = self._task = None
+            if process:
+                await process.end(at_once=at_once)
+            if task:
+                if process:  # it ends by itself, having read the last lines
+                    await asyncio.wait((task,), timeout=LAST_LINES_S)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
 
     def _become(self, state: State) -> None:
         self.state = state
@@ -367,9 +349,8 @@ class Supervisor:
         return unavailable(f"the engine is being started again ({self._why}): try again in a moment", wait)
 
     def _send(self, message: ToWorker) -> None:
-        process = self._process
-        if process and process.stdin and not process.stdin.is_closing():
-            process.stdin.write(packed(message))
+        if self._process:
+            self._process.send(message)
 
     # -- the worker's life
 
@@ -408,39 +389,15 @@ class Supervisor:
     async def _run_once(self) -> int:
         self.failed = self._loading = None
         self._become("loading")
-        self.lines.clear()
-        self._process = process = await new_process()
-        self.pid = process.pid
-        assert process.stdout and process.stderr
-        errors = asyncio.create_task(self._keep_lines(process.stderr))
+        self._process = process = await new_worker()
+        self.pid, self.lines = process.pid, process.lines
         try:
-            self._send(self._load)
-            await self._hear(process.stdout)
-            code = await process.wait()
-            await errors
-            return code
+            process.send(self._load)
+            async for message in process.messages():
+                self._note(message)
+            return await process.ended()
         finally:
-            errors.cancel()
-            if process.returncode is None:
-                process.kill()
-
-    async def _keep_lines(self, stream: asyncio.StreamReader) -> None:
-        rest = ""
-        while data := await stream.read(65536):
-            text = data.decode("utf-8", "replace")
-            if os.environ.get("EDGESPEC_LOG"):
-                sys.stderr.write(text)
-            *whole, rest = (rest + text).split("\n")
-            self.lines.extend(line.rstrip() for line in whole if line.strip(" ."))
-            rest = rest[-1000:]
-        if rest.strip():
-            self.lines.append(rest)
-
-    async def _hear(self, stream: asyncio.StreamReader) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                (length,) = HEAD.unpack(await stream.readexactly(HEAD.size))
-                self._note(unpacked(await stream.readexactly(length)))
+            process.forget()
 
     def _note(self, message: object) -> None:
         if isinstance(message, Step):

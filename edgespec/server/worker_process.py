@@ -1,21 +1,89 @@
-"""The process of an engine worker, and what it knows of its surroundings."""
+"""The process of an engine worker: what is said to it, what it says, its last lines and its end."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+
+from edgespec.messages import HEAD, ToWorker, packed, unpacked
 
 PRIVATE = (
     "EDGESPEC_API_KEY",
     "EDGESPEC_NOISE_FILE",
     "EDGESPEC_PARENT_PIPE",
 )  # none of the child's business
+END_S = 6.0  # how long a worker may take to end
+LINES_KEPT = 40
 
 
-async def new_process() -> asyncio.subprocess.Process:
+class WorkerProcess:
+    """A worker that runs, or has ended."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        """process: with pipes for all it reads and writes."""
+        assert process.stdin and process.stdout and process.stderr
+        self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
+        self.pid = process.pid
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # that it said last on stderr
+        self._listening = asyncio.create_task(self._keep_lines(process.stderr))
+
+    def send(self, message: ToWorker) -> None:
+        """Says something to it; in vain where it does not listen any more."""
+        if not self._stdin.is_closing():
+            self._stdin.write(packed(message))
+
+    async def messages(self) -> AsyncIterator[object]:
+        """Yields what it says, until it says no more."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (length,) = HEAD.unpack(await self._stdout.readexactly(HEAD.size))
+                yield unpacked(await self._stdout.readexactly(length))
+
+    async def ended(self) -> int:
+        """Waits for its end and its last lines; returns its exit code."""
+        code = await self._process.wait()
+        await self._listening
+        return code
+
+    async def end(self, *, at_once: bool) -> None:
+        """Lets go of it: it ends after its step, or is killed, at once or where it takes too long."""
+        if self._process.returncode is None:
+            self._stdin.close()
+            if not at_once:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._process.wait(), END_S)
+            self.kill()
+            await self._process.wait()  # its memory is given back
+
+    def kill(self) -> None:
+        """Ends it now, if it has not ended."""
+        if self._process.returncode is None:
+            self._process.kill()
+
+    def forget(self) -> None:
+        """Leaves nothing behind of a worker that nobody waits for."""
+        self._listening.cancel()
+        self.kill()
+
+    async def _keep_lines(self, stream: asyncio.StreamReader) -> None:
+        rest = ""
+        while data := await stream.read(65536):
+            text = data.decode("utf-8", "replace")
+            if os.environ.get("EDGESPEC_LOG"):
+                sys.stderr.write(text)
+            *whole, rest = (rest + text).split("\n")
+            self.lines.extend(line.rstrip() for line in whole if line.strip(" ."))
+            rest = rest[-1000:]
+        if rest.strip():
+            self.lines.append(rest)
+
+
+async def new_worker() -> WorkerProcess:
     """Starts a worker; none is left behind where this is cancelled meanwhile."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
@@ -31,7 +99,7 @@ async def new_process() -> asyncio.subprocess.Process:
         )  # fmt: skip
     )
     try:
-        return await asyncio.shield(starting)
+        return WorkerProcess(await asyncio.shield(starting))
     except asyncio.CancelledError:
         process = await starting
         process.kill()
