@@ -36,8 +36,8 @@ class Slow(TableModel):
         return super().score(wants)
 
 
-def pair(spread: float) -> tuple[Slow, TableModel]:
-    target = Slow(N_VOCAB, seed=5)
+def pair(spread: float, *, slow: bool = True) -> tuple[TableModel, TableModel]:
+    target = Slow(N_VOCAB, seed=5) if slow else TableModel(N_VOCAB, seed=5)
     return target, TableModel(N_VOCAB, seed=6, near=target, spread=spread)
 
 
@@ -45,7 +45,7 @@ def rounds_of(
     sampling: Sampling, rule: Rule, beside: Beside | None, *, spread: float = 0.1, k: int = 3
 ) -> tuple[list[Round], Ahead | None, TableModel]:
     """One text of 60 tokens, with the draft ahead or (None) as ever; with who read and what it read."""
-    target, draft = pair(spread)
+    target, draft = pair(spread, slow=beside is not None)
     ahead = Ahead(target, draft, beside, n_ctx=500, n_vocab=N_VOCAB) if beside else None
     sampler = Sampler(sampling, N_VOCAB)
     loop = generate(

@@ -118,6 +118,7 @@ class OnAClock:
 
     n_ctx = 256
     model = SimpleNamespace(n_vocab=500, has_recurrent_state=False)
+    settings = SimpleNamespace(n_seq=1)
 
     def __init__(self, table: CostTable) -> None:
         self.table, self.seconds, self.sizes = table, 0.0, list[int]()

@@ -99,7 +99,8 @@ def test_a_client_that_vanishes_from_the_queue_leaves_it(server: Served) -> None
 
 
 def test_a_slow_reader_gets_everything_and_holds_up_nobody(server: Served) -> None:
-    slow = server.raw(post("/v1/completions", endless(stream=True, edgespec={"events": True})))
+    asked = endless(stream=True, max_tokens=200, edgespec={"events": True})
+    slow = server.raw(post("/v1/completions", asked))
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     slow.recv(100)
     idle(server)  # the engine is done with it, however little was read

@@ -158,7 +158,11 @@ def test_by_force_running_and_waiting_requests_are_ended(loads: tuple[Load, Load
 
 
 @pytest.mark.slow
-def test_force_does_not_wait_for_a_pair_that_is_being_loaded(loads: tuple[Load, Load]) -> None:
+def test_force_waits_for_no_pair_that_is_being_loaded_and_leaves_no_worker_of_it(
+    loads: tuple[Load, Load],
+) -> None:
+    """A switch that was overtaken between `fork` and the first message left a process, and its memory."""
+
     async def play() -> None:
         one, two = loads
         async with supervised(one) as worker:
@@ -169,22 +173,6 @@ def test_force_does_not_wait_for_a_pair_that_is_being_loaded(loads: tuple[Load, 
             with pytest.raises(Refusal, match="by force"):
                 await slow
             assert worker.pid != process
-
-    asyncio.run(play())
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_just_being_started_is_not_left_behind(loads: tuple[Load, Load]) -> None:
-    """A switch that was overtaken between `fork` and the first message left a process, and its memory."""
-
-    async def play() -> None:
-        one, two = loads
-        async with supervised(one) as worker:
-            slow = asyncio.create_task(worker.load(two))
-            await until_is(worker, lambda now: now.state == "loading")
-            await worker.load(one, force=True)
-            with pytest.raises(Refusal):
-                await slow
             ours = [p for p in psutil.Process().children() if "edgespec.worker" in " ".join(p.cmdline())]
             assert [p.pid for p in ours] == [worker.pid]
 
@@ -267,9 +255,9 @@ def test_who_gives_up_waiting_leaves_the_turn_to_others(loads: tuple[Load, Load]
 
 def test_an_idle_pair_is_unloaded_and_one_that_is_used_is_not(loads: tuple[Load, Load]) -> None:
     async def play() -> None:
-        async with supervised(loads[0], idle_s=0.4) as worker:
+        async with supervised(loads[0], idle_s=0.2) as worker:
             async with worker.lease():
-                await asyncio.sleep(0.8)
+                await asyncio.sleep(0.4)
                 assert worker.state == "ready"
             await until_is(worker, lambda now: now.state == "unloaded")
             asker = Asker(worker, "a")
