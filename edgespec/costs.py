@@ -35,7 +35,8 @@ PRIORS: dict[Hardware, tuple[tuple[int, float], ...]] = {
 SLOPE = 0.03  # of the cost of one token, per token evaluated and 1,000 tokens of context, until it is known
 BULK = 256  # evaluations of this many tokens and more (prompts) cost by the token, and share one point
 LARGEST = 63  # evaluations between this and BULK teach nothing: there are too few of each
-LEAP = 4.0  # no single observation counts for more than this many times what was expected
+# Times what was expected that one observation may be off: machines pause, and never hurry.
+FALL, RISE = 4.0, 1.5
 FURTHER = 2  # rows past the length of the last draft that are read ahead
 LEVEL_GAIN, POINT_GAIN, SLOPE_GAIN = 0.1, 0.15, 0.02
 ONE_GAIN = 0.25  # for a single token, which is seen more rarely, and to which all is compared
@@ -96,7 +97,7 @@ class CostTable:
         if n >= BULK:
             n, seconds = BULK, seconds * BULK / n
         expected = self.seconds(n, n_ctx)
-        off = math.log(min(max(seconds / expected, 1 / LEAP), LEAP))
+        off = math.log(min(max(seconds / expected, 1 / FALL), RISE))
         self.level *= math.exp(LEVEL_GAIN * off)
         self.seen[n] = self.seen.get(n, 0) + 1
         gain = max(ONE_GAIN if n == 1 else POINT_GAIN, 1 / (1 + self.seen[n]))  # at first a plain average

@@ -81,7 +81,7 @@ PRIOR_ROUNDS = 6.0  # rounds that the expectation of a draft never tried is wort
 SHARE, START = 0.015, 3.0  # the budget: a share of the tokens emitted, and token times to begin with
 FREE_SHARE, FREE_START = 0.005, 1.5  # the same for free guesses: what they are worth shows without trying
 CREDIT = 8.0  # token times of past gains that may be lost again
-AHEAD = 8  # guesses looked ahead where the next alone would not pay: costs are not monotonic
+AHEAD = 16  # guesses looked ahead where the next alone would not pay: costs are not monotonic
 HORIZON = 256  # tokens over which reading the prompt with the draft has to pay, at most
 LIGHT_S = 0.002  # seconds of a token below which looking for guesses is felt; some 0.1 ms a round
 LOOK, REST = 8, 24  # rounds, see `Controller._rests`
@@ -120,6 +120,16 @@ class Record:
     free_lost: float = 0.0
     emitted: int = 0
     since_plain: int = 0  # tokens since plain decoding was last seen
+
+    def charge(self, lost: float) -> None:
+        """Takes note of token times that the draft model lost; negative: won.
+
+        A draft that has paid lately owes no more than it may lose: what was beyond that was a slow moment,
+        and would shut it out for hundreds of tokens.
+        """
+        self.lost = max(-CREDIT, self.lost + lost)
+        if self.model.over(1.0) > 1:
+            self.lost = min(self.lost, START + SHARE * self.emitted)
 
     @property
     def budget(self) -> float:
@@ -307,7 +317,7 @@ class Controller:
             self.record.all.add(tokens, cost)
             if by == "model":
                 self.record.model.add(tokens, cost)
-                self.record.lost = max(-CREDIT, self.record.lost + seconds / one - tokens)
+                self.record.charge(seconds / one - tokens)
             elif by == "free":
                 self.record.free_lost = max(-CREDIT, self.record.free_lost + seconds / one - tokens)
         return gain

@@ -34,6 +34,8 @@ MACHINES: Mapping[str, Mapping[int, float]] = {
     "memory-bound": {1: 33, 2: 34.5, 3: 35.3, 4: 44.5, 6: 46.9, 8: 56, 12: 76, 16: 100, 32: 200, 48: 300},
     "compute-bound": {1: 30, 2: 48, 3: 72, 4: 63, 5: 80, 6: 95, 8: 132, 12: 190, 16: 250, 32: 490, 48: 720},
     "GPU": {1: 10, 4: 10.5, 5: 11.3, 8: 11.5, 9: 14, 16: 15, 48: 20},
+    # the F16 target again, measured in an uneven moment
+    "uneven": {1: 30.5, 2: 40.9, 3: 43.3, 4: 58, 6: 53, 8: 85, 12: 89, 16: 105, 24: 160, 48: 320},
     # the Q4_0 target again, where two threads had the two cores to themselves: a second token is the dearest
     "two dear": {1: 23.6, 2: 55, 3: 68, 4: 68, 6: 111, 8: 89, 12: 125, 16: 161, 24: 240, 48: 480},
 }
