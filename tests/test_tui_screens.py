@@ -12,7 +12,7 @@ from test_tui_chat import on_a_loop
 from textual.widgets import Input, OptionList
 from tui_driver import Driven, driven
 
-from edgespec.errors import EndpointError
+from edgespec.errors import EndpointError, EngineDiedError
 from edgespec.events import Round
 from edgespec_tui.answer_markdown import AnswerSegment, CodeFence, Prose
 from edgespec_tui.app import ChatApp
@@ -57,32 +57,36 @@ def steady(text: str) -> str:
     return "\n".join(re.sub(r" {2,}", "  ", line).rstrip() for line in text.splitlines()) + "\n"
 
 
-def compare(it: Driven, name: str) -> None:
-    file = SNAPSHOTS / f"{name}.txt"
-    shown = steady(it.text())
-    if os.environ.get("UPDATE_SNAPSHOTS"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(shown)
-    assert shown == file.read_text(), f"{name} looks different; UPDATE_SNAPSHOTS=1 takes it as right"
+SIZES = ((80, 24), (120, 36), (200, 50))
 
 
-SIZES = [(80, 24), *(pytest.param(size, marks=pytest.mark.slow) for size in ((120, 36), (200, 50)))]
-
-
-@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x36", "200x50"])
-@on_a_loop
-async def test_the_main_screens_look_as_they_did(size: tuple[int, int]) -> None:
-    name = f"{size[0]}x{size[1]}"
-    endpoint = FakeEndpoint(answers=[ANSWER], info=replace(FAKE, embedded=True), tok_per_s=2000)
-    async with driven(ChatApp(endpoint), size=size) as it:
-        compare(it, f"empty-{name}")
-        await it.pilot.press("f1")
+async def compare(it: Driven, name: str) -> None:
+    """Compares a screen with how it looked, at each size; it is resized, and not begun anew."""
+    for width, height in SIZES:
+        await it.pilot.resize_terminal(width, height)
         await it.pilot.pause()
-        compare(it, f"help-{name}")
+        file = SNAPSHOTS / f"{name}-{width}x{height}.txt"
+        if os.environ.get("UPDATE_SNAPSHOTS"):
+            await it.pilot.pause(0.5)
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(steady(it.text()))
+        await it.until(lambda: steady(it.text()) == file.read_text(), seconds=2.0, fails=False)  # noqa: B023
+        assert steady(it.text()) == file.read_text(), (
+            f"{file.stem} looks different; UPDATE_SNAPSHOTS=1 takes it as right"
+        )
+
+
+@on_a_loop
+async def test_the_main_screens_look_as_they_did_at_three_sizes() -> None:
+    endpoint = FakeEndpoint(answers=[ANSWER], info=replace(FAKE, embedded=True), tok_per_s=2000)
+    async with driven(ChatApp(endpoint), size=SIZES[0]) as it:
+        await compare(it, "empty")
+        await it.pilot.press("f1")
+        await compare(it, "help")
         await it.pilot.press("escape")
         await it.ask("How do I find the longest line of a file?")
         await it.until(lambda: "N tok/s" in steady(it.text()))
-        compare(it, f"answered-{name}")
+        await compare(it, "answered")
 
 
 # --- panel and tint
@@ -139,12 +143,17 @@ async def test_each_word_is_tinted_by_who_produced_it_also_inside_markdown() -> 
         await it.until(lambda: origin_at(it, "guessed") == plain)
 
 
-@on_a_loop
-async def test_a_long_answer_and_a_long_chat_are_few_widgets_and_nothing_is_lost() -> None:
+def long_talk(turns: int) -> Conversation:
     talk = Conversation(title="long")
-    for i in range(40):
+    for i in range(turns):
         turn = talk.add("user" if i % 2 == 0 else "assistant", f"turn number {i}.\n\n" * 5, parent=talk.head)
         talk.change(replace(turn, finish="stop" if i % 2 else None))
+    return talk
+
+
+@on_a_loop
+async def test_a_long_answer_and_a_long_chat_are_few_widgets_and_nothing_is_lost() -> None:
+    talk = long_talk(40)
     long = "".join(f"Paragraph {i} of it.\n\n" for i in range(150))
     async with driven(ChatApp(FakeEndpoint(answers=[long]), first=talk)) as it:
         assert len(it.chat.query(TurnView)) == SHOWN and "36 earlier turns" in str(
@@ -207,7 +216,7 @@ async def test_a_code_block_shown_in_parts_is_copied_whole() -> None:
 
 @on_a_loop
 async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is_the_same() -> None:
-    endpoint = FakeEndpoint(answers=["some words to say " * 8], tok_per_s=300, plain_tok_per_s=150)
+    endpoint = FakeEndpoint(answers=["some **words** to say " * 8], tok_per_s=300, plain_tok_per_s=150)
     async with driven(ChatApp(endpoint)) as it:
         await it.pilot.press("f5")
         await it.told("no question to race")
@@ -216,6 +225,7 @@ async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is
         await it.until(lambda: isinstance(it.app.screen, RaceScreen) and it.app.screen.measured, "a verdict")
         await it.pilot.pause()
         assert "times as fast, measured" in it.shown("#race-verdict")
+        assert "some words to say" in it.text() and "**" not in it.text(), "Markdown is drawn"
         assert "Both said the same" in it.shown("#race-verdict")
         assert "this text was said before" in it.shown("#race-verdict"), "the chat's answer, here"
         clocks = [str(clock.content) for clock in it.app.screen.query(".lane-clock")]
@@ -282,6 +292,65 @@ async def test_chats_are_found_opened_renamed_deleted_and_brought_back(tmp_path:
             await it.pilot.press("enter")
             await it.until(lambda: it.texts() == ["files?", "About files."])
             assert it.chat.conversation.title == "My files"
+    finally:
+        sessions.close()
+
+
+# --- the mouse
+
+
+@on_a_loop
+async def test_all_that_is_done_with_a_turn_is_done_with_the_mouse() -> None:
+    """Words below a turn are buttons; they did nothing once, and moved away from the pointer."""
+    answers = ["<think>hm, so</think>First.", "Second.", EngineDiedError("The engine was killed."), "Back."]
+    endpoint = FakeEndpoint(answers=answers)
+    async with driven(ChatApp(endpoint, first=long_talk(9)), size=(100, 34)) as it:
+        it.chat.transcript.scroll_home(animate=False)
+        await it.click("earlier turns")
+        await it.until(lambda: len(it.chat.query(TurnView)) == 9, "what is above")
+        await it.ask("really?")
+        assert len(it.chat.query(TurnView)) == SHOWN and "hm, so" not in it.text()
+        await it.click("Thought")
+        await it.until(lambda: "hm, so" in it.text(), "the reasoning")
+        await it.click("First.")
+        await it.click("copy")
+        assert it.app.clipboard == "First."
+        await it.click("r again")
+        await it.until(lambda: "Second." in it.text() and not it.chat.answering)
+        await it.click("<")
+        await it.until(lambda: "1 of 2" in it.text() and "First." in it.text())
+        await it.click("really?")
+        await it.click("e edit")
+        assert it.chat.prompt.text == "really?"
+        await it.pilot.press("enter")
+        await it.click("F9 starts the engine again")
+        await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")
+        await it.click("Again")  # of the footer
+        await it.until(lambda: it.texts()[-1] == "Back.")
+        old = it.chat.conversation
+        await it.click("really?")
+        await it.click("b branch")
+        await it.until(lambda: it.chat.conversation is not old and it.texts()[-1] == "really?")
+
+
+@on_a_loop
+async def test_lists_and_screens_are_used_with_the_mouse(tmp_path: Path) -> None:
+    sessions = Sessions.opened(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
+    try:
+        async with driven(ChatApp(FakeEndpoint(answers=["About files."]), sessions=sessions)) as it:
+            await it.ask("files?")
+            await it.pilot.press("ctrl+n")
+            await it.click("Sessions")
+            await it.click("files?")
+            await it.until(lambda: it.app.screen is it.chat and it.texts() == ["files?", "About files."])
+            await it.click("Help")
+            await it.click("Back")
+            await it.until(lambda: it.app.screen is it.chat)
+            await it.click("Tint")
+            assert it.chat.transcript.tinted
+            await it.click("palette")
+            await it.click("Copy the last answer")
+            await it.until(lambda: it.app.clipboard == "About files.")
     finally:
         sessions.close()
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Static
 
@@ -25,12 +26,16 @@ class Driven:
     def chat(self) -> ChatScreen:
         return self.app.chat
 
-    async def until(self, holds: Callable[[], object], what: str = "") -> None:
+    async def until(
+        self, holds: Callable[[], object], what: str = "", *, seconds: float = PATIENCE_S, fails: bool = True
+    ) -> None:
         """Waits until something holds; fails where it never does."""
-        for _ in range(int(PATIENCE_S / 0.02)):
+        for _ in range(int(seconds / 0.02)):
             if holds():
                 return
             await asyncio.sleep(0.02)
+        if not fails:
+            return
         raise AssertionError(f"never came true: {what or holds}; shown: {self.text()!r}")
 
     async def ask(self, question: str) -> None:
@@ -45,6 +50,15 @@ class Driven:
         """Sends a line and does not wait for more than the keys."""
         self.chat.prompt.fill(line)
         await self.pilot.press("enter")
+        await self.pilot.pause()
+
+    async def click(self, words: str) -> None:
+        """Clicks on words that the screen shows, the lowest of them."""
+        await self.until(lambda: words in self.text(), words)
+        strips = self.app.screen._compositor.render_strips()
+        y = max(y for y, strip in enumerate(strips) if words in strip.text)
+        x = cell_len(strips[y].text[: strips[y].text.index(words)])
+        await self.pilot.click(offset=(x + 1, y))
         await self.pilot.pause()
 
     def text(self) -> str:

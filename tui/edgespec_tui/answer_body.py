@@ -42,7 +42,9 @@ class AnswerBody(Vertical):
         yield from self._views(self._first, len(self._segments))
 
     def _above(self) -> Button:
-        return Button("the part above: scroll up or press here", classes="above", compact=True)
+        above = Button("the part above: scroll up or press here", classes="above", compact=True)
+        above.can_focus = False  # what is typed next is for the input
+        return above
 
     def _views(self, first: int, end: int) -> list[AnswerSegment]:
         """Returns widgets for segments; one that begins after an empty line keeps that line."""

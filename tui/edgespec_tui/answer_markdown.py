@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -69,6 +70,7 @@ class AnswerSegment(Vertical):
         """runs: who produced its text; none of them leaves it uncoloured. gap: a row above it."""
         super().__init__()
         self.segment, self._runs, self._gap = segment, list(runs), gap
+        self._showing = asyncio.Lock()  # keys and the stream may both change what is shown
 
     def compose(self) -> ComposeResult:
         for group in self._groups():
@@ -76,9 +78,12 @@ class AnswerSegment(Vertical):
 
     async def show(self, segment: Segment, runs: Sequence[tuple[str, int]] = ()) -> None:
         """Shows the segment as it is now; widgets that need no change are left as they are."""
-        if not self.is_attached:  # the app is ending
-            return
-        self.segment, self._runs = segment, list(runs)
+        async with self._showing:
+            if self.is_attached:  # else the app is ending
+                self.segment, self._runs = segment, list(runs)
+                await self._change()
+
+    async def _change(self) -> None:
         groups = self._groups()
         views = [child for child in self.children if isinstance(child, BlockRows)]
         kept = 0

@@ -270,7 +270,7 @@ class ChatApp(App[int]):
         """Yields what the command palette lists."""
         for node in (screen, self):
             for _, binding in node._bindings:
-                if binding.description and binding.action != "command_palette":
+                if binding.id and binding.description:  # Textual's own have no id
                     does = functools.partial(self.run_action, binding.action, node)
                     keys = self.get_key_display(binding)
                     yield SystemCommand(

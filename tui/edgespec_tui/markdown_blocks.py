@@ -159,6 +159,11 @@ def blocks(source: str, *, gap: bool = False, continued: bool = False) -> list[B
     return found
 
 
+def lines_of(text: str) -> list[Block]:
+    """Returns a text that is no Markdown as blocks, one for each line, so that few are wrapped anew."""
+    return [Paragraph((Content(line),)) for line in text.split("\n")]
+
+
 @dataclass(slots=True)
 class _Mark:
     """What stands before the rows of a list's item or of a quote."""

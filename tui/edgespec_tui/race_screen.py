@@ -15,8 +15,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from edgespec.errors import EdgeSpecError
+from edgespec_tui.answer_markdown import AnswerSegment
 from edgespec_tui.panel import Measured
 from edgespec_tui.race import Leg, Race, Runner
+from edgespec_tui.segments import Segment
 
 DRAWN_EVERY_S = 0.1
 AGAIN = (
@@ -37,13 +39,13 @@ class Lane(Vertical):
         yield Static(TITLES[self.runner], classes="lane-title")
         yield Static("", classes="lane-clock")
         with VerticalScroll(can_focus=False):
-            yield Static("", classes="lane-text")
+            yield AnswerSegment(Segment(0, "", ""))
 
-    def show(self, text: str, seconds: float | None, n: int, word: str = "") -> None:
+    async def show(self, text: str, seconds: float | None, n: int, word: str = "") -> None:
         """Shows a text, and a clock beside it."""
         clock = "" if seconds is None else f"{seconds:5.1f} s   {n} tokens"
         self.query_one(".lane-clock", Static).update(Content(f"{clock}   {word}".strip()))
-        self.query_one(".lane-text", Static).update(Content(text))
+        await self.query_one(AnswerSegment).show(Segment(0, "", text))
         self.query_one(VerticalScroll).scroll_end(animate=False)
 
 
@@ -88,7 +90,7 @@ class RaceScreen(ModalScreen[Measured | None]):
         try:
             verdict.update(Content(f"Reading the prompt once for both ({how})."))
             await race.warm()
-            self._lane(second).show("", None, 0, "runs second")
+            await self._lane(second).show("", None, 0, "runs second")
             verdict.update(Content(f"{TITLES[first]} was drawn to run first."))
             await self._leg(first)
             self._replayed = race.legs[first]
@@ -99,32 +101,32 @@ class RaceScreen(ModalScreen[Measured | None]):
             verdict.update(Content(str(error)))
             return
         self._runner = None
-        self._finish()
+        await self._finish()
 
     async def _leg(self, runner: Runner) -> None:
         self._runner, self._began = runner, time.monotonic()
         async for _ in self._race.run(runner):
             pass
 
-    def _draw(self) -> None:
+    async def _draw(self) -> None:
         """Shows the runner, and beside the second one the first again at the pace that was recorded."""
         if self._runner is None:
             return
         seconds = time.monotonic() - self._began
         leg = self._race.legs[self._runner]
-        self._lane(self._runner).show(leg.text, seconds, leg.counts[-1] if leg.counts else 0, "running")
-        if self._replayed is not None:
+        await self._lane(self._runner).show(leg.text, seconds, leg.counts[-1] if leg.counts else 0, "running")
+        if self._replayed is not None and self._runner is not None:  # it may have ended meanwhile
             text, n = self._replayed.at(seconds)
             done = seconds >= self._replayed.times[-1] if self._replayed.times else True
             shown = self._replayed.times[-1] if done and self._replayed.times else seconds
-            self._lane(self._replayed.runner).show(text, shown, n, "done" if done else "replay")
+            await self._lane(self._replayed.runner).show(text, shown, n, "done" if done else "replay")
 
-    def _finish(self) -> None:
+    async def _finish(self) -> None:
         for runner, leg in self._race.legs.items():
             speed = leg.tok_per_s()
             seconds = leg.times[-1] if leg.times else 0.0
             word = f"{speed:.1f} tok/s" if speed else ""
-            self._lane(runner).show(leg.text, seconds, leg.counts[-1] if leg.counts else 0, word)
+            await self._lane(runner).show(leg.text, seconds, leg.counts[-1] if leg.counts else 0, word)
         self.measured = self._race.measured()
         if self.measured is None:
             said = "Too few tokens to have a speed: race a longer answer."

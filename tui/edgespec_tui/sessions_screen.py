@@ -141,7 +141,7 @@ class SessionsScreen(ModalScreen[int | None]):
         if self._renaming is not None:
             title = self.query_one("#sessions-title", Input)
             title.display = True
-            title.value = ""
+            title.value = self._titles[self._renaming]  # all of it is marked: typing replaces it
             title.focus()
 
     def _end_rename(self) -> None:

@@ -37,6 +37,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def compose(self) -> ComposeResult:
         above = Button("", id="earlier", compact=True)
+        above.can_focus = False  # what is typed next is for the input
         above.display = False
         yield above
 

@@ -15,7 +15,9 @@ from textual.reactive import Reactive
 from textual.widgets import Collapsible, Static
 
 from edgespec_tui.answer_body import AnswerBody
+from edgespec_tui.block_rows import BlockRows
 from edgespec_tui.conversation import Turn
+from edgespec_tui.markdown_blocks import lines_of
 
 Deed = Literal["copy", "edit", "again", "branch", "older", "newer"]
 DEEDS: dict[Deed, tuple[str, str]] = {  # what to do: its key, its word
@@ -24,6 +26,16 @@ DEEDS: dict[Deed, tuple[str, str]] = {  # what to do: its key, its word
     "again": ("r", "again"),
     "branch": ("b", "branch"),
 }
+
+
+class Buttons(Static):
+    """A line of which some words are buttons of the turn that it stands in."""
+
+    def action_do(self, deed: Deed) -> None:
+        """Says what is wanted with the turn."""
+        turn = self.parent
+        assert isinstance(turn, TurnView)
+        turn.action_do(deed)
 
 
 class TurnView(Vertical, can_focus=True):
@@ -66,8 +78,8 @@ class TurnView(Vertical, can_focus=True):
 
     def _head(self, who: str) -> Content:
         number, count = self._versions
-        older = f"[@click=do('older')]<[/] {number} of {count} [@click=do('newer')]>[/]"
-        return Content.from_markup("[b]$who[/b]" + (f"   {older}" if count > 1 else ""), who=who)
+        older = f"[@click=do('older')] < [/]{number} of {count}[@click=do('newer')] > [/]"
+        return Content.from_markup("[b]$who[/b]" + (f"  {older}" if count > 1 else ""), who=who)
 
     def show_deeds(self, *deeds: Deed) -> Content:
         """Returns the line of what can be done, each word a button."""
@@ -83,9 +95,10 @@ class QuestionView(TurnView):
     """A question."""
 
     def compose(self) -> ComposeResult:
-        yield Static(self._head("You"), classes="who")
-        yield Static(Content(self.turn.text), classes="said")
-        yield Static(self.show_deeds("copy", "edit", "branch"), classes="deeds")
+        yield Buttons(self._head("You"), classes="who")
+        said = BlockRows(lines_of(self.turn.text))
+        yield said.set_class(True, "said")
+        yield Buttons(self.show_deeds("copy", "edit", "branch"), classes="deeds")
 
 
 class AnswerView(TurnView):
@@ -94,19 +107,20 @@ class AnswerView(TurnView):
     def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1), tinted: bool = False) -> None:
         super().__init__(turn, versions=versions)
         self._body = AnswerBody(turn.text, turn.runs, tinted=tinted)
-        self._thoughts = Static(Content(turn.reasoning))
+        self._thoughts = BlockRows(lines_of(turn.reasoning))
         self._fold: Collapsible | None = self._new_fold("Reasoning") if turn.reasoning else None
+        self._who = Buttons(self._head(turn.model or "Answer"), classes="who")
         self._note = Static("", classes="note")
         self._thinking_since: float | None = None
         self._thought: list[str] = [turn.reasoning] if turn.reasoning else []
 
     def compose(self) -> ComposeResult:
-        yield Static(self._head(self.turn.model or "Answer"), classes="who")
+        yield self._who
         if self._fold:
             yield self._fold
         yield self._body
         yield self._note
-        yield Static(self.show_deeds("copy", "again", "branch"), classes="deeds")
+        yield Buttons(self.show_deeds("copy", "again", "branch"), classes="deeds")
 
     def on_mount(self) -> None:
         if self.turn.finish:
@@ -134,7 +148,7 @@ class AnswerView(TurnView):
             await self.mount(self._fold, before=self._body)
         self._thought.append(reasoning)
         self._fold.title = f"Thinking, {now - self._thinking_since:.0f} s"
-        self._thoughts.update(Content("".join(self._thought)))
+        self._thoughts.show(lines_of("".join(self._thought)))
 
     async def end(self, turn: Turn) -> None:
         """Shows the answer as it stays."""
@@ -145,7 +159,7 @@ class AnswerView(TurnView):
 
     def name_model(self, model: str) -> None:
         """Says who answers."""
-        self.query_one(".who", Static).update(self._head(model))
+        self._who.update(self._head(model))
 
     @property
     def has_more(self) -> bool:
