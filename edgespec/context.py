@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.batch import Batch
-from edgespec.context_settings import ContextSettings, new_context
+from edgespec.context_settings import ContextSettings, keeps_order, new_context
 from edgespec.decode import Rows, Want
 from edgespec.errors import (
     DecodeAbortedError,
@@ -43,7 +43,8 @@ from edgespec.saved import Saved
 __all__ = ["Context", "ContextSettings"]
 
 CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state alone, kept in host memory
-_UNCHANGED = (1, -1)  # codes of llama_decode that leave the cache as it was
+NO_CELLS = 1  # code of llama_decode
+_UNCHANGED = (NO_CELLS, -1)  # codes of llama_decode that leave the cache as it was
 _address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(
     ctypes.cast(C.llama_get_logits_ith, ctypes.c_void_p).value or 0
 )  # returns a number; the function as llama_cpp has it makes a pointer object, which costs more than it does
@@ -84,6 +85,8 @@ class Context:
         self._memory: Any = C.llama_get_memory(self._handle)
         self._batch = Batch(settings.chunk, settings.n_ctx)
         self._sequences = [_Sequence() for _ in range(settings.n_seq)]
+        self._keeper = settings.n_seq if keeps_order(model, settings) else None  # see `keep_cells`
+        self._keeping = self._kept = False
         self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits that lie there
         self._n_rs_seq = int(C.llama_n_rs_seq(self._handle)) if model.has_recurrent_state else 0
         try:
@@ -198,7 +201,7 @@ class Context:
         near = not self.model.has_recurrent_state or seq.held - keep <= seq.snapshots
         seq.snapshots = 0  # whatever follows, they are used up
         if near and keep > 0:
-            if C.llama_memory_seq_rm(self._memory, s, keep, -1):
+            if self._remove(s, keep):
                 seq.keep(keep)
                 return
         at, state = seq.checkpoint
@@ -212,9 +215,30 @@ class Context:
                 return
         self.clear(s)
 
+    def _remove(self, s: int, keep: int) -> bool:
+        if self._keeping and self._sequences[s].held > keep:
+            C.llama_memory_seq_cp(self._memory, s, self._keeper, keep, -1)
+            self._kept = True
+        return bool(C.llama_memory_seq_rm(self._memory, s, keep, -1))
+
+    def keep_cells(self, on: bool) -> None:
+        """on: what is removed from now on leaves its cells taken, until `give_back_cells` or cells run out.
+
+        For while several sequences are written in turn. Else their next tokens would take such cells, before
+        older ones of their own; attention sums in the order of cells, and would round differently than alone.
+        """
+        self._keeping = on and self._keeper is not None
+
+    def give_back_cells(self) -> bool:
+        """Frees the cells that were kept; False where there were none."""
+        kept, self._kept = self._kept, False
+        if kept:
+            C.llama_memory_seq_rm(self._memory, self._keeper, -1, -1)
+        return kept
+
     def clear(self, s: int = 0) -> None:
         """Forgets what a sequence holds."""
-        C.llama_memory_seq_rm(self._memory, s, -1, -1)
+        self._remove(s, 0)
         seq = self._sequences[s]
         seq.keep(0)
         seq.snapshots, seq.checkpoint = 0, (0, None)
@@ -230,7 +254,7 @@ class Context:
         state = saved.state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if not C.llama_state_seq_set_data(self._handle, state, saved.state.size, s):
             self.clear(s)
-            return False
+            return self.give_back_cells() and self.restore(s, saved)
         self._sequences[s].tokens += saved.tokens
         return True
 
@@ -268,6 +292,8 @@ class Context:
         batch.fill([(s, tokens, rows, self._sequences[s].held) for s, tokens, rows in parts])
         started = time.perf_counter()
         code = C.llama_decode(self._handle, batch.struct)
+        if code == NO_CELLS and self.give_back_cells():
+            code = C.llama_decode(self._handle, batch.struct)
         ends = self._ends(parts) if code == 0 else []
         self.seconds += time.perf_counter() - started
         self.calls += 1
@@ -321,7 +347,7 @@ class Context:
 
     def _failure(self, code: int) -> EngineError:
         n, held = self._batch.n_tokens, sum(seq.held for seq in self._sequences)
-        if code == 1:
+        if code == NO_CELLS:
             return NoRoomError(f"the KV cache has no room for {n} more tokens beside {held:,}: raise --ctx")
         if code == 2:
             return DecodeAbortedError("the evaluation was interrupted")

@@ -53,6 +53,11 @@ class ContextSettings:
         check_kv(self.kv_type, self.flash_attention)
 
 
+def keeps_order(model: Model, settings: ContextSettings) -> bool:
+    """Has a context a sequence more, which keeps cells taken? See `Context.keep_cells`."""
+    return 1 < settings.n_seq < MAX_SEQUENCES and not model.has_recurrent_state
+
+
 def new_context(model: Model, settings: ContextSettings) -> Any:
     """Returns a llama_context. Raises SettingError or ModelUnsupportedError where llama.cpp would abort."""
     if settings.n_ctx > model.n_ctx_train:
@@ -66,10 +71,10 @@ def new_context(model: Model, settings: ContextSettings) -> Any:
     params = C.llama_context_default_params()
     params.n_ctx = cells
     params.n_batch = params.n_ubatch = settings.chunk
-    params.n_seq_max = settings.n_seq
+    params.n_seq_max = settings.n_seq + keeps_order(model, settings)
     if model.has_recurrent_state:  # a micro-batch must be longer than the snapshots, else llama.cpp aborts
         params.n_rs_seq = max(0, min(settings.n_rows - 1, settings.chunk - 2, params.n_ctx - 2, SNAPSHOTS))
-    params.n_outputs_max = settings.n_rows
+    params.n_outputs_max = max(settings.n_rows, params.n_seq_max)  # llama.cpp reserves one for each
     params.n_outputs_max_per_seq = settings.n_rows
     threads = settings.threads or threads_wanted()
     params.n_threads = params.n_threads_batch = threads

@@ -135,6 +135,8 @@ class Engine:
         """Does one step, and returns what happened in it."""
         happened, self._pending = self._pending, []
         self._steps += 1
+        for context in self._contexts.values():
+            context.keep_cells(len(self._running()) + len(self._queue) > 1)
         self._admit(happened)
         self.in_slots = len(self._running())
         if self._read(happened):
@@ -226,6 +228,10 @@ class Engine:
                 slot.running, slot.used, slot.holds = None, self._steps, True
         if running in self._queue:
             self._queue.remove(running)
+        if not (self._running() or self._queue):
+            for context in self._contexts.values():
+                context.keep_cells(False)
+                context.give_back_cells()
 
     # ---- prompts -----------------------------------------------------------------------------------------
 

@@ -44,6 +44,14 @@ class Cache(Scorer, Protocol):
         """Forgets what a sequence holds."""
         ...
 
+    def keep_cells(self, on: bool) -> None:
+        """on: what is removed leaves its cells taken, so that those of others stay in their order."""
+        ...
+
+    def give_back_cells(self) -> bool:
+        """Frees the cells that were kept; False where there were none."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Running:

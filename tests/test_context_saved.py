@@ -11,6 +11,7 @@ from tiny_gguf import write_hybrid, write_llama, write_recurrent
 
 from edgespec.context import Context, ContextSettings
 from edgespec.decode import Want
+from edgespec.errors import NoRoomError
 from edgespec.llama import Model
 
 MARGIN = 0.02  # of logits with a standard deviation of 2: evaluated in other batches
@@ -127,6 +128,63 @@ def test_where_cells_have_run_out_nothing_is_restored_and_nothing_is_broken(mode
         assert context.held(1).size == 0 and context.held(0).size == 150
         context.clear(0)
         assert context.restore(1, saved) and np.array_equal(context.held(1), text(1, 150))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_tokens_beside_others_lie_in_order_where_cells_are_kept(models: dict[str, Model], kept: bool) -> None:
+    """Where they are not, a token takes a cell that another's rejected guess left, before its own."""
+    with Context(models["plain"], settings(n_seq=2, n_rows=8)) as context:
+        context.keep_cells(kept)
+        said = [text(seq, 20) for seq in (0, 1)]
+        for i in range(6):
+            guesses = tuple(text(10 * i, 3)), ()
+            context.score(
+                [Want(said[s], guesses[s], len(guesses[s]) + 1, s) for s in ((0, 1), (1, 0))[i % 2]]
+            )
+            said = [np.append(tokens, np.int32(i)) for tokens in said]
+        assert [context.held(s).size for s in (0, 1)] == [28, 25]
+        assert all(in_order(context, s) for s in (0, 1)) == kept
+
+
+def in_order(context: Context, s: int) -> bool:
+    """Do the cells of a sequence lie in the order of its tokens? Its saved state lists them as they lie."""
+    n = context.held(s).size
+    positions = context.save(s).state[: 16 + 12 * n].view(np.int32)[4::3]
+    return bool((positions == np.arange(n)).all())
+
+
+def test_cells_of_what_is_removed_stay_taken_until_they_are_needed(models: dict[str, Model]) -> None:
+    with Context(models["plain"], settings(n_seq=2, cells=256)) as context:
+        for seq in (0, 1):
+            context.score([Want(text(seq, 100), seq=seq)])
+        context.keep_cells(True)
+        for i in range(10):  # rejected: 30 tokens of 56 that there are cells for
+            context.score([Want(text(0, 100), tuple(text(50 + i, 3)), 4)])
+        assert context.held().size == 103
+        saved = context.save(1)
+        context.clear(1)
+        assert context.restore(1, saved), "its own cells were kept too, and had to be given back"
+        assert not context.give_back_cells()
+        context.score([Want(np.concatenate([text(0, 100), text(9, 50)]), seq=0)])
+        with pytest.raises(NoRoomError):
+            context.score([Want(np.concatenate([text(1, 100), text(8, 50)]), seq=1)])
+        context.score([Want(text(0, 100), tuple(text(7, 3)), 4)])
+        assert context.give_back_cells(), "what the refused one had left"
+        context.keep_cells(False)
+        context.score([Want(text(0, 90), (5,), 2)])
+        assert not context.give_back_cells()
+        with Context(models["plain"], settings()) as alone:
+            found = context.score([Want(text(0, 60), seq=0)])[0].copy()
+            assert np.abs(found - alone.score([Want(text(0, 60))])[0]).max() < MARGIN
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "recurrent"])
+def test_what_cannot_go_back_keeps_no_cells(models: dict[str, Model], kind: str) -> None:
+    with Context(models[kind], settings(n_seq=2)) as context:
+        context.keep_cells(True)
+        context.score([Want(text(1, 50), seq=0)])
+        context.clear(0)
+        assert not context.give_back_cells()
 
 
 def test_recurrent_state_is_not_shared(models: dict[str, Model]) -> None:

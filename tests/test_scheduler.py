@@ -62,6 +62,12 @@ class Watched(TableModel):
     def clear(self, s: int = 0) -> None:
         self.texts.pop(s, None)
 
+    def keep_cells(self, on: bool) -> None:
+        self.keeps_cells = on
+
+    def give_back_cells(self) -> bool:
+        return False
+
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         return np.array(self.texts.get(seq, []), np.int32)
 

@@ -34,12 +34,10 @@ async def draw(file: Path, questions: Sequence[str]) -> None:
             await app.chat.ask(text)
             while app.chat.answering:
                 await asyncio.sleep(0.2)
-        await (
-            app.chat.action_again()
-        )  # what was said before is guessed from memory: there is something to tint
+        await app.chat.action_again()  # what was said before is guessed from memory: something to tint
         while app.chat.answering:
             await asyncio.sleep(0.2)
-        app.chat.action_tint()
+        await app.chat.action_tint()
         await pilot.pause(0.5)
         svg = FONT.sub("", app.export_screenshot(title="edgespec chat"))
         svg = svg.replace("Fira Code", "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono")
