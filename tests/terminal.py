@@ -30,13 +30,15 @@ class Terminal:
         self.master, self.slave = pty.openpty()
         self.resize(100, 30)
         self.before = termios.tcgetattr(self.slave)
+        # what ran in this process before may have left a size there, which would hold for the program
+        inherited = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "edgespec", *map(str, command)],
             stdin=self.slave,
             stdout=self.slave,
             stderr=self.slave,
             preexec_fn=self._own_terminal,
-            env={**os.environ, "TERM": "xterm-256color", **environment},
+            env={**inherited, "TERM": "xterm-256color", **environment},
         )
         self.written = ""
 
