@@ -88,10 +88,10 @@ def time_again(costs_: Costs, target: Context, budget: float = AGAIN_BUDGET) -> 
     """
     table, evaluate = costs_.target, _verification(target)
     level = table.level  # known from single tokens by now
-    sizes = sorted(table.measured - {1}, key=lambda n: (table.seen.get(n, 0), costs.SIZES.index(n)))
-    for n in sizes:
+    known = [n for n in costs.SIZES if n in table.measured and n <= min(LOOKED_AT, target.n_ctx - BEFORE)]
+    for n in sorted(known, key=lambda n: table.seen.get(n, 0)):
         expected = min(table.points[n], costs.in_parts(table.points, n)) * table.level
-        if n > LOOKED_AT or expected > budget:
+        if expected > budget:
             continue
         before = target.seconds
         evaluate(n)

@@ -151,6 +151,16 @@ def test_a_size_wrongly_thought_dear_is_timed_again_at_each_start() -> None:
     assert target.seconds < 12 * 0.5
 
 
+def test_sizes_known_from_a_longer_context_or_another_version_are_left_alone(
+    models: dict[str, Model],
+) -> None:
+    points = {1: 1e-3, 2: 2e-3, 9: 3e-3, 16: 4e-3}
+    found = Costs(CostTable(points, frozenset(points)), CostTable({1: 1.0}))
+    with Context(models["plain"], replace(SETTINGS, n_ctx=16)) as short:
+        time_again(found, short)
+    assert set(found.target.seen) == {2}
+
+
 def test_what_there_is_no_time_for_is_not_timed_again() -> None:
     found, target = wrong(), OnAClock(CostTable(dict(TRUE), slope=0.0))
     time_again(found, cast(Context, target), budget=0.045)

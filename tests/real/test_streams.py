@@ -24,9 +24,8 @@ GREEDY = Sampling(temperature=0)
 UNCUT = Sampling(temperature=0.7, top_p=1.0, min_p=0.0)  # no threshold that a token could fall below
 STREAMS = 8
 TILED = 64  # prompts from this length on are evaluated by a kernel whose sums depend on the place of cells
-EXCUSED_AT_MOST = 0.125  # of the texts: beside others, cells of one text do not lie in order
-# Measured where the byte-identical profile holds: 431 of 432 texts are those alone, all 288 of prompts below
-# 64 tokens (8 streams, greedy and seeded, without draft, drafting, at length 4; caches f16).
+# Measured where the byte-identical profile holds: of prompts below 64 tokens all 128 texts are those alone
+# (8 streams, greedy and seeded, lengths as the controller chooses and 4; caches f16); of longer ones 125.
 
 
 @pytest.fixture(scope="module")
@@ -111,19 +110,15 @@ def compare(
     pair: Pair,
     asked: Mapping[str, tuple[NDArray[np.int32], Request]],
     found: Mapping[str, list[int]],
-    excused_at_most: float = EXCUSED_AT_MOST,
 ) -> None:
-    """Fails where a text differs from the one alone for no reason of arithmetic, or too many differ."""
-    differ = 0
+    """Fails where a text differs from the one alone for no reason of arithmetic."""
     for id, (prompt, request) in asked.items():
         expected = alone(pair, prompt, request)
         at = first_difference(expected, found[id])
         if at is not None:
-            differ += 1
             tokens = np.concatenate([prompt, np.array(expected[:at], np.int32)])
             choice = expected[at : at + 1] + found[id][at : at + 1]
             assert distance(pair, tokens, request, choice) <= 2 * LOGITS_DIFFER_AT_MOST
-    assert differ <= excused_at_most * len(asked)
 
 
 def distance(pair: Pair, tokens: NDArray[np.int32], request: Request, choice: Sequence[int]) -> float:
@@ -204,4 +199,4 @@ def test_a_small_cache_delays_streams_and_fails_none(monkeypatch: pytest.MonkeyP
         found = run(pair, asked)
         assert cleared, "somebody had to wait"
         assert all(len(tokens) == 120 for tokens in found.values())
-        compare(pair, asked, found, excused_at_most=1.0)  # long texts, read again in other batches
+        compare(pair, asked, found)  # long texts, read again in other batches
