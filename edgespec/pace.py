@@ -220,12 +220,21 @@ class Controller:
             return False  # drafts are tried where there is no better guess, and plain decoding was just timed
         reading = reading if not worth_it or reading > self._worth_reading() else 0.0
         self._most = self._affordable(reading, self._step, self._stake())
-        shorter = gains(ask.reach[: self._most], self._prices, self._step)
-        self._trial = 0 if worth_it or not shorter.size else int(shorter.argmax()) + 1
-        granted = self._most > 0 and not self.record.stale
+        self._trial = 0 if worth_it else self._worth_trying(ask.reach)
+        granted = self._most > 0 and (worth_it or self._trial > 0) and not self.record.stale
         if granted:
             self._by, self._gain = "model", float(gain)
         return granted
+
+    def _worth_trying(self, reach: Reach) -> int:
+        """Returns the most promising length, up to `_most`, that pays if all of it is accepted; 0: none does.
+
+        Where a second token is the dearest, drafts of one guess lose even if they are right.
+        """
+        reach = (*reach, *(0.0,) * self._most)[: self._most]
+        at_best, expected = (gains(each, self._prices, self._step) for each in ((1.0,) * self._most, reach))
+        can_pay = np.flatnonzero(at_best > 1)
+        return int(can_pay[expected[can_pay].argmax()]) + 1 if can_pay.size else 0
 
     def _stake(self) -> float:
         """Returns the token times that this round may lose."""

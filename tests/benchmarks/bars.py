@@ -1,13 +1,16 @@
 """The project's bars: EdgeSpec against plain decoding, its own fixed lengths, and llama-server, in turn.
 
     python tests/benchmarks/bars.py FOLDER --peer PATH/llama-server [--sizes ...] [--qualities ...]
-        [--temperatures 0 1] [--prompts 4] [-n 96] [--json FILE]
+        [--temperatures 0 1] [--prompts 4] [--prompt-tokens 1000] [-n 96] [--json FILE]
 
 Pairs are made by `pairs.py`, in FOLDER. Every prompt is taken by all lines in random order, with empty
 caches; a speed is that of decoding, first token excluded; ratios are geometric means over prompts with
 their 95 % interval. The best of several lengths is chosen on one half of the prompts and compared on the
-other. Prompts are held-out ones of the embedded pair. With the worst draft the model drafts alone, as the
-bar of never being slower asks.
+other. Prompts are held-out ones of the embedded pair. With the worst draft the model drafts alone and is
+compared with plain decoding only, as the bar of never being slower asks.
+
+EdgeSpec begins each table knowing nothing of the pair but its costs. Contests are told for all prompts, and
+for those behind the first: what it learned is kept, so that a pair is new but once.
 """
 
 from __future__ import annotations
@@ -15,15 +18,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
+from numpy.typing import NDArray
 from pairs import QUALITIES, draft_file, target_file
 
-from edgespec.bench.figures import Ratio, against_best, speedup, summary
+from edgespec.bench.figures import Ratio, Sample, against_best, combine, speedup, summary
 from edgespec.bench.lines import OURS, PLAIN, Line, Mode, units_for
 from edgespec.bench.measure import Measured, measure
 from edgespec.bench.peer_command import NAME, PeerSettings
@@ -37,8 +42,9 @@ from edgespec.sampling import Sampling
 from edgespec_models import tiny
 
 LENGTHS = (1, 2, 3, 4, 8, 16)
-PEER_LENGTHS = (3, 8, 16)
+PEER_LENGTHS = (1, 2, 8, 16)  # and 3, which is its default
 PROMPT_TOKENS = 400  # longer ones are cut at the front
+FILLING = 24  # prompts that stand before those that are to be long
 N_CTX = 2048
 
 
@@ -49,9 +55,23 @@ def prompts(n: int) -> tuple[Prompt, ...]:
     return tuple(Prompt(f"p{i}", held["kind"], held["prompt"], raw=True) for i, held in enumerate(held_out))
 
 
-def lines(mode: Mode, *, peer: bool) -> list[Line]:
+def prompt_ids(pair: Pair, asking: Sequence[Prompt], n_tokens: int | None) -> dict[str, NDArray[np.int32]]:
+    """Returns the tokens of the prompts; n_tokens: of each, with as many others before it as that takes."""
+    own = tokenize(pair, asking, raw=True)
+    if n_tokens is None:
+        return {name: ids[-PROMPT_TOKENS:] for name, ids in own.items()}
+    others = list(tokenize(pair, prompts(FILLING), raw=True).values())
+    return {
+        name: np.concatenate([*others[i:], *others[:i], ids])[-n_tokens:]
+        for i, (name, ids) in enumerate(own.items())
+    }
+
+
+def lines(mode: Mode, quality: str, *, peer: bool) -> list[Line]:
     """Returns what is compared."""
     found = [Line(mode, PLAIN, plain=True), Line(mode, OURS)]
+    if quality == "worst":
+        return found
     found += [Line(mode, f"{OURS} n={k}", draft_length=k) for k in LENGTHS]
     if peer:
         found += [Line(mode, f"{NAME} plain", plain=True, peer=True), Line(mode, NAME, peer=True)]
@@ -63,7 +83,7 @@ def run(size: str, quality: str, temperature: float, chosen: argparse.Namespace)
     """Measures one pair at one temperature; returns the samples and a line on the pair's costs."""
     mode: Mode = "greedy" if temperature == 0 else "sampled"
     target, draft = target_file(chosen.folder, size), draft_file(chosen.folder, size, quality)
-    wanted = lines(mode, peer=chosen.peer is not None)
+    wanted = lines(mode, quality, peer=chosen.peer is not None)
     with Pair(target, draft, PairSettings(n_ctx=N_CTX, remember=False)) as pair:
         never = {token: -float("inf") for token in pair.target.end_tokens}  # texts of one length
         sampling = Sampling(temperature=temperature, top_p=1.0, min_p=0.0, logit_bias=never)
@@ -74,7 +94,7 @@ def run(size: str, quality: str, temperature: float, chosen: argparse.Namespace)
         shape = ", ".join(f"{n}: {costs.target.seconds(n) / one:.2f}" for n in (2, 3, 4, 6, 8, 12, 16))
         about = f"t(1) {one * 1e3:.1f} ms, draft {costs.draft.seconds(1) / one:.3f}, t(n)/t(1) {shape}"
         asking = prompts(chosen.prompts)
-        tokens = {name: ids[-PROMPT_TOKENS:] for name, ids in tokenize(pair, asking, raw=True).items()}
+        tokens = prompt_ids(pair, asking, chosen.prompt_tokens)
         ours = PairTaker(pair, asked, tokens, lambda: False)
         settings = PeerSettings(
             program=chosen.peer or Path(), target=target, draft=draft, threads=threads_wanted(), n_ctx=N_CTX
@@ -95,12 +115,20 @@ def told(ratio: Ratio | None) -> str:
     return f"{ratio.value:.2f}" + (f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.low else "")
 
 
+def whole_requests(samples: Sequence[Sample]) -> Ratio | None:
+    """Returns how many times as fast whole requests were as plain ones, prompts included."""
+    plain = {sample.unit: sample.wall_s for sample in samples if sample.line == PLAIN}
+    return combine([
+        (sample.prompt, plain[sample.unit] / sample.wall_s) for sample in samples if sample.line == OURS
+    ])  # fmt: skip
+
+
 def report(size: str, quality: str, temperature: float, measured: Measured, about: str, peer: bool) -> None:
     """Prints one table."""
     mode: Mode = "greedy" if temperature == 0 else "sampled"
     busy = max(measured.others, default=0.0)
     print(f"\n{size}, {quality} draft, temperature {temperature:g}: {about}; others' load {busy:.1f} cores")
-    for line in lines(mode, peer=peer):
+    for line in lines(mode, quality, peer=peer):
         figures = summary(measured.samples, mode, line.name, PLAIN)
         accepted = f"{figures.acceptance_rate:.2f}" if figures.acceptance_rate is not None else "-"
         tail = "" if figures.seconds is None else ", ".join(
@@ -110,12 +138,16 @@ def report(size: str, quality: str, temperature: float, measured: Measured, abou
         print(f"  {line.name:18} {speed}  {told(figures.speedup):22} {accepted:5} {tail}")
     fixed = [f"{OURS} n={k}" for k in LENGTHS]
     theirs = [f"{NAME} n={k}" for k in PEER_LENGTHS] + [NAME]
+    first = measured.samples[0].unit
+    known = [sample for sample in measured.samples if sample.unit != first]
     for name, candidates in (("best fixed length", [PLAIN, *fixed]), (f"{NAME} at its best", theirs)):
-        contest = against_best(measured.samples, mode, OURS, candidates)
-        if contest:
-            print(f"  {OURS} / {name} {contest.chosen}: {told(contest.ratio)}")
-    if peer:
+        for which, samples in (("", measured.samples), (", first prompt apart", known)):
+            contest = against_best(samples, mode, OURS, candidates)
+            if contest:
+                print(f"  {OURS} / {name} {contest.chosen}{which}: {told(contest.ratio)}")
+    if peer and quality != "worst":
         print(f"  {OURS} / {NAME} as it comes: {told(speedup(measured.samples, OURS, NAME))}")
+    print(f"  whole requests, {OURS} / {PLAIN}: {told(whole_requests(measured.samples))}")
     sys.stdout.flush()
 
 
@@ -127,6 +159,7 @@ def main() -> None:
     parser.add_argument("--qualities", nargs="+", choices=QUALITIES, default=list(QUALITIES))
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
     parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--prompt-tokens", type=int, help="tokens of each prompt (default: as they are)")
     parser.add_argument("--seconds", type=float, default=600, help="budget of each pair and temperature")
     parser.add_argument("-n", "--max-tokens", type=int, default=96)
     parser.add_argument("--json", type=Path)
