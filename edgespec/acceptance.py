@@ -6,20 +6,41 @@ guesses of every kind come to the same currency. Old counts fade, because texts 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 BINS = 10
 FADE = 0.98  # of the weight of an observation, with each that follows in its bin
 PRIOR_WEIGHT = 2.0  # observations that the assumption is worth
+STIFFNESS = 2.0  # of the assumption as a whole: the larger, the more it takes to shift it
+MOST_SHIFT = 3.0  # of all assumptions together, in units of log-odds
 
 
 @dataclass(slots=True)
 class Odds:
-    """Acceptance by confidence, in BINS equal bins; `assumed` is what each says until something is known."""
+    """Acceptance by confidence, in BINS equal bins; `assumed` is what each says until something is known.
+
+    What is seen in some bins shifts the assumption of all, in log-odds. Guesses of a confidence that is
+    never tried would else be thought bad for ever: a draft at temperature 1 is seldom sure of itself, and
+    yet right if it is as unsure as the target.
+    """
 
     assumed: tuple[float, ...]
     accepted: list[float] = field(default_factory=lambda: [0.0] * BINS)
     seen: list[float] = field(default_factory=lambda: [0.0] * BINS)
+    _off: list[float] = field(init=False, repr=False, compare=False)  # accepted more than assumed, by bin
+    _weight: list[float] = field(init=False, repr=False, compare=False)  # how much that says, by bin
+
+    def __post_init__(self) -> None:
+        self._off, self._weight = [0.0] * BINS, [0.0] * BINS
+        for i in range(BINS):
+            self._compare(i)
+
+    def _compare(self, i: int) -> None:
+        """Notes how far the assumption of a bin is off."""
+        assumed, seen = self.assumed[i], self.seen[i]
+        self._off[i] = self.accepted[i] - seen * assumed
+        self._weight[i] = seen * assumed * (1 - assumed)
 
     def of(self, confidence: float) -> float:
         """Returns the probability that a guess of this confidence is accepted, given that it is reached."""
@@ -27,7 +48,21 @@ class Odds:
 
     def of_bin(self, i: int) -> float:
         """Returns the same for a bin."""
-        return (self.accepted[i] + PRIOR_WEIGHT * self.assumed[i]) / (self.seen[i] + PRIOR_WEIGHT)
+        assumed = self._assumed(i)
+        return (self.accepted[i] + PRIOR_WEIGHT * assumed) / (self.seen[i] + PRIOR_WEIGHT)
+
+    def _assumed(self, i: int) -> float:
+        """Returns the assumption of a bin, shifted by what the other bins have shown.
+
+        One step of Newton's from no shift towards the likeliest.
+        """
+        assumed = self.assumed[i]
+        off, weight = sum(self._off) - self._off[i], sum(self._weight) - self._weight[i]
+        if not 0 < assumed < 1 or not weight:
+            return assumed
+        shift = max(-MOST_SHIFT, min(off / (STIFFNESS + weight), MOST_SHIFT))
+        odds = math.exp(shift) * assumed / (1 - assumed)
+        return odds / (1 + odds)
 
     def onward(self, n: int) -> list[float]:
         """Returns the probability of each of the first `n` bins and on, the last for all that follow.
@@ -47,6 +82,7 @@ class Odds:
         """Counts the same for a bin."""
         self.accepted[i] = FADE * self.accepted[i] + accepted
         self.seen[i] = FADE * self.seen[i] + 1.0
+        self._compare(i)
 
 
 def bin_of(confidence: float) -> int:

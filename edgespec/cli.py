@@ -33,6 +33,9 @@ DESCRIBED = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if not argv:  # somebody's first try: show what there is
+        _parser().print_help(sys.stderr)
+        return SettingError.exit_code
     arguments = _parser().parse_args(argv)
     if arguments.command in ("pull", *installed_arguments.HELP):  # these need no llama.cpp
         return isolate.told(lambda: _command(arguments))

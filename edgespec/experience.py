@@ -19,7 +19,7 @@ from edgespec.costs import Beside, CostTable
 from edgespec.drafters.demanded import ASSUMED as DEMANDED
 from edgespec.drafters.draft_temperature import FACTORS, DraftTemperature
 from edgespec.drafters.recycling import ASSUMED
-from edgespec.pace import CREDIT, Costs, Gain, Record
+from edgespec.pace import CREDIT, START, Costs, Gain, Record
 from edgespec.whole_file import write_whole
 
 FORMAT = 2  # of the file; others are not read
@@ -113,7 +113,8 @@ def _experience(held: Mapping[str, Any]) -> Experience:
     model, all_ = (Gain(_number(kept[of]["tokens"]), _number(kept[of]["cost"])) for of in ("model", "all"))
     emitted, since_plain = (int(_number(kept[of])) for of in ("emitted", "since_plain"))
     lost, free_lost = (_number(kept[of], above=-CREDIT) for of in ("lost", "free_lost"))
-    record = Record(model, all_, lost, free_lost, emitted, since_plain)
+    trying = min(_number(kept.get("trying", START), above=-CREDIT), START)  # older files have none
+    record = Record(model, all_, lost, free_lost, emitted, since_plain, trying)
     return Experience(record, **odds, temperature=_temperature(held["temperature"]))
 
 

@@ -197,5 +197,5 @@ class JointController(Controller):
     def _token_time(self) -> float:
         return self._load.one
 
-    def _stake(self) -> float:
-        return super()._stake() / (1 + self._load.tries)
+    def _stake(self, budget: float) -> float:
+        return budget / (1 + self._load.tries)

@@ -222,7 +222,8 @@ def test_closing_ends_the_server_and_twice_is_once(
 
 
 STARTER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and some shells leave it ignored
 from pathlib import Path
 from edgespec.bench.peer import LlamaServer, PeerSettings
 server = LlamaServer(PeerSettings(Path(sys.argv[1]), Path("big.gguf")))

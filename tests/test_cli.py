@@ -378,10 +378,18 @@ def test_a_model_without_template_and_a_broken_template_are_told(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "wrong", [["run", "--temperature", "hot", "x"], ["run", "--kv-type", "f8", "x"], ["walk"], []]
+    "wrong", [["run", "--temperature", "hot", "x"], ["run", "--kv-type", "f8", "x"], ["walk"]]
 )
 def test_what_the_parser_does_not_know_ends_with_code_2(wrong: list[str]) -> None:
     refused(*wrong)
+
+
+def test_without_a_command_the_commands_are_listed() -> None:
+    done = edgespec()
+    assert done.returncode == 2
+    assert not done.stdout
+    for command in ("run", "chat", "serve", "pull", "bench", "verify"):
+        assert f"\n    {command} " in done.stderr
 
 
 def test_version_and_help_name_the_program() -> None:

@@ -10,6 +10,9 @@ Each is measured twice. "after evaluations" is what a user has: the weights went
 code, objects and logits are all cold. "nothing evaluated" repeats the rounds over logits that lie ready:
 what the same Python costs when it is warm. Only `llama_decode` and the address of its logits count as
 llama.cpp; the glue around them, and what this script does between rounds, count as ours.
+
+A second table says where it goes after evaluations: behind each evaluation of the draft and behind the one
+of the target, and how much of it the rows of logits take (their argmax, truncation and exponentials).
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from edgespec.cores import threads_wanted
 from edgespec.engine import Pair
 from edgespec.pair_settings import PairSettings
 from edgespec.request import Request
-from edgespec.sampling import Sampling
+from edgespec.sampling import Sampler, Sampling
 
 KINDS = {
     "greedy": Sampling(temperature=0),
@@ -44,6 +47,11 @@ KINDS = {
     "T=0.8 top-p 0.95": Sampling(min_p=0),
     "T=1, nothing cut": Sampling(temperature=1, top_p=1, min_p=0),
 }
+
+
+def asked(sampling: Sampling, seed: int, k: int) -> Request:
+    """Returns the request of a kind."""
+    return Request(sampling=sampling, max_tokens=512, rng_seed=seed, drafter="model", draft_length=k)
 
 
 def overheads(pair: Pair, request: Request, n_rounds: int) -> list[float]:
@@ -80,6 +88,46 @@ def nothing_evaluated(rows: np.ndarray) -> Iterator[None]:
         context.C.llama_decode, context._address_of = decode, address_of
 
 
+@contextmanager
+def gaps_noted(gaps: list[tuple[int, float, float]]) -> Iterator[None]:
+    """Notes (tokens evaluated before, seconds to the next evaluation, of which on rows) of each gap."""
+    decode, row_of, rows, before = context.C.llama_decode, Sampler.__call__, [0.0], [(0, 0.0)]
+
+    def noted(handle: Any, batch: Any) -> int:
+        n, since = before[0]
+        if n:
+            gaps.append((n, time.perf_counter() - since, rows[0]))
+        code = int(decode(handle, batch))
+        rows[0], before[0] = 0.0, (batch.n_tokens, time.perf_counter())
+        return code
+
+    def timed(self: Sampler, row: Any, history: Any = ()) -> Any:
+        since = time.perf_counter()
+        found = row_of(self, row, history)
+        rows[0] += time.perf_counter() - since
+        return found
+
+    context.C.llama_decode, Sampler.__call__ = noted, timed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        context.C.llama_decode, Sampler.__call__ = decode, row_of  # type: ignore[method-assign]
+
+
+def breakdown(pair: Pair, request: Request, n_rounds: int) -> str:
+    """Returns a line on where the time outside llama.cpp goes, medians in microseconds."""
+    gaps: list[tuple[int, float, float]] = []
+    with gaps_noted(gaps):
+        overheads(pair, request, n_rounds)
+    k = request.draft_length or 0
+    said = []
+    for name, sizes, times in (("draft", (1, 2), k), ("target", (k + 1,), 1)):
+        mine = [(seconds, rows) for n, seconds, rows in gaps if n in sizes]
+        all_, rows = (1e6 * statistics.median(column) for column in zip(*mine, strict=True))
+        said.append(f"{times} x {all_:.0f} behind the {name}, {rows:.0f} of it rows")
+    return "; ".join(said)
+
+
 def figures(seconds: list[float]) -> str:
     low, middle, high = (1e3 * quarter for quarter in statistics.quantiles(seconds, n=4))
     return f"{middle:7.3f} ({low:.3f} to {high:.3f})"
@@ -100,9 +148,7 @@ def measure(pair: Pair, arguments: argparse.Namespace) -> dict[str, tuple[list[f
     ready = rng.normal(0, 12, (arguments.k + 1, arguments.n_vocab)).astype(np.float32)
     for turn in range(arguments.turns):
         for name, sampling in KINDS.items():
-            request = Request(
-                sampling=sampling, max_tokens=512, rng_seed=turn, drafter="model", draft_length=arguments.k
-            )
+            request = asked(sampling, turn, arguments.k)
             found[name][0].extend(overheads(pair, request, arguments.rounds))
             with nothing_evaluated(ready):
                 found[name][1].extend(overheads(pair, request, arguments.rounds))
@@ -123,9 +169,16 @@ def main() -> None:
         write_llama(draft, n_vocab=arguments.n_vocab, context_length=4096, logit_scale=12.0, noise=0.05)
         with Pair(target, draft, PairSettings(n_ctx=4096)) as pair:
             found = measure(pair, arguments)
+            where = {
+                name: breakdown(pair, asked(kind, 1, arguments.k), arguments.rounds)
+                for name, kind in KINDS.items()
+            }
     print(f"{'ms a round: median (quartiles)':30} {'after evaluations':>26} {'nothing evaluated':>26}")
     for name, (real, warm) in found.items():
         print(f"{name:30} {figures(real):>26} {figures(warm):>26}")
+    print("\nmicroseconds, after evaluations")
+    for name, line in where.items():
+        print(f"{name:30} {line}")
 
 
 if __name__ == "__main__":
