@@ -389,7 +389,7 @@ def test_without_a_command_the_commands_are_listed() -> None:
     assert done.returncode == 2
     assert not done.stdout
     for command in ("run", "chat", "serve", "pull", "bench", "verify"):
-        assert f"\n    {command} " in done.stderr
+        assert f"\n    {command} " in done.stderr.decode()
 
 
 def test_version_and_help_name_the_program() -> None:
