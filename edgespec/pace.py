@@ -80,12 +80,12 @@ FADE = 0.95  # of what earlier rounds say, with each new one
 PRIOR_ROUNDS = 6.0  # rounds that the expectation of a draft never tried is worth
 SHARE, START = 0.015, 3.0  # the budget: a share of the tokens emitted, and token times to begin with
 FREE_SHARE, FREE_START = 0.005, 1.5  # the same for free guesses: what they are worth shows without trying
-CREDIT = 8.0  # token times of past gains, and of budget not needed, that may be lost again
+CREDIT = 8.0  # token times of past gains that may be lost again
 AHEAD = 16  # guesses looked ahead where the next alone would not pay: costs are not monotonic
 HORIZON = 256  # tokens over which reading the prompt with the draft has to pay, at most
 LIGHT_S = 0.002  # seconds of a token below which looking for guesses is felt; some 0.1 ms a round
 LOOK, REST = 8, 24  # rounds, see `Controller._rests`
-TRIAL = 64  # fewest tokens of prompt worth showing to a draft
+TRIAL = 32  # fewest tokens of prompt worth showing to a draft
 FRESH, REFRESH = 8, 256  # tokens after which plain decoding is timed again, at the soonest and at the latest
 
 
@@ -110,10 +110,10 @@ class Record:
     """What one pair has shown at one kind of request. Outlives requests.
 
     model: the gain of rounds in which the draft model guessed; all: of every round. lost: token times
-    that the draft model cost more than it brought, see `_added`; free_lost: the same of
+    that the draft model cost more than it brought, past gains counting up to CREDIT; free_lost: the same of
     free guesses. emitted: tokens. trying: token times that may be spent on drafts that are not expected to
-    pay; they come back by SHARE of the tokens, up to START, so that a draft which has turned bad is not tried
-    time after time for all that it had brought.
+    pay; they come back by SHARE of the tokens, up to `saving`, START or what one try costs, so that a draft
+    which has turned bad is not tried time after time for all that it had brought.
     """
 
     model: Gain = field(default_factory=Gain)
@@ -123,6 +123,7 @@ class Record:
     emitted: int = 0
     since_plain: int = 0  # tokens since plain decoding was last seen
     trying: float = START
+    saving: float = START
 
     def charge(self, lost: float) -> None:
         """Takes note of token times that the draft model lost; negative: won.
@@ -130,13 +131,9 @@ class Record:
         A draft that has paid lately owes no more than it may lose: what was beyond that was a slow moment,
         and would shut it out for hundreds of tokens.
         """
-        self.lost = _added(self.lost, lost, SHARE * self.emitted)
+        self.lost = max(-CREDIT, self.lost + lost)
         if self.model.over(1.0) > 1:
             self.lost = min(self.lost, START + SHARE * self.emitted)
-
-    def charge_free(self, lost: float) -> None:
-        """Takes note of token times that free guesses lost; negative: won."""
-        self.free_lost = _added(self.free_lost, lost, FREE_SHARE * self.emitted)
 
     @property
     def budget(self) -> float:
@@ -152,12 +149,6 @@ class Record:
     def stale(self) -> bool:
         """True where plain decoding is to be timed again; that may cost a hundredth of the speed."""
         return self.since_plain >= min(max(FRESH, 100 * (self.all.over(1.0) - 1)), REFRESH)
-
-
-def _added(lost: float, more: float, allowed: float) -> float:
-    """Returns what is lost now. Of gains, and of what was allowed and not needed, CREDIT is kept at most."""
-    least = allowed - CREDIT
-    return max(least, max(least, lost) + more)
 
 
 @dataclass(slots=True)
@@ -234,20 +225,27 @@ class Controller:
         reading = reading if not worth_it or reading > self._worth_reading() else 0.0
         stake = self._stake(self.record.budget if worth_it else min(self.record.budget, self.record.trying))
         self._most = self._affordable(reading, self._step, stake)
-        self._trial = 0 if worth_it else self._worth_trying(ask.reach)
-        granted = self._most > 0 and (worth_it or self._trial > 0) and not self.record.stale
+        length = self._promising(ask.reach, reading)
+        self._trial = 0 if worth_it else length
+        granted = length > 0 and not self.record.stale
         if granted:
             self._by, self._gain = "model", float(gain)
         return granted
 
-    def _worth_trying(self, reach: Reach) -> int:
+    def _promising(self, reach: Reach, reading: float) -> int:
         """Returns the most promising length, up to `_most`, that pays if all of it is accepted; 0: none does.
 
-        Where a second token is the dearest, drafts of one guess lose even if they are right.
+        Where a second token is the dearest, drafts of one guess lose even if they are right. What the
+        cheapest length that can pay may lose, `reading` included, is saved up for.
         """
-        reach = (*reach, *(0.0,) * self._most)[: self._most]
-        at_best, expected = (gains(each, self._prices, self._step) for each in ((1.0,) * self._most, reach))
+        reach = (*reach, *(0.0,) * LONGEST)[:LONGEST]
+        at_best, expected = (gains(each, self._prices, self._step) for each in ((1.0,) * LONGEST, reach))
         can_pay = np.flatnonzero(at_best > 1)
+        if not can_pay.size:
+            return 0
+        lost = (can_pay + 2) / at_best[can_pay] - 1 + reading
+        self.record.saving = max(START, float(lost.min()))
+        can_pay = can_pay[can_pay < self._most]
         return int(can_pay[expected[can_pay].argmax()]) + 1 if can_pay.size else 0
 
     def _stake(self, budget: float) -> float:
@@ -332,7 +330,7 @@ class Controller:
         tokens = round_.accepted + 1
         self._left -= tokens
         self.record.emitted += tokens
-        self.record.trying = min(START, self.record.trying + SHARE * tokens)
+        self.record.trying = min(self.record.saving, self.record.trying + SHARE * tokens)
         self._plain_rounds = self._plain_rounds + 1 if by == "plain" else 0
         self.record.since_plain = 0 if by == "plain" else self.record.since_plain + tokens
         if seconds > 0:
@@ -343,9 +341,9 @@ class Controller:
                 self.record.model.add(tokens, cost)
                 self.record.charge(seconds / one - tokens)
                 if self._trial:
-                    self.record.trying = min(START, self.record.trying - (seconds / one - tokens))
+                    self.record.trying += tokens - seconds / one
             elif by == "free":
-                self.record.charge_free(seconds / one - tokens)
+                self.record.free_lost = max(-CREDIT, self.record.free_lost + seconds / one - tokens)
         return gain
 
 
