@@ -72,7 +72,7 @@ class Context:
     """Evaluates tokens of one model. Logits it returns are views, valid until the next `score`.
 
     `seconds` counts the time spent inside llama.cpp, `calls` its decode calls, `evaluated` the tokens that
-    it evaluated.
+    it evaluated. `first_s` is what the very first two took, before all of these, weights still to be read.
     Not for two threads at once. Close it before its model, or use it in a `with`.
     """
 
@@ -80,7 +80,7 @@ class Context:
         """Raises SettingError or ModelUnsupportedError with a reason instead of letting llama.cpp abort."""
         self.model, self.settings = model, settings
         self.n_ctx = settings.n_ctx
-        self.seconds, self.calls, self.evaluated = 0.0, 0, 0
+        self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._handle: Any = new_context(model, settings)
         self._memory: Any = C.llama_get_memory(self._handle)
         self._batch = Batch(settings.chunk, settings.n_ctx)
@@ -116,6 +116,7 @@ class Context:
                 "so guesses cannot be withdrawn from it"
             )
         self.clear(0)
+        self.first_s = self.seconds
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
 
     @property

@@ -32,7 +32,7 @@ BEFORE = 4  # tokens in front of those that are timed
 STRIDE = 7919  # between the tokens of a verification
 CHECK_BUDGET = 0.3  # seconds that a look at whether old figures still hold may take
 AGAIN_BUDGET = 0.4  # seconds for timing sizes again
-STRANGE = 2.0  # times that the draft's share of the target's cost may have changed
+STRANGE = 2.0  # times that the draft's share of the target's cost may have changed, or a token be slower
 FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 
 
@@ -70,10 +70,13 @@ def _measured(
 def still_true(costs_: Costs, target: Context, draft: Context | None) -> bool:
     """Times single tokens again, and adapts the tables to a machine that is faster or slower than then.
 
-    False where the two models no longer compare as they did: one of the measurements was disturbed.
+    False where the two models no longer compare as they did, or where one token is said to cost far more than
+    the first two did just now, with all that is read for the first time: a measurement was disturbed.
     """
     shares = []
     for context, table in ((target, costs_.target), (draft, costs_.draft)):
+        if context and table.seconds(1) > STRANGE * context.first_s:
+            return False
         if context and table.seconds(1) * (BEFORE + 4) < CHECK_BUDGET:
             found = costs.measure(_reading(context), _hardware(context.model), sizes=(), budget=CHECK_BUDGET)
             shares.append(found[1] / table.points[1])

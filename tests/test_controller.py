@@ -21,7 +21,7 @@ from edgespec.costs import CostTable
 from edgespec.decode import Rows, Want
 from edgespec.drafters import Offer, offer
 from edgespec.events import Ask, Judged, Round
-from edgespec.pace import CREDIT, REFRESH, SHARE, START, Controller, FixedLength
+from edgespec.pace import CREDIT, REFRESH, SHARE, START, Controller, FixedLength, Record
 
 EVERYWHERE = pytest.mark.parametrize("machine", ["memory-bound", "compute-bound", "GPU"])
 TOLD = pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
@@ -137,14 +137,18 @@ def test_a_draft_that_is_right_without_being_sure_is_used_whole(machine: str, qu
 @TOLD
 def test_a_draft_that_has_turned_bad_is_not_tried_for_all_that_it_had_won(machine: str, told: bool) -> None:
     """What had been saved up was spent on tries at once, as fast as plain decoding had been seen again."""
+    least: list[float] = []
     for seed in range(4):
         bench = Bench(machine, seed=1000 * seed)
         for i in range(3):
             bench.play(stream(0.75, 10 * seed + i, told=told))
-        record, least = bench.experience.record, [START]
-        assert record.budget > 2 * START
-        bench.play(stream(0.0, 10 * seed + 5, told=told), watch=lambda _: least.append(record.trying))
-        assert min(least) > -1, min(least)
+        assert bench.experience.record.budget > 2 * START
+
+        def note(_: Round, record: Record = bench.experience.record) -> None:
+            least.append(record.trying)
+
+        bench.play(stream(0.0, 10 * seed + 5, told=told), watch=note)
+    assert min(least) > -1, min(least)
 
 
 @TOLD

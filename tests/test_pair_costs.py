@@ -113,6 +113,18 @@ def test_old_figures_follow_a_machine_that_became_slower(models: dict[str, Model
         assert not still_true(found, target, draft), "one of the two was disturbed when it was measured"
 
 
+def test_figures_of_a_moment_in_which_the_machine_stood_still_are_not_believed(
+    models: dict[str, Model],
+) -> None:
+    """A token said to take a second was not timed again, since timing it would have taken too long."""
+    with Context(models["plain"], SETTINGS) as target, Context(models["plain"], SETTINGS) as draft:
+        for wrong in ("target", "draft"):
+            found = measure_costs(target, draft)
+            table = getattr(found, wrong)
+            table.points = {n: seconds + 3.0 for n, seconds in table.points.items()}
+            assert not still_true(found, target, draft), wrong
+
+
 class OnAClock:
     """A context whose evaluations take what a table says."""
 
