@@ -113,7 +113,7 @@ def _experience(held: Mapping[str, Any]) -> Experience:
     model, all_ = (Gain(_number(kept[of]["tokens"]), _number(kept[of]["cost"])) for of in ("model", "all"))
     emitted, since_plain = (int(_number(kept[of])) for of in ("emitted", "since_plain"))
     lost, free_lost = (_number(kept[of], above=-CREDIT) for of in ("lost", "free_lost"))
-    trying = _number(kept.get("trying", START), above=-1e6)  # older files have none
+    trying = _number(kept.get("trying", START), above=-START)  # older files have none
     record = Record(model, all_, lost, free_lost, emitted, since_plain, trying)
     return Experience(record, **odds, temperature=_temperature(held["temperature"]))
 

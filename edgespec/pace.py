@@ -22,6 +22,7 @@ from edgespec.errors import SettingError
 from edgespec.events import Ask, Reach, Round
 
 LONGEST = 48  # no draft is longer (batches past 63 rows may use other kernels); sizes the target's buffers
+LENGTHS = np.arange(1, LONGEST + 1)
 
 
 class Pace(Protocol):
@@ -225,28 +226,29 @@ class Controller:
         reading = reading if not worth_it or reading > self._worth_reading() else 0.0
         stake = self._stake(self.record.budget if worth_it else min(self.record.budget, self.record.trying))
         self._most = self._affordable(reading, self._step, stake)
-        length = self._promising(ask.reach, reading)
-        self._trial = 0 if worth_it else length
-        granted = length > 0 and not self.record.stale
+        can_pay = self._can_pay(reading)
+        self._trial = 0
+        if not worth_it and can_pay.size:
+            reach = (*ask.reach, *(0.0,) * LONGEST)[:LONGEST]
+            expected = gains(reach, self._prices, self._step)
+            self._trial = int(can_pay[expected[can_pay - 1].argmax()])
+        granted = can_pay.size > 0 and not self.record.stale
         if granted:
             self._by, self._gain = "model", float(gain)
         return granted
 
-    def _promising(self, reach: Reach, reading: float) -> int:
-        """Returns the most promising length, up to `_most`, that pays if all of it is accepted; 0: none does.
+    def _can_pay(self, reading: float) -> NDArray[np.int64]:
+        """Returns the lengths up to `_most` that pay if all of the draft is accepted.
 
         Where a second token is the dearest, drafts of one guess lose even if they are right. What the
         cheapest length that can pay may lose, `reading` included, is saved up for.
         """
-        reach = (*reach, *(0.0,) * LONGEST)[:LONGEST]
-        at_best, expected = (gains(each, self._prices, self._step) for each in ((1.0,) * LONGEST, reach))
-        can_pay = np.flatnonzero(at_best > 1)
-        if not can_pay.size:
-            return 0
-        lost = (can_pay + 2) / at_best[can_pay] - 1 + reading
-        self.record.saving = max(START, float(lost.min()))
-        can_pay = can_pay[can_pay < self._most]
-        return int(can_pay[expected[can_pay].argmax()]) + 1 if can_pay.size else 0
+        cost = (self._prices[2 : LONGEST + 2] + self._step * LENGTHS) / self._prices[1]
+        can_pay: NDArray[np.int64] = LENGTHS[cost < LENGTHS + 1]
+        if can_pay.size:
+            self.record.saving = max(START, float(cost[can_pay - 1].min()) - 1 + reading)
+        affordable: NDArray[np.int64] = can_pay[can_pay <= self._most]
+        return affordable
 
     def _stake(self, budget: float) -> float:
         """Returns the token times of a budget that this round may lose."""
@@ -341,7 +343,7 @@ class Controller:
                 self.record.model.add(tokens, cost)
                 self.record.charge(seconds / one - tokens)
                 if self._trial:
-                    self.record.trying += tokens - seconds / one
+                    self.record.trying = max(-START, self.record.trying + tokens - seconds / one)
             elif by == "free":
                 self.record.free_lost = max(-CREDIT, self.record.free_lost + seconds / one - tokens)
         return gain
