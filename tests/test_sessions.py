@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -170,6 +172,7 @@ def test_an_answer_is_kept_while_it_grows_and_a_kill_loses_less_than_a_second(op
 import sys, time
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.sessions import Sessions
 sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
@@ -346,6 +349,20 @@ def test_an_answer_growing_in_another_window_is_not_called_cancelled(opened: Ope
     assert reader.loaded(talk.id).result(SOON_S).path()[-1].finish == "cancelled"
 
 
+def test_the_file_is_made_by_several_programs_at_once(tmp_path: Path) -> None:
+    """One of two found it locked, or half made and took it for that of another program."""
+    for i in range(25):
+        path, together = tmp_path / f"{i}.db", Barrier(4)
+
+        def open_it(path: Path = path, together: Barrier = together) -> None:
+            together.wait(SOON_S)
+            database.opened(path).close()
+
+        with ThreadPoolExecutor(4) as programs:
+            for opening in [programs.submit(open_it) for _ in range(4)]:
+                opening.result(SOON_S)
+
+
 def test_two_programs_write_sessions_at_once(opened: Opened) -> None:
     windows = [(opened(), talked(f"window {i}")) for i in range(3)]
     for _ in range(20):
@@ -506,6 +523,7 @@ def test_a_program_that_is_told_to_end_writes_what_is_left(opened: Opened) -> No
     code = """
 import sys
 from pathlib import Path
+from threading import Barrier
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.sessions import Sessions
 sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)

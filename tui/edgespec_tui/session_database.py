@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from datetime import datetime
@@ -18,6 +19,7 @@ from edgespec.errors import SessionError
 
 APPLICATION = 0x45645370  # "EdSp", in the header of the file
 BUSY_S = 5.0  # how long another program's write is waited for
+BUSY_STEP_S = 0.01
 CHECKED_AT_OPENING = 16 * 2**20  # bytes; a larger file would make its reader wait
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -91,17 +93,34 @@ def in_memory() -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(connection)
     connection.execute("PRAGMA synchronous = NORMAL")  # power cut: seconds, never the file
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
 
 
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switches to a write-ahead log. Where another program does so too, SQLite is busy without waiting."""
+    end = time.monotonic() + BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(BUSY_STEP_S)
+
+
 def _format(connection: sqlite3.Connection, path: Path, newest: int) -> int:
     """Returns the format of the file, 0 for a new one; raises SessionError where it is not for us."""
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    connection.execute("BEGIN")  # another program may be making the file: all three of one moment
+    try:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    finally:
+        connection.execute("COMMIT")
     if tables and application != APPLICATION:
         raise SessionError(
             f"{path} is a database of another program: move it away, or set EDGESPEC_DATA_DIR "
