@@ -97,7 +97,7 @@ def test_a_model_without_a_template_continues_the_prompts_and_it_is_said(tmp_pat
 def test_ctrl_c_tells_what_was_measured_so_far(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
     long = ("--seconds", "60", "--repeat", "1000")
-    with interrupted("bench", *QUICK, *long, "--json", file, after_s=1.0) as process:
+    with interrupted("bench", *QUICK, *long, "--json", file, after_s=2.5) as process:
         out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
     assert b"* stopped by Ctrl+C: these are the figures so far" in out
