@@ -172,7 +172,6 @@ def test_an_answer_is_kept_while_it_grows_and_a_kill_loses_less_than_a_second(op
 import sys, time
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.sessions import Sessions
 sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
@@ -523,7 +522,6 @@ def test_a_program_that_is_told_to_end_writes_what_is_left(opened: Opened) -> No
     code = """
 import sys
 from pathlib import Path
-from threading import Barrier
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.sessions import Sessions
 sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
