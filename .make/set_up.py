@@ -20,12 +20,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import ready
+from compiler_probe import flags_needed, portable_options, sets_flags
 from obstacles import GIB, Obstacle, check_compilers, check_space, check_venv_module, explain
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOG = VENV / "install.log"
 LLAMA = "llama-cpp-python"
+OTHER_BUILD = "name another compiler, as in make CC=clang CXX=clang++ chat"
 
 
 # -- what pip is given -------------------------------------------------------------------------------------
@@ -184,9 +186,40 @@ def install_llama(spec: str, env: Mapping[str, str], *, own_build: bool) -> None
     check_compilers(env)
     check_space({ROOT: 1, Path(tempfile.gettempdir()): 1})
     say(f"Building llama.cpp from source: {estimate(cores())}, once.")
+    if flags := flags_needed(env):
+        say("This compiler drops stores that the processor's AMX unit needs: llama.cpp is built without AMX.")
+        env = {**env, "CFLAGS": flags, "CXXFLAGS": flags}
     # pip's cache does not know with which CMAKE_ARGS a wheel was built: one's own stays out of it both ways
     fresh = ["--no-cache-dir", "--force-reinstall", "--no-deps"] if own_build else []
     install("-v", *fresh, "--no-binary", LLAMA, spec, env=env)
+
+
+def self_test() -> tuple[int, str]:
+    """Evaluate the embedded pair; return 0, or 3 where EdgeSpec heals it, or more, and what is wrong."""
+    command = [str(VENV / "bin" / "python"), "-P", "-m", "edgespec.self_test"]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    last = (done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+    return done.returncode, last if done.returncode else ""
+
+
+def heal_llama(spec: str, env: Mapping[str, str]) -> None:
+    """Test what is installed; where it computes wrong, compile it once without what is processor-specific."""
+    status, fault = self_test()
+    if status and not sets_flags(env):
+        check_compilers(env)
+        say(
+            f"llama.cpp does not compute right on this processor ({fault}): building it once more without "
+            f"what is specific to it, {estimate(cores())}."
+        )
+        options = f"{env['CMAKE_ARGS']} {portable_options(env)}"
+        pip("cache", "remove", LLAMA.replace("-", "_"), env=env)  # else the next clone gets the same again
+        again = ["--force-reinstall", "--no-deps", "--no-binary", LLAMA, spec]
+        install("-v", *again, env={**env, "CMAKE_ARGS": options})
+        status, fault = self_test()
+    if status == 3:
+        say(f"llama.cpp computes right only without repacked weights ({fault}): EdgeSpec leaves them out.")
+    elif status:
+        raise Obstacle(f"llama.cpp does not compute right on this processor: {fault}; {OTHER_BUILD}")
 
 
 def needs_own_build(here: Mapping[str, str], want: Mapping[str, str]) -> bool:
@@ -218,6 +251,7 @@ def set_up(env: Mapping[str, str]) -> None:
     pip_env = pip_environment(given, n_cores=cores(), memory=memory)
     install_llama(pinned(want["pyproject"], LLAMA), pip_env, own_build=needs_own_build(here, want))
     install("--editable", f"{ROOT}[dev]", env=pip_env)
+    heal_llama(pinned(want["pyproject"], LLAMA), pip_env)
     (VENV / "ready").write_text(json.dumps(here | want), encoding="utf-8")
     say(f"Ready after {clock(time.monotonic() - start)}.")
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgespec.errors import EdgeSpecError, EngineDiedError
+from edgespec.self_test import self_test
 
 _NOISE = "EDGESPEC_NOISE_FILE"  # set in the child: where C code's stderr goes
 _PARENT = "EDGESPEC_PARENT_PIPE"  # set in the child: file descriptor that closes when the parent ends
@@ -87,10 +88,11 @@ def cause_of_death(code: int, noise: str) -> str | None:
     name = signal.Signals(-code).name if known else f"code {code:#x}"
     if code in (-signal.SIGINT, -signal.SIGTERM):
         return f"the engine was ended by {name}"
-    return (
-        f"llama.cpp aborted ({name}): {_last_words(noise)}; mostly the model file is damaged or made for "
+    blame = self_test().advice or (
+        "the embedded pair runs with this build, so most likely the model file is damaged or made for "
         "another version (download it again, or try another file), else this is a fault of llama.cpp's"
     )
+    return f"llama.cpp aborted ({name}): {_last_words(noise)}; {blame}"
 
 
 def _last_words(noise: str) -> str:

@@ -24,8 +24,9 @@ import llama_cpp as C
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.errors import ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.errors import EngineError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.fill_in import FillTokens
+from edgespec.self_test import self_test
 from edgespec_models.vocabulary import Vocabulary
 
 log_tail: deque[str] = deque(maxlen=40)  # what llama.cpp said last, newest at the end
@@ -83,11 +84,13 @@ class Model:
         n_gpu_layers: int = -1,
         vocab_only: bool = False,
         no_alloc: bool = False,
+        extra_buffers: bool | None = None,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """path: the file (the first one of a split model). n_gpu_layers: how many layers to put on the GPU
         where there is one; negative means all. vocab_only: read metadata and vocabulary, no weights.
         no_alloc: plan all memory and take none, to learn how much it would be.
+        extra_buffers: let llama.cpp repack weights for this processor; None: where the self-test passed so.
         on_progress: told how much of the weights is loaded, 0 to 1."""
         self.path = Path(path)
         if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers <= 10_000:
@@ -99,6 +102,7 @@ class Model:
         params = C.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
         params.vocab_only = vocab_only
+        params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or _may_repack())
         self.no_alloc = params.no_alloc = no_alloc
         if no_alloc:
             params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file llama.cpp ends the process
@@ -287,6 +291,14 @@ class Model:
     def detokenize(self, tokens: NDArray[np.int32] | list[int], *, special: bool = False) -> bytes:
         """Returns the bytes of many tokens, one after another."""
         return b"".join(self.piece(int(token), special=special) for token in tokens)
+
+
+def _may_repack() -> bool:
+    """Returns whether models may be loaded with repacked weights. Raises EngineError where nothing helps."""
+    found = self_test()
+    if not found.sound:
+        raise EngineError(found.advice)
+    return found.extra_buffers
 
 
 def _on_a_deep_stack(work: Callable[[], NDArray[np.int32]], n_bytes: int) -> NDArray[np.int32]:

@@ -19,6 +19,7 @@ from edgespec.pair_files import pair_files, pair_name, pair_settings
 from edgespec.pair_store import note_speed
 from edgespec.request import Request
 from edgespec.sampling_settings import NUMBERS, sampler_order, sampling_for
+from edgespec.self_test import self_test
 from edgespec.stats import Statistics, Tally
 
 
@@ -30,6 +31,8 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
         pair = Pair(target, draft, settings)
         if arguments.draft_length is None and arguments.drafter != "none":
             pair.costs()  # measured now, not before the first answer
+    if advice := self_test().advice:
+        print(f"edgespec: {advice}", file=sys.stderr)
     if pair.gave_up:
         print(f"edgespec: to fit into memory: {'; '.join(pair.gave_up)}", file=sys.stderr)
     return pair

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from edgespec import config
 
 ROOT = Path(__file__).resolve().parent.parent
 USERS_FOLDERS = {
@@ -50,6 +53,9 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("session-home")
     with pytest.MonkeyPatch.context() as patch:
         move_home(patch, home)
+        from edgespec.self_test import self_test
+
+        self_test()  # what llama.cpp can do here is found once; each test's home begins with it
         yield home
 
 
@@ -59,7 +65,9 @@ def home(
 ) -> Path:
     """A fresh home for each test: none sees or touches the user's folders, or another test's."""
     folder = tmp_path_factory.mktemp("home")
+    known = config.cache_folder() / "self-test"  # of the session's home
     move_home(monkeypatch, folder)
+    shutil.copytree(known, config.cache_folder() / "self-test")
     return folder
 
 

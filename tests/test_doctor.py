@@ -13,9 +13,9 @@ import pytest
 import tiny_gguf
 
 from edgespec import cli, state_file
+from edgespec.builds import Here, command, installer, wheel_index
 from edgespec.doctor import cards, machine_checks, pair_checks, report, speculation_check, surroundings
 from edgespec.doctor.asking import ask
-from edgespec.doctor.builds import Here, command, installer, wheel_index
 from edgespec.doctor.findings import Finding, good, note, problem
 from edgespec.pair_settings import PairSettings
 
@@ -339,7 +339,8 @@ def test_the_command_tells_all_and_its_exit_code_says_whether_something_is_wrong
     said = json.loads(capsys.readouterr().out)
     topics = {finding["topic"] for finding in said["findings"]}
     assert topics == {
-        "program", "build", "graphics", "threads", "memory", "pair", "endpoint", "hub", "folders",
+        "program", "build", "arithmetic", "graphics", "threads", "memory", "pair", "endpoint", "hub",
+        "folders",
     }  # fmt: skip
     assert code == int(said["problems"] > 0)
     pair[-1] = str(models["stranger"])

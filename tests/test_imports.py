@@ -20,8 +20,9 @@ import edgespec
 
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = (
-    {"errors"},
+    {"errors", "builds"},
     {
+        "self_test",
         "distribution",
         "truncation",
         "sampling",
@@ -91,6 +92,7 @@ RANKS = (
         "joint_step",
         "overlap",
         "llama",
+        "self_test_child",
         "cache_size",
         "batch",
         "context_settings",
@@ -156,7 +158,6 @@ RANKS = (
         "doctor.arguments",
         "flags",
         "doctor.asking",
-        "doctor.builds",
         "doctor.cards",
         "doctor.command",
         "doctor.findings",
@@ -224,6 +225,7 @@ OF_LLAMA = {
     "pair_costs",
     "engine",
     "one_shot",
+    "self_test_child",
 }  # and those that stand on them
 OF_LLAMA |= {"scheduler", "plan.measuring"}
 OF_LLAMA |= {"bench.takers", "bench.about", "bench.command", "worker"}

@@ -212,6 +212,44 @@ def test_ones_own_cmake_args_are_built_once_and_again_for_another_llama_cpp() ->
 
 @posix
 @pytest.mark.parametrize(
+    ("found", "env", "rebuilds", "told"),
+    [
+        ([(0, "")], {}, 0, ""),
+        ([(3, "SIGSEGV"), (0, "")], {}, 1, "does not compute right on this processor (SIGSEGV)"),
+        ([(4, "off by 3"), (3, "off by 3")], {}, 1, "EdgeSpec leaves them out"),
+        ([(3, "SIGSEGV")], {"CFLAGS": "-O2"}, 0, "EdgeSpec leaves them out"),
+        ([(4, "off by 3"), (4, "off by 3")], {}, 1, None),
+        ([(4, "off by 3")], {"CMAKE_ARGS": "-DGGML_NATIVE=on"}, 0, None),
+    ],
+)
+def test_a_build_that_computes_wrong_is_made_once_more_without_what_is_processor_specific(
+    found: list[tuple[int, str]],
+    env: dict[str, str],
+    rebuilds: int,
+    told: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """pip's cache must forget such a wheel, too: the next clone would take it again."""
+    ran: list[tuple[tuple[str, ...], str]] = []
+    results = iter(found)
+    monkeypatch.setattr(set_up, "self_test", lambda: next(results))
+    monkeypatch.setattr(set_up, "check_compilers", lambda env: None)
+    monkeypatch.setattr(set_up, "pip", lambda *args, env: ran.append((args, env["CMAKE_ARGS"])) or 0)
+    given = {"CMAKE_ARGS": "-DLLAVA_BUILD=OFF", **env}
+    if told is None:
+        with pytest.raises(obstacles.Obstacle, match="off by 3; name another compiler"):
+            set_up.heal_llama("llama-cpp-python==0.3.36", given)
+    else:
+        set_up.heal_llama("llama-cpp-python==0.3.36", given)
+        assert told in capsys.readouterr().err
+    assert [args[0] for args, _ in ran] == ["cache", "install"] * rebuilds
+    if rebuilds:
+        assert "-DLLAVA_BUILD=OFF -DGGML_NATIVE=OFF" in ran[-1][1] and not next(results, None)
+
+
+@posix
+@pytest.mark.parametrize(
     ("log", "message"),
     [
         ("", "preparing"),

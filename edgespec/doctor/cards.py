@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgespec.doctor.builds import Backend
+from edgespec.builds import Backend
 
 ASKING_S = 10.0
 _VENDORS: dict[str, tuple[str, tuple[Backend, ...]]] = {

@@ -8,15 +8,16 @@ import time
 from collections.abc import Iterator
 
 from edgespec.bench.machine import Others
+from edgespec.builds import here
 from edgespec.doctor import machine_checks, pair_checks, report, surroundings
 from edgespec.doctor.asking import ask
-from edgespec.doctor.builds import here
 from edgespec.doctor.cards import cards
 from edgespec.doctor.findings import Finding, problem
 from edgespec.doctor.speculation_check import speculation
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.isolate import INTERRUPTED
 from edgespec.pair_files import pair_files, pair_settings
+from edgespec.self_test import run as run_self_test
 
 WATCHED_S = 0.5  # how long others are watched before we keep the machine busy ourselves
 
@@ -52,6 +53,8 @@ def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
     said = ask({"what": "build"}, timeout=60.0)
     yield machine_checks.program(at)
     yield machine_checks.build(said, at)
+    if "devices" in said:
+        yield machine_checks.arithmetic(run_self_test(), at)
     yield machine_checks.graphics(there, said, at)
     yield machine_checks.threads(arguments.threads, busy=busy)
     yield machine_checks.memory()

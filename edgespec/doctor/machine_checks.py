@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from edgespec import __version__
 from edgespec.bench.machine import BUSY_CORES, processor
+from edgespec.builds import VERSION, Backend, Here, command, mending
 from edgespec.cores import performance_cores
-from edgespec.doctor.builds import VERSION, Backend, Here, command
 from edgespec.doctor.cards import Card
 from edgespec.doctor.findings import Finding, good, note, problem
 from edgespec.memory.free import free_memory
+from edgespec.self_test import SelfTest
 
 BACKEND_NAMES: dict[str, Backend] = {
     "CUDA": "CUDA", "Vulkan": "Vulkan", "MTL": "Metal", "Metal": "Metal", "ROCm": "ROCm", "HIP": "ROCm",
@@ -65,6 +67,18 @@ def build(said: dict[str, Any], at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo
             return [note("build", f"{text}; it was built without {', '.join(missing)}", remedy, **facts)]
         return [problem("build", f"{text}; it was built without {', '.join(missing)}", remedy, **facts)]
     return [good("build", text, **facts)]
+
+
+def arithmetic(found: SelfTest, at: Here) -> list[Finding]:
+    """Looks at whether this build computes right on this processor. found: by the self-test, just now."""
+    facts = asdict(found)
+    if not found.fault:
+        text = "the embedded pair gives the logits that it should, one by one, in a batch, on several threads"
+        return [good("arithmetic", text, **facts)]
+    text = f"this build of llama.cpp does not compute right on this processor: {found.fault}"
+    if found.sound:
+        text += "; models are loaded without its repacked weights, which is slower and right"
+    return [problem("arithmetic", text, f"build it again: {mending(at)}", **facts)]
 
 
 def _compiled_here(at: Here) -> str:

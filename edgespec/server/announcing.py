@@ -8,6 +8,7 @@ from typing import Any
 
 from edgespec.attach import start_lock
 from edgespec.messages import Load, Stage
+from edgespec.self_test import self_test
 from edgespec.server.logs import say
 from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
@@ -108,3 +109,5 @@ class Announcer:
             self._owner.tell("ready", host=self._state.host, port=self._state.port, model=self._state.model)
         guessing = f", {about.draft_name} guesses" if about.draft_name else ""
         say(f"{self._state.model} answers at {where} ({about.n_ctx:,} tokens of context{guessing})")
+        if first and (advice := self_test().advice):
+            say(advice)

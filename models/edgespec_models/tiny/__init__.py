@@ -4,12 +4,21 @@ Both are llama-architecture GGUF files with one vocabulary and one chat template
 `MODEL_CARD.md` beside them says what they are for and what was measured.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 TARGET = "target.gguf"
 DRAFT = "draft.gguf"
 HELD_OUT_PROMPTS = "held_out_prompts.jsonl"
+REFERENCE = "reference_logits.npz"
 
 FIM_PREFIX = "<|fim_prefix|>"
 FIM_SUFFIX = "<|fim_suffix|>"
@@ -29,6 +38,29 @@ def draft_path() -> Path:
 def held_out_prompts_path() -> Path:
     """Return the prompts that neither was trained on; a line is JSON: `kind`, `prompt`, often `messages`."""
     return _shipped(HELD_OUT_PROMPTS)
+
+
+def reference_path() -> Path:
+    """Return the file of `reference_logits`."""
+    return _shipped(REFERENCE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceLogits:
+    """What the embedded pair says after each token of a text, evaluated with its weights as F32."""
+
+    tokens: NDArray[np.int32]  # (n,)
+    columns: NDArray[np.int32]  # which token ids the rows have: (c,)
+    rows: dict[str, NDArray[np.float32]]  # by "target" and "draft": (n, c)
+
+
+def reference_logits() -> ReferenceLogits:
+    """Return the logits that every build of llama.cpp has to come close to."""
+    import numpy as np
+
+    with np.load(reference_path(), allow_pickle=False) as kept:
+        rows = {name: kept[name] for name in ("target", "draft")}
+        return ReferenceLogits(kept["tokens"], kept["columns"], rows)
 
 
 def _shipped(name: str) -> Path:

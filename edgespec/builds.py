@@ -7,6 +7,7 @@ what to compile. The way EdgeSpec itself was installed decides how its environme
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import sys
@@ -26,6 +27,8 @@ CMAKE = {
     "Vulkan": "-DGGML_VULKAN=on",
     "ROCm": "-DGGML_HIP=on",
 }
+_LIBRARIES: dict[str, Backend] = {"cuda": "CUDA", "metal": "Metal", "vulkan": "Vulkan", "hip": "ROCm"}
+NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"  # all three: the first alone does not compile
 Installer = Literal["pipx", "uv tool", "uv", "pip"]
 
 
@@ -77,19 +80,45 @@ def wheel_index(backend: Backend, at: Here) -> str | None:
     return WHEELS + "cu{}{}".format(*fitting[-1]) if fitting and at.system != "darwin" else None
 
 
-def command(backend: Backend, at: Here, *, compiled: bool = False) -> str:
+def command(backend: Backend, at: Here, *, compiled: bool = False, native: bool = True) -> str:
     """Returns the command that puts a build for `backend` into the environment, whatever is there now.
 
-    compiled: from source, for this very machine, also where there are wheels.
+    compiled: from source, for this very machine, also where there are wheels. native: for this processor
+    alone, where it is compiled.
     """
     index = None if compiled else wheel_index(backend, at)
     if index:
         return _install(at, ["--extra-index-url", index, "--only-binary", "llama-cpp-python"])
     arguments = ["--no-binary", "llama-cpp-python"]
     options = f"-DLLAVA_BUILD=OFF {CMAKE[backend]}"
+    if not native:
+        options = f"{options.replace(' -DGGML_NATIVE=on', '')} -DGGML_NATIVE=off"
     if at.system == "win32":
         return f'$env:CMAKE_ARGS = "{options}"; {_install(at, arguments)}'
     return f'CMAKE_ARGS="{options}" {_install(at, arguments)}'
+
+
+def mending(at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Returns the command that compiles the same build without what a compiler may break.
+
+    That is AMX where the processor has it (GCC before 12.4 and 13.3 drops stores of a tile's configuration),
+    else all that is special to this processor.
+    """
+    try:
+        amx = "amx_tile" in cpuinfo.read_text(encoding="utf-8")
+    except OSError:
+        amx = False
+    backend = built_for()
+    if amx and at.system != "win32":
+        return f'CFLAGS="{NO_AMX}" CXXFLAGS="{NO_AMX}" {command(backend, at, compiled=True)}'
+    return command(backend, at, compiled=True, native=False)
+
+
+def built_for() -> Backend:
+    """Returns the back end that the installed llama.cpp was built for, by its libraries."""
+    spec = importlib.util.find_spec("llama_cpp")
+    folder = Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
+    return next((name for key, name in _LIBRARIES.items() if any(folder.glob(f"*ggml-{key}*"))), "CPU")
 
 
 def _install(at: Here, arguments: list[str]) -> str:
