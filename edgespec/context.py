@@ -9,6 +9,10 @@ state cannot forget their last tokens at will; what they can do is probed when t
   once, as far as snapshots were written, never its first. llama.cpp does not check how many there are and
   silently continues from a wrong state, so the limit is kept here;
 - otherwise: the state is checkpointed before tokens that may be withdrawn are decoded, and restored.
+
+Sliding-window layers keep all cells (`swa_full`), but llama.cpp saves none that the window masks, and gives
+such cells to other sequences. So before a sequence goes back, it is asked where its cells begin; where the
+window of the next token is not whole any more, all is evaluated again.
 """
 
 from __future__ import annotations
@@ -131,11 +135,27 @@ class Context:
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this, the cache being as it is."""
         tokens, seq = _bytes_of(want), self._sequences[want.seq]
-        return len(tokens) // 4 - self._reached(seq, _shared(seq.tokens, tokens, want.rows))
+        return len(tokens) // 4 - self._reached(want.seq, _shared(seq.tokens, tokens, want.rows))
 
-    def _reached(self, seq: _Sequence, keep: int) -> int:
+    def _window_is_whole(self, s: int, keep: int) -> bool:
+        """Are all cells there that the token behind the first `keep` of a sequence sees?"""
+        if keep == 0 or not self.model.window:
+            return True
+        first = C.llama_memory_seq_pos_min(self._memory, s)
+        return bool(0 <= first <= max(0, keep + 1 - self.model.window))
+
+    def _near(self, seq: _Sequence) -> int:
+        """Returns how many last tokens can be rolled back. What others did to its window is not known."""
+        return 0 if self.model.window and len(self._sequences) > 1 else seq.snapshots
+
+    def _reached(self, s: int, keep: int) -> int:
         """Returns how many tokens stay where all behind the first `keep` have to go."""
-        if not self.model.has_recurrent_state or keep == seq.held or 0 < seq.held - keep <= seq.snapshots:
+        seq = self._sequences[s]
+        if keep == seq.held:
+            return keep
+        if not self.model.has_recurrent_state:
+            return keep if self._window_is_whole(s, keep) else 0
+        if 0 < seq.held - keep <= self._near(seq):
             return keep
         at, state = seq.checkpoint
         return at if state is not None and at <= keep else 0
@@ -199,7 +219,10 @@ class Context:
     def _rewind(self, s: int, keep: int) -> None:
         """Makes the sequence hold its first `keep` tokens, or fewer where the model cannot go back there."""
         seq = self._sequences[s]
-        near = not self.model.has_recurrent_state or seq.held - keep <= seq.snapshots
+        if self.model.has_recurrent_state:
+            near = seq.held - keep <= self._near(seq)
+        else:
+            near = self._window_is_whole(s, keep)
         seq.snapshots = 0  # whatever follows, they are used up
         if near and keep > 0:
             if self._remove(s, keep):
@@ -246,8 +269,13 @@ class Context:
 
     def save(self, s: int) -> Saved:
         """Returns a copy of what a sequence holds, in host memory."""
-        tokens = bytes(self._sequences[s].tokens)
-        return Saved(tokens, self._state(s, 0), cuttable=not self.model.has_recurrent_state)
+        held = self._sequences[s].held
+        least = 0
+        if self.model.has_recurrent_state:
+            least = held
+        elif self.model.window and held > self.model.window:  # cells before the window are left out
+            least = held - 1
+        return Saved(bytes(self._sequences[s].tokens), self._state(s, 0), least)
 
     def restore(self, s: int, saved: Saved) -> bool:
         """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
@@ -262,6 +290,8 @@ class Context:
     def share(self, source: int, s: int, n: int) -> bool:
         """Makes a sequence hold the first n tokens of another, in the same cells; False where it cannot."""
         if self.model.has_recurrent_state or n > self._sequences[source].held:
+            return False
+        if not self._window_is_whole(source, n):
             return False
         self.clear(s)
         C.llama_memory_seq_cp(self._memory, source, s, 0, n)

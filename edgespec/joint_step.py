@@ -165,10 +165,10 @@ class Step:
         before = draft.evaluated
         load.together = len(slots)
         rows = self._score("draft", wants, slots)
+        for slot, answer in zip(slots, rows or [None] * len(slots), strict=True):
+            self._advance(slot, answer)
         if rows is None:
             return
-        for slot, answer in zip(slots, rows, strict=True):
-            self._advance(slot, answer)
         seconds = self._clock() - started
         step = self._costs.draft.seconds(len(slots), load.n_ctx)
         if draft.evaluated > before:  # else it was read ahead
@@ -257,10 +257,10 @@ class Step:
     # ---- what may fail -----------------------------------------------------------------------------------
 
     def _score(self, model: ModelName, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
-        """Returns the rows of all; where llama.cpp fails, so do those who asked.
+        """Returns the rows of all, or None where the draft has no cells or llama.cpp failed, for all who asked.
 
-        Where cells run out, idle sequences give theirs; then nobody drafts, and the youngest waits: it is
-        taken out of both lists.
+        Where cells run out, idle sequences give theirs. Of the target's, the youngest then waits: it is taken
+        out of both lists.
         """
         while slots:
             try:
@@ -268,9 +268,7 @@ class Step:
             except NoRoomError:
                 if self._prefixes.make_room():
                     continue
-                if model == "draft":
-                    for slot in list(slots):
-                        self._advance(slot, None)
+                if model == "draft":  # whoever asked does without
                     return None
                 youngest = max(slots, key=lambda slot: slot.request.number)
                 self.suspended.append(youngest)
@@ -286,6 +284,8 @@ class Step:
         return None
 
     def _advance(self, slot: Slot, answer: Rows | None) -> Round | None:
+        if slot not in self._slots:  # it failed in this step
+            return None
         try:
             return slot.request.advance(answer)
         except EdgeSpecError as error:

@@ -201,6 +201,11 @@ class Model:
         return bool(C.llama_model_is_recurrent(self.handle) or C.llama_model_is_hybrid(self.handle))
 
     @cached_property
+    def window(self) -> int:
+        """How many last tokens sliding-window layers see; 0 where every layer sees all."""
+        return int(C.llama_model_n_swa(self.handle))
+
+    @cached_property
     def vocabulary(self) -> Vocabulary:
         vocab = self._vocab
         return Vocabulary(

@@ -17,14 +17,11 @@ from edgespec.events import ModelName
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The state of one sequence of one context. tokens: int32 each. state: llama.cpp's own bytes.
+    """The state of one sequence of one context."""
 
-    cuttable: it may be restored and then cut to fewer tokens; recurrent state cannot.
-    """
-
-    tokens: bytes
-    state: NDArray[np.uint8]
-    cuttable: bool
+    tokens: bytes  # int32 each
+    state: NDArray[np.uint8]  # llama.cpp's own bytes
+    least: int  # restored, it can be cut to no fewer tokens: all of them for recurrent state
 
     @property
     def n_bytes(self) -> int:
@@ -33,7 +30,11 @@ class Saved:
     def useful(self, tokens: bytes) -> int:
         """Returns how many tokens of a prompt this spares: all but the last one at most."""
         n = same_beginning(self.tokens, tokens[:-4])
-        return n if self.cuttable or 4 * n == len(self.tokens) else 0
+        return n if n >= self.least else 0
+
+    def serves(self, tokens: bytes) -> bool:
+        """Can it be restored and cut to just these tokens?"""
+        return self.tokens.startswith(tokens) and len(tokens) >= 4 * self.least
 
 
 Prefix = Mapping[ModelName, Saved]  # of target and, where it is worth it, draft
@@ -61,8 +62,7 @@ class PrefixStore:
     def holds(self, tokens: bytes) -> bool:
         """Is all of this the beginning of something kept? Then it counts as used."""
         for prefix in reversed(self._prefixes):
-            saved = prefix["target"]
-            if saved.tokens.startswith(tokens) and (saved.cuttable or saved.tokens == tokens):
+            if prefix["target"].serves(tokens):
                 self.use(prefix)
                 return True
         return False
@@ -70,9 +70,8 @@ class PrefixStore:
     def put(self, prefix: Prefix) -> None:
         """Keeps a prefix; those that are beginnings of it go, and what was used longest ago where it must."""
         new = prefix["target"]
-        if new.cuttable:
-            for old in [p for p in self._prefixes if new.tokens.startswith(p["target"].tokens)]:
-                self._drop(old)
+        for old in [p for p in self._prefixes if new.serves(p["target"].tokens)]:
+            self._drop(old)
         size = _n_bytes(prefix)
         if size > self.budget:
             return

@@ -14,7 +14,7 @@ def tokens(*ids: int) -> bytes:
 
 
 def saved(*ids: int, size: int = 100, cuttable: bool = True) -> Saved:
-    return Saved(tokens(*ids), np.zeros(size - 4 * len(ids), np.uint8), cuttable)
+    return Saved(tokens(*ids), np.zeros(size - 4 * len(ids), np.uint8), 0 if cuttable else len(ids))
 
 
 def test_the_longest_beginning_is_found() -> None:

@@ -72,7 +72,7 @@ class Watched(TableModel):
         return np.array(self.texts.get(seq, []), np.int32)
 
     def save(self, s: int) -> Saved:
-        return Saved(self.held(s).tobytes(), np.zeros(100 * len(self.texts[s]), np.uint8), cuttable=True)
+        return Saved(self.held(s).tobytes(), np.zeros(100 * len(self.texts[s]), np.uint8), least=0)
 
     def restore(self, s: int, saved: Saved) -> bool:
         self.clear(s)
@@ -519,6 +519,41 @@ def test_a_draft_reads_long_prompts_in_pieces_too() -> None:
         assert sum(n for call in pair.draft.calls for n, _ in call.values()) <= 32 + 3
     assert told.tokens("a") == pair.alone(prompt, Request(GREEDY, 60))
     assert sum(r.accepted for r in told.rounds["a"]) > 0
+
+
+@pytest.mark.parametrize("length", [None, 3])
+def test_a_draft_without_cells_for_a_piece_of_a_long_text_only_does_not_guess(length: int | None) -> None:
+    """Who was refused while it was shown a piece was refused once more: the step ended in AssertionError."""
+    pair = FakePair(drafter="model", slots=3, spread=0.0)
+    pair.draft.cells = 120
+    engine = make(pair, piece=32)
+    asked = {
+        str(i): (np.arange(i, 90 + i, dtype=np.int32) % 8, Request(GREEDY, 60, draft_length=length))
+        for i in range(3)
+    }
+    for id, (prompt, request) in asked.items():
+        engine.submit(id, prompt, request)
+    told = run(engine)
+    assert pair.draft.refused > 0 and not told.failed
+    for id, (prompt, request) in asked.items():
+        assert told.tokens(id) == pair.alone(prompt, request)
+
+
+def test_a_draft_that_fails_on_a_piece_of_a_long_text_fails_those_who_asked_once() -> None:
+    pair = FakePair(drafter="model", slots=2)
+    score = pair.draft.score
+
+    def fails(wants: Sequence[Want]) -> list[Rows]:
+        if any(want.tokens.size > 60 for want in wants):
+            raise FatalDecodeError("the draft broke")
+        return score(wants)
+
+    pair.draft.score = fails  # type: ignore[method-assign]
+    engine = make(pair, piece=32)
+    engine.submit("a", np.arange(90, dtype=np.int32) % 8, Request(GREEDY, 20, draft_length=3))
+    engine.submit("b", np.arange(9, dtype=np.int32) % 8, Request(GREEDY, 20, draft_length=3))
+    told = run(engine)
+    assert set(told.failed) == {"a"} and told.finish("b") == "length"
 
 
 @dataclass
