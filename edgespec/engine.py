@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -207,7 +208,12 @@ class Pair:
 
     def _masks(self, request: Request, start: int) -> Masks | None:
         """Returns the masks of a text behind a prompt of so many tokens, where a grammar is asked for."""
-        return self.matchers.masks(request.grammar, start, request.shown) if request.grammar else None
+        if request.grammar is None:
+            return None
+        masks = self.matchers.masks(request.grammar, start, request.shown)
+        bias = request.sampling.logit_bias
+        masks.banned = frozenset(token for token, value in bias.items() if value == -math.inf)
+        return masks
 
     def _repetition(self, sampling: Sampling) -> Repetition:
         """Returns the penalties of DRY, with the breakers as this vocabulary writes them."""

@@ -257,7 +257,7 @@ class Step:
     # ---- what may fail -----------------------------------------------------------------------------------
 
     def _score(self, model: ModelName, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
-        """Returns the rows of all, or None where the draft has no cells or llama.cpp failed, for all who asked.
+        """Returns the rows of all; None where the draft has no cells, or where llama.cpp failed, for all.
 
         Where cells run out, idle sequences give theirs. Of the target's, the youngest then waits: it is taken
         out of both lists.

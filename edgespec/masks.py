@@ -74,6 +74,7 @@ class Masks:
         self, matcher: Matcher, *, n_vocab: int, start: int, end_tokens: frozenset[int] = frozenset()
     ) -> None:
         """start: tokens of the prompt, to which the grammar does not apply. end_tokens: they end the text."""
+        self.banned: frozenset[int] = frozenset()  # by a logit bias of the request
         self.n_vocab, self.end_tokens = n_vocab, end_tokens
         self._matcher, self._start = matcher, start
         self._held = np.empty(256, np.int32)
@@ -98,23 +99,31 @@ class Masks:
         return known
 
     def forced(self, history: History, room: int) -> list[int]:
-        """Returns the tokens that have to follow, up to `room`: each the only one that may. No end token."""
+        """Returns the tokens that have to follow, up to `room`: each the only one that may.
+
+        No end token, and none that is banned: the sampler says that nothing is left.
+        """
         out: list[int] = []
         while len(out) < room:
             allowed = self.after(np.append(history, np.array(out, np.int32)) if out else history)
-            if allowed is None or allowed.count != 1 or (token := allowed.ids.item(0)) in self.end_tokens:
+            if allowed is None or allowed.count != 1:
+                break
+            if (token := allowed.ids.item(0)) in self.end_tokens or token in self.banned:
                 break
             out.append(token)
         return out
 
     def ended(self, history: History) -> bool:
         """True where nothing may follow but the end."""
+        return self.end_after(history) is not None
+
+    def end_after(self, history: History) -> int | None:
+        """Returns an end token where nothing may follow but the end."""
         allowed = self.after(history)
-        return (
-            allowed is not None
-            and allowed.count <= len(self.end_tokens)
-            and all(token in self.end_tokens for token in allowed.ids.tolist())
-        )
+        if allowed is None or allowed.count > len(self.end_tokens):
+            return None
+        ids = allowed.ids.tolist()
+        return ids[0] if all(token in self.end_tokens for token in ids) else None
 
     def fitting(self, history: History, guesses: Sequence[int]) -> int:
         """Returns how many first guesses the grammar allows, an end token included."""

@@ -76,6 +76,8 @@ class Sampler:
         """
         if row.size > self.n_vocab:
             row = row[: self.n_vocab]
+        if self.masks and self.sampling.logit_bias and (end := self.masks.end_after(history)) is not None:
+            return PointMass(end)  # the text is whole: that its end is banned does not matter any more
         if self._chained:
             return self._in_order(row, history)
         if self._edits:

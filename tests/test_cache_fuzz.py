@@ -143,7 +143,7 @@ CASES = [(1, False, False), (1, True, False), (4, False, False), (4, True, False
 def test_logits_are_those_of_a_fresh_reading(
     kind: str, slots: int, store: bool, scarce: bool, tmp_path: Path, tally: Tally
 ) -> None:
-    """Gemma 3 was silently wrong with default settings: cells outside its window are not saved, and reused."""
+    """Gemma 3 was silently wrong: cells outside its window are not saved, and taken by others."""
     fuzzed(kind, tmp_path, tally, 2, steps=60, slots=slots, store=store, scarce=scarce)
     assert tally.rows > 150
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgespec.acceptance import BINS, Odds, proportional
 from edgespec.drafters import HOPELESS, Drafting, certain
 from edgespec.drafters.draft_temperature import DraftTemperature
-from edgespec.errors import LogitsError
+from edgespec.errors import GrammarError, LogitsError
 from edgespec.events import Ask, Draft, Judged, Reach
 from edgespec.pace import LONGEST
 from edgespec.sampling import Distribution, Sampler
@@ -88,7 +88,10 @@ class DraftModel:
                 break
             try:
                 q = self.sampler(row[0], self._history(tokens, guesses))
-            except LogitsError:  # a damaged draft costs speed, not the answer
+            except (
+                LogitsError,
+                GrammarError,
+            ):  # a damaged draft, or nowhere to go from here, costs speed alone
                 break
             best, sure = q.likeliest()
             if sure == 1.0:  # greedy: the logits know more
