@@ -165,10 +165,12 @@ class Step:
         before = draft.evaluated
         load.together = len(slots)
         rows = self._score("draft", wants, slots)
-        for slot, answer in zip(slots, rows or [None] * len(slots), strict=True):
-            self._advance(slot, answer)
         if rows is None:
+            for slot in slots:
+                self._advance(slot, None)
             return
+        for slot, answer in zip(slots, rows, strict=True):
+            self._advance(slot, answer)
         seconds = self._clock() - started
         step = self._costs.draft.seconds(len(slots), load.n_ctx)
         if draft.evaluated > before:  # else it was read ahead

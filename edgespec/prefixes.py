@@ -1,10 +1,11 @@
 """Where a request begins: in the slot, or behind the saved prefix, that spares most of its prompt.
 
 A beginning may be in a free slot, which is then taken as it is; in another slot, busy or too good to be
-overwritten, whose cells are then shared; or in host memory, from where it is copied back. What a slot holds
-is saved before it is lost. Where cells run out, idle slots are emptied first, the one used longest ago
-before others; so they are when nobody waits (`tidy`), because texts that were written at the same time lie
-in each other's cells, and what is read among them takes longer.
+overwritten, whose cells are then shared; or in host memory, from where it is copied back. Who comes while
+another reads the same beginning (choices of one prompt, agents that start together) waits for it. What a
+slot holds is saved before it is lost. Where cells run out, idle slots are emptied first, the one used
+longest ago before others; so they are when nobody waits (`tidy`), because texts that were written at the
+same time lie in each other's cells, and what is read among them takes longer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from edgespec.decode import Want
 from edgespec.errors import EngineError
 from edgespec.events import ModelName
-from edgespec.saved import PrefixStore, Saved
+from edgespec.saved import PrefixStore, Saved, same_beginning
 from edgespec.slots import Cache, Slot
 
 WORTH_MOVING = 64  # tokens: for fewer, evaluating them is as quick, and keeps arithmetic as it is alone
@@ -50,11 +51,13 @@ class Prefixes:
                     self.keep(best)
             return best, self._spared("target", best, prompt)
         into = self._least_missed([slot for slot in free if slot is not source] or free)
+        restores = saved if n_saved > own[source] else None
+        if restores and self.store:
+            self.store.use(restores)  # first: what is kept now may push out what was used longest ago
         self.keep(into)
-        if n_saved > own[source] and saved and self.store:
-            self.store.use(saved)
+        if restores:
             for name, context in self._contexts.items():
-                if name not in saved or not self._restored(context, into, saved[name]):
+                if name not in restores or not self._restored(context, into, restores[name]):
                     context.clear(into.seq)
         elif source is not into:
             for name, context in self._contexts.items():
@@ -64,12 +67,26 @@ class Prefixes:
         into.holds = True
         return into, self._spared("target", into, prompt)
 
+    def is_being_read(self, prompt: NDArray[np.int32]) -> bool:
+        """Is a running slot about to hold so much of a prompt that it is worth waiting for?"""
+        if not self._contexts["target"].batches:  # recurrent state is not shared
+            return False
+        reading = [slot for slot in self._slots if slot.running and slot.request.reading]
+        if not reading:
+            return False
+        tokens = prompt[:-1].tobytes()
+        held = {slot: same_beginning(self._tokens(slot), tokens) for slot in self._slots}
+        coming = {slot: same_beginning(slot.request.ask.tokens.tobytes(), tokens) for slot in reading}
+        reader = max(reading, key=coming.__getitem__)
+        elsewhere = max((held[slot] for slot in self._slots if slot is not reader), default=0)
+        return coming[reader] > held[reader] and coming[reader] >= elsewhere + WORTH_MOVING
+
     def keep(self, slot: Slot) -> None:
         """Saves what a slot holds, where that is worth it and not saved yet."""
-        store, target = self.store, self._contexts["target"]
+        store = self.store
         if store is None:
             return
-        tokens = target.held(slot.seq).tobytes()
+        tokens = self._tokens(slot)
         if len(tokens) < 4 * WORTH_MOVING or store.holds(tokens):
             return
         prefix: dict[ModelName, Saved] = {}
@@ -99,7 +116,7 @@ class Prefixes:
         holding = sorted((s for s in self._slots if not s.running and s.holds), key=lambda s: s.used)
         if self.store is None or 2 * self.store.n_bytes > self.store.budget or len(holding) < 2:
             return False
-        slot, tokens = holding[0], self._contexts["target"].held(holding[0].seq).tobytes()
+        slot, tokens = holding[0], self._tokens(holding[0])
         if slot.used == self._unmoved:
             return False
         self.keep(slot)
@@ -125,6 +142,9 @@ class Prefixes:
 
     def _least_missed(self, free: Sequence[Slot]) -> Slot:
         return min(free, key=lambda slot: (self._held("target", slot) > 0, slot.used))
+
+    def _tokens(self, slot: Slot) -> bytes:
+        return self._contexts["target"].held(slot.seq).tobytes()
 
     def _held(self, name: ModelName, slot: Slot) -> int:
         return int(self._contexts[name].held(slot.seq).size)

@@ -90,8 +90,10 @@ class PrefixStore:
         return best, most
 
     def use(self, prefix: Prefix) -> None:
-        """Counts a prefix as used now."""
-        self._prefixes = [*(kept for kept in self._prefixes if kept is not prefix), prefix]
+        """Counts a prefix as used now, if it is still kept."""
+        others = [kept for kept in self._prefixes if kept is not prefix]
+        if len(others) < len(self._prefixes):
+            self._prefixes = [*others, prefix]
 
     def _drop(self, prefix: Prefix) -> None:
         self._prefixes = [kept for kept in self._prefixes if kept is not prefix]

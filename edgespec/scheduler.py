@@ -183,11 +183,16 @@ class Engine:
         return [*(slot.request for slot in self._running()), *self._queue]
 
     def _admit(self, happened: list[Happening]) -> None:
-        """Gives free slots to those who wait, first come, first served."""
-        while self._queue and not all(slot.running for slot in self._slots):
-            if not self._fits(self._queue[0]):
+        """Gives free slots to those who wait, first come, first served.
+
+        Whose beginning another is reading waits until it can be shared; others go first.
+        """
+        for running in list(self._queue):
+            if all(slot.running for slot in self._slots) or not self._fits(running):
                 return
-            running = self._queue.popleft()
+            if self._prefixes.is_being_read(running.ask.tokens):
+                continue
+            self._queue.remove(running)
             slot, cached = self._prefixes.place(running.ask.tokens)
             slot.running, running.fed = running, self._steps - 1
             stream, pace = running.stream, running.pace

@@ -386,11 +386,11 @@ def test_a_bias_against_all_that_is_allowed_changes_nothing_but_a_ban_is_told() 
 @pytest.mark.parametrize("drafter", ["none", "model", "all"])
 @pytest.mark.parametrize("samplers", [(), ("temperature", "top_p")])
 def test_banned_ends_fail_no_text_that_the_grammar_ends(drafter: str, samplers: tuple[str, ...]) -> None:
-    """With a draft, the position behind the end was looked at, where nothing was left: 2 of 15 seeds failed."""
+    """With a draft, the position behind the end was looked at, where nothing is left: 2 of 15 failed."""
     warm = replace(WARM, logit_bias={END: -np.inf}, samplers=samplers or WARM.samplers)
     for seed in range(15):
         rounds = generation("[abc]{4}", Coupled(seed), drafter, warm, 20)
-        assert rounds[-1].finish == "stop" and len(tokens_of(rounds)) == 4
+        assert rounds[-1].finish == "stop" and len(text_of(rounds)) == 4
         assert tokens_of(rounds) == tokens_of(generation("[abc]{4}", Coupled(seed), "none", warm, 20))
 
 

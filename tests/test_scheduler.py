@@ -487,8 +487,8 @@ def test_a_first_token_is_told_before_anything_else_is_evaluated() -> None:
     engine, told = make(pair, piece=512), Told()
     engine.submit("running", np.zeros(3, np.int32), Request(GREEDY, 60, draft_length=3))
     told.take(engine.step())
-    for id in "abc":
-        engine.submit(id, np.arange(100, dtype=np.int32) % 7, Request(GREEDY, 20, draft_length=3))
+    for i, id in enumerate("abc"):
+        engine.submit(id, np.arange(i, 100 + i, dtype=np.int32) % 7, Request(GREEDY, 20, draft_length=3))
     for id in "abc":
         pair.target.calls.clear()
         pair.draft.calls.clear()

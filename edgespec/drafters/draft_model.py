@@ -91,7 +91,7 @@ class DraftModel:
             except (
                 LogitsError,
                 GrammarError,
-            ):  # a damaged draft, or nowhere to go from here, costs speed alone
+            ):  # it costs speed, not the answer
                 break
             best, sure = q.likeliest()
             if sure == 1.0:  # greedy: the logits know more
