@@ -114,7 +114,8 @@ def _experience(held: Mapping[str, Any]) -> Experience:
     emitted, since_plain = (int(_number(kept[of])) for of in ("emitted", "since_plain"))
     lost, free_lost = (_number(kept[of], above=-CREDIT) for of in ("lost", "free_lost"))
     trying = _number(kept.get("trying", START), above=-START)  # older files have none
-    record = Record(model, all_, lost, free_lost, emitted, since_plain, trying)
+    saving = max(START, _number(kept.get("saving", START)))
+    record = Record(model, all_, lost, free_lost, emitted, since_plain, trying, saving)
     return Experience(record, **odds, temperature=_temperature(held["temperature"]))
 
 

@@ -214,7 +214,7 @@ class Controller:
     def _grants_model(self, ask: Ask, lag: int) -> bool:
         """Decides between the draft model, the free guess, and none."""
         self._look(ask.skipped + ask.tokens.size)
-        one = self._prices[1]
+        one = float(self._prices[1])  # what is kept in the record is no numpy scalar
         saved = self._step if lag == 0 else 0.0  # what was read ahead costs nothing now
         planned, _ = best_length(ask.reach, self._prices, self._step, saved)
         instead = max(1.0, best_length(ask.otherwise, self._prices, 0.0)[0])

@@ -27,7 +27,7 @@ def some_known() -> Known:
     rng = np.random.default_rng(1)
     for kind in ("drawn at temperature 0.8", "coupled at temperature 0.0"):
         held = known.at(kind)
-        held.record = Record(Gain(31.5, 20.25), Gain(40.0, 32.0), -2.5, 1.5, 777, 33)
+        held.record = Record(Gain(31.5, 20.25), Gain(40.0, 32.0), -2.5, 1.5, 777, 33, 6.5, 9.25)
         for odds in (held.model, held.places, held.lookup, held.recycling):
             for _ in range(200):
                 odds.note(rng.random(), bool(rng.random() < 0.6))

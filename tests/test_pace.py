@@ -130,6 +130,16 @@ def test_free_guesses_have_a_budget_too() -> None:
     assert Controller(costs, later, max_tokens=100).grants_rows(ask) > 0
 
 
+def test_a_record_holds_plain_numbers_where_a_try_is_dear_too() -> None:
+    """Where costs exceed START, numpy scalars got into it, and what came back from its file was another."""
+    record = Record()
+    controller = Controller(costs_of({1: 1.0, 2: 3.0, 49: 20.0}, 0.1), record, max_tokens=100)
+    controller.grants_step(Ask("draft", TOKENS, (), 1, (0.9,) * 9), 200)
+    controller.observe(Round((1,), "a", 0, 0, ("target",)))
+    assert record.saving > START
+    assert {type(value) for value in (record.saving, record.trying, record.lost)} == {float}
+
+
 def test_guesses_that_were_drawn_are_verified_all() -> None:
     """Exactness: they were granted one by one, and may not be cut after having been drawn."""
     controller = Controller(costs_of({1: 1.0, 2: 9.0, 49: 500.0}, 0.1), Record(), max_tokens=100)
