@@ -267,6 +267,11 @@ class Context:
         seq.keep(0)
         seq.snapshots, seq.checkpoint = 0, (0, None)
 
+    def cut(self, s: int, n: int) -> None:
+        """Forgets what a sequence holds behind its first n tokens, or more where it cannot go back there."""
+        if n < self._sequences[s].held:
+            self._rewind(s, n)
+
     def save(self, s: int) -> Saved:
         """Returns a copy of what a sequence holds, in host memory."""
         held = self._sequences[s].held

@@ -264,6 +264,8 @@ class Pair:
         scorers: who evaluates in place of `contexts`, as a memory in front of them does.
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
+        if request.fresh:
+            self._target_context.clear()
         experience = self._known.at(request.kind)
         text = TextRelease(self._piece(request.shown), request.stop)
         loop = self._loop(prompt, request, text, self._lookup, self._table(request))
@@ -277,7 +279,8 @@ class Pair:
         loop = self._loop(prompt, request, text, SuffixLookup(), copy.copy(self._table(request)))  # one table
         fixed = 0 if request.drafter == "none" else request.draft_length
         record = partial(self._record, request.kind)
-        return Stream(loop, text, request.max_tokens, fixed, record, request.grammar is not None)
+        masked = request.grammar is not None
+        return Stream(loop, text, request.max_tokens, fixed, record, masked, request.fresh)
 
     def _piece(self, shown: frozenset[int]) -> Callable[[int], bytes]:
         """Returns what tells the bytes of a token, of the control tokens only those `shown`."""

@@ -25,17 +25,56 @@ WORTH_MOVING = 64  # tokens: for fewer, evaluating them is as quick, and keeps a
 MOSTLY = 0.5  # a slot of which less stays in use is not overwritten where another can be
 
 
+def piece_of(lag: int, piece: int) -> int:
+    """Returns how many of the tokens still to be read come next: the last piece of a long prompt is whole."""
+    return min(piece, lag - piece) if lag > piece else lag
+
+
 class Prefixes:
     """All that is known of prompts evaluated before: in slots and, if there is a store, in host memory."""
 
     def __init__(
-        self, slots: Sequence[Slot], contexts: Mapping[ModelName, Cache], store: PrefixStore | None
+        self,
+        slots: Sequence[Slot],
+        contexts: Mapping[ModelName, Cache],
+        store: PrefixStore | None,
+        piece: int = 512,
     ) -> None:
-        self._slots, self._contexts, self.store = slots, contexts, store
+        """piece: tokens of a prompt that are read at once."""
+        self._slots, self._contexts, self.store, self._piece = slots, contexts, store, piece
         self._unmoved = -1  # when the slot was used last whose text is too long for the store
+
+    def place_fresh(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
+        """Does the same for a prompt of which only whole pieces, read from nothing, may be used again.
+
+        What else is held was evaluated in other company, and differs in last digits from a fresh reading.
+        """
+        free = [slot for slot in self._slots if not slot.running]
+        best = max(free, key=lambda slot: (self._whole(slot, prompt), not slot.holds, -slot.used))
+        n = self._whole(best, prompt)
+        self.keep(best)
+        target = self._contexts["target"]
+        target.cut(best.seq, n)
+        if target.held(best.seq).size != n:
+            target.clear(best.seq)
+        best.whole = self._held("target", best)
+        return best, best.whole
+
+    def _whole(self, slot: Slot, prompt: NDArray[np.int32]) -> int:
+        """Returns how many tokens of a prompt a slot holds in the pieces that it is read in from nothing."""
+        shared = min(slot.whole, same_beginning(self._tokens(slot), prompt.tobytes()))
+        n = 0
+        while n + self._piece <= shared and piece_of(prompt.size - n, self._piece) == self._piece:
+            n += self._piece
+        return min(n, prompt.size - 1) // self._piece * self._piece
 
     def place(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
         """Returns a free slot for a prompt, and how many of its tokens the target holds there now."""
+        slot, cached = self._place(prompt)
+        slot.whole = min(slot.whole, cached // self._piece * self._piece)
+        return slot, cached
+
+    def _place(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
         free = [slot for slot in self._slots if not slot.running]
         own = {slot: self._spared("target", slot, prompt) for slot in self._slots}
         best = max(free, key=lambda slot: (own[slot], self._spared_draft(slot, prompt, own), -slot.used))
@@ -55,6 +94,7 @@ class Prefixes:
         if restores and self.store:
             self.store.use(restores)  # first: what is kept now may push out what was used longest ago
         self.keep(into)
+        into.whole = 0  # what comes into it was evaluated elsewhere
         if restores:
             for name, context in self._contexts.items():
                 if name not in restores or not self._restored(context, into, restores[name]):

@@ -26,6 +26,7 @@ class Request:
     drafter: who may guess; "auto" lets all compete. draft_length: None leaves it to the controller, which
     decides anew each round; a number is kept to. scoring: how likely each token was is told with it.
     shown: control tokens whose text is part of the answer's. grammar: what the text may look like.
+    fresh: of the prompt, only what was evaluated as a fresh reading would evaluate it is used again.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
@@ -40,6 +41,7 @@ class Request:
     scoring: Scoring | None = None
     shown: frozenset[int] = frozenset()
     grammar: Grammar | None = None
+    fresh: bool = False
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""

@@ -27,7 +27,7 @@ from edgespec.events import Ask, Emitted, Failed, Happening, ModelName, Reading,
 from edgespec.joint_pace import JointController, Trust
 from edgespec.joint_step import Step
 from edgespec.pace import LONGEST, Costs, FixedLength
-from edgespec.prefixes import Prefixes
+from edgespec.prefixes import Prefixes, piece_of
 from edgespec.request import Request
 from edgespec.saved import PrefixStore
 from edgespec.slots import Cache, Running, Slot
@@ -96,7 +96,8 @@ class Engine:
         self._pair, self._contexts = pair, pair.contexts
         self._costs = pair.costs()  # now, because measuring needs the caches
         self._slots = [Slot(seq) for seq in range(slots)]
-        self._prefixes = Prefixes(self._slots, self._contexts, PrefixStore(cache_ram) if cache_ram else None)
+        store = PrefixStore(cache_ram) if cache_ram else None
+        self._prefixes = Prefixes(self._slots, self._contexts, store, piece)
         self._queue: deque[Running] = deque()
         self._longest_queue, self._piece, self._clock = queue, piece, clock
         self._left = piece  # tokens of prompts that may be read before the next round
@@ -190,10 +191,11 @@ class Engine:
         for running in list(self._queue):
             if all(slot.running for slot in self._slots) or not self._fits(running):
                 return
-            if self._prefixes.is_being_read(running.ask.tokens):
+            if not running.stream.fresh and self._prefixes.is_being_read(running.ask.tokens):
                 continue
             self._queue.remove(running)
-            slot, cached = self._prefixes.place(running.ask.tokens)
+            place = self._prefixes.place_fresh if running.stream.fresh else self._prefixes.place
+            slot, cached = place(running.ask.tokens)
             slot.running, running.fed = running, self._steps - 1
             stream, pace = running.stream, running.pace
             if isinstance(pace, JointController):  # it was suspended
@@ -256,11 +258,13 @@ class Engine:
                 joined -= lag - 1
                 slot.request.reading, due = False, True
                 continue
-            size = min(self._piece, lag - self._piece) if lag > self._piece else lag
+            size = piece_of(lag, self._piece)
             if due or size > self._left:
                 return False
             self._left -= size
             slot.request.fed = self._steps
+            if size == self._piece and slot.whole + lag == want.tokens.size + len(want.tail):
+                slot.whole += size
             if size < lag:
                 end = want.tokens.size + len(want.tail) - lag + size
                 want = Want(want.tokens[:end], (), 1, slot.seq)

@@ -44,6 +44,10 @@ class Cache(Scorer, Protocol):
         """Forgets what a sequence holds."""
         ...
 
+    def cut(self, s: int, n: int) -> None:
+        """Forgets what a sequence holds behind its first n tokens, or more where it cannot go back there."""
+        ...
+
     def keep_cells(self, on: bool) -> None:
         """on: what is removed leaves its cells taken, so that those of others stay in their order."""
         ...
@@ -102,6 +106,7 @@ class Slot:
     running: Running | None = None
     used: int = 0  # the step in which it was last given back
     holds: bool = False  # tokens of a request that has ended
+    whole: int = 0  # first tokens that the target read in whole pieces, as it would from nothing
 
     def want(self, n_guesses: int | None = None) -> Want:
         """Returns what the request asks of the target, with so many of its guesses."""

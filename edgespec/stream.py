@@ -16,7 +16,7 @@ class Stream:
 
     text: held-back text comes out of it after a cancellation. draft_length: None leaves it to the pace.
     record: what is known of such requests, by how many streams there are at once. grammar: the text keeps
-    to one, which may settle tokens that the target has not seen.
+    to one, which may settle tokens that the target has not seen. fresh: see `Request`.
     """
 
     loop: Loop
@@ -25,3 +25,4 @@ class Stream:
     draft_length: int | None
     record: Callable[[int], Record]
     grammar: bool = False
+    fresh: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -180,3 +182,26 @@ def test_who_waits_for_a_beginning_holds_up_nobody_else() -> None:
     while not engine.idle:
         order += [one.id for one in engine.step() if isinstance(one, Started)]
     assert order == ["a", "c", "b"]
+
+
+def test_a_fresh_prompt_uses_again_only_whole_pieces_that_were_read_from_nothing() -> None:
+    pair = FakePair(slots=1, drafter="none")
+    engine = Engine(pair, slots=1, piece=32)
+    fresh = replace(REQUEST, fresh=True)
+
+    def asked(prompt: NDArray[np.int32], wish: Request = fresh) -> tuple[int, list[int]]:
+        pair.target.calls.clear()
+        engine.submit("r", prompt, wish)
+        cached = []
+        while not engine.idle:
+            cached += [one.cached_tokens for one in engine.step() if isinstance(one, Started)]
+        return cached[0], [call[0][0] for call in pair.target.calls]
+
+    assert asked(text(1)) == (0, [32, 32, 36, 1, 1, 1])
+    assert asked(text(1)) == (64, [36, 1, 1, 1]), "the evaluations of a fresh reading, but those in front"
+    assert asked(text(1)[:90]) == (32, [58, 1, 1, 1]), "of a shorter prompt they are others"
+    assert asked(text(1)[:20]) == (0, [20, 1, 1, 1])
+    assert asked(text(1)) == (0, [32, 32, 36, 1, 1, 1])
+    assert asked(more(text(1)), REQUEST)[0] == LENGTH
+    assert asked(more(text(1), 60)) == (64, [32, 32, 32, 1, 1, 1])
+    assert asked(text(2))[0] == 0

@@ -62,6 +62,9 @@ class Watched(TableModel):
     def clear(self, s: int = 0) -> None:
         self.texts.pop(s, None)
 
+    def cut(self, s: int, n: int) -> None:
+        self.texts[s] = self.texts.get(s, [])[:n]
+
     def keep_cells(self, on: bool) -> None:
         self.keeps_cells = on
 
@@ -139,7 +142,9 @@ class FakePair:
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx),
         )
-        return Stream(loop, text, request.max_tokens, request.draft_length, self.record)
+        return Stream(
+            loop, text, request.max_tokens, request.draft_length, self.record, fresh=request.fresh
+        )
 
     def rule(self, request: Request) -> Rule:
         if request.seed is not None:

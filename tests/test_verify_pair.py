@@ -206,8 +206,8 @@ def test_a_slow_model_draws_from_fewer_tokens() -> None:
 
 
 def test_arithmetic_is_measured_and_allowed_for(tiny_target: Path, tiny_draft: Path) -> None:
-    """Where batches round otherwise, as on many processors without flash attention past 512 tokens. Logits that
-    the memory had left out of one row and not of the other were taken for infinitely far apart."""
+    """Where batches round otherwise, as on many processors without flash attention past 512 tokens. Logits
+    that the memory had left out of one row and not of the other were taken for infinitely far apart."""
     with Pair(tiny_target, tiny_draft, replace(SETTINGS, flash_attention=False)) as pair:
         text = np.concatenate([prompt.tokens for prompt in fitting_prompts(pair, 48)])
         found = fit(pair, Prompt("long", text[:600]), samples=100)
