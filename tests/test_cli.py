@@ -320,9 +320,9 @@ BAD_FILES: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "garbage": (lambda folder, model: write(folder / "g.gguf", bytes(range(256)) * 40), "is not a GGUF file"),
     "garbage behind a header": (
         lambda folder, model: write(folder / "h.gguf", b"GGUF\x03\x00\x00\x00" + bytes(range(256)) * 40),
-        "cannot load",
+        "is damaged",
     ),
-    "truncated": (lambda folder, model: write(folder / "t.gguf", model.read_bytes()[:-5000]), "cannot load"),
+    "truncated": (lambda folder, model: write(folder / "t.gguf", model.read_bytes()[:-5000]), "cut short"),
     "without a vocabulary": (
         lambda folder, model: tiny_gguf.write_llama(folder / "v.gguf", vocab="none"),
         "has no vocabulary",
@@ -338,13 +338,7 @@ def test_a_bad_file_is_told_in_one_sentence(target: Path, tmp_path: Path, role: 
     make, named = BAD_FILES[what]
     bad = make(tmp_path, target)
     files = ["--target", bad, "--no-draft"] if role == "--target" else ["--target", target, "--draft", bad]
-    if what in ("garbage behind a header", "truncated"):  # llama.cpp looks into it, and may abort
-        done = edgespec("run", *files, "hello")
-        err = done.stderr.decode()
-        assert (done.returncode, done.stdout) == (1, b"")
-        assert err.startswith("edgespec: ") and err.count("\n") == 1
-    else:
-        err = refused("run", *files, "hello", code=1)
+    err = refused("run", *files, "hello", code=1)
     assert bad.name in err and named in err
 
 

@@ -215,11 +215,11 @@ def test_a_context_that_cannot_fit_is_refused_with_what_would(
         assert pair.n_ctx == 4096
 
 
-def test_what_is_no_model_is_left_to_the_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short_of_memory(monkeypatch, 0)
+def test_what_is_no_model_is_refused_before_llama_cpp_sees_it(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"no model")
-    assert at_load.fitted(path, None, PairSettings(), []) == (PairSettings(), ())
+    with pytest.raises(ModelFileError, match="model.gguf is not a GGUF file"):
+        at_load.fitted(path, None, PairSettings(), [])
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ from edgespec_models import catalogue, tiny
 from edgespec_models.gguf_header import Header, Tensor, read_file
 from edgespec_models.gguf_slice import Layers, layers_of, write_slice
 from edgespec_models.hub import Hub
-from edgespec_models.random_blocks import FORMATS, UnknownFormatError, format_of, n_bytes, random_bytes
+from edgespec_models.number_formats import FORMATS, UnknownFormatError, format_of, n_bytes
+from edgespec_models.random_blocks import random_bytes
 from edgespec_models.store import Store
 from edgespec_tui.model_shelf import shelf
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from edgespec.errors import DoesNotFitError, EdgeSpecError
+from edgespec.errors import DoesNotFitError, EdgeSpecError, ModelFileError
 from edgespec.memory.free import free_memory
 from edgespec.memory.question import MemoryOracle, Question
 from edgespec.pair_settings import KvType, PairSettings
@@ -31,14 +31,17 @@ def fitted(
     """Returns the settings with which the pair fits, and in words what was given up for that; context and
     layers are chosen where nothing was said.
 
-    cards: the graphics cards that llama.cpp uses. Raises DoesNotFitError, which says what would fit. A file
-    that cannot be understood passes: loading it says why.
+    cards: the graphics cards that llama.cpp uses. Raises DoesNotFitError, which says what would fit, and
+    ModelFileError for a damaged header, which llama.cpp is not shown. What llama.cpp does not like of a sound
+    one passes: loading it says why.
     """
     try:
         if not cards and _plenty(target, draft, settings):
             return settings, ()
         fit = pair_fit(target, draft, settings)
-    except (HeaderError, EdgeSpecError):
+    except HeaderError as error:
+        raise ModelFileError(str(error)) from None
+    except EdgeSpecError:
         return settings, ()
     if not fit.fits:
         raise DoesNotFitError(fit.sentence(" and ".join(path.name for path in (target, draft) if path)))

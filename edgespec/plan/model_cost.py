@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,11 +26,13 @@ from edgespec.plan.slices import slices_of, whole_cost
 from edgespec.whole_file import write_whole
 from edgespec_models.gguf_header import Header
 from edgespec_models.gguf_slice import Layers, layers_of, write_slice
-from edgespec_models.random_blocks import UnknownFormatError
+from edgespec_models.number_formats import UnknownFormatError
+from edgespec_models.sizes import size_text
 
 FORMAT = 1  # of what is kept; others are not read
 BUDGET_S = 3.0  # of evaluations of one slice
 LONGEST_S = 300.0
+SPARE_DISK = 64 << 20  # bytes that are left free
 OnStage = Callable[[str], None]
 
 
@@ -95,9 +98,21 @@ def _measured(model: Layers, settings: PairSettings, on_stage: OnStage) -> Model
             if n is not None:
                 on_stage(f"{n} of {slices.whole} layers of {Path(model.header.name).name}")
                 path = Path(folder) / "slice.gguf"
+                _check_room(path.parent, model, n)
                 write_slice(path, model, n)
                 found.append(_evaluated(path, settings, model.header.name))
     return ModelCost(whole_cost(model, slices, found[0], found[-1]), slices.large, slices.whole)
+
+
+def _check_room(folder: Path, model: Layers, n: int) -> None:
+    """Raises PlanError where n layers of a model do not fit on the disk: its header may say anything."""
+    needed, free = model.stored((model.others, *model.slice(n))), shutil.disk_usage(folder).free
+    if needed + SPARE_DISK > free:
+        raise PlanError(
+            f"{model.header.name} cannot be planned: {n} of its layers take {size_text(needed)} in "
+            f"{folder.parent}, where {size_text(free)} are free; make room there, or name another folder "
+            "with TMPDIR"
+        )
 
 
 def _evaluated(path: Path, settings: PairSettings, name: str) -> dict[int, float]:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from edgespec_models.header_limits import MOST_KEYS, MOST_TENSORS, MOST_TEXTS, bad_number, bad_tensor
+
 BLOCK = 1 << 20  # bytes asked for at a time
 LONGEST = 64_000_000  # bytes; Llama 3's and Qwen 2.5's headers have 8 and 6 million
 DEFAULT_ALIGNMENT = 32
@@ -143,19 +145,23 @@ def read_header(source: Source) -> Header:
     cursor = _Cursor(source)
     _check_start(cursor)
     n_tensors, n_keys = cursor.number("Q"), cursor.number("Q")
-    if n_tensors * 24 + n_keys * 13 > LONGEST:  # the fewest bytes that so many entries take
+    if n_tensors > MOST_TENSORS or n_keys > MOST_KEYS:
         raise HeaderError(f"{source.name} is damaged: it claims {n_tensors:,} tensors and {n_keys:,} keys")
     metadata: dict[str, Value] = {}
     for _ in range(n_keys):
         key = cursor.text()
         metadata[key] = cursor.value(cursor.number("I"))
     found = [_tensor(cursor) for _ in range(n_tensors)]
+    if wrong := bad_number(metadata):
+        raise HeaderError(f"{source.name} is damaged: {wrong}")
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        raise HeaderError(f"{source.name} is damaged: its alignment is {alignment!r}")
+    assert isinstance(alignment, int)
     start = -(-cursor.at // alignment) * alignment if found else cursor.at
     raw = cursor.up_to(start) if found else bytes(cursor.held[: cursor.at])
     tensors = _with_sizes(source, found, None if source.size is None else source.size - start)
+    for tensor in tensors:
+        if wrong := bad_tensor(tensor.name, tensor.shape, tensor.type, tensor.n_bytes):
+            raise HeaderError(f"{source.name} is cut short or damaged: {wrong}; download it again")
     return Header(source.name, metadata, tensors, raw, source.size)
 
 
@@ -204,6 +210,7 @@ class _Cursor:
         self.source = source
         self.held = b""
         self.at = 0
+        self.n_texts = 0  # in lists
 
     def reaches(self, end: int) -> bool:
         """Sees to it that bytes up to `end` are held; False where the file ends before."""
@@ -267,7 +274,8 @@ class _Cursor:
         return array(code, self.held[begin : self.at])  # as this machine has it: little-endian
 
     def strings(self, length: int) -> list[bytes]:
-        if length * 8 > LONGEST:
+        self.n_texts += length
+        if self.n_texts > MOST_TEXTS:
             raise HeaderError(f"{self.source.name} is damaged: it claims a list of {length:,} strings")
         found, unpack = [], struct.Struct("<Q").unpack_from
         for _ in range(length):

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from edgespec_models.gguf_header import Header, Tensor
-from edgespec_models.random_blocks import n_bytes, random_bytes
+from edgespec_models.number_formats import n_bytes
+from edgespec_models.random_blocks import random_bytes
 
 ALIGNMENT, PAGE = 32, 4096
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
@@ -39,7 +40,8 @@ class Layers:
     def rhythm(self) -> tuple[int, int]:
         """Returns (lead, period): how many first layers are like none after them, and after how many layers
         shapes repeat from there on. (0, all) where they never do."""
-        kinds = [_kind(layer) for layer in self.layers]
+        numbers: dict[frozenset[tuple[str, tuple[int, ...]]], int] = {}  # which are quick to compare
+        kinds = [numbers.setdefault(_kind(layer), len(numbers)) for layer in self.layers]
         n = len(kinds)
         for both in range(1, n):
             for period in range(1, both + 1):
@@ -170,7 +172,7 @@ def _metadata(model: Layers, n: int) -> Iterator[bytes]:
 def _cut(value: bytes, whole: int, n: int) -> bytes:
     """Returns an array of one number for each layer cut to n of them; others as they are."""
     of, length = struct.unpack_from("<IQ", value)
-    if length != whole or of not in _SIZES:
+    if length != whole or not whole or of not in _SIZES:
         return value
     numbers = value[12:] * -(-n // whole)  # deeper than the original: repeated
     return struct.pack("<IQ", of, n) + numbers[: n * _SIZES[of]]

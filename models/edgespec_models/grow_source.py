@@ -18,6 +18,8 @@ from gguf.gguf_reader import ReaderTensor
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
+from edgespec_models.gguf_header import HeaderError, read_file
+
 SHAPE_KEYS = {
     "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
     "attention.head_count_kv", "attention.key_length", "attention.value_length",
@@ -78,6 +80,10 @@ class Source:
 
 def open_source(path: Path) -> Source:
     """Open a GGUF and make sure all of it is understood: what is not could change the function."""
+    try:
+        read_file(path)  # refuses numbers that the reader below would believe
+    except HeaderError as error:
+        raise GrowError(str(error)) from None
     try:
         reader = GGUFReader(path)
     except FileNotFoundError:
