@@ -1,23 +1,21 @@
-"""Messages -> prompt text, with the model's own Jinja template, in a sandbox, as Transformers renders it."""
+"""Messages -> prompt text, with the model's own Jinja template, as Transformers renders it.
+
+A template is a stranger's program. It runs in a sandbox, in a process of its own with a limit on time and
+memory (`template_renderer.py`), so that neither loops nor gigantic strings reach whoever asks.
+"""
 
 from __future__ import annotations
 
 import datetime
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.meta import find_undeclared_variables
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from edgespec.errors import TemplateError
+from edgespec.template_renderer import RENDERER
 
 Message = Mapping[str, Any]
+LONGEST_TEMPLATE = 1 << 20  # characters; the longest of well-known models has 17,000
 
 
 def render(
@@ -36,98 +34,44 @@ def render(
 
     messages: {"role", "content", ...} in order. bos, eos: texts of those tokens. variables: what clients
     call `chat_template_kwargs`; the names above are not theirs to set. Raises TemplateError with
-    the template's own complaint where it refuses the messages, or with the place where it is broken.
+    the template's own complaint where it refuses the messages, or with the place where it is broken, and
+    TemplateOverrunError where it takes more time or memory than any template needs.
     """
     ours = {
-        "messages": _given(messages),
-        "tools": _given(tools),
-        "documents": _given(documents),
+        "messages": messages,
+        "tools": tools,
+        "documents": documents,
         "add_generation_prompt": add_generation_prompt,
         "bos_token": bos,
         "eos_token": eos,
-        "strftime_now": (now or datetime.datetime.now()).strftime,
     }
-    try:
-        return _compiled(template).render({**_given(variables or {}), **ours})
-    except jinja2.TemplateSyntaxError as error:
-        raise TemplateError(f"the chat template is broken in line {error.lineno}: {error.message}") from None
-    except _REFUSALS as error:
-        raise TemplateError(f"the chat template refuses these messages: {error}") from None
+    return RENDERER.rendered(_sane(template), _plain({**(variables or {}), **ours}), now)
 
 
 @lru_cache(maxsize=8)
 def names_wanted(template: str) -> frozenset[str]:
-    """Returns the names of the variables that a template looks at."""
+    """Returns the names of the variables that a template looks at. Raises TemplateError as `render` does."""
+    return RENDERER.names_wanted(_sane(template))
+
+
+def _sane(template: str) -> str:
+    if len(template) > LONGEST_TEMPLATE:
+        raise TemplateError(
+            f"the chat template has {len(template):,} characters, more than the {LONGEST_TEMPLATE:,} that "
+            "are read: name another with --chat-template-file"
+        )
+    return template
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value in dicts and lists, which can be handed to another process. Raises TemplateError."""
     try:
-        return frozenset(find_undeclared_variables(_environment().parse(template)))
-    except jinja2.TemplateSyntaxError:
-        return frozenset()
+        return _in_dicts(value)
+    except RecursionError:
+        raise TemplateError("the chat template cannot be given what lies hundreds of lists deep") from None
 
 
-class _Given(list[Any]):
-    """A list that came from outside: templates may not change it."""
-
-
-def _given(value: Any) -> Any:
-    """Returns a value whose lists are marked as given, however deep they lie."""
+def _in_dicts(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _given(item) for key, item in value.items()}
-    return _Given(map(_given, value)) if isinstance(value, list | tuple) else value
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Lets a template change the lists it made itself, as some do (`append`), and nothing else."""
-
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        return (type(obj) is list and attr == "append") or super().is_safe_attribute(obj, attr, value)
-
-
-@lru_cache(maxsize=8)
-def _compiled(template: str) -> jinja2.Template:
-    return _environment().from_string(template)
-
-
-def _environment() -> jinja2.Environment:
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock])
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _refuse
-    return environment
-
-
-def _refuse(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-_REFUSALS = (
-    jinja2.TemplateError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    RecursionError,
-)
-
-
-class _GenerationBlock(Extension):
-    """{% generation %}: marks the assistant's own words, for training; here it is plain text."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    if isinstance(value, Iterator):  # as `map` gives
-        value = list(value)
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+        return {key: _in_dicts(item) for key, item in value.items()}
+    return [_in_dicts(item) for item in value] if isinstance(value, list | tuple) else value

@@ -9,6 +9,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 │   └── DoesNotFitError        a pair takes more memory than is free
 ├── PairMismatchError          target and draft do not share a vocabulary
 ├── TemplateError              a chat template is missing, broken, or refuses the messages
+│   └── TemplateOverrunError   a chat template takes more time or memory than any needs
 ├── PromptTooLongError         the prompt does not fit the context
 ├── QueueFullError             as many requests wait as may wait
 ├── EngineError                llama.cpp failed while evaluating
@@ -67,6 +68,10 @@ class PairMismatchError(EdgeSpecError):
 
 class TemplateError(EdgeSpecError):
     """A chat template is missing, broken, or refuses the messages."""
+
+
+class TemplateOverrunError(TemplateError):
+    """A chat template takes more time or memory than any needs, and was ended."""
 
 
 class PromptTooLongError(EdgeSpecError):

@@ -23,6 +23,7 @@ from edgespec.self_test import self_test
 
 _NOISE = "EDGESPEC_NOISE_FILE"  # set in the child: where C code's stderr goes
 _PARENT = "EDGESPEC_PARENT_PIPE"  # set in the child: file descriptor that closes when the parent ends
+PRIVATE = ("EDGESPEC_API_KEY", _NOISE, _PARENT)  # variables that are none of a child's business
 INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
 WINDOWS_CTRL_C = 0xC000013A  # STATUS_CONTROL_C_EXIT
 

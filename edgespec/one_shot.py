@@ -21,6 +21,7 @@ from edgespec.request import Request
 from edgespec.sampling_settings import NUMBERS, sampler_order, sampling_for
 from edgespec.self_test import self_test
 from edgespec.stats import Statistics, Tally
+from edgespec.template_renderer import RENDERER
 
 
 def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
@@ -115,6 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Answers one prompt; returns the exit code (130 after Ctrl+C, what was said kept)."""
     request_for(arguments)  # nonsense is refused before anything is loaded
     prompt = read_prompt(arguments.prompt)
+    if not arguments.raw:
+        RENDERER.warm()
     with open_pair(arguments) as pair, Interrupt() as interrupt:
         request = request_for(arguments, pair)
         tally = Tally(pair.busy)

@@ -19,12 +19,11 @@ from contextlib import suppress
 from typing import Any
 
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
-from edgespec.isolate import cause_of_death
+from edgespec.isolate import PRIVATE, cause_of_death
 
 LOOK_AGAIN_S = 0.1
 GOODBYE_S = 3.0  # an engine ends after its step; one that takes longer ends without being waited for
 LINES_KEPT = 40
-PRIVATE = ("EDGESPEC_API_KEY", "EDGESPEC_NOISE_FILE", "EDGESPEC_PARENT_PIPE")  # none of the child's business
 
 
 class PrivateEngine:

@@ -13,16 +13,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from threading import Lock
 from typing import Any, Literal
 
 from edgespec.chat import names_wanted, render
-from edgespec.errors import TemplateError
+from edgespec.errors import TemplateError, TemplateOverrunError
 
 USER, SYSTEM, TOOL, KEY, VALUE, RESULT = (
     f"zq{word}qz" for word in ("user", "sys", "tool", "key", "val", "res")
 )
 ID = "zqcall001"  # nine letters and digits, as some templates insist
 Absent = Literal["none", "empty", "missing"]
+_TRYING = Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,27 @@ class Traits:
     empty_tools: bool
 
 
-@lru_cache(maxsize=16)
 def traits_of(template: str) -> Traits:
-    """Tries a template out. Raises TemplateError where it is broken or renders no message at all."""
+    """Tries a template out. Raises TemplateError where it is broken or renders no message at all.
+
+    One that overruns is not tried again: requests that come together would each wait for all those before.
+    """
+    with _TRYING:
+        found = _tried(template)
+    if isinstance(found, TemplateOverrunError):
+        raise found.with_traceback(None)
+    return found
+
+
+@lru_cache(maxsize=16)
+def _tried(template: str) -> Traits | TemplateOverrunError:
+    try:
+        return _found(template)
+    except TemplateOverrunError as error:
+        return error
+
+
+def _found(template: str) -> Traits:
     parts = False
     words = _rendered(template, [_user(USER)])
     empty_tools = words is None and _rendered(template, [_user(USER)], tools=[]) is not None
@@ -151,6 +171,8 @@ def _rendered(
 ) -> str | None:
     try:
         return render(template, messages, tools=tools, variables=variables_for(template, tools))
+    except TemplateOverrunError:
+        raise
     except TemplateError:
         return None
 

@@ -54,9 +54,15 @@ class Served:
         return int(self.url.rsplit(":", 1)[1].removesuffix("/v1"))
 
     @property
+    def workers(self) -> list[psutil.Process]:
+        """The engine worker that runs now, if one does."""
+        children = psutil.Process(self.process.pid).children()
+        return [child for child in children if "edgespec.worker" in child.cmdline()]
+
+    @property
     def worker(self) -> psutil.Process:
         """The engine worker that runs now."""
-        return psutil.Process(self.process.pid).children()[0]
+        return self.workers[0]
 
     def said(self) -> str:
         """What it wrote to the terminal."""

@@ -61,6 +61,10 @@ RANKS = (
         "token_scores",
         "verify",
         "chat",
+        "template_child",
+        "template_renderer",
+        "template_sandbox",
+        "template_wire",
         "families",
         "families.addressed",
         "fill_in",
@@ -409,7 +413,7 @@ def test_the_whole_core_loads_without_llama_cpp() -> None:
 def test_the_web_process_and_the_engine_know_nothing_of_each_other() -> None:
     """One has no llama.cpp in it, which could end it; the other no HTTP, which would hold up its loop."""
     web = loaded(*(f"edgespec.{name}" for name in OF_THE_WEB))
-    assert not {"llama_cpp", "torch", "textual", "edgespec.engine"} & web
+    assert not {"llama_cpp", "torch", "textual", "edgespec.engine", "jinja2"} & web  # templates: elsewhere
     assert not {"starlette", "fastapi", "pydantic", "uvicorn", "asyncio"} & loaded("edgespec.worker")
 
 

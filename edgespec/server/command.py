@@ -33,6 +33,7 @@ from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings, Unsaid
 from edgespec.server.supervisor import Supervisor
+from edgespec.template_renderer import RENDERER
 from edgespec_models.store import Store
 
 HEAD_S = 30.0  # how long a client may take for the head of its first request
@@ -249,6 +250,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):  # what uvicorn raises again at its end does nothing then
         signal.signal(number, lambda *_: None)
     worker.start()
+    RENDERER.warm()
     announcer = Announcer(worker, pairs, state, owner)
     serving = asyncio.create_task(server.serve(sockets=listeners))
     watching = [
@@ -263,6 +265,7 @@ async def _serve(
         for task in watching:
             task.cancel()
         announcer.close()
+        RENDERER.close()  # threads that wait for it would hold up the end
         await worker.stop()
     if worker.failed and not worker.about:
         say(worker.failed.message)

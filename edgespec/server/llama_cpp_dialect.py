@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from edgespec.errors import TemplateError
 from edgespec.messages import Loaded
 from edgespec.sampling import sampling_for
 from edgespec.server.answering import Answering, with_pair
@@ -230,8 +231,14 @@ class LlamaCppDialect:
 
 
 def _caps(template: str) -> dict[str, bool]:
-    """Returns what conversations may have. Tools always: a template that knows none is told in words."""
-    traits = traits_of(template)
+    """Returns what conversations may have. Tools always: a template that knows none is told in words.
+
+    Nothing for a template that renders no conversation: whoever asks for one is told why.
+    """
+    try:
+        traits = traits_of(template)
+    except TemplateError:
+        return {}
     return {
         "supports_tools": True,
         "supports_tool_calls": True,

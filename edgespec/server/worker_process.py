@@ -10,13 +10,9 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 
+from edgespec.isolate import PRIVATE
 from edgespec.messages import HEAD, ToWorker, packed, unpacked
 
-PRIVATE = (
-    "EDGESPEC_API_KEY",
-    "EDGESPEC_NOISE_FILE",
-    "EDGESPEC_PARENT_PIPE",
-)  # none of the child's business
 END_S = 6.0  # how long a worker may take to end
 LINES_KEPT = 40
 

@@ -272,7 +272,7 @@ def test_an_idle_pair_is_unloaded_and_one_that_is_used_is_not(loads: tuple[Load,
 @pytest.mark.slow
 def test_the_endpoint_loads_again_what_was_idle(tmp_path: Path, loads: tuple[Load, Load]) -> None:
     with served(tmp_path, "--target", loads[0].target, "--ctx", "256", "--idle-unload", "0.005") as server:
-        until(lambda: not psutil.Process(server.process.pid).children())
+        until(lambda: not server.workers)
         assert server.ask("/health").status == 200
         answered = server.ask("/v1/completions", {"prompt": "the water", "max_tokens": 3})
         assert answered.status == 200, answered
