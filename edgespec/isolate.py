@@ -20,10 +20,12 @@ from pathlib import Path
 
 from edgespec.errors import EdgeSpecError, EngineDiedError
 from edgespec.self_test import self_test
+from edgespec.terminal import guarded, one_line
 
 _NOISE = "EDGESPEC_NOISE_FILE"  # set in the child: where C code's stderr goes
 _PARENT = "EDGESPEC_PARENT_PIPE"  # set in the child: file descriptor that closes when the parent ends
 PRIVATE = ("EDGESPEC_API_KEY", _NOISE, _PARENT)  # variables that are none of a child's business
+LONGEST_SENTENCE = 2000  # characters of an error; one may quote a stranger's file
 INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
 WINDOWS_CTRL_C = 0xC000013A  # STATUS_CONTROL_C_EXIT
 
@@ -130,11 +132,19 @@ def _end_with_parent(pipe: int) -> None:
 
 
 def told(work: Callable[[], int]) -> int:
-    """Runs `work`; an EdgeSpecError becomes one sentence on stderr and its exit code."""
+    """Runs `work`; an EdgeSpecError becomes one sentence on stderr and its exit code.
+
+    What is printed meanwhile is shown on the terminal and never obeyed.
+    """
+    with guarded():
+        return _told(work)
+
+
+def _told(work: Callable[[], int]) -> int:
     try:
         return work()
     except EdgeSpecError as error:
-        print(f"edgespec: {error}", file=sys.stderr)
+        print(f"edgespec: {one_line(str(error), LONGEST_SENTENCE)}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         _abandon_output()

@@ -42,6 +42,7 @@ RANKS = (
         "config",
         "interrupt",
         "isolate",
+        "terminal",
         "whole_file",
         "pair_check",
         "pair_store",

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from edgespec.pull.words import table
+from edgespec.terminal import one_line
 from edgespec_models.catalogue import CatalogueEntry, CatalogueModel
 from edgespec_models.gguf_header import HeaderError, read_file
 from edgespec_models.model_facts import facts_of
@@ -78,7 +79,8 @@ def _model_lines(role: str, model: InstalledModel) -> list[str]:
     try:
         header = read_file(model.path)
         facts = facts_of(header)
-        words = " ".join(w for w in (facts.name, facts.architecture, facts.quantisation, facts.licence) if w)
+        said = (one_line(facts.name), facts.architecture, facts.quantisation, one_line(facts.licence))
+        words = " ".join(word for word in said if word)
         context = f", context {facts.n_ctx_train:,}" if facts.n_ctx_train else ""
         lines.append(f"        {words}, {facts.sort}{context}")
         lines.append(f"        vocabulary {vocabulary_of(header).fingerprint}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from edgespec.terminal import one_line
 from edgespec_models.catalogue import CatalogueEntry
 from edgespec_models.choose_file import Chosen
 from edgespec_models.gguf_header import Header
@@ -60,7 +61,8 @@ def _model(chosen: Chosen, header: Header) -> str:
     facts = facts_of(header)
     parts = f", {len(chosen.parts)} parts" if len(chosen.parts) > 1 else ""
     context = f", context {facts.n_ctx_train:,}" if facts.n_ctx_train else ""
-    kind = " ".join(word for word in (facts.architecture, facts.size_label, facts.quantisation) if word)
+    size_label = one_line(facts.size_label, 20)
+    kind = " ".join(word for word in (facts.architecture, size_label, facts.quantisation) if word)
     return f"{chosen.first} ({size_text(chosen.size)}{parts}): {kind}, {facts.sort}{context}"
 
 

@@ -99,6 +99,8 @@ class Hub:
             raise HubError(f"{self.endpoint} does not say what {repo} holds: check HF_ENDPOINT")
         files = {}
         for sibling in info.siblings:
+            if not sibling.rfilename.isprintable():
+                continue  # a name that a terminal would obey, or that is more than a line
             said = sibling.lfs.sha256 if sibling.lfs else ""
             sha256 = said if SHA256.fullmatch(said) else None  # it becomes part of a file's name
             size = sibling.lfs.size if sibling.lfs else sibling.size
