@@ -26,6 +26,7 @@ class PlannedSpeed:
     tok_per_s: float | None
     acceptance: float | None
     assumed: bool
+    disturbed: bool = False  # other programs kept the machine busy while it was measured
 
     @property
     def gain(self) -> float | None:
@@ -34,7 +35,8 @@ class PlannedSpeed:
 
     def sentence(self) -> str:
         """Says it in a few words."""
-        text = f"planned here: {self.plain_tok_per_s:.1f} tok/s plain"
+        where = "planned on a busy machine" if self.disturbed else "planned here"
+        text = f"{where}: {self.plain_tok_per_s:.1f} tok/s plain"
         if self.tok_per_s is None or self.acceptance is None:
             return text
         accepted = f"{self.acceptance:.0%} of guesses accepted" + (" (assumed)" if self.assumed else "")

@@ -11,6 +11,8 @@ import contextlib
 import hashlib
 import json
 import re
+import socket
+import struct
 import threading
 import time
 from collections import Counter
@@ -49,6 +51,8 @@ class Fault:
     flip: bool = False  # the first byte is another one
     ignore_range: bool = False
     pause_s: float = 0.0  # before each chunk
+    reset: bool = False  # the connection is reset (in the store: behind the first chunk)
+    page: bytes | None = None  # answered as a page, with 200
     times: int = 1_000_000
 
 
@@ -153,6 +157,13 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
+    def reset(self) -> None:
+        """Ends the connection as a router does that has forgotten it: by RST."""
+        self.close_connection = True
+        self.wfile.flush()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()
+
     def refuse(self, status: int, code: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         named = {"X-Error-Code": code} if code else {}
         self.answer(status, {**named, **(headers or {})}, b"{}")
@@ -169,6 +180,10 @@ class _Hub(_Handler):
         fault = self.hub.fault(where, path)
         if fault and fault.status:
             return self.refuse(fault.status, headers=fault.headers)
+        if fault and fault.reset:
+            return self.reset()
+        if fault and fault.page is not None:
+            return self.answer(200, {"Content-Type": "text/html"}, fault.page)
         if path == "/api/xet-read-token":
             about = {"endpoint": self.hub.store, "accessToken": "xet", "exp": 4_000_000_000}
             headers = {
@@ -287,6 +302,8 @@ class _Store(_Handler):
                 self.wfile.write(chunk)
                 self.hub.count(file, len(chunk))
                 at += len(chunk)
+                if fault.reset:
+                    return self.reset()
             if at < end:
                 self.wfile.flush()
                 self.connection.shutdown(2)

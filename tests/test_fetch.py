@@ -14,6 +14,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.utils import WeakFileLock
 from local_hub import Fault, LocalHub, digest
 
+from edgespec_models import retries
 from edgespec_models.fetch import UNFINISHED, fetch, unfinished
 from edgespec_models.hub import Hub, HubFile
 from edgespec_models.hub_errors import HubError
@@ -108,9 +109,12 @@ def test_a_store_that_cannot_resume_sends_it_anew(local: LocalHub, hub: Hub, fil
     assert fetch(hub, file, verified=False, on_phase=lambda *_: None).read_bytes() == BYTES
 
 
-def test_a_refusal_in_the_middle_keeps_what_is_there(local: LocalHub, hub: Hub, file: HubFile) -> None:
+def test_a_refusal_in_the_middle_keeps_what_is_there(
+    local: LocalHub, hub: Hub, file: HubFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
     interrupted(local, hub, file, 2 * MB)
-    local.faults.append(Fault("store", status=500, times=1))
+    local.faults.append(Fault("store", status=500, times=retries.DOWNLOAD_TRIES))
     assert "has a fault of its own (500) with m.gguf of org/m" in refused(hub, file)
     fetch(hub, file, verified=False, on_phase=lambda *_: None)
     assert local.served["m.gguf"] == 2 * MB

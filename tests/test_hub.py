@@ -10,11 +10,17 @@ import pytest
 from hub_models import as_large_as, model_bytes
 from local_hub import COMMIT, Content, Fault, LocalHub, Repo
 
-from edgespec_models.choose_file import choose, parse_wanted, quantisation_of
+from edgespec_models import retries
+from edgespec_models.choose_file import Wanted, choose, parse_wanted, quantisation_of, smaller_than
 from edgespec_models.gguf_header import HeaderError
 from edgespec_models.hub import Hub, HubFile, Repository
 from edgespec_models.hub_errors import HubError
 from edgespec_models.model_facts import facts_of
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
 
 
 @pytest.fixture
@@ -189,8 +195,10 @@ def test_the_file_that_is_meant_is_found(which: str, draft: bool, names: list[st
 @pytest.mark.parametrize(
     ("files", "which", "said"),
     [
-        (FILES, "Q5_K_M", "has no Q5_K_M: it has BF16, Q4_K_M, Q8_0, UD-Q4_K_XL"),
-        (FILES, "Q6_K", "has no Q6_K"),  # a part of it is missing
+        (FILES, "Q5_K_M", r"has no Q5_K_M: it has BF16 \(20 bytes\), Q4_K_M \(10 "),
+        (FILES, "Q6_K", "has no Q6_K: .*; it lacks m-Q6_K-00002-of-00002.gguf, one of the 2 parts of m-Q6_K"),
+        (repository("m-Q6_K-00001-of-00002.gguf"), "", "o/r lacks m-Q6_K-00002-of-00002.gguf, one of"),
+        (repository("m-Q6_K-00002-of-00002.gguf"), "", "o/r lacks m-Q6_K-00001-of-00002.gguf, one of"),
         (repository("README.md"), "", "holds no GGUF model"),
         (repository("a-Q4_0.gguf", "b-Q4_0.gguf"), "", "several models .* o/r:a-Q4_0.gguf"),
     ],
@@ -198,6 +206,59 @@ def test_the_file_that_is_meant_is_found(which: str, draft: bool, names: list[st
 def test_what_is_not_there_is_told_with_what_is(files: Repository, which: str, said: str) -> None:
     with pytest.raises(HubError, match=said):
         choose(files, which, draft=False)
+
+
+UNUSUAL = [
+    "m-UD-IQ1_S.gguf", "m-UD-Q2_K_XL.gguf", "m-UD-IQ3_XXS.gguf", "m-Q3_K_M.gguf", "m-Q3_K_S.gguf",
+    "m-IQ4_NL.gguf", "m-UD-Q4_K_XL.gguf", "m-UD-Q6_K_XL.gguf", "m-BF16.gguf",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("without", "draft", "chosen"),
+    [("", False, "UD-Q4_K_XL"), ("", True, "UD-Q4_K_XL"), ("Q4", False, "UD-Q6_K_XL"), ("Q", False, "BF16")],
+)
+def test_a_repository_without_the_usual_quantisations_has_a_usual_one_too(
+    without: str, draft: bool, chosen: str
+) -> None:
+    """Where there are dynamic ones alone, "has no : it has UD-Q4_K_XL" was said."""
+    names = [name for name in UNUSUAL if not without or without not in name]
+    assert choose(repository(*names), "", draft=draft).quantisation == chosen
+
+
+def sized(**sizes: int) -> Repository:
+    files = {f"m-{q}.gguf": HubFile("o/r", "c", f"m-{q}.gguf", n, None) for q, n in sizes.items()}
+    return Repository("o/r", "c", files, False, "")
+
+
+def test_memory_decides_what_is_usual() -> None:
+    """Q4_K_M was taken on every machine."""
+    there = sized(Q8_0=900, Q5_K_M=600, Q4_K_M=500, Q3_K_M=400, Q2_K=300)
+    chosen = {
+        memory: choose(there, "", draft=False, memory=memory).quantisation for memory in (900, 500, 100)
+    }
+    assert chosen == {900: "Q4_K_M", 500: "Q3_K_M", 100: "Q3_K_M"}, "nothing of two bits unasked"
+    assert choose(there, "Q8_0", draft=False, memory=100).quantisation == "Q8_0", "who names one gets it"
+    smaller = smaller_than(there, choose(there, "Q5_K_M", draft=False))
+    assert [model.quantisation for model in smaller] == ["Q4_K_M", "Q3_K_M", "Q2_K"]
+
+
+def test_heads_are_no_models() -> None:
+    """unsloth has heads in a folder; one of them was recommended as the model."""
+    names = [
+        "MTP/gemma-4-E2B-it-Q8_0-MTP.gguf",
+        "gemma-4-E2B-it-Q4_K_M.gguf",
+        "m-mmproj.gguf",
+        "eagle3/a.gguf",
+    ]
+    found = choose(repository(*names), "", draft=True)
+    assert found.first.name == "gemma-4-E2B-it-Q4_K_M.gguf"
+
+
+def test_a_split_of_absurdly_many_parts_costs_nothing() -> None:
+    names = [f"m-Q4_0-{i:05d}-of-99999.gguf" for i in range(1, 200)]
+    with pytest.raises(HubError, match="several models"):
+        choose(repository(*names), "", draft=False)
 
 
 def test_quantisations_are_read_from_names() -> None:
@@ -209,10 +270,76 @@ def test_quantisations_are_read_from_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["o/r:Q4_0", "https://huggingface.co/o/r:Q4_0", "hf.co/o/r:Q4_0", "hf://o/r:Q4_0"]
-)
+    "text",
+    [
+        "o/r:Q4_0", "https://huggingface.co/o/r:Q4_0", "hf.co/o/r:Q4_0", "hf://o/r:Q4_0",
+        "https://huggingface.co/o/r/tree/main/Q4_0", "huggingface.co/o/r/tree/main/Q4_0/",
+    ],
+)  # fmt: skip
 def test_repositories_are_named_in_all_usual_ways(text: str) -> None:
     assert str(parse_wanted(text)) == "o/r:Q4_0"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("https://huggingface.co/o/r/resolve/main/m-Q4_0.gguf?download=true", Wanted("o/r", "m-Q4_0.gguf")),
+        ("https://huggingface.co/o/r/blob/v1/a%20b/m.gguf", Wanted("o/r", "a b/m.gguf", "v1")),
+        ("https://huggingface.co/o/r/tree/main", Wanted("o/r", "")),
+        ("https://huggingface.co/o/r#files", Wanted("o/r", "")),
+    ],
+)
+def test_addresses_of_the_browser_are_understood(text: str, wanted: Wanted) -> None:
+    assert parse_wanted(text) == wanted
+
+
+def test_a_file_is_found_by_its_name_without_the_folder() -> None:
+    named = choose(FILES, "m-BF16-00001-of-00002.gguf", draft=False)
+    assert named.first.name == "BF16/m-BF16-00001-of-00002.gguf"
+
+
+# --- asking again
+
+
+@pytest.mark.parametrize("where", ["api", "resolve", "store"])
+@pytest.mark.parametrize("status", [500, 502, 503, 429])
+def test_one_fault_of_the_hub_ends_nothing(
+    local: LocalHub, hub: Hub, tmp_path: Path, where: str, status: int
+) -> None:
+    """A single 500, 503, or 429 with Retry-After, while a repository was listed ended the pull."""
+    local.add("org/m", {"m.gguf": model_bytes(tmp_path)})
+    headers = {"Retry-After": "0"} if status == 429 else {}
+    local.faults.append(Fault(where, status=status, headers=headers, times=1))  # type: ignore[arg-type]
+    assert hub.header(hub.repository("org/m").files["m.gguf"])[0].architecture == "llama"
+
+
+@pytest.mark.parametrize("where", ["api", "resolve", "store"])
+def test_one_reset_ends_nothing(local: LocalHub, hub: Hub, tmp_path: Path, where: str) -> None:
+    """One TCP reset ended a pull, five times of five."""
+    local.add("org/m", {"m.gguf": model_bytes(tmp_path)})
+    local.faults.append(Fault(where, reset=True, times=1))  # type: ignore[arg-type]
+    assert hub.header(hub.repository("org/m").files["m.gguf"])[0].architecture == "llama"
+
+
+def test_what_is_asked_to_be_waited_is_read() -> None:
+    assert retries.asked_wait("12") == 12.0 and retries.asked_wait("soon") is None
+    assert retries.asked_wait("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert (retries.asked_wait("Wed, 21 Oct 2215 07:28:00 GMT") or 0) > 1e9
+
+
+def test_a_page_of_the_networks_login_is_named(local: LocalHub, hub: Hub) -> None:
+    """ "Expecting value: line 1 column 1" was said."""
+    local.add("org/m", {})
+    local.faults.append(Fault("api", page=b"<html>Welcome to the hotel</html>"))
+    assert "is not the hub, but a page of a proxy or of the network's login" in refusal(hub)
+
+
+@pytest.mark.parametrize("token", ["hf_größer", "hf_a\nb"])
+def test_a_token_that_is_none_is_told(local: LocalHub, tmp_path: Path, token: str) -> None:
+    """ "'ascii' codec can't encode characters" was said."""
+    local.add("org/m", {})
+    hub = Hub(endpoint=local.endpoint, token=token, cache=tmp_path, offline=False)
+    assert "the token for the hub has characters that no token has: set HF_TOKEN" in refusal(hub)
 
 
 def test_nonsense_is_told_what_to_write() -> None:

@@ -9,6 +9,7 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -246,6 +247,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_cost, "BUDGET_S", 0.05)
+    monkeypatch.setattr(model_cost, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))  # a quiet machine
 
 
 @pytest.mark.usefixtures("quick")
@@ -263,6 +265,23 @@ def test_what_was_measured_is_kept_for_this_shape_and_these_settings(
     for path in model_cost._path(head, settings).parent.iterdir():
         path.write_text("{}")
     assert pair_plan.kept_plan(head, None, settings) is None, "what makes no sense is measured anew"
+
+
+def test_what_was_measured_on_a_busy_machine_is_said_so_and_measured_anew(
+    small: Path, monkeypatch: pytest.MonkeyPatch, quick: None
+) -> None:
+    """`plan` said 44 tok/s with a warning, and the next `pull` promised them "up to 25 % off"; it had 607."""
+    head, settings = [read_file(small)], PairSettings()
+    monkeypatch.setattr(model_cost, "Others", lambda: SimpleNamespace(cores=lambda: 1.4))
+    assert pair_plan.plan_pair(head, head, settings).disturbed
+    kept = pair_plan.kept_plan(head, head, settings)
+    assert kept and kept.disturbed and kept.busy == 1.4
+    _, (_, speed) = before_pull.expectation("some/pair", [head, head], draft="some/draft")
+    assert "while other programs kept 1.4 cores busy, so rather more" in speed and "25%" not in speed
+    assert "`edgespec plan some/pair --draft some/draft` measures it anew" in speed
+    monkeypatch.setattr(model_cost, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))
+    assert not pair_plan.plan_pair(head, head, settings).disturbed
+    assert "busy" in planned.PlannedSpeed(2.0, None, None, False, disturbed=True).sentence()
 
 
 def test_what_llama_cpp_refuses_is_one_sentence(tmp_path: Path) -> None:
@@ -335,11 +354,11 @@ def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
 @pytest.mark.usefixtures("quick")
 def test_before_a_download_it_is_said_whether_a_pair_fits_and_how_fast_it_is(small: Path) -> None:
     head = read_file(small)
-    memory, speed = before_pull.lines("some/pair", [head, head])
+    _, (memory, speed) = before_pull.expectation("some/pair", [[head], [head]])
     assert memory.startswith("memory  it takes ") and "with a context of 512 tokens" in memory
     assert speed == "speed   `edgespec plan some/pair` says how fast it would run here"
     pair_plan.plan_pair([head], [head])
-    memory, speed = before_pull.lines("some/pair", [head, head])
+    _, (memory, speed) = before_pull.expectation("some/pair", [[head], [head]])
     assert speed.startswith("speed   about ") and "measured here by `edgespec plan`" in speed
 
 

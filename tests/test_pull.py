@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tiny_gguf
+from gguf import GGUFReader, GGUFWriter
 from hub_models import as_large_as, model_bytes
 from local_hub import Fault, LocalHub
 
@@ -182,8 +185,9 @@ def test_a_split_model_is_pulled_whole_and_loaded_by_its_first_part(
     local: LocalHub, hub: Hub, store: Store, tmp_path: Path
 ) -> None:
     whole = model_bytes(tmp_path)
+    part = b"GGUF" + struct.pack("<IQQ", 3, 0, 0)
     names = [f"Q8_0/m-Q8_0-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
-    local.add("acme/Split-GGUF", dict(zip(names, (whole, whole[:500], whole[:300]), strict=True)))
+    local.add("acme/Split-GGUF", dict(zip(names, (whole, part + bytes(476), part + bytes(276)), strict=True)))
     pair = Pull(plan_pull(hub, order("acme/Split-GGUF:Q8_0")), hub, store).run(lambda _: None)
     assert [Path(path).name for path in pair.target.paths] == [name.rpartition("/")[2] for name in names]
     assert pair.target.size == len(whole) + 800
@@ -199,7 +203,7 @@ def test_a_pair_that_does_not_fit_is_refused_before_the_download(local: LocalHub
 def test_a_disk_without_room_is_told_before_the_download(local: LocalHub, hub: Hub) -> None:
     head = local.repos["acme/Big-1B-GGUF"].files["Big-1B-Q8_0.gguf"].head
     local.add("acme/Huge-GGUF", {"Huge-Q4_K_M.gguf": as_large_as(head, 10**16)})
-    with pytest.raises(HubError, match="10000 TB are to be downloaded to .* are free: make room, or name"):
+    with pytest.raises(HubError, match="10000 TB are to be downloaded to .* are free and 67.1 MB stay so"):
         plan_pull(hub, order("acme/Huge-GGUF"))
 
 
@@ -259,6 +263,15 @@ def test_pull_says_what_it_found_and_what_comes_next(capsys: pytest.CaptureFixtu
     assert "installed as big, the pair that is taken from now on; next: edgespec chat" in said(capsys)
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--check"]) == 0
     assert "fetch   nothing: all of it is here already" in said(capsys)
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_the_advice_names_the_draft_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """`pull REPO --draft REPO` advised a plan of the target alone."""
+    assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--check"]) == 0
+    assert "`edgespec plan acme/Big-9B-GGUF --draft acme/Big-1B-GGUF` says how fast" in said(capsys)
+    assert cli.main(["pull", "acme/Big-9B-GGUF", "--yes", "--check"]) == 0
+    assert "`edgespec plan acme/Big-9B-GGUF --draft acme/Big-1B-GGUF` says how fast" in said(capsys)
 
 
 @pytest.mark.usefixtures("at_local_hub")
@@ -382,6 +395,98 @@ def test_what_does_not_fit_the_memory_is_not_downloaded_without_a_yes(
     assert "nothing was downloaded; --yes downloads it all the same" in text
     assert cli.main([*words, "--yes"]) == 0
     assert "installed as big-9b" in said(capsys)
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_something_smaller_is_taken_or_offered(
+    local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory never had a say in what was downloaded."""
+    large, small = (model_bytes(tmp_path, d=d, layers=4) for d in (512, 128))
+    local.add("acme/M-GGUF", {"M-Q4_K_M.gguf": large, "M-Q3_K_M.gguf": small})
+    room = int(len(large) * 0.8)
+    monkeypatch.setattr("edgespec.pull.command.memory_for_models", lambda: room)
+    monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**28 + room, 2**30))
+    assert cli.main(["pull", "acme/M-GGUF", "--no-draft", "--check"]) == 0
+    assert "target  M-Q3_K_M.gguf" in said(capsys)
+    cli.main(["pull", "acme/M-GGUF:Q4_K_M", "--no-draft"])
+    text = said(capsys)
+    assert "target  M-Q4_K_M.gguf" in text and "smaller `edgespec pull acme/M-GGUF:Q3_K_M` (" in text
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_a_split_model_is_measured_against_the_memory(
+    local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_gguf.write_llama(tmp_path / "m.gguf", d=256, layers=4)
+    names = split(path)
+    local.add("acme/Split-GGUF", {name: (tmp_path / name).read_bytes() for name in names})
+    assert cli.main(["pull", "acme/Split-GGUF", "--no-draft", "--check"]) == 0
+    assert "memory  it takes " in said(capsys)
+    monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**20, 2**30))
+    assert cli.main(["pull", "acme/Split-GGUF", "--no-draft"]) == 2
+    text = said(capsys)
+    assert "memory  it with a context of " in text and "nothing was downloaded" in text
+
+
+def split(path: Path) -> list[str]:
+    """Splits a model's tensors in two files beside it, as llama-gguf-split does; returns their names."""
+    reader, names = GGUFReader(path), [f"{path.stem}-{i:05d}-of-00002.gguf" for i in (1, 2)]
+    tensors = reader.tensors
+    for i, name in enumerate(names):
+        writer = GGUFWriter(path.with_name(name), "llama")
+        for key, field in reader.fields.items():
+            if i == 0 and not key.startswith("GGUF.") and key != "general.architecture":
+                kind = field.types[0]
+                sub = field.types[-1] if len(field.types) > 1 else None
+                writer.add_key_value(key, field.contents(), kind, sub)
+        writer.add_uint16("split.no", i)
+        writer.add_uint16("split.count", 2)
+        writer.add_int32("split.tensors.count", len(tensors))
+        for tensor in tensors[i::2]:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    return names
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_a_data_folder_that_cannot_be_written_is_noticed_before_the_download(
+    local: LocalHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was said after the last byte."""
+    config.data_folder().mkdir(parents=True, exist_ok=True)
+    (config.data_folder() / "pairs.lock").mkdir()  # for whoever runs tests as root, who may write everywhere
+    local.served.clear()
+    assert cli.main(["pull", "acme/Big-9B-GGUF", "--no-draft"]) == 2
+    assert "pairs.json cannot be written" in said(capsys)
+    assert local.served["Big-9B-Q4_K_M.gguf"] < bytes_of(local) / 2
+
+
+def test_resets_in_the_middle_do_not_end_a_download(local: LocalHub, hub: Hub, store: Store) -> None:
+    """One TCP reset ended a pull, five times of five; each now costs what was not written yet."""
+    local.add("acme/Big-9B-GGUF", {"Big-9B-Q4_K_M.gguf": as_large_as(
+        local.repos["acme/Big-9B-GGUF"].files["Big-9B-Q4_K_M.gguf"].head, 12 * MB)})  # fmt: skip
+    plan = plan_pull(hub, order("acme/Big-9B-GGUF"))
+    local.faults.append(Fault("store", "Big-9B", reset=True, times=2))
+    local.faults.append(Fault("store", "Big-9B", status=503, times=1))
+    pair = Pull(plan, hub, store).run(lambda _: None)
+    assert pair.target.size == 12 * MB and not any(fault.times for fault in local.faults)
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_a_head_is_not_installed_as_a_model(
+    local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The multi-token heads of Gemma 4 passed the pair check, and were what commands took from then on."""
+    path = tiny_gguf.write_llama(
+        tmp_path / "h.gguf", d=32, layers=1, metadata={"general.architecture": "gemma4-assistant"}
+    )
+    local.add("acme/Head-GGUF", {"Head-Q8_0.gguf": path.read_bytes()})
+    assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Head-GGUF"]) == 1
+    assert "is a multi-token head of Gemma 4, which cannot speak by itself" in said(capsys)
 
 
 def test_a_file_name_that_was_never_looked_up_may_differ(local: LocalHub, hub: Hub, tmp_path: Path) -> None:

@@ -82,6 +82,16 @@ def ram() -> Device:
     return Device(RAM, free, total)
 
 
+def memory_for_models() -> int:
+    """Returns the bytes that are free for a model: the machine's own and those of its graphics cards."""
+    try:
+        with MemoryOracle() as oracle:
+            cards = sum(card.free for card in oracle.devices() if not card.shares_ram)
+    except EdgeSpecError:  # llama.cpp cannot be loaded; whoever loads a model will say so
+        cards = 0
+    return free_memory()[0] + cards
+
+
 def headers_of(path: str | os.PathLike[str]) -> list[Header]:
     """Returns the headers of all parts of a model. Raises HeaderError."""
     folder, name = Path(path).parent, Path(path).name

@@ -32,27 +32,26 @@ def fit_of_heads(
             return None
 
 
-def lines(name: str, heads: Sequence[Header]) -> list[str]:
-    """Returns what to say before a download. heads: of target and, where there is one, draft; whole files."""
-    return expectation(name, heads)[1]
+def expectation(
+    name: str, heads: Sequence[Sequence[Header]], *, draft: str | None = None
+) -> tuple[Fit | None, list[str]]:
+    """Returns whether a pair fits the memory, None where that cannot be said, and what to say of it.
 
-
-def expectation(name: str, heads: Sequence[Header]) -> tuple[Fit | None, list[str]]:
-    """Returns whether a pair fits the memory, None where that cannot be said, and what to say of it."""
-    if any((head.number("split.count") or 1) > 1 for head in heads):
-        return None, [f"speed   `edgespec plan {name}` says how fast it would run here, and whether it fits"]
-    target, draft = [heads[0]], [heads[1]] if len(heads) > 1 else None
-    fit = fit_of_heads(target, draft)
+    name, draft: as they were named. heads: of all parts of the target and, where there is one, of the draft.
+    """
+    target, small = heads[0], heads[1] if len(heads) > 1 else None
+    fit = fit_of_heads(target, small)
     said = [f"memory  {fit.sentence('it')}"] if fit else []
     expected, assumed = acceptance_of(name)
-    known = kept_plan(target, draft, acceptances=(expected,))
+    known = kept_plan(target, small, acceptances=(expected,))
+    command = f"edgespec plan {name}" + (f" --draft {draft}" if draft else "")
     if known is None:
-        return fit, [*said, f"speed   `edgespec plan {name}` says how fast it would run here"]
-    return fit, [*said, f"speed   {speed_sentence(known, assumed=assumed)}"]
+        return fit, [*said, f"speed   `{command}` says how fast it would run here"]
+    return fit, [*said, f"speed   {speed_sentence(known, assumed=assumed, command=command)}"]
 
 
-def speed_sentence(plan: PairPlan, *, assumed: bool) -> str:
-    """Says how fast a pair would run, in a few words."""
+def speed_sentence(plan: PairPlan, *, assumed: bool, command: str) -> str:
+    """Says how fast a pair would run, in a few words. command: which plans it."""
     text = f"about {plan.plain_tok_per_s:.0f} tok/s plain"
     if plan.speeds and plan.speeds[0].draft_length:
         text += f", {plan.speeds[0].tok_per_s:.0f} with speculation"
@@ -60,4 +59,9 @@ def speed_sentence(plan: PairPlan, *, assumed: bool) -> str:
             text += f" if {plan.speeds[0].acceptance:.0%} of the guesses are accepted"
     elif plan.speeds:
         text += "; guesses do not pay here"
+    if plan.disturbed:
+        return (
+            f"{text}, measured while other programs kept {plan.busy:.1f} cores busy, so rather more: "
+            f"`{command}` measures it anew"
+        )
     return f"{text} (measured here by `edgespec plan`, up to {plan.off_by:.0%} off)"

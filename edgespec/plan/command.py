@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 
-from edgespec.bench.machine import Others
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.isolate import INTERRUPTED
 from edgespec.memory.free import free_memory
@@ -77,10 +76,8 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
             heads = local_pair(arguments.target, arguments.draft)
         else:
             heads = named_pair(name, arguments.draft)
-        others, measured = Others(), []
 
         def stage(text: str) -> None:
-            measured.append(text)
             _progress(f"{heads.name}: {text}")
 
         expected = heads.acceptance if arguments.acceptance is None else arguments.acceptance
@@ -88,13 +85,10 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
             heads.target, heads.draft, settings, acceptances=(expected, *OTHER_ACCEPTANCES),
             on_stage=stage, anew=arguments.again,
         )  # fmt: skip
-        busy = others.cores() if measured else 0.0
         assumed = heads.assumed and arguments.acceptance is None
         if arguments.acceptance is None and settings == PairSettings():
             _keep(heads.name, found, assumed)
-        return Planned(
-            heads.name, found, fit_of_heads(heads.target, heads.draft, settings), assumed, busy=busy
-        )
+        return Planned(heads.name, found, fit_of_heads(heads.target, heads.draft, settings), assumed)
     except EdgeSpecError as error:
         return Planned(name, None, None, True, str(error))
 
@@ -109,6 +103,7 @@ def _keep(name: str, plan: PairPlan, assumed: bool) -> None:
             tok_per_s=speed.tok_per_s if speed else None,
             acceptance=speed.acceptance if speed else None,
             assumed=assumed,
+            disturbed=plan.disturbed,
         ),
     )
 

@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from edgespec.bench.machine import BUSY_CORES, Others
 from edgespec.config import cache_folder
 from edgespec.cores import threads_wanted
 from edgespec.errors import PlanError
@@ -29,7 +30,7 @@ from edgespec_models.gguf_slice import Layers, layers_of, write_slice
 from edgespec_models.number_formats import UnknownFormatError
 from edgespec_models.sizes import size_text
 
-FORMAT = 1  # of what is kept; others are not read
+FORMAT = 2  # of what is kept; others are not read
 BUDGET_S = 3.0  # of evaluations of one slice
 LONGEST_S = 300.0
 SPARE_DISK = 64 << 20  # bytes that are left free
@@ -43,6 +44,12 @@ class ModelCost:
     seconds: dict[int, float]
     measured_layers: int
     layers: int
+    busy: float = 0.0  # cores that other programs kept busy meanwhile
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs made it look dearer than it is."""
+        return self.busy >= BUSY_CORES
 
     @property
     def whole(self) -> bool:
@@ -57,7 +64,7 @@ def kept_cost(headers: Sequence[Header], settings: PairSettings) -> ModelCost | 
         seconds = {int(n): float(s) for n, s in said["seconds"].items()}
         if said["format"] != FORMAT or not all(s > 0 for s in seconds.values()) or 1 not in seconds:
             return None
-        return ModelCost(seconds, int(said["measured_layers"]), int(said["layers"]))
+        return ModelCost(seconds, int(said["measured_layers"]), int(said["layers"]), float(said["busy"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -69,11 +76,12 @@ def model_cost(
     on_stage: OnStage = lambda text: None,
     anew: bool = False,
 ) -> ModelCost:
-    """Returns what a model costs here, measuring it in some seconds where that is not known.
+    """Returns what a model costs here, measuring it in some seconds where that is not known or was disturbed.
 
     Raises PlanError where it cannot be made or evaluated.
     """
-    if not anew and (known := kept_cost(headers, settings)):
+    known = None if anew else kept_cost(headers, settings)
+    if known and not known.disturbed:
         return known
     try:
         found = _measured(layers_of(headers), settings, on_stage)
@@ -91,7 +99,7 @@ def model_cost(
 def _measured(model: Layers, settings: PairSettings, on_stage: OnStage) -> ModelCost:
     if not model.layers:
         raise PlanError(f"{model.header.name} cannot be planned: it has no layers")
-    slices = slices_of(model)
+    slices, others = slices_of(model), Others()
     found: list[dict[int, float]] = []
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
         for n in (slices.small, slices.large):
@@ -101,7 +109,8 @@ def _measured(model: Layers, settings: PairSettings, on_stage: OnStage) -> Model
                 _check_room(path.parent, model, n)
                 write_slice(path, model, n)
                 found.append(_evaluated(path, settings, model.header.name))
-    return ModelCost(whole_cost(model, slices, found[0], found[-1]), slices.large, slices.whole)
+    seconds = whole_cost(model, slices, found[0], found[-1])
+    return ModelCost(seconds, slices.large, slices.whole, others.cores())
 
 
 def _check_room(folder: Path, model: Layers, n: int) -> None:
@@ -143,7 +152,7 @@ def _keep(path: Path, cost: ModelCost) -> None:
     """Writes what was measured, whole or not at all; a full disk is passed over."""
     said = {
         "format": FORMAT, "seconds": cost.seconds, "measured_layers": cost.measured_layers,
-        "layers": cost.layers,
+        "layers": cost.layers, "busy": cost.busy,
     }  # fmt: skip
     with suppress(OSError):
         write_whole(path, json.dumps(said))

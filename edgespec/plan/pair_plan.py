@@ -44,6 +44,16 @@ class PairPlan:
     speeds: tuple[Speed, ...]
     off_by: float = OFF_BY
 
+    @property
+    def busy(self) -> float:
+        """Cores that other programs kept busy while it was measured."""
+        return max(cost.busy for cost in (self.target, self.draft) if cost)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether that made it look slower than it is."""
+        return any(cost.disturbed for cost in (self.target, self.draft) if cost)
+
 
 def plan_pair(
     target: Sequence[Header],

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgespec import __version__
-from edgespec.bench.machine import BUSY_CORES
 from edgespec.plan.pair_plan import PairPlan
 from edgespec_models.memory_fit import Fit, gib
 
@@ -26,7 +25,6 @@ class Planned:
     fit: Fit | None
     assumed: bool
     trouble: str = ""
-    busy: float = 0.0  # cores that other programs kept busy while it was measured
 
 
 def lines(found: Sequence[Planned]) -> list[str]:
@@ -77,11 +75,11 @@ def _notes(found: Sequence[Planned]) -> list[str]:
             "How many guesses are accepted depends on pair and text; where nothing is known, 60 % are "
             "assumed for chat and 70 to 75 % for code. --acceptance says otherwise; `edgespec bench` knows."
         )
-    busy = max(planned.busy for planned in found)
-    if busy >= BUSY_CORES:
+    if any(plan.disturbed for plan in plans):
+        busy = max(plan.busy for plan in plans)
         said.append(
-            f"Other programs kept {busy:.1f} cores busy meanwhile: the figures are too low, and may be odd. "
-            "`--again` measures anew."
+            f"Other programs kept {busy:.1f} cores busy while this was measured: the figures are too low, "
+            "and may be odd. The next `edgespec plan` measures anew."
         )
     said += [
         f"{p.name}: {p.fit.sentence(p.name)}" for p in found if p.fit and (p.fit.gave_up or not p.fit.fits)
@@ -110,7 +108,7 @@ def _object(planned: Planned) -> dict[str, Any]:
         "off_by": plan.off_by if plan else None,
         "target": asdict(plan.target) if plan else None,
         "draft": asdict(plan.draft) if plan and plan.draft else None,
-        "busy": round(planned.busy, 2),
+        "busy": round(plan.busy, 2) if plan else None,
         "memory": fit.choice.total if fit else None,
         "fits": fit.fits if fit else None,
         "n_ctx": fit.choice.n_ctx if fit else None,

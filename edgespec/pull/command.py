@@ -11,16 +11,18 @@ from pathlib import Path
 
 from edgespec.errors import DownloadError, SettingError
 from edgespec.isolate import INTERRUPTED
+from edgespec.memory.at_load import memory_for_models
 from edgespec.pair_store import open_store, store_told
 from edgespec.plan import before_pull
 from edgespec.pull.progress_line import ProgressLine
 from edgespec.pull.words import catalogue_lines, plan_lines, proposal_lines
 from edgespec_models.catalogue import CatalogueError, catalogue
-from edgespec_models.choose_file import parse_wanted
+from edgespec_models.choose_file import FOR_CACHES, parse_wanted, smaller_than
 from edgespec_models.download import Progress
 from edgespec_models.gguf_header import HeaderError
 from edgespec_models.hub import Hub
 from edgespec_models.hub_errors import HubError
+from edgespec_models.memory_fit import Fit
 from edgespec_models.propose import Proposal, propose
 from edgespec_models.pull import Order, Pull, PullPlan, order, plan_pull
 from edgespec_models.sizes import size_text
@@ -70,20 +72,36 @@ def _say(text: str) -> None:
 def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespace) -> PullPlan | None:
     """Makes the plan; for a target alone a draft is proposed first. None where one has to be chosen."""
     _say(f"looking at {wanted.target}" + (f" and {wanted.draft}" if wanted.draft else ""))
-    plan = plan_pull(hub, wanted)
+    memory = memory_for_models()
+    plan = plan_pull(hub, wanted, memory=memory)
     if wanted.draft is None and not arguments.no_draft:
         chosen = _proposed(hub, store, wanted, plan, take_first=arguments.yes)
         if chosen is None:
             return None
-        plan = plan_pull(hub, replace(wanted, draft=parse_wanted(str(chosen.candidate))))
-    fit, expected = before_pull.expectation(arguments.what, plan.headers)
-    for line in [*plan_lines(plan), *expected]:
+        arguments.draft = str(chosen.candidate)
+        plan = plan_pull(hub, replace(wanted, draft=parse_wanted(arguments.draft)), memory=memory)
+    fit, expected = before_pull.expectation(arguments.what, plan.heads, draft=arguments.draft)
+    for line in [*plan_lines(plan), *expected, *_smaller(hub, plan, fit, memory)]:
         _say(line)
     if fit and not fit.fits and plan.to_fetch and not arguments.check and not arguments.yes:
         if not _agrees("it does not fit this machine; download it all the same? [y/N]", default=False):
             _say("nothing was downloaded; --yes downloads it all the same")
             return None
     return plan
+
+
+def _smaller(hub: Hub, plan: PullPlan, fit: Fit | None, memory: int) -> list[str]:
+    """Offers something smaller in place of what does not fit."""
+    if fit is None or fit.fits:
+        return []
+    repository = hub.repository(plan.target.first.repo, plan.target.first.commit)
+    most = FOR_CACHES * memory - (plan.draft.size if plan.draft else 0)
+    own = [model for model in smaller_than(repository, plan.target) if model.size <= most]
+    offers = [(f"{repository.repo}:{m.quantisation or m.first.name}", m.size) for m in own[:1]]
+    entries = sorted((entry.size, entry.name) for entry in catalogue() if entry.size <= FOR_CACHES * memory)
+    offers += [(name, size) for size, name in entries[-1:]]
+    said = [f"`edgespec pull {what}` ({size_text(size)})" for what, size in offers]
+    return [f"smaller {' or '.join(said)}"] if said else []
 
 
 def _proposed(hub: Hub, store: Store, wanted: Order, plan: PullPlan, *, take_first: bool) -> Proposal | None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import httpx2
 from filelock import Timeout
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
@@ -33,6 +34,7 @@ from huggingface_hub.utils import WeakFileLock, XetFileData, build_hf_headers
 
 from edgespec_models.hub import SHA256, TIMEOUT_S, Hub, HubFile, same_host
 from edgespec_models.hub_errors import AGAIN, HubError
+from edgespec_models.retries import DOWNLOAD_TRIES, OnWait, again, pause, seconds_until_again
 
 Phase = Literal["waiting", "downloading", "verifying"]
 OnPhase: TypeAlias = Callable[[Phase, int], None]
@@ -54,24 +56,29 @@ def unfinished(hub: Hub, file: HubFile) -> int:
     return part.stat().st_size if part.is_file() else 0
 
 
-def fetch(hub: Hub, file: HubFile, *, verified: bool, on_phase: OnPhase) -> Path:
+def fetch(
+    hub: Hub, file: HubFile, *, verified: bool, on_phase: OnPhase, on_wait: OnWait = lambda seconds: None
+) -> Path:
     """Returns the file's place in the cache, downloaded if it was not there.
 
     verified: its content was compared with the hub's hash before, so a cached file is taken as it is.
+    on_wait: called with the seconds that the hub asks to wait.
     Raises HubError; a file that turned out bad is removed and named.
     """
     path = hub.cached(file)
     with hub.told(str(file)):
         if path is None:
-            path = _download(hub, file, on_phase)
+            path = _download(hub, file, on_phase, on_wait)
         elif not verified:
             _verify(path.resolve(), file, file.sha256, on_phase)
     return path
 
 
-def _download(hub: Hub, file: HubFile, on_phase: OnPhase) -> Path:
+def _download(hub: Hub, file: HubFile, on_phase: OnPhase, on_wait: OnWait) -> Path:
     url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=hub.endpoint)
-    metadata = get_hf_file_metadata(url, token=hub.token, timeout=TIMEOUT_S, endpoint=hub.endpoint)
+    metadata = again(
+        lambda: get_hf_file_metadata(url, token=hub.token, timeout=TIMEOUT_S, endpoint=hub.endpoint), on_wait
+    )
     etag = metadata.etag or ""
     if not _ETAG.fullmatch(etag):  # it becomes a file's name
         raise HubError(f"{hub.endpoint} gives no version for {file}: check HF_ENDPOINT")
@@ -86,11 +93,14 @@ def _download(hub: Hub, file: HubFile, on_phase: OnPhase) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     with _locked(lock, on_phase):
         if not blob.exists():
-            _complete(hub, file, metadata, url, blob, on_phase)
+            _complete(hub, file, metadata, url, blob, on_phase, on_wait)
     return Path(
-        hf_hub_download(
-            file.repo, file.name, revision=file.commit, cache_dir=hub.cache, endpoint=hub.endpoint,
-            token=hub.token, tqdm_class=_bar_of(lambda _: None),
+        again(
+            lambda: hf_hub_download(
+                file.repo, file.name, revision=file.commit, cache_dir=hub.cache, endpoint=hub.endpoint,
+                token=hub.token, tqdm_class=_bar_of(lambda _: None),
+            ),
+            on_wait,
         )
     )  # fmt: skip
 
@@ -110,8 +120,9 @@ def _locked(lock: Path, on_phase: OnPhase) -> Any:
 
 
 def _complete(
-    hub: Hub, file: HubFile, metadata: HfFileMetadata, url: str, blob: Path, on_phase: OnPhase
-) -> None:
+    hub: Hub, file: HubFile, metadata: HfFileMetadata, url: str, blob: Path, on_phase: OnPhase,
+    on_wait: OnWait,
+) -> None:  # fmt: skip
     part = blob.with_name(blob.name + UNFINISHED)
     size = metadata.size if metadata.size is not None else file.size
     if part.exists() and size is not None and part.stat().st_size > size:
@@ -128,7 +139,7 @@ def _complete(
         location = metadata.location if metadata.xet_file_data is None else url
         if not same_host(url, location):
             headers.pop("authorization", None)  # a token is for the hub, not for its stores
-        _get(file, location, part, have, size, headers, bar)
+        _get_to_the_end(lambda have: _get(file, location, part, have, size, headers, bar), part, on_wait)
     etag_hash = metadata.etag if metadata.etag and SHA256.fullmatch(metadata.etag) else None
     _verify(part, file, etag_hash or file.sha256, on_phase, size=size)
     os.replace(part, blob)
@@ -154,6 +165,23 @@ def _got_by_xet(
         part.unlink(missing_ok=True)
         return False
     return True
+
+
+def _get_to_the_end(get: Callable[[int], None], part: Path, on_wait: OnWait) -> None:
+    """Goes on where a connection broke, as long as more comes. get: called with the bytes that are there."""
+    failed = 0
+    while True:
+        have = part.stat().st_size if part.exists() else 0
+        try:
+            return get(have)
+        except (HfHubHTTPError, httpx2.TransportError) as error:
+            came = part.stat().st_size if part.exists() else 0
+            failed = 1 if came > have else failed + 1
+            wait = seconds_until_again(error, failed, DOWNLOAD_TRIES)
+            if wait is None:
+                raise
+            caught: Exception = error
+        pause(wait, caught, on_wait)
 
 
 def _get(

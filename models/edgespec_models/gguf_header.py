@@ -26,6 +26,7 @@ BLOCK = 1 << 20  # bytes asked for at a time
 LONGEST = 64_000_000  # bytes; Llama 3's and Qwen 2.5's headers have 8 and 6 million
 DEFAULT_ALIGNMENT = 32
 MOST_DIMENSIONS = 4
+MOST_PARTS = 999  # files of one model
 
 UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)
 _CODES = {
@@ -298,7 +299,7 @@ _PART = re.compile(r"^(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$", re
 def split_names(name: str) -> list[str]:
     """Returns the names of all parts of the model that file `name` belongs to: [name] where it is whole."""
     match = _PART.match(name)
-    if not match:
+    count = int(match["count"]) if match else 0
+    if not match or not 1 <= count <= MOST_PARTS:
         return [name]
-    count = int(match["count"])
     return [f"{match['stem']}-{no:05d}-of-{count:05d}{name[-5:]}" for no in range(1, count + 1)]

@@ -15,19 +15,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
 
 from edgespec_models.gguf_header import Header, read_header
 from edgespec_models.hub_errors import HubError, told
+from edgespec_models.retries import again
 
 TIMEOUT_S = 15.0
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-zA-Z]{1,64}")  # it becomes part of a folder's name
 HEADERS_KEPT = 4  # of some megabytes each
-RETRIES = 2  # of a header's block; a download is resumed by the client itself
 
 logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it has to say is said by HubError
 
@@ -92,8 +91,9 @@ class Hub:
         if self.offline:
             return self._cached_repository(repo, revision or "main")
         with self.told(repo):
-            info = HfApi(endpoint=self.endpoint, token=self.token).model_info(
-                repo, revision=revision, files_metadata=True, timeout=TIMEOUT_S
+            api = HfApi(endpoint=self.endpoint, token=self.token)
+            info = again(
+                lambda: api.model_info(repo, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
             )
         if not _COMMIT.fullmatch(info.sha or "") or info.sha is None or info.siblings is None:
             raise HubError(f"{self.endpoint} does not say what {repo} holds: check HF_ENDPOINT")
@@ -166,7 +166,9 @@ class _HubSource:
     def __init__(self, hub: Hub, file: HubFile) -> None:
         self.name, self.fetched = file.name, 0
         url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=hub.endpoint)
-        metadata = get_hf_file_metadata(url, token=hub.token, timeout=TIMEOUT_S, endpoint=hub.endpoint)
+        metadata = again(
+            lambda: get_hf_file_metadata(url, token=hub.token, timeout=TIMEOUT_S, endpoint=hub.endpoint)
+        )
         self.size = metadata.size if metadata.size is not None else file.size
         self._url = metadata.location
         self._headers = build_hf_headers(token=hub.token)
@@ -180,13 +182,7 @@ class _HubSource:
             n = min(n, self.size - offset)
         if n <= 0:
             return b""
-        for left in range(RETRIES, -1, -1):
-            try:
-                return self._range(offset, n)
-            except httpx2.TransportError:  # the network; what the hub refuses is no such error
-                if not left:
-                    raise
-        raise AssertionError
+        return again(lambda: self._range(offset, n))
 
     def _range(self, offset: int, n: int) -> bytes:
         headers = {**self._headers, "Range": f"bytes={offset}-{offset + n - 1}"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,6 +26,10 @@ class HubError(Exception):
     """A model cannot be had from the hub; the message is one sentence for a user."""
 
 
+_BAD_TOKEN = (
+    "the token for the hub has characters that no token has: set HF_TOKEN again, or log in with "
+    "`hf auth login`"
+)
 AGAIN = "pull again and it goes on where it stopped"
 
 
@@ -47,6 +52,13 @@ def told(what: str, endpoint: str, *, has_token: bool | None = None) -> Iterator
     except OSError as error:
         raise HubError(_of_the_disk(error, what)) from None
     except ValueError as error:  # answers that are no JSON, and files the plain download refuses
+        if isinstance(error, json.JSONDecodeError):
+            raise HubError(
+                f"what answers at {endpoint} when asked for {what} is not the hub, but a page of a proxy or "
+                "of the network's login: open a page in a browser, or check HF_ENDPOINT"
+            ) from None
+        if isinstance(error, UnicodeEncodeError):
+            raise HubError(_BAD_TOKEN) from None
         reason = str(error).strip().splitlines()
         raise HubError(
             f"{what} cannot be had from {endpoint}: {reason[0] if reason else 'its answer makes no sense'}"
@@ -60,6 +72,8 @@ def _sentence(error: Exception, what: str, endpoint: str, has_token: bool | None
         return f"{what} is no name of a repository: write owner/name, as in ggml-org/Qwen3-8B-GGUF"
     if isinstance(error, HfHubHTTPError):
         return _of_the_status(error, what, endpoint, bool(get_token()) if has_token is None else has_token)
+    if isinstance(error, httpx2.LocalProtocolError):  # of the headers only the token is not ours
+        return _BAD_TOKEN
     if isinstance(error, httpx2.TimeoutException):
         return f"{endpoint} does not answer when asked for {what}: {AGAIN}"
     if isinstance(error, httpx2.ConnectError):

@@ -26,6 +26,7 @@ _NO_GENERATOR = {
     "llada-moe": "a diffusion model", "rnd1": "a diffusion model", "llama-embed": "an embedding model",
     "gemma-embedding": "an embedding model", "eagle3": "an EAGLE-3 head, which cannot speak by itself",
     "dflash": "a DFlash head, which cannot speak by itself",
+    "gemma4-assistant": "a multi-token head of Gemma 4, which cannot speak by itself",
 }  # fmt: skip
 
 

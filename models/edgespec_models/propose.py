@@ -18,6 +18,7 @@ from edgespec_models.gguf_header import Header, HeaderError
 from edgespec_models.hub import Hub
 from edgespec_models.hub_errors import HubError
 from edgespec_models.pair_check import Verdict, check_headers
+from edgespec_models.retries import again
 
 MOST_CHECKED = 5  # headers fetched for one proposal
 MOST_LISTED = 50  # repositories looked at
@@ -93,10 +94,8 @@ def _relatives(hub: Hub, repo: str, family: str) -> Iterator[Candidate]:
     """Yields smaller models of the family by the same owner, the smallest first."""
     owner, size = repo.partition("/")[0], billions(repo)
     with hub.told(owner):
-        listed = HfApi(endpoint=hub.endpoint, token=hub.token).list_models(
-            author=owner, search=family, limit=MOST_LISTED
-        )
-        names = [model.id for model in listed]
+        api = HfApi(endpoint=hub.endpoint, token=hub.token)
+        names = again(lambda: [m.id for m in api.list_models(author=owner, search=family, limit=MOST_LISTED)])
     smaller = []
     for name in names:
         own = billions(name)

@@ -52,13 +52,18 @@ class PullPlan:
     order: Order
     target: Chosen
     draft: Chosen | None
-    headers: tuple[Header, ...]  # of target and draft
+    heads: tuple[tuple[Header, ...], ...]  # of all parts of target and draft
     verdict: Verdict | None  # of the pair check; None without a draft
     header_bytes: int  # fetched to know all this
     to_fetch: int  # bytes
     at_hand: int  # bytes that are there already, of earlier downloads and interrupted ones
     cached: tuple[bool, ...]  # whether each file is there
     folder: Path  # where the files go
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """Those of target and draft that have the metadata."""
+        return tuple(parts[0] for parts in self.heads)
 
     @property
     def files(self) -> tuple[HubFile, ...]:
@@ -90,21 +95,22 @@ def _default_name(target: Wanted) -> str:
     return name.strip("._-")[:64] or "pair"
 
 
-def plan_pull(hub: Hub, wanted: Order, *, room: bool = True) -> PullPlan:
+def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None = None) -> PullPlan:
     """Finds the files, checks the pair by its headers and, if `room`, the room on the disk.
 
-    Raises HubError where a file cannot be had or used, the pair does not fit, or there is no room.
+    memory: bytes that there are for the target, where its quantisation is not named. Raises HubError where a
+    file cannot be had or used, the pair does not fit, or there is no room.
     """
     entry = wanted.entry
-    target = _chosen(hub, wanted.target, entry.target if entry else None, draft=False)
+    target = _chosen(hub, wanted.target, entry.target if entry else None, draft=False, memory=memory)
     draft = _chosen(hub, wanted.draft, entry.draft if entry else None, draft=True) if wanted.draft else None
     models = [target, draft] if draft else [target]
-    headers, fetched = [], 0
+    heads, fetched = [], 0
     for model in models:
-        header, n_bytes = _usable_header(hub, model)
-        headers.append(header)
+        found, n_bytes = _usable_heads(hub, model)
+        heads.append(found)
         fetched += n_bytes
-    verdict = check_headers(*headers) if draft else None
+    verdict = check_headers(heads[0][0], heads[1][0]) if draft else None
     if verdict and draft and not verdict.usable:
         raise HubError(
             f"{draft.first} cannot draft for {target.first}: {verdict}; nothing was downloaded, so name "
@@ -117,31 +123,35 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True) -> PullPlan:
     if room:
         _check_room(hub.cache, left)
     return PullPlan(
-        wanted, target, draft, tuple(headers), verdict, fetched, left,
+        wanted, target, draft, tuple(heads), verdict, fetched, left,
         sum(file.size or 0 for file in files) - left, cached, hub.cache,
     )  # fmt: skip
 
 
-def _chosen(hub: Hub, wanted: Wanted, known: CatalogueModel | None, *, draft: bool) -> Chosen:
+def _chosen(
+    hub: Hub, wanted: Wanted, known: CatalogueModel | None, *, draft: bool, memory: int | None = None
+) -> Chosen:
     """Finds a model; where the catalogue's file name was never looked up, its quantisation will do."""
     repository = hub.repository(wanted.repo, wanted.revision)
     try:
-        return choose(repository, wanted.which, draft=draft)
+        return choose(repository, wanted.which, draft=draft, memory=memory)
     except HubError:
         if known is None or known.file != wanted.which or "file" not in known.unverified:
             raise
         return choose(repository, quantisation_of(known.file), draft=draft)
 
 
-def _usable_header(hub: Hub, model: Chosen) -> tuple[Header, int]:
-    try:
-        header, fetched = hub.header(model.first)
-    except HeaderError as error:
-        raise HubError(f"{model.first.repo}: {error}") from None
-    reason = why_not_usable(header)
-    if reason:
-        raise HubError(f"{reason} (in {model.first.repo}): choose another file")
-    return header, fetched
+def _usable_heads(hub: Hub, model: Chosen) -> tuple[tuple[Header, ...], int]:
+    """Returns the headers of all parts, and the bytes fetched for them."""
+    found = []
+    for part in model.parts:
+        try:
+            found.append(hub.header(part))
+        except HeaderError as error:
+            raise HubError(f"{model.first.repo}: {error}") from None
+        if len(found) == 1 and (reason := why_not_usable(found[0][0])):
+            raise HubError(f"{reason} (in {model.first.repo}): choose another file")
+    return tuple(header for header, _ in found), sum(fetched for _, fetched in found)
 
 
 def _check_room(folder: Path, needed: int) -> None:
@@ -151,8 +161,8 @@ def _check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(at).free
     if needed and needed + SPARE_DISK > free:
         raise HubError(
-            f"{size_text(needed)} are to be downloaded to {folder}, where {size_text(free)} are free: make "
-            "room, or name another folder with HF_HUB_CACHE"
+            f"{size_text(needed)} are to be downloaded to {folder}, where {size_text(free)} are free and "
+            f"{size_text(SPARE_DISK)} stay so: make room, or name another folder with HF_HUB_CACHE"
         )
 
 
@@ -179,6 +189,7 @@ class Pull:
 
         Raises HubError, StoreError and Cancelled.
         """
+        self.store.check_writable()  # not to be found out after gigabytes
         try:
             paths = self._download.run(on_progress)
         except BaseException:

@@ -148,6 +148,11 @@ class Store:
             if default or state.default is None:
                 state.default = pair.name
 
+    def check_writable(self) -> None:
+        """Raises StoreError where pairs cannot be installed here."""
+        with self._changing():
+            pass
+
     def note_use(self, name: str) -> None:
         """Keeps that a pair was loaded now."""
         self._change(name, lambda pair: replace(pair, last_used=time.time()))
