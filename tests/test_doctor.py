@@ -255,6 +255,29 @@ def test_speculation_that_pays_is_said_to_pay() -> None:
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"drafted": 1, "accepted": 0, "sources": {"model": 0}},
+        {"prompts": 1},
+        {"speedup": None},
+        {"speedup": {"value": 3.17, "low": None, "high": None, "n": 1}},
+    ],
+)
+def test_what_rests_on_little_is_no_verdict(changes: dict[str, Any]) -> None:
+    """ "1 tokens guessed, 0 accepted ... 3.17 times" was certified."""
+    on, found = speculation_check.judged(measured(**changes), has_draft=True)
+    assert "1 tokens" not in on.text
+    assert found.status == "note" and "too little was measured to say whether it pays" in found.text
+    assert "times" not in found.text and "--seconds" in found.remedy
+
+
+def test_a_speed_up_that_may_be_none_is_not_called_one() -> None:
+    doubtful = {"speedup": {"value": 1.2, "low": 0.9, "high": 1.5, "n": 8}}
+    _, found = speculation_check.judged(measured(**doubtful), has_draft=True)
+    assert found.status == "note" and "whether it pays here is not shown" in found.text
+
+
+@pytest.mark.parametrize(
     ("changes", "because"),
     [
         ({"draft_s": 0.05}, "a guess costs 50% of a token of the target"),

@@ -10,6 +10,7 @@ import tiny_gguf
 
 from edgespec import cli, config
 from edgespec.installed.words import ago, list_lines
+from edgespec_models import tiny
 from edgespec_models.found import find_models, find_pairs
 from edgespec_models.store import InstalledModel, InstalledPair, Speed, Store
 
@@ -69,6 +70,9 @@ def test_a_pair_of_the_catalogue_is_shown_before_it_is_installed(capsys: Capture
     shown = said(capsys, 0, "show", "qwen3-8b")
     assert "`edgespec pull qwen3-8b` gets it" in shown and "not looked up on the hub: " in shown
     assert "Python" in said(capsys, 0, "show", "embedded")
+    shipped = json.loads(said(capsys, 0, "show", "embedded", "--json"))  # it said the same prose
+    assert (shipped["name"], shipped["source"], shipped["default"]) == ("embedded", "shipped", True)
+    assert shipped["target"]["paths"] == [str(tiny.target_path())] and not shipped["missing"]
 
 
 def test_a_target_alone_gets_the_draft_that_was_found(
@@ -161,7 +165,6 @@ def test_commands_take_a_pair_by_name_and_the_last_one_by_default(
     files: tuple[Path, Path], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from edgespec.pair_files import pair_files
-    from edgespec_models import tiny
 
     def taken(*words: str) -> tuple[Path, Path | None]:
         return pair_files(cli._parser().parse_args(words))

@@ -284,6 +284,20 @@ def test_what_was_measured_on_a_busy_machine_is_said_so_and_measured_anew(
     assert "busy" in planned.PlannedSpeed(2.0, None, None, False, disturbed=True).sentence()
 
 
+def test_an_installed_pair_whose_files_are_gone_or_damaged_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ "the catalogue has no pair" was said."""
+    path = tiny_gguf.write_llama(tmp_path / "mine.gguf", d=32, layers=1)
+    assert cli.main(["import", str(path), "--no-draft"]) == 0
+    path.write_bytes(b"GGUF")
+    assert cli.main(["plan", "mine"]) == 1
+    assert "mine.gguf is cut short" in capsys.readouterr().err
+    path.unlink()
+    assert cli.main(["plan", "mine"]) == 1
+    assert f"{path} of pair mine is gone: `edgespec import` it again" in capsys.readouterr().err
+
+
 def test_what_llama_cpp_refuses_is_one_sentence(tmp_path: Path) -> None:
     path = tiny_gguf.write_llama(tmp_path / "odd.gguf", layers=1, metadata={"llama.embedding_length": 7})
     with pytest.raises(PlanError, match=r"^.*odd.gguf cannot be planned: .*a slice of it") as refused:

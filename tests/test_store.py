@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edgespec.cli import main
+from edgespec.config import data_folder
 from edgespec_models.store import InstalledModel, InstalledPair, Speed, Store, StoreError
 
 
@@ -161,6 +165,46 @@ def test_a_damaged_store_is_told_and_never_written_over(
         with pytest.raises(StoreError, match=said):
             call()
     assert store.path.read_text() == content
+
+
+def places(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yields where in a JSON document something stands."""
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield from places(item, (*path, key))
+
+
+def changed(value: Any, path: tuple[str | int, ...], to: object) -> Any:
+    if not path:
+        return to
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = changed(value[path[0]], path[1:], to)
+    return copy
+
+
+WRONG = (None, True, 1e300, "words", [7], {"a": 1})
+
+
+def test_a_store_of_wrong_types_is_told_by_every_command(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Valid JSON whose values were of other types ended `list` and `show` in a traceback."""
+    store = Store(data_folder())
+    store.add(pair("p", *files))
+    store.note_speed("p", 12.5, 8.0)
+    store.note_use("p")
+    sound = json.loads(store.path.read_text())
+    refused = 0
+    for path in places(sound):
+        for wrong in WRONG:
+            store.path.write_text(json.dumps(changed(sound, path, wrong)))
+            for words in (["list"], ["show", "p"]):
+                code = main(words)
+                err = capsys.readouterr().err
+                assert code in (0, 2) and err.count("\n") == (code != 0), (path, wrong, words, err)
+                refused += "is damaged: move it away" in err
+    assert refused > 150
 
 
 def test_what_is_no_file_or_no_text_is_told_without_python(store: Store) -> None:

@@ -11,6 +11,9 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+SEVERAL = 6  # prompts
+LEAST_TOKENS = 16  # of an answer
+
 
 def build() -> dict[str, Any]:
     """Returns what llama.cpp was built for, and what it finds."""
@@ -39,7 +42,8 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
         loaded = time.perf_counter() - began
         sampling = sampling_for(pair.target.metadata)
         mode = "sampled" if sampling.temperature > 0 else "greedy"
-        wish = Asked(sampling, asked["tokens"], 1)
+        n_tokens = _tokens(asked, costs.target.seconds(1))
+        wish = Asked(sampling, n_tokens, 1)
         raw = not pair.target.chat_template
         prompts = [prompt for prompt in built_in() if pair.n_ctx > 2 * asked["tokens"]]
         tokens = tokenize(pair, prompts, raw=raw)
@@ -70,6 +74,12 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
             "draft_s": costs.draft.seconds(1) if pair.draft else None,
             "recurrent": any(m.has_recurrent_state for m in (pair.target, pair.draft) if m),
         }
+
+
+def _tokens(asked: dict[str, Any], token_s: float) -> int:
+    """Returns how long answers are to be: short on a slow machine, since several tell more than one."""
+    most, within = int(asked["tokens"]), int(asked["seconds"] / (2 * SEVERAL * token_s))
+    return max(min(LEAST_TOKENS, most), min(most, within))
 
 
 def main() -> None:

@@ -6,13 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from edgespec.bench.machine import BUSY_CORES
 from edgespec.doctor.asking import ask
 from edgespec.doctor.findings import Finding, good, note, problem
 from edgespec.pair_settings import PairSettings
 
 TOKENS = 48  # of one answer
 LIGHT_S = 0.008  # a token of the target; below that, Python's part of a round is felt
-PAYS = 1.03  # the least speed-up that is called one
+ENOUGH_GUESSES, ENOUGH_PROMPTS = 30, 4  # for a word on whether it pays
 
 
 def speculation(target: Path, draft: Path | None, settings: PairSettings, seconds: float) -> list[Finding]:
@@ -48,30 +49,31 @@ def _on(said: dict[str, Any], has_draft: bool) -> Finding:
     if not said["drafted"]:
         text = "speculation is on, and nothing was guessed: the controller found that guesses do not pay here"
         return note("speculation", text, _why_not(said), drafted=0)
-    text = f"speculation is on: {said['drafted']} tokens guessed, {said['accepted']} accepted"
+    n = said["drafted"]
+    text = f"speculation is on: {n} token{'s'[: n != 1]} guessed, {said['accepted']} accepted"
     if guessers:
         text += " (" + ", ".join(f"{name} {n}" for name, n in sorted(guessers.items())) + ")"
     return good("speculation", text, drafted=said["drafted"], accepted=said["accepted"], has_draft=has_draft)
 
 
 def _pays(said: dict[str, Any]) -> Finding:
-    gain = said["tok_per_s"] / said["plain_tok_per_s"]
-    ratio = said["speedup"] or {}
-    interval = ""
-    if ratio.get("low") is not None:
-        interval = f" (95 %: {ratio['low']:.2f} to {ratio['high']:.2f})"
-    text = (
-        f"{said['tok_per_s']:.1f} tok/s with speculation, {said['plain_tok_per_s']:.1f} without: "
-        f"{gain:.2f} times{interval}, {said['prompts']} prompts"
-    )
-    if said["others"] >= 0.2:
-        text += f"; other programs kept {said['others']:.1f} cores busy meanwhile"
-    if gain >= PAYS:
+    """Says whether it pays, where the interval of the speed-up leaves no doubt."""
+    n, ratio = said["prompts"], said["speedup"] or {}
+    speeds = f"{said['tok_per_s']:.1f} tok/s with speculation, {said['plain_tok_per_s']:.1f} without"
+    over = f", {n} prompt{'s'[: n != 1]}"
+    if said["others"] >= BUSY_CORES:
+        over += f"; other programs kept {said['others']:.1f} cores busy meanwhile"
+    if said["drafted"] < ENOUGH_GUESSES or n < ENOUGH_PROMPTS or ratio.get("low") is None:
+        text = f"too little was measured to say whether it pays: {speeds}{over}"
+        return note("speculation", text, "give it longer, as in --seconds 60", **said)
+    text = f"{speeds}: {ratio['value']:.2f} times (95 %: {ratio['low']:.2f} to {ratio['high']:.2f}){over}"
+    if ratio["low"] > 1:
         return good("speculation", text, **said)
-    remedy = _why_not(said)
-    if ratio.get("high") is not None and ratio["high"] < 1:
-        remedy = f"use --no-draft, or --drafter none, with this pair; {remedy}"
-    return note("speculation", f"{text}: it does not pay here", remedy, **said)
+    if ratio["high"] < 1:
+        remedy = f"use --no-draft, or --drafter none, with this pair; {_why_not(said)}"
+        return note("speculation", f"{text}: it does not pay here", remedy, **said)
+    remedy = f"--seconds 60 tells more; {_why_not(said)}"
+    return note("speculation", f"{text}: whether it pays here is not shown", remedy, **said)
 
 
 def _why_not(said: dict[str, Any]) -> str:

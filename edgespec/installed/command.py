@@ -9,7 +9,7 @@ import time
 
 from edgespec.errors import SettingError
 from edgespec.installed.import_files import import_pair, list_found
-from edgespec.installed.words import entry_lines, list_lines, pair_json, show_lines
+from edgespec.installed.words import embedded_json, entry_lines, list_lines, pair_json, show_lines
 from edgespec.pair_store import open_store, store_told
 from edgespec_models.catalogue import CatalogueError, find
 from edgespec_models.found import unfinished_downloads
@@ -57,7 +57,8 @@ def _left_lines(store: Store) -> list[str]:
 
 def _show(store: Store, name: str, *, as_json: bool) -> int:
     if name == EMBEDDED:
-        print("embedded: the pair that ships with EdgeSpec; it knows Python and its library, and little else")
+        said = "embedded: the pair that ships with EdgeSpec; it knows Python and its library, and little else"
+        print(json.dumps(embedded_json(store.default())) if as_json else said)
         return 0
     if name not in {pair.name for pair in store.pairs()}:
         try:

@@ -9,12 +9,13 @@ from typing import Any
 
 from edgespec.pull.words import table
 from edgespec.terminal import one_line
+from edgespec_models import tiny
 from edgespec_models.catalogue import CatalogueEntry, CatalogueModel
 from edgespec_models.gguf_header import HeaderError, read_file
 from edgespec_models.model_facts import facts_of
 from edgespec_models.pair_check import check_headers
 from edgespec_models.sizes import size_text
-from edgespec_models.store import InstalledModel, InstalledPair, Speed
+from edgespec_models.store import EMBEDDED, InstalledModel, InstalledPair, Speed
 from edgespec_models.vocabulary import vocabulary_of
 
 DAY = 86_400
@@ -102,6 +103,15 @@ def check_text(pair: InstalledPair) -> str:
 def pair_json(pair: InstalledPair, default: str | None) -> dict[str, Any]:
     """Returns a pair for programs."""
     return {**asdict(pair), "size": pair.size, "missing": list(pair.missing), "default": pair.name == default}
+
+
+def embedded_json(default: str | None) -> dict[str, Any]:
+    """Returns the pair that ships, as if it were installed."""
+    target, draft = (
+        InstalledModel((str(path),), path.stat().st_size) for path in (tiny.target_path(), tiny.draft_path())
+    )
+    pair = InstalledPair(EMBEDDED, target, draft, "imported", target.path.stat().st_mtime)
+    return {**pair_json(pair, default or EMBEDDED), "source": "shipped"}
 
 
 def entry_lines(entry: CatalogueEntry) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgespec.config import data_folder
 from edgespec.errors import DownloadError, SettingError
-from edgespec.memory.at_load import headers_of
+from edgespec.memory.at_load import headers_of, memory_for_models
 from edgespec_models import tiny
 from edgespec_models.catalogue import CatalogueEntry, CatalogueError, catalogue, find
 from edgespec_models.gguf_header import Header, HeaderError
@@ -52,16 +52,24 @@ def named_pair(name: str, draft: str | None) -> PairHeads:
 
 
 def _installed(name: str) -> PairHeads | None:
-    """Returns the heads of a pair that is installed and whose files are there."""
+    """Returns the heads of a pair that is installed; None where none is of that name.
+
+    Raises SettingError where its files are gone or damaged, and the hub cannot be asked for them by its name.
+    """
     try:
         store = Store(data_folder())
         pair = next((pair for pair in store.pairs() if pair.name == name), None)
-        if pair is None or pair.missing:
+        if pair is None:
             return None
+        if pair.missing:
+            if name in {entry.name for entry in catalogue()}:
+                return None  # the hub has them
+            again = "`edgespec pull` it again" if pair.source == "pulled" else "`edgespec import` it again"
+            raise SettingError(f"{pair.missing[0]} of pair {name} is gone: {again}, or `edgespec rm {name}`")
         target = tuple(headers_of(pair.target.path))
         draft = tuple(headers_of(pair.draft.path)) if pair.draft else None
-    except (StoreError, HeaderError):
-        return None
+    except (StoreError, HeaderError) as error:
+        raise SettingError(str(error)) from None
     return PairHeads(name, target, draft, *acceptance_of(name))
 
 
@@ -73,12 +81,8 @@ def _on_the_hub(name: str, draft: str | None) -> PairHeads:
     try:
         hub = Hub()
         wanted = order(name, draft=draft)
-        found = plan_pull(hub, wanted, room=False)
-        parts = [
-            tuple(hub.header(part)[0] for part in model.parts)
-            for model in (found.target, found.draft)
-            if model
-        ]
+        found = plan_pull(hub, wanted, room=False, memory=memory_for_models())
+        parts = found.heads
     except (HubError, HeaderError) as error:
         raise DownloadError(str(error)) from None
     except (CatalogueError, StoreError) as error:

@@ -8,6 +8,7 @@ two programs that write lose nothing. What cannot be read is never written over.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import tempfile
@@ -23,6 +24,7 @@ from edgespec_models.free_files import Removed, delete_file, delete_files
 VERSION = 1
 EMBEDDED = "embedded"  # the pair that ships goes by this name
 LOCK_WAIT_S = 10.0
+END_OF_CALENDARS = 253_402_300_800  # seconds from 1970 to the year 10000
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -239,7 +241,7 @@ class Store:
             text = ""  # damaged
         try:
             return _state(json.loads(text))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise StoreError(
                 f"{self.path} is damaged: move it away, then pull or import your pairs again (what was "
                 "downloaded is found and not fetched twice)"
@@ -278,31 +280,79 @@ class _State:
         return {path for pair in self.pairs.values() for model in pair.models for path in model.paths}
 
 
-def _state(content: dict[str, Any]) -> _State:
-    version = content["version"]
+def _state(content: object) -> _State:
+    """Returns what a file holds. Raises ValueError, KeyError or TypeError where that is no store."""
+    fields = _object(content)
+    version = fields["version"]
     if not isinstance(version, int) or version > VERSION:
         raise StoreError(f"pairs.json was written by a newer EdgeSpec (version {version}): upgrade this one")
-    pairs = {name: _pair(fields) for name, fields in content["pairs"].items()}
-    default = content.get("default")
-    return _State(pairs, default if default in pairs else None, set(content.get("fetched", ())))
+    pairs = {name: _pair(name, _object(pair)) for name, pair in _object(fields["pairs"]).items()}
+    default = fields.get("default")
+    known = isinstance(default, str) and default in pairs
+    return _State(pairs, default if known else None, set(_texts(fields.get("fetched", []))))
 
 
-def _pair(fields: dict[str, Any]) -> InstalledPair:
-    draft, speed = fields["draft"], fields.get("speed")
+def _pair(name: str, fields: dict[str, Any]) -> InstalledPair:
+    draft, speed, last_used = fields["draft"], fields.get("speed"), fields.get("last_used")
+    if fields["source"] not in ("pulled", "imported") or fields["name"] != name:
+        raise ValueError("not a pair")
     return InstalledPair(
-        **{
-            **fields,
-            "target": _model(fields["target"]),
-            "draft": _model(draft) if draft else None,
-            "speed": Speed(**speed) if speed else None,
-        }
+        name=name,
+        target=_model(_object(fields["target"])),
+        draft=None if draft is None else _model(_object(draft)),
+        source=fields["source"],
+        installed_at=_time(fields["installed_at"]),
+        last_used=None if last_used is None else _time(last_used),
+        speed=None if speed is None else _speed(_object(speed)),
+        note=_text(fields.get("note", "")),
     )
 
 
 def _model(fields: dict[str, Any]) -> InstalledModel:
-    if not fields["paths"] or not all(isinstance(path, str) for path in fields["paths"]):
+    paths = _texts(fields["paths"])
+    if not paths:
         raise ValueError("a model without files")
-    return InstalledModel(**{**fields, "paths": tuple(fields["paths"]), "sha256": tuple(fields["sha256"])})
+    return InstalledModel(
+        paths, int(_number(fields["size"])), _text(fields.get("repo", "")), _text(fields.get("revision", "")),
+        _texts(fields.get("sha256", [])), fields.get("fetched") is True,
+    )  # fmt: skip
+
+
+def _speed(fields: dict[str, Any]) -> Speed:
+    plain = fields.get("plain_tok_per_s")
+    at = _time(fields["at"])
+    return Speed(_number(fields["tok_per_s"]), None if plain is None else _number(plain), at)
+
+
+def _time(value: object) -> float:
+    seconds = _number(value)
+    if not 0 <= seconds < END_OF_CALENDARS:
+        raise ValueError("not a time")
+    return seconds
+
+
+def _object(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("not an object")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError("not a list")
+    return tuple(map(_text, value))
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise TypeError("not a number")
+    return value
 
 
 def _remember_fetched(model: InstalledModel, fetched: set[str]) -> InstalledModel:
