@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_bench_figures import round_, sample
 
-from edgespec.bench import picture, record
+from edgespec.bench import markdown, picture, record
 from edgespec.bench.figures import Sample
 from edgespec.bench.lines import lines_for
 from edgespec.bench.measure import Measured
@@ -136,7 +136,39 @@ def test_without_matplotlib_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyP
 def test_a_picture_is_drawn(tmp_path: Path, suffix: str, sweep: bool) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / f"figure{suffix}"
-    picture.draw(run(sweep=sweep)[1], path, title="a title")
-    head = path.read_bytes()[:200]
-    assert head.startswith(b"\x89PNG") if suffix == ".png" else b"<?xml" in head
+    head = ["big.gguf (1.1 GB)", "small.gguf (0.1 GB)", "Some processor, 8 cores", "2026-11-22 04:00 UTC"]
+    picture.draw(run(sweep=sweep)[1], path, head=head)
+    begin = path.read_bytes()[:200]
+    assert begin.startswith(b"\x89PNG") if suffix == ".png" else b"<?xml" in begin
     assert path.stat().st_size > 5000
+
+
+@pytest.mark.parametrize("sweep", [False, True])
+def test_a_picture_says_what_ran_when_and_how_certain_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweep: bool
+) -> None:
+    """It had no error bars, machine, date or n."""
+    matplotlib = pytest.importorskip("matplotlib")
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # letters stay letters
+    path = tmp_path / "figure.svg"
+    picture.draw(run(sweep=sweep)[1], path, head=["big.gguf", "small.gguf", "Some processor", "2026-11-22"])
+    text = path.read_text()
+    for said in ("big.gguf", "Some processor", "2026-11-22", "whiskers: 95 % intervals", "n = "):
+        assert said in text
+    assert "LineCollection" in text, "whiskers"
+
+
+def test_the_same_in_markdown() -> None:
+    found = run()[1]
+    text = markdown.document(found, ["big_model.gguf", "Some processor", "2026-11-22"], ["a | note"])
+    assert "- big\\_model.gguf\n- Some processor\n- 2026-11-22" in text and "> a \\| note" in text
+    rows = [line for line in text.splitlines() if line.startswith("| greedy: edgespec |")]
+    ours = next(s for s in found.summaries if (s.mode, s.line) == ("greedy", "edgespec"))
+    assert ours.speedup and ours.speedup.low and ours.speedup.high
+    [row] = rows
+    assert f"| {ours.speedup.value:.2f} | {ours.speedup.low:.2f} to {ours.speedup.high:.2f} |" in row
+    assert row.endswith(f"| {ours.n} |")
+    tables = [block for block in text.split("\n\n") if block.startswith("|")]
+    for table in tables:
+        assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
+    assert "kind of task" in text and "the best fixed length" in text

@@ -131,7 +131,7 @@ RANKS = (
     {"bench.lines", "bench.peer_command", "verify_pair.budget"},
     {"bench.peer", "verify_pair.texts"},
     {"bench.measure", "bench.takers", "bench.progress", "bench.report", "verify_pair.samples"},
-    {"bench.about", "bench.picture", "bench.record", "verify_pair.report"},
+    {"bench.about", "bench.markdown", "bench.picture", "bench.record", "verify_pair.report"},
     {"bench.command", "verify_pair.command"},
     {
         "plan",

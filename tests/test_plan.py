@@ -292,7 +292,7 @@ def test_an_installed_pair_whose_files_are_gone_or_damaged_is_told(
     assert cli.main(["import", str(path), "--no-draft"]) == 0
     path.write_bytes(b"GGUF")
     assert cli.main(["plan", "mine"]) == 1
-    assert "mine.gguf is cut short" in capsys.readouterr().err
+    assert "mine.gguf is not a GGUF file" in capsys.readouterr().err
     path.unlink()
     assert cli.main(["plan", "mine"]) == 1
     assert f"{path} of pair mine is gone: `edgespec import` it again" in capsys.readouterr().err

@@ -54,6 +54,7 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     group = command.add_argument_group("results")
     group.add_argument("--json", metavar="FILE", help="every figure, with the raw rounds")
+    group.add_argument("--markdown", metavar="FILE", help="the tables in Markdown, with machine and date")
     group.add_argument(
         "--picture", metavar="FILE", help=".png or .svg; needs matplotlib: pip install 'edgespec[bench]'"
     )

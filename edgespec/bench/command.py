@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.bench import machine, peer, picture, record, report
+from edgespec.bench import machine, markdown, peer, picture, record, report
 from edgespec.bench.about import about, heading
 from edgespec.bench.arguments import PEER_TAKES, SECONDS, SWEEP_TAKES
 from edgespec.bench.figures import FEWEST_STEPS, Sample, summary
@@ -46,6 +46,7 @@ class Plan:
     repeats: int
     seconds: float
     json: Path | None
+    markdown: Path | None
     picture: Path | None
     peer: Path | None
     peer_version: str | None
@@ -71,15 +72,16 @@ def plan(arguments: argparse.Namespace) -> Plan:
         modes = ("greedy",)  # the others would be the same
     prompts = built_in() if arguments.prompts is None else read_prompts(Path(arguments.prompts))
     json_file = Path(arguments.json) if arguments.json is not None else None
+    marked = Path(arguments.markdown) if arguments.markdown is not None else None
     drawn = Path(arguments.picture) if arguments.picture is not None else None
     if drawn:
         picture.check_picture(drawn)
-    for flag, path in (("--json", json_file), ("--picture", drawn)):
+    for flag, path in (("--json", json_file), ("--markdown", marked), ("--picture", drawn)):
         if path:
             record.check_writable(flag, path)
     program = peer.parse_peer(arguments.peer) if arguments.peer is not None else None
     version = peer.version(program) if program else None
-    return Plan(modes, prompts, arguments.repeat, seconds, json_file, drawn, program, version)
+    return Plan(modes, prompts, arguments.repeat, seconds, json_file, marked, drawn, program, version)
 
 
 def bench(arguments: argparse.Namespace) -> int:
@@ -211,11 +213,14 @@ def _tell(
 ) -> int:
     found = report.results(measured.samples, lines)
     head = heading(measured, described)
-    print("\n".join([*head, *report.tables(found), *_notes(measured, notes)]))
+    notes = _notes(measured, notes)
+    print("\n".join([*head, *report.tables(found), *_wrapped(notes)]))
     if wanted.json:
         record.write(wanted.json, record.document(found, measured, described))
+    if wanted.markdown:
+        record.write_text(wanted.markdown, markdown.document(found, head, notes))
     if wanted.picture and measured.samples:
-        picture.draw(found, wanted.picture, title="   ".join(head[:2]))
+        picture.draw(found, wanted.picture, head=head)
     if measured.samples or measured.cancelled:
         return INTERRUPTED if measured.cancelled else 0
     raise PeerError("nothing was measured")
@@ -228,5 +233,9 @@ def _notes(measured: Measured, notes: list[str]) -> list[str]:
     if measured.out_of_time and measured.finished:
         whole = measured.seconds / measured.finished * measured.planned * 1.1
         said.append(f"the time was up: --seconds {whole:.0f} would do all {measured.planned} comparisons")
-    wrapped = [textwrap.wrap(note, WIDTH, initial_indent="* ", subsequent_indent="  ") for note in said]
-    return ["", *(line for lines in wrapped for line in lines)] if said else []
+    return said
+
+
+def _wrapped(notes: list[str]) -> list[str]:
+    wrapped = [textwrap.wrap(note, WIDTH, initial_indent="* ", subsequent_indent="  ") for note in notes]
+    return ["", *(line for lines in wrapped for line in lines)] if notes else []

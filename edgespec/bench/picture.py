@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,11 @@ def check_picture(path: Path) -> None:
         )
 
 
-def draw(found: Results, path: Path, *, title: str) -> None:
-    """Writes the picture: speeds of all lines (or speed-up over draft length), and speed-up by kind."""
+def draw(found: Results, path: Path, *, head: Sequence[str]) -> None:
+    """Writes the picture: speeds of all lines (or speed-up over draft length), and speed-up by kind.
+
+    head: what was measured, on what and when, as the report has it. Whiskers are 95 % intervals.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -44,7 +48,8 @@ def draw(found: Results, path: Path, *, title: str) -> None:
     else:
         _draw_speeds(left, found)
     _draw_kinds(right, found)
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle("   ".join(head[:2]), fontsize=10)
+    figure.supxlabel("\n".join([*head[2:], "whiskers: 95 % intervals of the speed-up"]), fontsize=7)
     figure.savefig(path, dpi=DPI)
 
 
@@ -55,13 +60,15 @@ def _draw_speeds(axes: Any, found: Results) -> None:
         range(len(shown)),
         speeds,
         color=[COLOURS.get(s.mode, "grey") for s in shown],
+        xerr=_whiskers([(s.speedup, speed) for s, speed in zip(shown, speeds, strict=True)]),
+        error_kw={"capsize": 2, "linewidth": 1},
         alpha=0.9,
     )
     for bar, s in zip(bars, shown, strict=True):
         bar.set_alpha(0.45 if s.line.endswith(PLAIN) else 0.9)
     labels = [f"{speed:.3g}{_said(s.speedup)}" for speed, s in zip(speeds, shown, strict=True)]
     axes.bar_label(bars, labels, padding=3, fontsize=8)
-    axes.set_yticks(range(len(shown)), [f"{s.mode}: {s.line}" for s in shown], fontsize=9)
+    axes.set_yticks(range(len(shown)), [f"{s.mode}: {s.line}, n = {s.n}" for s in shown], fontsize=9)
     axes.set_xlim(0, 1.45 * max(speeds, default=1.0))
     axes.set_xlabel("tokens a second, and speed-up over plain decoding")
     _plain_frame(axes)
@@ -130,8 +137,16 @@ def _draw_kinds(axes: Any, found: Results) -> None:
         here = [(k, of[mode]) for k, of in enumerate(found.by_kind.values()) if mode in of]
         places = [k + (i - (len(modes) - 1) / 2) * width for k, _ in here]
         colour = COLOURS.get(mode, "grey")
-        axes.bar(places, [ratio.value for _, ratio in here], 0.9 * width, color=colour, label=mode)
+        heights = [ratio.value for _, ratio in here]
+        whiskers = _whiskers([(ratio, ratio.value) for _, ratio in here])
+        whiskers = [[min(size, 3 * h) for size, h in zip(w, heights, strict=True)] for w in whiskers]
+        axes.bar(
+            places, heights, 0.9 * width, color=colour, label=mode,
+            yerr=whiskers, error_kw={"capsize": 2, "linewidth": 1},
+        )  # fmt: skip
     axes.axhline(1, color="black", linewidth=0.8)
+    counts = [min((ratio.n for ratio in of.values()), default=0) for of in found.by_kind.values()]
+    kinds = [f"{kind}\nn = {n}" for kind, n in zip(kinds, counts, strict=True)]
     slanted = len(kinds) > 6
     rotation, align = (60, "right") if slanted else (0, "center")
     axes.set_xticks(range(len(kinds)), kinds, rotation=rotation, ha=align)

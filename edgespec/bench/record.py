@@ -64,11 +64,15 @@ def check_writable(flag: str, path: Path) -> None:
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Writes the document, whole or not at all. Raises EdgeSpecError."""
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text, whole or not at all. Raises EdgeSpecError."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with aside.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1, allow_nan=False)
-            file.write("\n")
+            file.write(text)
         os.replace(aside, path)
     except OSError as error:
         with suppress(OSError):
