@@ -78,7 +78,7 @@ class Server:
         headers = {"content-type": "application/json", "connection": "close"}
         if self.key:
             headers["authorization"] = f"Bearer {self.key}"
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         connection.request(method, path if root else self.path + path, data, headers)
         return connection.getresponse()
 

@@ -39,7 +39,7 @@ from edgespec.pace import LONGEST, Controller, Costs, FixedLength, Pace, Record
 from edgespec.pair_check import check_pair
 from edgespec.pair_costs import SecondLook, costs_path, measure_costs, still_true, time_again
 from edgespec.pair_settings import PairSettings
-from edgespec.repetition import Repetition, Tails, breakers_of
+from edgespec.repetition import Breakers, Repetition
 from edgespec.request import Request
 from edgespec.sampling import Sampler, Sampling
 from edgespec.stream import Stream
@@ -97,7 +97,7 @@ class Pair:
         self._lookup = SuffixLookup()
         self._recycling = TokenRecycling(self.target.n_vocab)
         self._recycling_masked: TokenRecycling | None = None  # what grammars allow follows other tables
-        self._breakers: dict[tuple[str, ...], Tails] = {}  # those asked for last
+        self._breakers = Breakers(self._every_piece, self._usual)
         self.matchers = Matchers(self._pieces, self._end_tokens, self.target.n_vocab)
 
     def __enter__(self) -> Pair:
@@ -206,6 +206,19 @@ class Pair:
             self.matchers.compile(grammar, shown)
         self._repetition(sampling)
 
+    def is_prepared(self, grammar: Grammar | None, sampling: Sampling, shown: frozenset[int]) -> bool:
+        """True where `prepare` would do nothing."""
+        known = not sampling.repeats_dry or self._breakers.knows(sampling.dry_sequence_breakers)
+        return known and (grammar is None or self.matchers.knows(grammar, shown))
+
+    def control_pieces(self) -> list[bytes]:
+        """Returns the control tokens' names, as a grammar may name them."""
+        return [piece for piece in self._pieces(frozenset()) if piece.startswith(CONTROL)]
+
+    def _every_piece(self) -> list[bytes]:
+        """Returns the text of every token, control tokens included."""
+        return [self.target.piece(token, special=True) for token in range(self.target.n_vocab)]
+
     def _masks(self, request: Request, start: int) -> Masks | None:
         """Returns the masks of a text behind a prompt of so many tokens, where a grammar is asked for."""
         if request.grammar is None:
@@ -219,13 +232,7 @@ class Pair:
         """Returns the penalties of DRY, with the breakers as this vocabulary writes them."""
         if not sampling.repeats_dry:
             return Repetition(sampling)
-        texts = sampling.dry_sequence_breakers
-        tails = self._breakers.get(texts)
-        if tails is None:
-            every = range(self.target.n_vocab)
-            pieces = [self.target.piece(token, special=True) for token in every]
-            self._breakers = {texts: (tails := breakers_of(texts, pieces, self._usual))}
-        return Repetition(sampling, tails, self.n_ctx)
+        return Repetition(sampling, self._breakers.tails(sampling.dry_sequence_breakers), self.n_ctx)
 
     def _table(self, request: Request) -> TokenRecycling:
         """Returns the table of what follows what, at this kind of request."""

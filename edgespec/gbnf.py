@@ -1,57 +1,57 @@
 """llama.cpp's grammars (GBNF), read: rules of literals, character classes, groups and repetitions.
 
-https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md says what may be written.
+https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md says what may be written. Equal parts of
+a grammar are one node, so nodes are compared and hashed by identity, however large they are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from edgespec.errors import GrammarError
 
-DEEPEST = 60  # parentheses in parentheses
+DEEPEST = 60  # parentheses in parentheses, repetitions of repetitions
 MOST_TIMES = 2000  # of a repetition, as in llama.cpp
 NAME = re.compile(r"[A-Za-z0-9_-]+")
+SPACE = re.compile(r"[ \t]*(#[^\n]*)?")
+SPACE_AND_LINES = re.compile(r"([ \t\r\n]+|#[^\n]*)*")
+TIMES = re.compile(r"\s*([0-9]*)\s*(,?)\s*([0-9]*)\s*\}")
 ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]"}
 CODES = {"x": 2, "u": 4, "U": 8}
 LAST = 0x10FFFF
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Chars:
     """One character out of some. ranges: (first, last) code points, ascending and apart."""
 
     ranges: tuple[tuple[int, int], ...]
 
-    def __and__(self, other: Chars) -> bool:
-        """True where a character is in both."""
-        return any(a <= d and c <= b for a, b in self.ranges for c, d in other.ranges)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """A rule of the grammar, by name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Sequence:
     """One after another; none is the empty text."""
 
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Choice:
     """One of several."""
 
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Repeat:
     """Again and again. most: None is without end."""
 
@@ -63,23 +63,23 @@ class Repeat:
 Node = Chars | Rule | Sequence | Choice | Repeat
 
 
-def one_of(ranges: list[tuple[int, int]]) -> Chars:
-    """Returns a class of characters from ranges in any order."""
-    merged: list[tuple[int, int]] = []
+def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Returns ranges in any order as those of a class of characters."""
+    found: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(high, merged[-1][1])
+        if found and low <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(high, found[-1][1])
         else:
-            merged.append((low, high))
-    return Chars(tuple(merged))
+            found.append((low, high))
+    return tuple(found)
 
 
-def _all_but(chars: Chars) -> Chars:
-    ranges, low = [], 0
-    for first, last in chars.ranges:
-        ranges.append((low, first - 1))
+def _all_but(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    rest, low = [], 0
+    for first, last in ranges:
+        rest.append((low, first - 1))
         low = last + 1
-    return Chars(tuple((a, b) for a, b in [*ranges, (low, LAST)] if a <= b))
+    return tuple((a, b) for a, b in [*rest, (low, LAST)] if a <= b)
 
 
 def read(text: str) -> Mapping[str, Node]:
@@ -101,19 +101,57 @@ def read(text: str) -> Mapping[str, Node]:
 
 def names_in(node: Node) -> set[str]:
     """Returns the rules that a node names."""
-    if isinstance(node, Rule):
-        return {node.name}
-    if isinstance(node, Repeat):
-        return names_in(node.part)
-    parts = node.parts if isinstance(node, Sequence | Choice) else ()
-    return set().union(*(names_in(part) for part in parts))
+    found: set[str] = set()
+    waiting: list[Node] = [node]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Rule):
+            found.add(one.name)
+        elif isinstance(one, Repeat):
+            waiting.append(one.part)
+        elif isinstance(one, Sequence | Choice):
+            waiting += one.parts
+    return found
+
+
+class _Nodes:
+    """The nodes of one grammar: what is equal is the same node."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Node] = {}
+
+    def chars(self, ranges: tuple[tuple[int, int], ...]) -> Node:
+        return self._one((Chars, ranges), lambda: Chars(ranges))
+
+    def rule(self, name: str) -> Node:
+        return self._one((Rule, name), lambda: Rule(name))
+
+    def sequence(self, parts: list[Node]) -> Node:
+        if len(parts) == 1:
+            return parts[0]
+        return self._one((Sequence, *map(id, parts)), lambda: Sequence(tuple(parts)))
+
+    def choice(self, parts: list[Node]) -> Node:
+        if len(parts) == 1:
+            return parts[0]
+        return self._one((Choice, *map(id, parts)), lambda: Choice(tuple(parts)))
+
+    def repeat(self, part: Node, least: int, most: int | None) -> Node:
+        if most == 0:  # whatever it is, it is not there
+            return self.sequence([])
+        return self._one((Repeat, id(part), least, most), lambda: Repeat(part, least, most))
+
+    def _one(self, key: tuple[object, ...], new: Callable[[], Node]) -> Node:
+        if key not in self._made:
+            self._made[key] = new()
+        return self._made[key]
 
 
 class _Reader:
     """Reads a text from left to right."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._at, self._depth = text, 0, 0
+        self._text, self._at, self._depth, self._nodes = text, 0, 0, _Nodes()
 
     def rules(self) -> dict[str, Node]:
         found: dict[str, Node] = {}
@@ -141,13 +179,7 @@ class _Reader:
         return GrammarError(f"the grammar cannot be used: {why}, in line {line} at {here!r}")
 
     def _space(self, *, lines: bool) -> None:
-        while self._next and self._next in (" \t\r\n" if lines else " \t"):
-            self._at += 1
-        if self._next == "#":
-            end = self._text.find("\n", self._at)
-            self._at = len(self._text) if end < 0 else end
-            if lines:
-                self._space(lines=True)
+        self._at = (SPACE_AND_LINES if lines else SPACE).match(self._text, self._at).end()  # type: ignore[union-attr]
 
     def _name(self) -> str:
         found = NAME.match(self._text, self._at)
@@ -162,18 +194,22 @@ class _Reader:
             self._at += 1
             self._space(lines=True)
             parts.append(self._sequence(nested=nested))
-        return parts[0] if len(parts) == 1 else Choice(tuple(parts))
+        return self._nodes.choice(parts)
 
     def _sequence(self, *, nested: bool) -> Node:
         parts: list[Node] = []
         while self._next and self._next not in "|)\r\n":
             node = self._item()
             self._space(lines=nested)
+            times = 0
             while self._next and self._next in "*+?{":
+                times += 1
+                if times > DEEPEST:
+                    raise self._wrong(f"there are more than {DEEPEST} repetitions of one another")
                 node = self._repeated(node)
                 self._space(lines=nested)
             parts.append(node)
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+        return self._nodes.sequence(parts)
 
     def _item(self) -> Node:
         if self._next == '"':
@@ -182,7 +218,7 @@ class _Reader:
             return self._class()
         if self._next == ".":
             self._at += 1
-            return Chars(((0, LAST),))
+            return self._nodes.chars(((0, LAST),))
         if self._next == "(":
             self._at, self._depth = self._at + 1, self._depth + 1
             if self._depth > DEEPEST:
@@ -195,16 +231,16 @@ class _Reader:
             return node
         if self._next in "<!":
             raise self._wrong("single tokens cannot be named yet; write their text")
-        return Rule(self._name())
+        return self._nodes.rule(self._name())
 
     def _literal(self) -> Node:
         self._at += 1
         parts = []
         while self._next != '"':
             code = self._character()
-            parts.append(Chars(((code, code),)))
+            parts.append(self._nodes.chars(((code, code),)))
         self._at += 1
-        return parts[0] if len(parts) == 1 else Sequence(tuple(parts))
+        return self._nodes.sequence(parts)
 
     def _class(self) -> Node:
         self._at += 1
@@ -220,8 +256,8 @@ class _Reader:
                 raise self._wrong("a range of characters ends before it begins")
             ranges.append((low, high))
         self._at += 1
-        chars = one_of(ranges)
-        return _all_but(chars) if negated else chars
+        found = merged(ranges)
+        return self._nodes.chars(_all_but(found) if negated else found)
 
     def _character(self) -> int:
         c = self._next
@@ -246,13 +282,18 @@ class _Reader:
     def _repeated(self, node: Node) -> Node:
         kind, self._at = self._next, self._at + 1
         if kind != "{":
-            return Repeat(node, *{"*": (0, None), "+": (1, None), "?": (0, 1)}[kind])
-        found = re.compile(r"\s*(\d*)\s*(,?)\s*(\d*)\s*\}").match(self._text, self._at)
+            return self._nodes.repeat(node, *{"*": (0, None), "+": (1, None), "?": (0, 1)}[kind])
+        found = TIMES.match(self._text, self._at)
         if not found or not (found[1] or found[3]) or (found[3] and not found[2]):
             raise self._wrong("a number of times is expected, as in {2} or {2,5}")
-        least = int(found[1] or 0)
-        most = int(found[3]) if found[3] else None if found[2] else least
+        least = _number(found[1])
+        most = _number(found[3]) if found[3] else None if found[2] else least
         if max(least, most or 0) > MOST_TIMES or (most is not None and most < least):
             raise self._wrong(f"a repetition is from fewer to more times, at most {MOST_TIMES}")
         self._at = found.end()
-        return Repeat(node, least, most)
+        return self._nodes.repeat(node, least, most)
+
+
+def _number(digits: str) -> int:
+    """Returns a number; one of more than ten digits is cut, and too large even so."""
+    return int(digits.lstrip("0")[:10] or 0)

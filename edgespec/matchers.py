@@ -5,7 +5,8 @@ llguidance says what may follow, and nothing more: its forcing of the usual toke
 longer have the target's distribution.
 
 What a hostile grammar can cost is limited by llguidance's own counters: fuel for building its lexer, and
-work for each mask. A grammar that runs out of them is refused, or ends its request; nobody waits for it.
+work for each mask. A grammar that runs out of them is refused, or ends its request; nobody waits for it. What
+they do not count, a trial in a child process bounds (`trials.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import llguidance
@@ -31,6 +33,7 @@ CONTROL = b"\xff"  # no text begins with it; a grammar that means the token says
 REMEMBERED = 16  # compiled grammars: clients send the same schema again and again
 VOCABULARIES = 4  # by the control tokens that are shown: one or two for a chat template
 Shown = frozenset[int]
+_Asked = tuple[Grammar, Shown]
 NOTHING: Shown = frozenset()
 _Key = TypeVar("_Key")
 ALLOWANCE_S = 0.02  # what a mask may take again and again
@@ -50,9 +53,11 @@ class Matchers:
     ) -> None:
         """pieces: returns the bytes of every token: CONTROL and its name for a control token not shown."""
         self._pieces, self._end_tokens, self._n_vocab = pieces, end_tokens, n_vocab
-        self._lock, self._building = threading.Lock(), threading.Lock()
+        self.lark = lark_of  # how a grammar is read; `Trials.lark` does so in a child
+        self._lock, self._reading = threading.Lock(), threading.Lock()
         self._vocabularies: OrderedDict[Shown, Any] = OrderedDict()
-        self._compiled: OrderedDict[tuple[Grammar, Shown], Any] = OrderedDict()
+        self._compiled: OrderedDict[_Asked, Any] = OrderedDict()
+        self._making: dict[_Asked, Future[Any]] = {}
 
     def compile(self, grammar: Grammar, shown: Shown = NOTHING) -> None:
         """Makes a grammar ready, and the vocabulary when it is the first (half a second for a large one).
@@ -66,27 +71,40 @@ class Matchers:
         matcher = LLGuidance(self._matcher(grammar, shown).deep_copy(), self._n_vocab, NAMES[grammar.kind])
         return Masks(matcher, n_vocab=self._n_vocab, start=start, end_tokens=self._end_tokens)
 
-    def _matcher(self, grammar: Grammar, shown: Shown) -> Any:
-        """Returns the matcher of a grammar, known or new. Who wants a known one waits for no other."""
-        key = grammar, shown - self._end_tokens
-        if (known := self._known(key)) is not None:
-            return known
-        with self._building:
-            if (known := self._known(key)) is None:
-                known = self._build(*key)
-                with self._lock:
-                    _remember(self._compiled, key, known, REMEMBERED)
-            return known
+    def knows(self, grammar: Grammar, shown: Shown = NOTHING) -> bool:
+        """True where a grammar has been compiled, and is remembered."""
+        return (grammar, shown - self._end_tokens) in self._compiled
 
-    def _known(self, key: tuple[Grammar, Shown]) -> Any:
+    def _matcher(self, grammar: Grammar, shown: Shown) -> Any:
+        """Returns the matcher of a grammar, known or new. Who wants one waits for no other."""
+        key = grammar, shown - self._end_tokens
         with self._lock:
             if key in self._compiled:
                 self._compiled.move_to_end(key)
-            return self._compiled.get(key)
+                return self._compiled[key]
+            making = self._making.get(key)
+            if mine := making is None:
+                making = self._making[key] = Future()
+        assert making is not None
+        if not mine:
+            return making.result()
+        try:
+            made = self._build(*key)
+        except BaseException as error:
+            making.set_exception(error)
+            raise
+        else:
+            making.set_result(made)
+            with self._lock:
+                _remember(self._compiled, key, made, REMEMBERED)
+            return made
+        finally:
+            with self._lock:
+                del self._making[key]
 
     def _build(self, grammar: Grammar, shown: Shown) -> Any:
-        name, vocabulary = NAMES[grammar.kind], self._vocabulary(shown)
-        matcher = llguidance.LLMatcher(vocabulary, _lark(grammar), log_level=0, limits=_limits())
+        name, lark = NAMES[grammar.kind], self.lark(grammar)
+        matcher = matcher_for(self._vocabulary(shown), lark)
         if matcher.is_error():
             why = _why(matcher.get_error())
             if why.startswith(("Unimplemented keys", "Unknown format")):
@@ -98,13 +116,12 @@ class Matchers:
         return matcher
 
     def _vocabulary(self, shown: Shown) -> Any:
-        known = self._vocabularies.get(shown)
-        if known is None:
-            tokens = _Tokens(self._pieces(shown), min(self._end_tokens, default=0))
-            ends = sorted(self._end_tokens) or None
-            known = llguidance.LLTokenizer(llguidance.TokenizerWrapper(tokens), eos_token=ends)
-            _remember(self._vocabularies, shown, known, VOCABULARIES)
-        return known
+        with self._reading:
+            known = self._vocabularies.get(shown)
+            if known is None:
+                known = tokenizer_of(self._pieces(shown), self._end_tokens)
+                _remember(self._vocabularies, shown, known, VOCABULARIES)
+            return known
 
 
 def _remember(known: OrderedDict[_Key, Any], key: _Key, value: object, most: int) -> None:
@@ -124,6 +141,18 @@ class _Tokens:
 
     def __call__(self, text: bytes) -> list[int]:
         return []
+
+
+def tokenizer_of(pieces: Sequence[bytes], end_tokens: frozenset[int]) -> llguidance.LLTokenizer:
+    """Returns a vocabulary as llguidance wants it. pieces: as `Matchers` takes them."""
+    tokens = _Tokens(pieces, min(end_tokens, default=0))
+    ends = sorted(end_tokens) or None
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(tokens), eos_token=ends)
+
+
+def matcher_for(vocabulary: llguidance.LLTokenizer, lark: str) -> llguidance.LLMatcher:
+    """Compiles a grammar; what is wrong with it, the matcher tells (`is_error`)."""
+    return llguidance.LLMatcher(vocabulary, lark, log_level=0, limits=_limits())
 
 
 class LLGuidance:
@@ -182,8 +211,11 @@ def _limits() -> Any:
     )
 
 
-def _lark(grammar: Grammar) -> str:
-    """Returns a grammar as llguidance reads it. What it describes may stand behind a thought."""
+def lark_of(grammar: Grammar) -> str:
+    """Returns a grammar as llguidance reads it. What it describes may stand behind a thought.
+
+    Raises GrammarError for GBNF that is wrong.
+    """
     body = _body(grammar)
     if not grammar.behind:
         return EXACT + body

@@ -23,7 +23,7 @@ from edgespec.token_scores import Scoring
 
 DrafterChoice = Literal["auto", "model", "lookup", "none"]
 Stage = Literal["target", "draft", "caches", "measuring"]
-RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining"]
+RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining", "fault"]
 HEAD = struct.Struct("<Q")
 
 
@@ -109,6 +109,21 @@ class Spelt:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """Do you hear? number: of this one."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """It hears. number: of the ping. step_s: how long the engine has been in its step, 0 between two."""
+
+    number: int
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Loading:
     """How far loading is. stage: what is being done. progress: of the whole, 0 to 1."""
 
@@ -189,8 +204,8 @@ class Step:
     in_slots: int = 0
 
 
-ToWorker = Load | Submit | Cancel | Tokenize | Spell
-FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | Step
+ToWorker = Load | Submit | Cancel | Tokenize | Spell | Ping
+FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | Step | Pong
 
 
 def packed(message: ToWorker | FromWorker) -> bytes:

@@ -1,9 +1,9 @@
 """The engine in a process of its own: requests come in at stdin, what became of them goes out at stdout.
 
-It runs the engine and nothing else: no HTTP, no JSON, no templates. One thread reads and turns text into
-tokens (llama.cpp lets go of the GIL meanwhile), the main thread submits, cancels and steps. The pipe is the
-life line: when its owner is gone, even by kill -9, the pipe closes and the worker ends. Ctrl+C is for the
-owner; SIGTERM ends the worker once what was accepted is answered.
+It runs the engine and nothing else: no HTTP, no JSON, no templates. One thread reads and has requests made
+ready (`intake.py`), the main thread submits, cancels and steps. The pipe is the life line: when its owner is
+gone, even by kill -9, the pipe closes and the worker ends. Ctrl+C is for the owner; SIGTERM ends the worker
+once what was accepted is answered.
 
 stdout belongs to the messages alone: it is moved aside before llama.cpp is loaded, and whatever else is
 printed goes to stderr, whose last lines the owner shows when a worker died.
@@ -16,116 +16,38 @@ import os
 import queue
 import signal
 import sys
-import threading
 import time
+import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from typing import BinaryIO
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import replace
 
 from edgespec.engine import Pair
-from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
+from edgespec.errors import EdgeSpecError
 from edgespec.events import Candidate, Emitted, Failed, Happening, Reading, Started, TokenScore
+from edgespec.intake import Intake, Ready, refused, shown_tokens
 from edgespec.memory.free import free_memory
 from edgespec.messages import (
     Accepted,
     Cancel,
-    FromWorker,
     Load,
     Loaded,
     LoadFailed,
     Loading,
-    RefusalKind,
     Refused,
-    Spell,
-    Spelt,
     Stage,
     Step,
     Submit,
-    Tokenize,
-    Tokenized,
-    packed,
     receive,
 )  # fmt: skip
+from edgespec.outlet import Outlet
 from edgespec.pair_settings import PairSettings
 from edgespec.request import Request
 from edgespec.scheduler import Engine
+from edgespec.trials import Trials
 
 MOST_CACHE_RAM = 8 * 2**30
 LAST_STAGE = 0.95  # of loading is done when measuring begins
 FAR = 1000  # tokens; what a token takes longer behind so many is told per token
-LAST_STEP_S = 5.0  # how long the engine may take to notice that its owner is gone
-Tokens = NDArray[np.int32]
-
-
-@dataclass(slots=True)
-class Outlet:
-    """The way to the owner. One that does not listen any more ends the worker."""
-
-    pipe: BinaryIO
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def send(self, message: FromWorker) -> None:
-        data = packed(message)
-        with self.lock:
-            try:
-                self.pipe.write(data)
-                self.pipe.flush()
-            except OSError:
-                os._exit(1)
-
-
-class Intake:
-    """What the owner says, read in a thread from the first moment, and its text turned into tokens there."""
-
-    def __init__(self, pipe: BinaryIO, outlet: Outlet) -> None:
-        self._pipe, self._outlet = pipe, outlet
-        self.pair: Pair | None = None  # set before the owner is told that there is one
-        self.items: queue.SimpleQueue[tuple[Submit, Tokens] | Cancel | None] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        while (message := receive(self._pipe)) is not None:
-            if isinstance(message, Spell):
-                self._spell(message)
-            elif isinstance(message, Submit | Tokenize):
-                try:
-                    if isinstance(message, Submit) and self.pair:  # here nobody's tokens wait for it
-                        shown = shown_tokens(self.pair, message.shown)
-                        self.pair.prepare(message.grammar, message.sampling, shown)
-                    tokens = self._tokens(message)
-                except EdgeSpecError as error:
-                    self._outlet.send(_refused(message.id, error))
-                    continue
-                if isinstance(message, Submit):
-                    self.items.put((message, tokens))
-                else:
-                    self._outlet.send(Tokenized(message.id, tuple(tokens.tolist())))
-            else:
-                self.items.put(message)
-        self.items.put(None)  # the owner is gone
-        time.sleep(LAST_STEP_S)
-        os._exit(0)
-
-    def _spell(self, message: Spell) -> None:
-        assert self.pair
-        piece = self.pair.target.piece
-        try:
-            pieces = tuple(piece(token, special=True) for token in message.tokens)
-        except EdgeSpecError as error:
-            self._outlet.send(_refused(message.id, error))
-        else:
-            self._outlet.send(Spelt(message.id, pieces))
-
-    def _tokens(self, message: Submit | Tokenize) -> Tokens:
-        assert self.pair
-        if isinstance(message.prompt, str):
-            text = message.prompt.encode("utf-8", "replace")
-            special = message.special if isinstance(message, Tokenize) else True
-            return self.pair.target.tokenize(text, special=special, add_bos=message.add_bos)
-        return np.array(message.prompt, np.int32)
 
 
 class Worker:
@@ -140,10 +62,10 @@ class Worker:
 
     def run(self) -> None:
         """Works until the owner is gone, or, after SIGTERM, until nothing is left to answer."""
-        while not (self.draining and self._engine.idle):
+        while not (self.draining and self._engine.idle and self._intake.idle):
             try:
                 while True:
-                    wait = self._engine.idle and not self.draining
+                    wait = self._engine.idle and not (self.draining and self._intake.idle)
                     item = self._intake.items.get(wait, timeout=0.5 if wait else None)
                     if item is None:
                         return
@@ -154,29 +76,38 @@ class Worker:
             if not self._engine.idle:
                 self._used = True
                 began, calls = time.monotonic(), self._pair.decodes
+                self._intake.step_began = began
                 happenings = self._engine.step()
+                self._intake.step_began = None
                 self._decodes += self._pair.decodes - calls
                 self._in_slots += (self._pair.decodes - calls) * self._engine.in_slots
                 self._tell(began, happenings)
 
-    def _take(self, item: tuple[Submit, Tokens] | Cancel) -> None:
+    def _take(self, item: Ready | Cancel) -> None:
         if isinstance(item, Cancel):
             self._engine.cancel(item.id)
             self._pieces.pop(item.id, None)
             return
-        message, tokens = item
+        message = item.message
         if self.draining:
             sentence = "the engine is ending: try again in a moment"
             self._outlet.send(Refused(message.id, "draining", sentence))
             return
+        if not self._intake.is_prepared(message):  # too many others came in between
+            self._intake.prepare(message)
+            return
         try:
-            self._engine.submit(message.id, tokens, self._request(message))
+            self._engine.submit(message.id, item.tokens, self._request(message))
         except EdgeSpecError as error:
-            self._outlet.send(_refused(message.id, error))
+            self._outlet.send(refused(message.id, error))
+            return
+        except Exception as error:  # ours: nothing was begun, so others go on
+            traceback.print_exc()
+            self._outlet.send(refused(message.id, error))
             return
         if message.pieces:
             self._pieces[message.id] = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._outlet.send(Accepted(message.id, len(tokens)))
+        self._outlet.send(Accepted(message.id, len(item.tokens)))
 
     def _request(self, message: Submit) -> Request:
         sampling = message.sampling
@@ -201,7 +132,8 @@ class Worker:
         pieces: dict[str, tuple[str, ...]] = {}
         for happening in happenings:
             if isinstance(happening, Failed):
-                said.append(_refused(happening.id, happening.error))
+                self._pieces.pop(happening.id, None)
+                said.append(refused(happening.id, happening.error))
                 continue
             if isinstance(happening, Emitted) and happening.round.scores:
                 happening = self._spelt(happening)
@@ -227,23 +159,6 @@ class Worker:
             TokenScore(spell(score.said), tuple(map(spell, score.top))) for score in emitted.round.scores
         )
         return Emitted(emitted.id, replace(emitted.round, scores=scores))
-
-
-def shown_tokens(pair: Pair, texts: tuple[str, ...]) -> frozenset[int]:
-    """Returns the tokens that are written so; texts that are no single token are shown anyway."""
-    tokenize = pair.target.tokenize
-    found = (tokenize(text.encode(), special=True, add_bos=False) for text in texts)
-    return frozenset(tokens.item(0) for tokens in found if tokens.size == 1)
-
-
-def _refused(id: str, error: EdgeSpecError) -> Refused:
-    kinds: tuple[tuple[type[EdgeSpecError], RefusalKind], ...] = (
-        (PromptTooLongError, "too_long"), (QueueFullError, "queue_full"), (SettingError, "setting"),
-    )  # fmt: skip
-    kind: RefusalKind = next((name for of, name in kinds if isinstance(error, of)), "engine")
-    if isinstance(error, PromptTooLongError):
-        return Refused(id, kind, str(error), error.n_prompt, error.n_ctx)
-    return Refused(id, kind, str(error))
 
 
 class Progress:
@@ -309,13 +224,14 @@ def main() -> int:
     load = receive(pipe)
     if not isinstance(load, Load):
         return 2
-    intake = Intake(pipe, outlet)
+    intake = Intake(pipe, outlet, most=load.queue + load.settings.slots)
     try:
         pair = open_pair(load, outlet)
     except EdgeSpecError as error:
         outlet.send(LoadFailed(str(error), error.exit_code))
         return error.exit_code
-    with pair:
+    with pair, Trials(pair.control_pieces) as trials:
+        pair.matchers.lark = trials.lark
         intake.pair = pair
         ram = cache_ram(load.settings)
         engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram)

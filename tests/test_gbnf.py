@@ -5,14 +5,17 @@ The texts of a grammar are found again by deriving all of them up to a length; n
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import sys
+import time
 
 import numpy as np
 import pytest
 
 from edgespec.errors import GrammarError
 from edgespec.gbnf import Chars, Choice, Node, Repeat, Rule, Sequence, read
-from edgespec.gbnf_lark import as_lark
+from edgespec.gbnf_lark import LONGEST_LEXEME, as_lark
 from edgespec.grammar import Grammar
 from edgespec.masks import Masks
 from edgespec.matchers import Matchers
@@ -188,6 +191,8 @@ def test_strings_and_numbers_of_json_stay_whole_which_is_what_makes_it_fast() ->
         ('root ::= "a"{x}', ("number of times",)),
         ("root ::= " + "(" * 100 + '"a"' + ")" * 100, ("parentheses",)),
         ("root ::= <[12]>", ("single tokens",)),
+        ('root ::= "a"' + "*" * 500, ("more than 60 repetitions", "line 1")),
+        ('root ::= "a"{' + "9" * 5000 + "}", ("at most 2000",)),
         ("root ::= this is (not valid GBNF", ("'",)),
         ('root ::= "a" )', ("new line",)),
     ],
@@ -202,4 +207,50 @@ def test_a_mistake_is_told_with_its_line(grammar: str, words: tuple[str, ...]) -
 def test_rules_that_double_each_other_are_no_trap() -> None:
     doubling = "\n".join(f"r{i} ::= r{i + 1} r{i + 1}" for i in range(60))
     lark = as_lark(f'root ::= r0\n{doubling}\nr60 ::= "a"')
-    assert len(lark) < 100_000
+    assert len(lark) < 2 * LONGEST_LEXEME
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        "# a comment\n" * 1500 + 'root ::= "a"',
+        "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(1000)) + '\nr1000 ::= "a"',
+        'root ::= "a" | "b" r0\n'
+        + "\n".join(f'r{i} ::= "c" r{i + 1}' for i in range(1000))
+        + "\nr1000 ::= root",
+        "root ::= " + "(" * 59 + '"a"' + ")" * 59,
+        'root ::= "a"' + "?" * 60,
+    ],
+    ids=["comments", "chain", "recursive chain", "parentheses", "repetitions"],
+)
+def test_no_grammar_is_too_deep_to_read(grammar: str) -> None:
+    """Reading recursed with every comment and every rule, and a RecursionError was the end of the worker's
+    only reader: nobody was heard any more."""
+    frames = len(inspect.stack())
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(frames + 500)
+    try:
+        lark = as_lark(grammar)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert lark.startswith("start: ") and takes(grammar, "a")
+
+
+def test_nothing_at_all_may_be_named_by_a_rule_that_names_itself() -> None:
+    """`{0}` was handed on, and refused as the end of a range."""
+    for grammar, text in (('root ::= "a" root{0}', "a"), ('root ::= "a" ("b" root){0} "c"', "ac")):
+        assert takes(grammar, text) and not takes(grammar, text + text)
+
+
+def test_a_list_of_words_costs_by_its_length() -> None:
+    """Lexemes were compared in pairs, each by all of its characters: 2,000 words took 20 s."""
+
+    def spent(n: int) -> float:
+        words = " | ".join(f'"{i:05d}x"' for i in range(n))
+        began = time.thread_time()
+        as_lark(f'root ::= w | "(" root ")"\nw ::= {words}')  # the longer list is too long for one lexeme
+        return time.thread_time() - began
+
+    assert spent(20_000) < 60 * min(spent(1000) for _ in range(3))  # linear is 20 times, quadratic 400
+    words = " | ".join(f'"{i:05d}x"' for i in range(5000))
+    assert takes(f'root ::= w | w "," root\nw ::= {words}', "04321x,00000x")

@@ -89,6 +89,8 @@ RANKS = (
         "drafters.recycling",
         "drafters.suffix_lookup",
         "matchers",
+        "trials",
+        "trial_child",
     },
     {"decode", "experience", "joint_pace", "request", "saved", "stream"},
     {
@@ -174,8 +176,11 @@ RANKS = (
         "doctor.surroundings",
     },
     {
+        "intake",
+        "outlet",
         "worker",
         "server",
+        "server.bodies",
         "server.answering",
         "server.filling",
         "server.llama_cpp_answers",
@@ -233,7 +238,7 @@ OF_LLAMA = {
     "self_test_child",
 }  # and those that stand on them
 OF_LLAMA |= {"scheduler", "plan.measuring"}
-OF_LLAMA |= {"bench.takers", "bench.about", "bench.command", "worker"}
+OF_LLAMA |= {"bench.takers", "bench.about", "bench.command", "intake", "worker"}
 OF_LLAMA |= {
     "verify_pair.budget",
     "verify_pair.command",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from test_sampling import chain
 
 from edgespec.errors import SettingError
 from edgespec.llama import Model
-from edgespec.repetition import Repetition, breakers_of
+from edgespec.repetition import Breakers, Repetition, _lengths
 from edgespec.sampling import Sampler, Sampling
 from edgespec.sampling_settings import ORDER, sampler_order
 from edgespec.verify import Coupled, Independent, verify_block, verify_tokens
@@ -186,7 +187,7 @@ def test_dry_is_llama_cpps_on_a_real_vocabulary(breakers: tuple[str, ...], tiny_
         n, vocab = model.n_vocab, C.llama_model_get_vocab(model.handle)
         pieces = [model.piece(token, special=True) for token in range(n)]
         usual = lambda text: model.tokenize(text, special=False, add_bos=False).tolist()  # noqa: E731
-        known = breakers_of(breakers, pieces, usual)
+        known = Breakers(lambda: pieces, usual).tails(breakers)
         rng = np.random.default_rng(8)
         some = [*usual(b'def where(the): return "other" * the\n'), *rng.integers(0, n, 3).tolist()]
         row = rng.normal(0, 1, n).astype(np.float32)
@@ -200,6 +201,65 @@ def test_dry_is_llama_cpps_on_a_real_vocabulary(breakers: tuple[str, ...], tiny_
             assert apart(found, llamas(row, history, s, vocab, breakers)) < 1e-6, (s, history)
             changed += Repetition(s, known).penalties(history)[0].size > 0
         assert changed > 8
+
+
+@pytest.mark.parametrize("texts", [("a",), ("ab", "\n"), ("aab", "ba", "abab"), ("ä", "x" * 50)])
+def test_breakers_are_found_by_looking_at_every_token(texts: tuple[str, ...]) -> None:
+    """It looked at all tokens for every breaker: 64 long ones took a minute on a vocabulary of 152,000."""
+    pieces = [
+        b"",
+        b"a",
+        b"b",
+        b"ab",
+        b"ba",
+        b"aa",
+        b"\n",
+        b"a\n",
+        "ä".encode(),
+        "ä".encode()[:1],
+        b"x",
+        b"aabb",
+    ]
+
+    def tokenize(text: bytes) -> list[int]:
+        return [256 + byte for byte in text]
+
+    wanted: dict[int, set[tuple[int, ...]]] = {}
+    for breaker in (text.encode()[:40] for text in texts):
+        for token, piece in enumerate(pieces):
+            if breaker in piece:
+                wanted.setdefault(token, set()).add(())
+                continue
+            for n in range(1, min(len(breaker) - 1, len(piece)) + 1):
+                if piece.endswith(breaker[:n]):
+                    wanted.setdefault(token, set()).add(tuple(tokenize(breaker[n:])[:20]))
+    found = Breakers(lambda: pieces, tokenize).tails(texts)
+    assert {token: set(tails) for token, tails in found.items()} == wanted
+
+
+def test_lengths_of_repetitions_are_those_of_comparing_one_by_one() -> None:
+    """A text of equal tokens was compared place by place: 30,000 of them took 4 s for every row."""
+    rng = np.random.default_rng(3)
+    texts = [rng.integers(0, 2, n) for n in (1, 2, 40, 200)] + [np.tile([1, 2, 3], 50), np.ones(90, int)]
+    for last in texts:
+        for limit in (3, 33, 1000):
+            wanted = []
+            for end in range(last.size - 1):
+                n = 0
+                while n <= end and n < limit and last[end - n] == last[last.size - 1 - n]:
+                    n += 1
+                wanted.append(n)
+            assert _lengths(last, limit).tolist() == wanted
+
+    def spent(n: int) -> float:
+        times = []
+        for _ in range(3):
+            began = time.thread_time()
+            assert _lengths(np.zeros(n, np.int64), n)[-1] == n - 1
+            times.append(time.thread_time() - began)
+        return min(times)
+
+    assert spent(30_000) < 40 * spent(3_000)  # ten times as much; quadratic would be a hundred times
 
 
 # --- with speculation

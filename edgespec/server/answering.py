@@ -28,13 +28,12 @@ from edgespec.messages import Loaded, Submit
 from edgespec.server.generation import Audience, Generation
 from edgespec.server.openai_requests import ChatRequest
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import Refusal, unavailable
+from edgespec.server.refusal import GONE, Refusal, unavailable
 from edgespec.server.settings import ServerSettings, Unsaid
 from edgespec.server.supervisor import Supervisor
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
-GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
 PING_S = 15
 
 
@@ -158,8 +157,9 @@ class Answering:
             seconds=self.settings.request_s,
             progress=progress and stream,
         )
-        await generation.submit()
         request.state.generation = generation  # for its line in the log
+        if not await unless_gone(request, generation.submit()):
+            return Response(status_code=GONE)
         if stream:
             return Stream(answerer.stream(generation), generation, self.settings.send_s)
         whole: Any = await unless_gone(request, answerer.whole(generation))

@@ -8,6 +8,7 @@ from fastapi.responses import Response
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.anthropic_answers import MessageAnswer
 from edgespec.server.anthropic_requests import CountRequest, MessagesRequest
+from edgespec.server.bodies import CheckedRoute
 from edgespec.server.turns import readers
 
 
@@ -19,7 +20,7 @@ class AnthropicDialect:
 
     def routes(self) -> APIRouter:
         """Returns the routes of this dialect."""
-        router = APIRouter()
+        router = APIRouter(route_class=CheckedRoute)
         for path, handler in (
             ("/v1/messages", self.messages),
             ("/v1/messages/count_tokens", self.count_tokens),

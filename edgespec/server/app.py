@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from edgespec import __version__
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.anthropic_dialect import AnthropicDialect
+from edgespec.server.bodies import CheckedRoute
 from edgespec.server.chat_answers import ChatAnswer
 from edgespec.server.filling import FillIn, FillWishes
 from edgespec.server.gate import gated
@@ -24,7 +25,7 @@ from edgespec.server.model_routes import ModelRoutes
 from edgespec.server.openai_answers import Answer
 from edgespec.server.openai_requests import ChatRequest, CompletionRequest
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import Refusal, closed
+from edgespec.server.refusal import Refusal, closed, unavailable
 from edgespec.server.responses_dialect import ResponsesDialect
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
@@ -32,6 +33,7 @@ from edgespec.server.turns import readers
 from edgespec.state_file import PROOF_PATH, ServerState
 
 TYPES = frozenset({"int", "float", "str", "bool", "dict", "list"})  # which of several is no part of a name
+HEARS_S = 2.0  # how long a worker may take to say that it is there
 SHOWN = 100  # characters of a wrong value that an error quotes
 
 
@@ -45,6 +47,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
         max_body_size=2 * settings.max_body,  # the gate is first, and says so in the right shape
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
+    app.router.route_class = CheckedRoute
     app.add_exception_handler(Refusal, _refusal)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -89,12 +92,19 @@ class Endpoint:
 
     async def health(self) -> Response:
         """Says whether the engine is there."""
-        if self._worker.state in ("ready", "unloaded"):  # the next request loads what was unloaded
+        state: str = self._worker.state
+        if state == "unloaded":  # the next request loads it
             return JSONResponse({"status": "ok"})
-        refusal = self._worker.absence()
-        return JSONResponse(
-            {"status": self._worker.state, **refusal.body()}, refusal.status, refusal.headers()
-        )
+        if state == "ready" and await self._worker.hears(HEARS_S):
+            return JSONResponse({"status": "ok"})
+        if state == "ready" and self._worker.state == "ready":
+            state, refusal = (
+                "silent",
+                unavailable("the engine does not answer: it is waited for, then started again"),
+            )
+        else:
+            state, refusal = self._worker.state, self._worker.absence()
+        return JSONResponse({"status": state, **refusal.body()}, refusal.status, refusal.headers())
 
     async def proof(self, nonce: Annotated[str, Query(min_length=16, max_length=200)]) -> dict[str, str]:
         """Shows that this server wrote the file which a client has read."""
@@ -177,9 +187,6 @@ async def _invalid(request: Request, error: Exception) -> Response:
     """Names the first field that is wrong, and what it holds."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        sentence = f"the body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
-        return await _refusal(request, Refusal(400, sentence, code="invalid_json"))
     path = [str(step) for step in first["loc"][1:]]
     steps = (step for step in path if (step.isidentifier() or step.isdigit()) and step not in TYPES)
     field = ".".join(steps) or "the body"

@@ -145,6 +145,10 @@ class Part:
 NO_ROUND = Round((), "", 0, 0, ())
 
 
+def _too_late() -> Refusal:
+    return unavailable("the request waited too long for its turn: try again in a moment")
+
+
 def _weight(round_: Round) -> int:
     return 1 + len(round_.tokens) + sum(len(score.top) for score in round_.scores)
 
@@ -176,28 +180,40 @@ class Generation:
         self.choices = [Choice() for _ in wanted]
         self._scores = [ScoreRelease() if submit.scoring else None for submit in wanted]
 
-    async def submit(self) -> None:
-        """Hands all choices to the worker; raises Refusal, and then none of them runs."""
+    async def submit(self) -> bool:
+        """Hands all choices to the worker; True once they are in its queue.
+
+        Raises Refusal, and then none of them runs: where one is refused, or it takes longer than all may.
+        """
         try:
-            for submit in self._wanted:
-                self._worker.submit(submit, self._hear)
-            missing = set(self._index)
-            early = []
-            while missing:
-                item = await self._said.get()
-                if isinstance(item[1], Refusal):
-                    raise item[1]
-                if isinstance(item[1], Accepted):
-                    missing.discard(item[0])
-                    self.choices[self._index[item[0]]].prompt_tokens = item[1].prompt_tokens
-                else:
-                    early.append(item)
-            later = [self._said.get_nowait() for _ in range(self._said.qsize())]
-            for item in early + later:
-                self._said.put_nowait(item)
+            async with asyncio.timeout_at(self._until):
+                for submit in self._wanted:
+                    self._worker.submit(submit, self._hear)
+                await self._accepted()
+        except TimeoutError:
+            self.close()
+            raise _too_late() from None
         except BaseException:
             self.close()
             raise
+        return True
+
+    async def _accepted(self) -> None:
+        """Waits until all are; what else is said meanwhile comes behind it."""
+        missing = set(self._index)
+        early = []
+        while missing:
+            item = await self._said.get()
+            if isinstance(item[1], Refusal):
+                raise item[1]
+            if isinstance(item[1], Accepted):
+                missing.discard(item[0])
+                self.choices[self._index[item[0]]].prompt_tokens = item[1].prompt_tokens
+            else:
+                early.append(item)
+        later = [self._said.get_nowait() for _ in range(self._said.qsize())]
+        for item in early + later:
+            self._said.put_nowait(item)
 
     def _hear(self, id: str, said: Said, at: float, pieces: tuple[str, ...]) -> None:
         if isinstance(said, Emitted):
@@ -266,7 +282,7 @@ class Generation:
 
     def _out_of_time(self) -> list[Part]:
         if not any(choice.rounds for choice in self.choices):
-            raise unavailable("the request waited too long for its turn: try again in a moment")
+            raise _too_late()
         late = sorted(self._index[id] for id in self._open)
         for i in late:
             self.choices[i].finish = "length"

@@ -14,6 +14,7 @@ from edgespec.errors import TemplateError
 from edgespec.messages import Loaded
 from edgespec.sampling import sampling_for
 from edgespec.server.answering import Answering, with_pair
+from edgespec.server.bodies import CheckedRoute
 from edgespec.server.filling import FillIn, fill_tokens
 from edgespec.server.llama_cpp_answers import Limits, LlamaAnswer, sampling_settings
 from edgespec.server.llama_cpp_requests import (
@@ -40,7 +41,7 @@ class LlamaCppDialect:
 
     def routes(self) -> APIRouter:
         """Returns the routes of this dialect."""
-        router = APIRouter()
+        router = APIRouter(route_class=CheckedRoute)
         for path, handler, method in (
             ("/completion", self.complete, "POST"),
             ("/completions", self.complete, "POST"),

@@ -15,6 +15,7 @@ ANTHROPIC_TYPES = {
     422: "invalid_request_error", 429: "rate_limit_error", 501: "invalid_request_error",
     503: "overloaded_error",
 }  # fmt: skip
+GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
 RETRY_S = 1  # when to come again where nothing better is known
 
 
@@ -85,4 +86,5 @@ def from_worker(refused: Refused) -> Refusal:
         return Refusal(429, refused.message, type="rate_limit_error", code="queue_full", retry_s=RETRY_S)
     if refused.kind == "draining":
         return unavailable(refused.message)
-    return Refusal(500, refused.message, type="server_error", code="engine_error")
+    code = "internal_error" if refused.kind == "fault" else "engine_error"
+    return Refusal(500, refused.message, type="server_error", code=code)

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from edgespec.server.answering import Answering, with_pair
+from edgespec.server.bodies import CheckedRoute
 from edgespec.server.responses_answers import ResponseAnswer
 from edgespec.server.responses_requests import InputRequest, ResponsesRequest
 from edgespec.server.turns import readers
@@ -21,7 +22,7 @@ class ResponsesDialect:
 
     def routes(self) -> APIRouter:
         """Returns the routes of this dialect."""
-        router = APIRouter()
+        router = APIRouter(route_class=CheckedRoute)
         for prefix in ("/v1", ""):
             for path, handler in (
                 ("/responses", self.respond),

@@ -7,6 +7,8 @@ that two clients that want different pairs both get them.
 
 A worker that ended by itself is started again: at once the first time, then after pauses that double. Who
 was waiting hears why it died, with the last lines it said; who comes meanwhile is told when to come again.
+One that runs and does not answer is no better than a dead one: it is asked all the time, and killed where it
+stays silent.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from edgespec.messages import (
     Loaded,
     LoadFailed,
     Loading,
+    Ping,
+    Pong,
     Refused,
     Spell,
     Spelt,
@@ -45,6 +49,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 STEADY_S = 60.0  # a worker that lived this long did not die of its start
 LAST_LINES_S = 1.0
 LAST_LINES = 8
+PING_S, SILENT_PINGS = 5.0, 4  # how often it is asked, and how often in a row it may fail to answer
+LONGEST_STEP_S = 1800.0  # of the engine; a step of a large model that is read from a slow disk takes minutes
 
 SWITCHED = Refusal(
     503, "the model was taken away by force: ask again, or name the model that you want",
@@ -58,11 +64,19 @@ class Supervisor:
     """One worker at a time, and the requests it has. All of it on one event loop."""
 
     def __init__(
-        self, load: Load, *, tell: Callable[[str], None] = lambda _: None, idle_s: float | None = None
+        self,
+        load: Load,
+        *,
+        tell: Callable[[str], None] = lambda _: None,
+        idle_s: float | None = None,
+        ping_s: float = PING_S,
     ) -> None:
         """tell: takes sentences for the person at the terminal. idle_s: a pair that nobody used for so
-        long is unloaded; the next request loads it again."""
-        self._load, self._tell, self._idle_s = load, tell, idle_s
+        long is unloaded; the next request loads it again. ping_s: how often the worker is asked whether it
+        still hears."""
+        self._load, self._tell, self._idle_s, self._ping_s = load, tell, idle_s, ping_s
+        self._heard: dict[int, asyncio.Event] = {}  # pings that wait for their answer
+        self._killed_for: str | None = None  # why we killed it
         self._good: Load | None = None  # what was loaded last
         self._settled = False  # the pair of now has been ready once
         self._loading: Loading | None = None
@@ -352,6 +366,21 @@ class Supervisor:
         if self._process:
             self._process.send(message)
 
+    async def hears(self, seconds: float) -> bool:
+        """Returns whether the worker that is there answers within so many seconds."""
+        if self.state != "ready":
+            return False
+        number = next(self._numbers)
+        heard = self._heard[number] = asyncio.Event()
+        self._send(Ping(number))
+        try:
+            await asyncio.wait_for(heard.wait(), seconds)
+        except TimeoutError:
+            return False
+        finally:
+            del self._heard[number]
+        return True
+
     # -- the worker's life
 
     async def _keep_running(self) -> None:
@@ -383,20 +412,42 @@ class Supervisor:
         self._become("unloaded")
         return True
 
+    async def _watch(self, process: WorkerProcess) -> None:
+        """Kills a worker that does not answer any more, once it has been ready."""
+        silent = 0
+        while True:
+            await asyncio.sleep(self._ping_s)
+            if self.state != "ready":
+                continue
+            silent = 0 if await self.hears(self._ping_s) else silent + 1
+            if silent >= SILENT_PINGS:  # counted, not timed: our own process may have been stopped meanwhile
+                self._kill(process, f"the engine has not answered for {2 * silent * self._ping_s:g} s")
+                return
+
+    def _kill(self, process: WorkerProcess, why: str) -> None:
+        self._killed_for = why
+        process.kill()
+
     def _cause(self, code: int) -> str:
+        if self._killed_for:
+            return self._killed_for
         return cause_of_death(code, "\n".join(self.lines)) or f"it ended with exit code {code}"
 
     async def _run_once(self) -> int:
-        self.failed = self._loading = None
+        self.failed = self._loading = self._killed_for = None
         self._become("loading")
         self._process = process = await new_worker()
         self.pid, self.lines = process.pid, process.lines
+        watching = asyncio.create_task(self._watch(process))
         try:
             process.send(self._load)
             async for message in process.messages():
                 self._note(message)
+                if isinstance(message, Pong) and message.step_s > LONGEST_STEP_S:
+                    self._kill(process, f"the engine has been in one step for {message.step_s:.0f} s")
             return await process.ended()
         finally:
+            watching.cancel()
             process.forget()
 
     def _note(self, message: object) -> None:
@@ -413,6 +464,9 @@ class Supervisor:
             self._hand_on(message.id, message, 0.0, {})
         elif isinstance(message, Refused):
             self._hand_on(message.id, from_worker(message), 0.0, {})
+        elif isinstance(message, Pong):
+            if heard := self._heard.get(message.number):
+                heard.set()
         elif isinstance(message, LoadFailed):
             self.failed = message
         elif isinstance(message, Loading):

@@ -135,8 +135,9 @@ def test_garbage_is_refused(server: Served) -> None:
             assert answered.status == 400, (body[:80], answered)
             assert answered.error["type"] == "invalid_request_error" and answered.error["message"]
     half = b'{"messages":[{"role":"user","content":"\\ud800"}],"max_tokens":1,"prompt":"\\ud800","echo":true}'
-    assert server.ask("/v1/chat/completions", half).status == 200  # half a character is shown as a mark
-    assert server.ask("/v1/completions", half).status == 200
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        refused = server.ask(path, half)
+        assert refused.status == 400 and "holds half a character" in refused.error["message"]
     idle(server)
 
 
@@ -302,3 +303,108 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
 
 def test_beyond_loopback_it_does_not_start_without_a_key() -> None:
     assert "there is no API key" in refused("serve", "--host", "0.0.0.0", "--port", "0")
+
+
+HALF = "\ud800"
+CHAIN = "\n".join(f'r{i} ::= "c" r{i + 1}' for i in range(5000))
+HARMFUL = {
+    "half a character in an expression": {"regex": HALF},
+    "half a character in a choice": {"guided_choice": [HALF]},
+    "half a character in a breaker": {"dry_multiplier": 1, "dry_sequence_breakers": [HALF]},
+    "half a character in a name": {"logit_bias": {HALF: 1}},
+    "half a character in a stop": {"stop": ["a", HALF]},
+    "repetitions of repetitions": {"grammar": 'root ::= "a"' + "*" * 500},
+    "a number of 5,000 digits": {"grammar": 'root ::= "a"{' + "9" * 5000 + "}"},
+    "a chain of rules": {"grammar": f'root ::= "a" | "b" r0\nr5000 ::= root\n{CHAIN}'},
+}
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_a_request_that_cannot_be_read_is_refused_and_the_next_is_answered(server: Served, name: str) -> None:
+    """Each of these ended the only thread that hears the web process: every later request waited for ever."""
+    worker = server.worker.pid
+    refused = server.ask("/v1/completions", {"prompt": "a", "max_tokens": 2, **HARMFUL[name]})
+    assert refused.status == 400 and refused.error["type"] == "invalid_request_error", refused
+    assert server.ask("/health").status == 200 and server.chat(max_tokens=2).status == 200
+    assert server.worker.pid == worker and "Traceback" not in server.said()
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        "# a comment\n" * 1500 + 'root ::= "a"',
+        "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(350)) + '\nr350 ::= "a"',
+    ],
+    ids=["comments", "chain"],
+)  # fmt: skip
+def test_a_long_grammar_is_read(server: Served, grammar: str) -> None:
+    answered = server.ask("/v1/completions", {"prompt": "a", "max_tokens": 2, "grammar": grammar})
+    assert answered.status == 200 and answered.json["choices"][0]["text"] == "a", answered
+
+
+def test_what_is_nested_very_deeply_is_refused(server: Served) -> None:
+    """A field 900 levels deep was a fault of ours, told as 500."""
+    for depth in (200, 900, 20_000):
+        for field in ("logit_bias", "stop", "response_format", "unknown"):
+            body = b'{"prompt":"a","max_tokens":2,"%s":%s1%s}' % (field.encode(), b"[" * depth, b"]" * depth)
+            refused = server.ask("/v1/completions", body)
+            assert refused.status == 400 and "levels deep" in refused.error["message"], (depth, field)
+
+
+@posix
+def test_nobody_waits_behind_a_heavy_request(server: Served) -> None:
+    """A list of words, a schema of thousands of properties or a long prompt held everybody for minutes."""
+    schema = {"type": "object", "properties": {f"p{i}": {} for i in range(12_000)}}
+    asked = {"prompt": "a", "json_schema": schema}
+    heavy = [server.raw(post("/v1/completions", {**asked, "max_tokens": i})) for i in (1, 2)]
+    try:
+        for _ in range(5):
+            began = time.monotonic()
+            assert server.chat(max_tokens=2).status == 200
+            assert (
+                server.ask("/v1/completions", {"prompt": "a", "max_tokens": 2, "regex": "a+"}).status == 200
+            )
+            assert time.monotonic() - began < 4
+        assert server.metric("edgespec_requests_running") >= 1, "the heavy ones are still being read"
+    finally:
+        for connection in heavy:
+            connection.close()
+    idle(server)
+
+
+def test_a_client_that_vanishes_while_its_request_is_read_is_noticed(server: Served) -> None:
+    """Handing a request on was awaited outside the watch for clients that leave."""
+    worker = server.worker
+    worker.suspend()
+    try:
+        with server.raw(post("/v1/completions", {"prompt": "a"})):
+            until(lambda: requests(server) == 1)
+        until(lambda: requests(server) == 0, 2)
+    finally:
+        worker.resume()
+    assert server.chat(max_tokens=2).status == 200
+
+
+@posix
+def test_a_worker_that_does_not_answer_is_told_at_health(server: Served) -> None:
+    worker = server.worker
+    worker.suspend()
+    try:
+        silent = server.ask("/health")
+        assert silent.status == 503 and silent.json["status"] == "silent", silent
+    finally:
+        worker.resume()
+    until(lambda: server.ask("/health").status == 200)
+
+
+@posix
+@pytest.mark.slow
+def test_a_worker_that_stays_silent_is_started_again_and_it_is_said(server: Served) -> None:
+    old, said = server.worker, len(server.said())
+    old.suspend()
+    with server.raw(post("/v1/completions", {"prompt": "a"})) as waiting:
+        until(lambda: "the engine runs again" in server.said()[said:], 90)
+        assert b"503" in waiting.recv(100)
+    assert "the engine has not answered for" in server.said()[said:]
+    assert "memory" not in server.said()[said:] and not old.is_running()
+    assert server.chat(max_tokens=2).status == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,8 +70,8 @@ def loads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Load, Load]:
 
 
 @contextlib.asynccontextmanager
-async def supervised(load: Load, *, idle_s: float | None = None) -> AsyncIterator[Supervisor]:
-    worker = Supervisor(load, idle_s=idle_s)
+async def supervised(load: Load, *, idle_s: float | None = None, **how: Any) -> AsyncIterator[Supervisor]:
+    worker = Supervisor(load, idle_s=idle_s, **how)
     worker.start()
     try:
         async with asyncio.timeout(WAIT_S):
@@ -276,3 +277,43 @@ def test_the_endpoint_loads_again_what_was_idle(tmp_path: Path, loads: tuple[Loa
         assert server.ask("/health").status == 200
         answered = server.ask("/v1/completions", {"prompt": "the water", "max_tokens": 3})
         assert answered.status == 200, answered
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are suspended by a signal")
+def test_a_worker_that_does_not_answer_is_killed_and_started_again(loads: tuple[Load, Load]) -> None:
+    """A stopped or deaf worker looked like a busy one: everybody waited for ever."""
+
+    async def play() -> None:
+        told: list[str] = []
+        async with supervised(loads[0], ping_s=0.1, tell=told.append) as worker:
+            await asyncio.sleep(1.5)
+            assert worker.restarts == 0 and await worker.hears(2.0), "one that hears is left alone"
+            asker, old = Asker(worker, "a"), worker.pid
+            assert old
+            psutil.Process(old).suspend()
+            await asker.ask()
+            await asker.ended.wait()
+            assert "has not answered for" in str(asker.refusal) and asker.refusal.status == 503
+            await until_is(worker, lambda now: now.state == "ready")
+            assert worker.pid != old and worker.restarts == 1
+        assert any("has not answered" in line and "started again" in line for line in told)
+        assert "the engine runs again" in told
+
+    asyncio.run(play())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="processes are suspended by a signal")
+def test_a_server_that_was_stopped_does_not_take_its_worker_for_silent(
+    loads: tuple[Load, Load],
+) -> None:
+    """Ctrl+Z stops the web process alone; what it missed meanwhile is no fault of the worker's."""
+
+    async def play() -> None:
+        async with supervised(loads[0], ping_s=0.1) as worker:
+            for _ in range(3):
+                await asyncio.sleep(0.25)
+                time.sleep(1.2)
+            await asyncio.sleep(0.3)
+            assert worker.restarts == 0 and worker.state == "ready"
+
+    asyncio.run(play())

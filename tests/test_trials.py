@@ -1,0 +1,112 @@
+"""Grammars are tried where they can be stopped, and one that takes long holds up no other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from commands import posix
+
+from edgespec.errors import GrammarError
+from edgespec.gbnf_lark import as_lark
+from edgespec.grammar import Grammar, json_schema
+from edgespec.matchers import CONTROL, Matchers
+from edgespec.trials import Trials
+
+SMALL = Grammar("gbnf", 'root ::= "a" root | "b"')
+SLOW = json_schema({"type": "object", "properties": {f"p{i}": {} for i in range(12_000)}})
+
+
+@pytest.fixture(scope="module")
+def trials() -> Iterator[Trials]:
+    with Trials(lambda: [CONTROL + b"<end>"]) as trials:
+        yield trials
+
+
+def test_a_grammar_comes_back_as_llguidance_reads_it(trials: Trials) -> None:
+    assert as_lark(SMALL.text) in trials.lark(SMALL)
+    assert trials.lark(Grammar("regex", "a+")) and trials.lark(Grammar("lark", 'start: "a" <end>'))
+
+
+def test_what_is_wrong_with_a_grammar_is_told(trials: Trials) -> None:
+    with pytest.raises(GrammarError, match="'x' is not defined"):
+        trials.lark(Grammar("gbnf", "root ::= x"))
+
+
+def test_what_only_the_vocabulary_tells_is_left_to_it(trials: Trials) -> None:
+    assert trials.lark(Grammar("regex", "(")), "the matcher that is made of it says what is wrong"
+
+
+@posix
+def test_one_that_takes_too_long_is_refused_and_the_others_are_read_meanwhile(trials: Trials) -> None:
+    """A schema of 12,000 properties held everybody for minutes."""
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(trials.lark, SLOW)
+        n = 0
+        while not slow.done():
+            trials.lark(SMALL)
+            n += 1
+        assert n > 20
+        with pytest.raises(GrammarError, match="takes more than 5 s.* make it smaller"):
+            slow.result()
+    assert trials.lark(SMALL)
+
+
+@posix
+def test_a_child_that_was_killed_or_stopped_is_replaced() -> None:
+    with Trials(patience_s=4) as trials:
+        os.kill(_child(trials).pid, signal.SIGSTOP)
+        with pytest.raises(GrammarError):
+            trials.lark(SMALL)
+        child = _child(trials)
+        child.kill()
+        psutil.wait_procs([child], 5)
+        assert trials.lark(SMALL)
+        child = _child(trials)
+    assert not child.is_running()
+
+
+def _child(trials: Trials) -> psutil.Process:
+    assert trials.lark(SMALL)
+    [child] = trials._started
+    return psutil.Process(child.pid)
+
+
+@posix
+def test_one_that_ends_its_reader_is_refused(trials: Trials) -> None:
+    """llguidance recurses with every rule: a chain of some thousands overflows its stack."""
+    chain = "\n".join(f'r{i} ::= "c" r{i + 1}' for i in range(5000))
+    with pytest.raises(GrammarError, match="make it smaller"):
+        trials.lark(Grammar("gbnf", f'root ::= "a" | "b" r0\nr5000 ::= root\n{chain}'))
+
+
+def test_who_wants_a_new_grammar_waits_for_no_other_and_two_who_want_the_same_compile_it_once() -> None:
+    """One lock was held while any grammar was compiled."""
+    every = Matchers(lambda shown: [bytes([i]) for i in range(256)] + [b""], frozenset({256}), 257)
+    begun, go_on, asked = threading.Event(), threading.Event(), []
+
+    def reading(grammar: Grammar) -> str:
+        asked.append(grammar)
+        if grammar == SMALL:
+            begun.set()
+            assert go_on.wait(10)
+        return matchers_lark(grammar)
+
+    matchers_lark, every.lark = every.lark, reading
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(every.compile, SMALL)]
+        assert begun.wait(10)
+        waiting.append(pool.submit(every.compile, SMALL))
+        other = Grammar("regex", "b+")
+        assert not every.knows(other)
+        every.compile(other)
+        assert every.knows(other) and not every.knows(SMALL)
+        go_on.set()
+        for one in waiting:
+            one.result()
+    assert every.knows(SMALL) and asked.count(SMALL) == 1
