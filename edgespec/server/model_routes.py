@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.messages import Load, Loaded
-from edgespec.server.answering import GONE, PING_S, unless_gone
+from edgespec.server.answering import PING_S, unless_gone
 from edgespec.server.openai_answers import as_json
 from edgespec.server.pairs import KnownPair, Pairs
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import GONE, Refusal
 from edgespec.server.situation import Situation
 from edgespec.server.supervisor import Supervisor
 

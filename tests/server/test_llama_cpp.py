@@ -274,4 +274,6 @@ def test_what_cannot_be_done_is_said(
 def test_what_means_nothing_here_is_passed_over(dialects: Served) -> None:
     beside = {"cache_prompt": False, "id_slot": 1, "n_keep": -1, "min_keep": 0, "mirostat": 0, "slot_id": -1,
               "adaptive_target": -1, "lora": [], "image_data": [], "t_max_prompt_ms": 500}  # fmt: skip
-    assert complete(dialects, **beside)["content"] == complete(dialects)["content"]
+    passed_over, plain = complete(dialects, **beside), complete(dialects)
+    assert passed_over["content"] and passed_over["tokens_predicted"] == plain["tokens_predicted"]
+    assert passed_over["generation_settings"] == plain["generation_settings"]
