@@ -11,6 +11,7 @@ import pytest
 from edgespec.errors import SettingError
 from edgespec.sampling import Sampling
 from edgespec_tui import settings_file
+from edgespec_tui.external_editor import editor
 from edgespec_tui.setting_values import SAMPLING, from_text
 from edgespec_tui.settings import Known, Settings, read, strictly
 
@@ -238,9 +239,9 @@ def test_a_file_that_cannot_be_changed_is_told_and_left_as_it_is(path: Path, tmp
 
 def test_the_editor_is_the_one_that_was_chosen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shell = "sh" if os.name == "posix" else "cmd"
-    assert settings_file.editor(path, {"VISUAL": f"{shell} -w", "EDITOR": "no"}) == [shell, "-w", str(path)]
+    assert editor(path, {"VISUAL": f"{shell} -w", "EDITOR": "no"}) == [shell, "-w", str(path)]
     with pytest.raises(SettingError, match="EDITOR is 'no-such-editor', which cannot be found"):
-        settings_file.editor(path, {"EDITOR": "no-such-editor"})
+        editor(path, {"EDITOR": "no-such-editor"})
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(SettingError, match="set EDITOR to one; the settings are in"):
-        settings_file.editor(path, {})
+    with pytest.raises(SettingError, match="set EDITOR to one"):
+        editor(path, {})

@@ -11,8 +11,8 @@ import pytest
 
 from edgespec.errors import SettingError
 from edgespec.events import Round
+from edgespec_tui.attached_files import read_file
 from edgespec_tui.bench_screen import summary, together
-from edgespec_tui.chat_commands import read_file
 from edgespec_tui.code_blocks import code_blocks, last_code, whole_block
 from edgespec_tui.endpoint import Message, Told, Wishes
 from edgespec_tui.fake_endpoint import FakeEndpoint
@@ -141,9 +141,12 @@ def test_figures_are_those_of_their_definitions() -> None:
     assert figures.tok_per_s() == pytest.approx(7 / 1.5)
     assert figures.acceptance_rate == pytest.approx(4 / 12)
     assert figures.mean_accepted_length == pytest.approx((4 + 3) / 3)
-    assert figures.speedup == pytest.approx(0.1 * 7 / 1.5)
+    assert figures.speedup is None, "said of 9 tokens, it was anything from 0.3 to 790"
+    for i in range(14):
+        figures.note(told(12.5 + 0.5 * i, 3, drafted=4, accepted=2, gain=1.4))
+    assert figures.n_tokens == 50 and figures.speedup == pytest.approx(0.1 * 49 / 8.5)
     assert figures.why() == "4 by draft model, 1.4x expected"
-    assert figures.by_source == {"model": 4, "target": 4}
+    assert figures.by_source == {"model": 4 + 28, "target": 4 + 14}
 
 
 def test_plain_decoding_has_no_speedup_and_says_why_nothing_is_drafted() -> None:
@@ -262,7 +265,13 @@ def test_a_file_with_fences_is_fenced_with_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("", "wants the name"), ("/no/such", "cannot be read"), (".", "cannot")]
+    ("name", "said"),
+    [
+        ("", "wants the name"),
+        ("/no/such", "cannot be read"),
+        (".", "is a folder"),
+        ("/dev/zero", "is not a regular file"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_refused(name: str, said: str) -> None:
     with pytest.raises(SettingError, match=said):
@@ -271,7 +280,7 @@ def test_a_file_that_cannot_be_read_is_refused(name: str, said: str) -> None:
 
 def test_bytes_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SettingError, match="is no text"):
+    with pytest.raises(SettingError, match="is not a text file"):
         read_file(str(tmp_path / "x.bin"))
 
 

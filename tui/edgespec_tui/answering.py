@@ -40,7 +40,7 @@ class AnswerScreen(Protocol):
 
 @dataclass(slots=True)
 class Answering:
-    """Makes the text of one turn.
+    """Makes the text of one turn, behind what the turn has already.
 
     keep: called when there is something new to keep, twice a second. since_key: seconds since the last key.
     """
@@ -60,6 +60,12 @@ class Answering:
     _fresh_runs: list[tuple[str, int]] = field(default_factory=list)
     _splitter: ReasoningSplitter = field(default_factory=ReasoningSplitter)
     _painting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        if self.turn.text:  # it goes on
+            self._text, self._thought = [self.turn.text], [self.turn.reasoning]
+            self._runs = list(self.turn.runs) or [("", len(self.turn.text))]
+            self._splitter = ReasoningSplitter.behind_thoughts()
 
     async def run(self, messages: Sequence[Message], wishes: Wishes, screen: AnswerScreen) -> Turn:
         """Streams the answer; returns the turn as it stays, also where it was cancelled or failed."""

@@ -25,6 +25,7 @@ from edgespec_tui.chat_screen import ChatScreen
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
+from edgespec_tui.external_editor import editor
 from edgespec_tui.help_screen import HelpScreen
 from edgespec_tui.keys import key
 from edgespec_tui.model_shelf import Shelf, ShelfPair
@@ -45,7 +46,7 @@ class ChatApp(App[int]):
 
     TITLE = "EdgeSpec"
     CSS_PATH = "chat.tcss"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-high")]
     BINDINGS: ClassVar[list[BindingType]] = [
         key("app.help", "f1", "Help", "Keys and commands", shown=True),
@@ -241,11 +242,11 @@ class ChatApp(App[int]):
             self.chat.tell("There is no settings file here.")
             return
         try:
-            command = settings_file.editor(settings_file.begun(file))
+            command = editor(settings_file.begun(file))
             with self.suspend():
                 subprocess.run(command, check=False)
         except (EdgeSpecError, OSError, SuspendNotSupported) as error:
-            self.chat.tell_error(str(error))
+            self.chat.tell_error(f"{error}; the settings are in {file}")
             return
         self._take_settings(file)
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from textual.screen import ModalScreen
 
-from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.errors import SettingError
+from edgespec_tui.attached_files import read_file
 from edgespec_tui.bench_screen import DEFAULT_PROMPTS, PROMPTS, BenchScreen
 from edgespec_tui.endpoint import Message
 from edgespec_tui.panel import Measured
 from edgespec_tui.race import drawn
 from edgespec_tui.race_screen import RaceScreen
-from edgespec_tui.setting_values import from_text
+from edgespec_tui.setting_values import from_text, told
 from edgespec_tui.slash_commands import parsed
 
 if TYPE_CHECKING:
     from edgespec_tui.chat_screen import ChatScreen
-
-LARGEST_FILE = 8 * 2**20  # bytes that /read takes
 
 
 class AppDeeds(Protocol):
@@ -53,17 +51,11 @@ class ChatCommands:
         self._app = app
 
     async def run(self, screen: ChatScreen, line: str) -> bool:
-        """Runs a line that is a command; returns False for one that is a question."""
-        try:
-            found = parsed(line)
-            if found is None:
-                return False
-            name, rest = found
-            await self._do(screen, name, rest)
-        except EdgeSpecError as error:
-            screen.tell_error(str(error))
-            screen.prompt.fill(line)
-        return True
+        """Runs a line that is a command; returns False for one that is a question. Raises EdgeSpecError."""
+        found = parsed(line)
+        if found is not None:
+            await self._do(screen, *found)
+        return found is not None
 
     async def _do(self, screen: ChatScreen, name: str, rest: str) -> None:
         app = self._app
@@ -73,10 +65,16 @@ class ChatCommands:
             app.action_models()
         elif name == "/system":
             self._system(screen, rest)
+        elif name == "/prompts":
+            self._prompts(screen, rest)
+        elif name == "/editor":
+            screen.action_editor()
+        elif name == "/continue":
+            await screen.action_go_on()
         elif name == "/set":
             self._set(screen, rest)
         elif name == "/read":
-            screen.prompt.fill(read_file(rest))
+            screen.prompt.put_before(read_file(rest))
         elif name in ("/new", "/clear"):
             await app.action_new()
         elif name == "/rename":
@@ -95,7 +93,7 @@ class ChatCommands:
             await screen.action_tint()
         elif name == "/settings":
             app.action_settings()
-        elif name == "/quit":
+        elif name in ("/quit", "/exit"):
             app.action_quit_now()
         else:
             raise AssertionError(name)
@@ -108,11 +106,29 @@ class ChatCommands:
         screen.context.keep(screen.conversation)
         screen.tell("The system prompt is set." if screen.conversation.system else "No system prompt.")
 
+    def _prompts(self, screen: ChatScreen, text: str) -> None:
+        prompts, talk = screen.context.prompts, screen.conversation
+        word, _, name = text.partition(" ")
+        if not text:
+            names = ", ".join(prompts.names())
+            screen.tell(
+                f"Saved: {names}." if names else "None is saved yet: /prompts save NAME saves this chat's."
+            )
+        elif word == "save":
+            screen.tell(f"Saved as {prompts.save(name.strip(), talk.system)}.")
+        elif word == "delete":
+            prompts.delete(name.strip())
+            screen.tell(f"Deleted {name.strip()}.")
+        else:
+            talk.system = prompts.text(text)
+            screen.context.keep(talk)
+            screen.tell(f"The system prompt is {text}.")
+
     def _set(self, screen: ChatScreen, text: str) -> None:
         talk = screen.conversation
         if not text:
-            told = {**talk.sampling, "seed": talk.seed, "max_tokens": talk.max_tokens}
-            set_ = [f"{name} {value:g}" for name, value in told.items() if value is not None]
+            values = {**talk.sampling, "seed": talk.seed, "max_tokens": talk.max_tokens}
+            set_ = [f"{name} {told(value)}" for name, value in values.items() if value is not None]
             screen.tell("Set here: " + (", ".join(set_) or "nothing, the model's own settings hold") + ".")
             return
         name, value = from_text(text)
@@ -126,7 +142,7 @@ class ChatCommands:
             talk.sampling[name] = value
         screen.context.keep(talk)
         screen.tell(
-            f"{name} is {value:g}, in this chat." if value is not None else f"{name} is the model's own."
+            f"{name} is {told(value)}, in this chat." if value is not None else f"{name} is the model's own."
         )
 
     def _rename(self, screen: ChatScreen, title: str) -> None:
@@ -175,23 +191,3 @@ class ChatCommands:
         prompts = PROMPTS[: int(text or DEFAULT_PROMPTS)]
         bench = BenchScreen(screen.context.endpoint, screen.wishes(), prompts, rng=random.Random())
         self._app.push_screen(bench, screen.take_measured)
-
-
-def read_file(name: str) -> str:
-    """Returns a file as it is put into a question; raises SettingError."""
-    if not name:
-        raise SettingError("/read wants the name of a file")
-    path = Path(name.strip("'\"")).expanduser()
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise SettingError(
-                f"{path} has {path.stat().st_size:,} bytes: /read takes {LARGEST_FILE:,} at most"
-            )
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise SettingError(f"{path} is no text: /read takes UTF-8 text") from None
-    except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error.strerror or error}") from None
-    longest = max((len(run) for run in text.split("\n") if set(run.strip()) == {"`"}), default=2)
-    fence = "`" * max(3, longest + 1)
-    return f"{path.name}:\n{fence}{path.suffix[1:]}\n{text.rstrip()}\n{fence}\n"

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from edgespec import config
 from edgespec_tui.context_fit import Fitting, fit
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
 from edgespec_tui.quiet_moments import QuietMoments
+from edgespec_tui.system_prompts import SystemPrompts
 
 if TYPE_CHECKING:
     from edgespec_tui.chat_commands import ChatCommands
@@ -40,10 +42,13 @@ class ChatContext:
     first_conversation: Conversation = field(default_factory=Conversation)
     wishes: Wishes = field(default_factory=Wishes)
     tint: bool = False
+    prompts: SystemPrompts = field(
+        default_factory=lambda: SystemPrompts(config.settings_folder() / "prompts")
+    )
 
     def keep(self, conversation: Conversation) -> None:
-        """Saves what is new in a conversation."""
-        if self.sessions is not None:
+        """Saves what is new in a conversation in which something was said."""
+        if self.sessions is not None and conversation.turns:
             self.sessions.save(conversation)
 
     def leave(self, conversation: Conversation) -> None:

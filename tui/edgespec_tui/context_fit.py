@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from edgespec.errors import PromptTooLongError
-from edgespec_tui.conversation import Conversation, Turn
+from edgespec_tui.conversation import Conversation, Turn, messages_of
 from edgespec_tui.endpoint import Endpoint, Message
 
 ANSWER_SHARE = 4  # of the context, one part in so many is kept free for the answer, at most
@@ -66,10 +66,9 @@ async def fit(
     An endpoint that cannot count is not refused anything: it says itself what is too long.
     """
     path = path_to(conversation, question)
-    system = [Message("system", conversation.system)] if conversation.system else []
 
     def without(left_out: int) -> list[Message]:
-        return system + [Message(turn.role, turn.text) for turn in path[left_out:] if turn.text]
+        return messages_of(path[left_out:], conversation.system)
 
     whole = await endpoint.count(without(0))
     if n_ctx is None:

@@ -7,7 +7,7 @@ owns which there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -101,10 +101,20 @@ class Conversation:
         return replace(self, head=id).path()
 
     def messages(self, upto: int | None = None) -> list[Message]:
-        """Returns what an endpoint is told: the system prompt and the path, or the path to `upto`.
+        """Returns what an endpoint is told: the system prompt and the path, or the path to `upto`."""
+        return messages_of(self.path() if upto is None else self._path_to(upto), self.system)
 
-        Reasoning is not told again, as models expect; answers without text are left out.
-        """
-        path = self.path() if upto is None else self._path_to(upto)
-        system = [Message("system", self.system)] if self.system else []
-        return system + [Message(turn.role, turn.text) for turn in path if turn.text]
+
+def messages_of(path: Sequence[Turn], system: str) -> list[Message]:
+    """Returns turns as an endpoint is told them, behind the system prompt, if there is one.
+
+    Reasoning is not told again, as models expect. A question that got no answer is left out where another
+    follows: strict templates refuse two user messages in a row.
+    """
+    told: list[Message] = []
+    for turn in path:
+        if turn.text:
+            if told and told[-1].role == turn.role == "user":
+                told.pop()
+            told.append(Message(turn.role, turn.text))
+    return [Message("system", system), *told] if system else told

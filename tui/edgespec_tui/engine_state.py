@@ -34,6 +34,11 @@ class EngineState:
         return EMBEDDED if self.info.embedded else self.info.model
 
     @property
+    def is_foreign(self) -> bool:
+        """True where it is a server of another kind, which is told nothing of speculation."""
+        return self.info is not None and not self.info.speculates
+
+    @property
     def names(self) -> str:
         """The names of what answers and what drafts."""
         if self.info is None:

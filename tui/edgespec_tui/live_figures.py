@@ -20,6 +20,7 @@ NOW_S = 2.0  # live speed is that of the last two seconds
 SAMPLE_S = 0.5
 SAMPLES = 120
 PLAIN_ROUNDS = 12  # that must have been seen for their cost to be believed
+ESTIMATED_FROM = 50  # tokens; a speed-up of fewer says more of the machine's last second than of the draft
 NAMES = {"model": "draft model", "lookup": "lookup", "recycling": "recycling", "target": "target itself"}
 
 
@@ -117,7 +118,7 @@ class LiveFigures:
     @property
     def speedup(self) -> float | None:
         """The estimate for this answer; None where nothing was guessed, or too little is known."""
-        if not self.speculation or not self.drafted:
+        if not self.speculation or not self.drafted or self.n_tokens < ESTIMATED_FROM:
             return None
         plain_s, span = self.seen_plain_s, self._span()
         if plain_s is None and self.told and self.told.speedup:

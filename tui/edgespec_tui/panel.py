@@ -14,7 +14,7 @@ from edgespec_tui.endpoint import Info
 from edgespec_tui.live_figures import LiveFigures
 
 NOTHING = "-"
-NAME_WIDTH, VALUE_WIDTH = 11, 22
+NAME_WIDTH, VALUE_WIDTH = 11, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +58,23 @@ def rows_of(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, s
     now = figures and ((figures.told is None and figures.now_per_s()) or figures.tok_per_s())
     rate = figures.acceptance_rate if figures else None
     mean = figures.mean_accepted_length if figures else None
-    estimated = figures.speedup if figures else None
-    found = [
+    return [
         ("speed", f"{now:.1f} tok/s" if now else NOTHING),
-        ("estimated", f"{estimated:.2f}x plain" if estimated else NOTHING),
-    ]
-    if state.measured:
-        found.append(("measured", f"{state.measured.speedup:.2f}x plain"))
-    found += [
         ("accepted", f"{rate:.0%} of guesses" if rate is not None else NOTHING),
-        ("a check", f"{mean:.2f} tokens" if mean else NOTHING),
+        ("per check", f"{mean:.2f} tokens" if mean else NOTHING),
         ("draft", (figures.why() if figures else "") or NOTHING),
+        *_context(state),
     ]
-    return found + _context(state)
+
+
+def gains(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, str]]:
+    """Returns the speed-ups that are known: how much, and whose word it is. One that was measured leads."""
+    found = []
+    if state.measured:
+        found.append((f"{state.measured.speedup:.2f}x", "measured"))
+    if figures and (estimated := figures.speedup):
+        found.append((f"{estimated:.2f}x", "estimated"))
+    return found
 
 
 def _context(state: PanelState) -> list[tuple[str, str]]:
@@ -101,6 +105,7 @@ class SpeculationPanel(Vertical):
 
     def compose(self) -> ComposeResult:
         yield Static("Speculation", id="panel-title")
+        yield Static("", id="panel-lead")
         yield Static("", id="panel-rows")
         yield Sparkline([0.0, 0.0], id="sparkline")
         yield Static("", id="origins")
@@ -117,7 +122,8 @@ class SpeculationPanel(Vertical):
         self._put("#panel-title", Content(f"Speculation {on}" if speculates else "Speed"))
         rows = rows_of(figures, state)
         if info and not info.speculates:
-            rows.append(("", "This endpoint tells nothing of speculation."))
+            rows.append(("", "This server reports no speculation data."))
+        self._put("#panel-lead", _lead(gains(figures, state), speculates=speculates and state.speculation))
         self._put("#panel-rows", _table(rows))
         samples = list(figures.samples) if figures else []
         spark = self.query_one("#sparkline", Sparkline)
@@ -143,6 +149,17 @@ class SpeculationPanel(Vertical):
         return Content("\n").join(lines)
 
 
+def _lead(found: list[tuple[str, str]], *, speculates: bool) -> Content:
+    """Returns what the panel is for, in two lines: the speed-up, as large as a terminal can write it."""
+    if not speculates:
+        return Content("")
+    if not found:
+        return Content.styled("speed-up: after some 50 tokens", "$text 60%")
+    (gain, kind), *others = found
+    told = ", ".join([kind, *(f"{more} {word}" for more, word in others)])
+    return Content.assemble((gain, "bold $primary"), (" plain speed", "bold"), (f"\n{told}", "$text 60%"))
+
+
 def _table(rows: list[tuple[str, str]]) -> Content:
     lines = []
     for name, value in rows:
@@ -159,10 +176,7 @@ def one_line(figures: LiveFigures | None, state: PanelState) -> Content:
         words = ["speculation off", rows["speed"]]
     else:
         words = [rows["speed"]]
-        if (estimated := rows.get("estimated", NOTHING)) != NOTHING:
-            words.append(estimated.replace(" plain", " est."))
-        if "measured" in rows:
-            words.append(rows["measured"].replace(" plain", " measured"))
+        words += [f"{gain} {kind}" for gain, kind in gains(figures, state)]
         if (accepted := rows.get("accepted", NOTHING)) != NOTHING:
             words.append(accepted.replace(" of guesses", " accepted"))
     if state.used is not None and state.info and state.info.n_ctx:

@@ -91,9 +91,9 @@ class PlainChat:
         finally:
             writer.end_line()
         if answer.finish == "cancelled":
-            self.tell("(stopped)")
+            self.tell("(interrupted)")
         elif answer.finish == "length" and not self.quiet:
-            self.tell("(cut here: it is as long as it may be)")
+            self.tell("(stopped at the length limit)")
         if not self.quiet:
             self.tell("\n".join(f"  {line}" for line in figure_lines(dict(answer.figures))) + "\n")
         return answer

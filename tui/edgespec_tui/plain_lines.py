@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgespec.errors import EdgeSpecError, SettingError
-from edgespec_tui.chat_commands import read_file
+from edgespec_tui.attached_files import read_file
 from edgespec_tui.conversation import Conversation, Turn
 from edgespec_tui.plain import PlainChat
 from edgespec_tui.session_export import export, title_of
 from edgespec_tui.session_names import short_name_of
 from edgespec_tui.session_rows import Listed
-from edgespec_tui.setting_values import from_text
+from edgespec_tui.setting_values import from_text, told
 
 with contextlib.suppress(ImportError):  # not on Windows
     import readline  # noqa: F401  (input() then has a history and line editing)
@@ -166,8 +166,8 @@ class PlainLines:
             else:
                 talk.sampling[name] = value
             self._keep()
-        told = {**talk.sampling, "seed": talk.seed, "max_tokens": talk.max_tokens}
-        known = [f"{name} {value:g}" for name, value in told.items() if value is not None]
+        values = {**talk.sampling, "seed": talk.seed, "max_tokens": talk.max_tokens}
+        known = [f"{name} {told(value)}" for name, value in values.items() if value is not None]
         self._chat.tell("Set here: " + (", ".join(known) or "nothing, the model's own settings hold"))
 
     def _speculation(self, text: str) -> None:

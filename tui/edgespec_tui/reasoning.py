@@ -19,6 +19,11 @@ class ReasoningSplitter:
     _held: str = ""
     _thought: bool = False  # more than the line breaks after the tag
 
+    @classmethod
+    def behind_thoughts(cls) -> ReasoningSplitter:
+        """Returns one for an answer that has begun: there is no thinking at its beginning any more."""
+        return cls(_state="answer")
+
     def feed(self, piece: str) -> tuple[str, str]:
         """Returns what is certain by now: text of the reasoning, text of the answer."""
         text, self._held = self._held + piece, ""

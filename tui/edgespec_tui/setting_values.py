@@ -53,6 +53,11 @@ ANSWER = {
 }
 
 
+def told(value: float) -> str:
+    """Returns a value as it is told: a seed in full, 0.7 without the digits behind it."""
+    return str(value) if isinstance(value, int) else f"{value:.12g}"
+
+
 def from_text(text: str) -> tuple[str, float | int | None]:
     """Returns the name and value of "NAME VALUE"; None takes a setting back. Raises SettingError."""
     words = text.replace("=", " ").split()

@@ -1,17 +1,14 @@
-"""The settings file as a file: begun with a template, changed with its comments kept, opened in an editor."""
+"""The settings file as a file: begun with a template, changed with its comments kept."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from edgespec.errors import SettingError
 
-EDITORS = ("sensible-editor", "nano", "micro", "vim", "vi", "notepad")
 TEMPLATE = """\
 # EdgeSpec's settings. Lines that begin with # are examples: take the # away to use them.
 # New chats begin with these; /set and /system change a chat that is open.
@@ -81,17 +78,3 @@ def change(path: Path, table: str, key: str, value: str | float | bool | None) -
 
 def _unwritable(path: Path, error: OSError) -> SettingError:
     return SettingError(f"{error.filename or path} cannot be written: {error.strerror}")
-
-
-def editor(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Returns the command that opens the file in a person's editor. Raises SettingError without one."""
-    for name in ("VISUAL", "EDITOR"):
-        if wanted := environment.get(name, "").strip():
-            command = shlex.split(wanted, posix=os.name == "posix")
-            if not shutil.which(command[0]):
-                raise SettingError(f"{name} is {wanted!r}, which cannot be found; the settings are in {path}")
-            return [*command, str(path)]
-    found = next((name for name in EDITORS if shutil.which(name)), None)
-    if found is None:
-        raise SettingError(f"there is no editor: set EDITOR to one; the settings are in {path}")
-    return [found, str(path)]

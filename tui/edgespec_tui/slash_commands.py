@@ -20,8 +20,13 @@ COMMANDS = (
     SlashCommand("/help", "", "shows keys and commands"),
     SlashCommand("/model", "", "chooses or pulls a model"),
     SlashCommand("/system", "[TEXT]", "sets the system prompt of this chat; alone, shows it"),
+    SlashCommand(
+        "/prompts", "[NAME]", "takes a saved system prompt; `save NAME`, `delete NAME`; alone, lists"
+    ),
     SlashCommand("/set", "[NAME VALUE]", "sets temperature, seed, max_tokens, ...; alone, shows them"),
-    SlashCommand("/read", "FILE", "puts a text file into the question"),
+    SlashCommand("/read", "FILE", "puts a text file into the question; so does @FILE anywhere in it"),
+    SlashCommand("/editor", "", "opens what is written in your editor"),
+    SlashCommand("/continue", "", "lets the last answer go on from where it ended"),
     SlashCommand("/new", "", "begins a new chat"),
     SlashCommand("/clear", "", "begins a new chat, too; the old one stays among the sessions"),
     SlashCommand("/rename", "TITLE", "gives this chat a title"),
@@ -33,6 +38,7 @@ COMMANDS = (
     SlashCommand("/tint", "", "colours tokens by who produced them"),
     SlashCommand("/settings", "", "opens the settings file in your editor"),
     SlashCommand("/quit", "", "ends"),
+    SlashCommand("/exit", "", "ends, too"),
 )
 NAMES = tuple(command.name for command in COMMANDS)
 

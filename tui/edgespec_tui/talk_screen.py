@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 from textual.app import ComposeResult
@@ -10,23 +10,21 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Footer, Static
-from textual.worker import Worker, WorkerCancelled
 
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
-from edgespec_tui.answering import Answering
+from edgespec_tui.asking import Asking
 from edgespec_tui.chat_context import ChatContext
-from edgespec_tui.conversation import Conversation, Figure, Turn
+from edgespec_tui.choice_list import ChoiceList
+from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Wishes
-from edgespec_tui.live_figures import LiveFigures
 from edgespec_tui.panel import Measured, PanelState, SpeculationPanel
 from edgespec_tui.prompt_input import PromptInput
-from edgespec_tui.slash_commands import NAMES
+from edgespec_tui.question import Question, question_of
 from edgespec_tui.transcript import Transcript
-from edgespec_tui.turn_view import AnswerView
 from edgespec_tui.welcome import Welcome
 
-TITLE_LENGTH = 60
 PANEL_EVERY_S = 0.25
+REFUSED = (400, 401, 403, 404, 413, 422)  # asking the same again is refused again
 
 
 class TalkScreen(Screen[None]):
@@ -40,11 +38,7 @@ class TalkScreen(Screen[None]):
         self.conversation = Conversation()
         self.speculation = True
         self.measured: Measured | None = None
-        self.figures: LiveFigures | None = None
-        self.editing: Turn | None = None
-        self._answer: Worker[None] | None = None
-        self._used: int | None = None
-        self._plain_s: float | None = None  # what rounds without a draft took here, last time
+        self.asking = Asking(self)
         self._begun = False
 
     # -- what is on it
@@ -57,8 +51,11 @@ class TalkScreen(Screen[None]):
             with Vertical(id="talk"):
                 yield Welcome()
                 yield Transcript()
-                yield Static("", id="banner")
-                yield PromptInput(NAMES)
+                with Vertical(id="writing"):
+                    yield Static("", id="banner")
+                    yield Static("", id="waiting")
+                    yield ChoiceList()
+                    yield PromptInput()
             yield SpeculationPanel(id="panel")
         yield Footer(show_command_palette=True)
 
@@ -77,10 +74,12 @@ class TalkScreen(Screen[None]):
 
     @property
     def answering(self) -> bool:
-        return self._answer is not None and self._answer.is_running
+        return self.asking.running
 
     async def on_mount(self) -> None:
         self._begun = True
+        self.prompt.take_back = self.asking.take_back
+        self.prompt.names = self.context.prompts.names
         self.prompt.focus()
         self.transcript.tinted = self.context.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
@@ -88,15 +87,19 @@ class TalkScreen(Screen[None]):
 
     async def open(self, conversation: Conversation) -> None:
         """Goes on with a conversation."""
+        async with self.asking.turn_taking:
+            await self._open(conversation)
+
+    async def _open(self, conversation: Conversation) -> None:
         await self.stop_and_wait()
         if conversation is not self.conversation:
             self.context.leave(self.conversation)
         self.conversation = conversation
-        self.figures, self._used, self.editing = None, None, None
+        self.asking.forget()
         await self.transcript.show(conversation)
         for turn in conversation.path():
             if turn.role == "user" and turn.text:
-                self.prompt.remember(turn.text)
+                self.prompt.recall(question_of(turn.text, turn.settings).typed())
         self.engine_changed()
         self.prompt.focus()
 
@@ -106,30 +109,29 @@ class TalkScreen(Screen[None]):
         if not self.is_whole:
             return
         if engine.state == "gone":
+            stays = " The conversation stays." if self.conversation.turns else ""
+            again = ("F9", "connects again" if engine.is_foreign else "starts the engine again", "restart")
+            other = ("Ctrl+L", "chooses another model", "app.models")
             self.show_banner(
-                as_sentence(engine.reason) + " The conversation stays.",
-                ("F9", "starts the engine again", "restart"),
+                as_sentence(engine.reason) + stays, again, *(() if engine.is_foreign else (other,))
             )
         else:
             self.show_banner("")
         self.refresh_state()
 
     def show_banner(self, sentence: str, *keys: tuple[str, str, str]) -> None:
-        """Shows what needs attention above the input; an empty sentence takes it away.
+        """Shows what needs attention above the input; nothing at all takes it away.
 
         keys: (key, what it does, action), each of them a button as well.
         """
         banner = self.query_one("#banner", Static)
-        banner.display = bool(sentence)
-        buttons = [
-            Content.from_markup(f"[@click=screen.{action}][b]$key[/b] $does[/]", key=key, does=does)
-            for key, does, action in keys
-        ]
-        banner.update(
-            Content("\n").join(
-                [Content(sentence), Content("   ").join(buttons)] if keys else [Content(sentence)]
-            )
-        )
+        banner.display = bool(sentence or keys)
+        buttons = []
+        for key, does, action in keys:
+            action = action if "." in action else f"screen.{action}"
+            buttons.append(Content.from_markup(f"[@click={action}][b]$key[/b] $does[/]", key=key, does=does))
+        lines = [Content(sentence)] * bool(sentence) + [Content("   ").join(buttons)] * bool(keys)
+        banner.update(Content("\n").join(lines))
 
     def refresh_state(self) -> None:
         """Shows title, model and panel as they are now."""
@@ -154,17 +156,16 @@ class TalkScreen(Screen[None]):
         self.refresh_bindings()
 
     def _show_panel(self) -> None:
-        used = self._used
-        if self.answering and self.figures and used is not None:
-            used += self.figures.n_tokens
+        figures = self.asking.figures
+        self.set_class(figures is None and self.measured is None, "-no-figures")
         state = PanelState(
             info=self.context.engine.info,
             speculation=self.speculation,
             tinted=self.transcript.tinted,
-            used=used,
+            used=self.asking.used,
             measured=self.measured,
         )
-        self.query_one(SpeculationPanel).show(self.figures, state)
+        self.query_one(SpeculationPanel).show(figures, state)
 
     def _refresh_live(self) -> None:
         if self.answering and self.is_whole and not self.context.moments.is_typing:
@@ -172,96 +173,13 @@ class TalkScreen(Screen[None]):
 
     # -- asking
 
-    async def ask(self, text: str) -> None:
-        """Asks a question where we stand, or in the place of the one that is being edited."""
-        if self.conversation.read_only:
-            self.tell_error("this chat is open in another window: /new begins one of its own")
-            self.prompt.fill(text)
-            return
-        await self.stop_and_wait()
-        talk, editing = self.conversation, self.editing
-        self.editing = None
-        self.show_banner("")
-        parent = editing.parent if editing else talk.head
-        turn = talk.add("user", text, parent=parent)
-        if not talk.title:
-            talk.title = " ".join(text.split())[:TITLE_LENGTH]
-        self.refresh_state()  # first: a widget that is added where nothing is shown keeps no height
-        if editing:
-            await self.transcript.show(talk)
-        else:
-            await self.transcript.add(turn)
-        self.answer_to(turn)
-
-    def answer_to(self, question: Turn) -> None:
-        """Begins an answer to a question; an older one stays its sibling."""
-        self._answer = self.run_worker(self._make_answer(question), group="answer", exclusive=True)
-
-    async def _make_answer(self, question: Turn) -> None:
-        talk, context = self.conversation, self.context
-        turn = talk.add("assistant", parent=question.id, model=context.engine.model)
-        self.refresh_state()
-        if len(talk.siblings(turn.id)) > 1:
-            await self.transcript.show(talk)
-        else:
-            await self.transcript.add(turn)
-        view = self.transcript.view_of(turn.id)
-        if not isinstance(view, AnswerView):  # the app is ending
-            return
-        view.show_waiting("the engine is being loaded" if context.engine.state == "starting" else "thinking")
-        if not await context.engine.ready():
-            view.show_waiting("")
-            await view.end(self._unanswered(turn, context.engine.reason))
-            return
-        info = context.engine.info
-        assert info is not None
-        turn = replace(turn, model=context.engine.model)
-        view.name_model(turn.model)
-        try:
-            fitting = await context.fit(talk, question.id)
-        except EdgeSpecError as error:
-            await view.end(self._unanswered(turn, str(error)))
-            self._tell_failure(error)
-            return
-        self.transcript.mark_left_out(fitting.left_out)
-        turn = replace(turn, settings={**self.settings_of(self.wishes()), "left_out": len(fitting.left_out)})
-        self._used = fitting.n_tokens
-        view.show_waiting("reading the prompt")
-        self.figures = LiveFigures(plain_s=self._plain_s or info.plain_s, speculation=self.speculation)
-        making = Answering(
-            context.endpoint,
-            talk,
-            turn,
-            self.figures,
-            keep=lambda: context.keep(talk),
-            since_key=context.moments.since_key,
-        )
-        await making.run(fitting.messages, self.wishes(), view)
-        self._after(making)
-
-    def _unanswered(self, turn: Turn, reason: str) -> Turn:
-        """Takes an answer that could not be begun out of the conversation; returns what its place shows."""
-        shown = Turn(turn.id, turn.parent, turn.role, finish="cancelled", figures={"reason": reason})
-        self.conversation.change(shown)
-        self.context.keep(self.conversation)
-        return shown
-
-    def _after(self, making: Answering) -> None:
-        told = making.figures.told
-        self._plain_s = making.figures.seen_plain_s or self._plain_s
-        if told and told.prompt_tokens is not None:
-            self._used = told.prompt_tokens + (told.n_tokens or 0)
-        if making.error:
-            self._tell_failure(making.error)
-        self.refresh_state()
-
-    def _tell_failure(self, error: EdgeSpecError) -> None:
-        """Shows why there is no answer, and what can be done: start the engine, or ask again."""
+    def tell_failure(self, error: EdgeSpecError) -> None:
+        """Shows what can be done where there is no answer; why stands in the answer's place."""
         if isinstance(error, (EngineDiedError, EndpointLostError)):
             self.context.engine.lost(error)
-        elif isinstance(error, EndpointError):
-            again = (("Ctrl+R", "asks again", "again"), ("F9", "restarts the engine", "restart"))
-            self.show_banner(str(error), *again)
+        elif isinstance(error, EndpointError) and error.status not in REFUSED:
+            restart = () if self.context.engine.is_foreign else (("F9", "restarts the engine", "restart"),)
+            self.show_banner("", ("Ctrl+R", "asks again", "again"), *restart)
 
     def wishes(self) -> Wishes:
         """Returns how the next answer is wanted."""
@@ -274,18 +192,18 @@ class TalkScreen(Screen[None]):
             speculation=self.speculation,
         )
 
-    @staticmethod
-    def settings_of(wishes: Wishes) -> dict[str, Figure]:
-        """Returns what is kept with a turn of how it was asked for."""
-        others = {"seed": wishes.seed, "max_tokens": wishes.max_tokens, "speculation": wishes.speculation}
-        return {**wishes.sampling, **{name: value for name, value in others.items() if value is not None}}
-
     async def stop_and_wait(self) -> None:
         """Ends a running answer; what came of it stays."""
-        if self._answer is not None and self._answer.is_running:
-            self._answer.cancel()
-            with contextlib.suppress(WorkerCancelled):
-                await self._answer.wait()
+        await self.asking.stop()
+
+    def show_waiting(self, questions: Sequence[Question]) -> None:
+        """Shows the questions that are asked when the answer has ended."""
+        waiting = self.query_one("#waiting", Static)
+        waiting.display = bool(questions)
+        lines = [Content(" ".join(one.folded().split())).truncate(200, ellipsis=True) for one in questions]
+        told = Content.assemble(("next  ", "bold $secondary"), Content("\n      ").join(lines))
+        how = Content.styled("\n      Up takes it back · Esc stops the answer", "$text 60%")
+        waiting.update(told + how)
 
     # -- telling
 

@@ -135,14 +135,13 @@ class Transcript(VerticalScroll, can_focus=False):
         for view in self.query(AnswerView):
             await view.set_tinted(tinted)
 
-    def mark_left_out(self, ids: Sequence[int]) -> None:
-        """Marks the turns that the model is not told any more."""
+    async def mark_left_out(self, ids: Sequence[int], *, told: bool) -> None:
+        """Marks the turns that the model is not told any more. told: that is said before the last turn."""
         self._left_out = frozenset(ids)
-        for view in self.query(TurnView):
+        views = list(self.query(TurnView))
+        for view in views:
             view.set_left_out(view.turn.id in self._left_out)
-
-    async def tell(self, text: str) -> None:
-        """Shows something said by the program, among the turns."""
-        notice = Static(text, classes="notice", markup=False)
-        await self.mount(notice)
-        self.anchor()
+        if told and views:
+            sentence = f"The context is full: the model is no longer told the oldest {len(ids)} turns."
+            await self.mount(Static(sentence, classes="notice", markup=False), before=views[-1])
+            self.anchor()

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
@@ -18,14 +18,17 @@ from edgespec_tui.answer_body import AnswerBody
 from edgespec_tui.block_rows import BlockRows
 from edgespec_tui.conversation import Turn
 from edgespec_tui.markdown_blocks import lines_of
+from edgespec_tui.question import question_of
 
-Deed = Literal["copy", "edit", "again", "branch", "older", "newer"]
+Deed = Literal["copy", "edit", "again", "go_on", "branch", "older", "newer"]
 DEEDS: dict[Deed, tuple[str, str]] = {  # what to do: its key, its word
     "copy": ("c", "copy"),
     "edit": ("e", "edit"),
     "again": ("r", "again"),
+    "go_on": ("g", "continue"),
     "branch": ("b", "branch"),
 }
+LINES = 24  # of a question, with marks in it; those behind them are shown when it is opened
 
 
 class Buttons(Static):
@@ -33,9 +36,14 @@ class Buttons(Static):
 
     def action_do(self, deed: Deed) -> None:
         """Says what is wanted with the turn."""
-        turn = self.parent
-        assert isinstance(turn, TurnView)
-        turn.action_do(deed)
+        self._turn().action_do(deed)
+
+    def action_unfold(self) -> None:
+        """Opens what is folded, or closes it."""
+        self._turn().action_reasoning()
+
+    def _turn(self) -> TurnView:
+        return next(node for node in self.ancestors if isinstance(node, TurnView))
 
 
 class TurnView(Vertical, can_focus=True):
@@ -45,12 +53,13 @@ class TurnView(Vertical, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c,y", "do('copy')", "Copy", id="turn.copy"),
-        Binding("e", "do('edit')", "Edit and resend", id="turn.edit"),
+        Binding("e", "do('edit')", "Edit", id="turn.edit"),
         Binding("r", "do('again')", "Answer again", id="turn.again"),
+        Binding("g", "do('go_on')", "Continue", id="turn.go_on"),
         Binding("b", "do('branch')", "Branch", id="turn.branch"),
         Binding("left_square_bracket", "do('older')", "Version before", id="turn.older", show=False),
         Binding("right_square_bracket", "do('newer')", "Version after", id="turn.newer", show=False),
-        Binding("space,o", "reasoning", "Reasoning", id="turn.reasoning", show=False),
+        Binding("space,o", "reasoning", "Open or close", id="turn.reasoning", show=False),
         Binding("up,k", "app.focus_previous", "Turn above", id="turn.above", show=False),
         Binding("down,j", "app.focus_next", "Turn below", id="turn.below", show=False),
     ]
@@ -81,6 +90,10 @@ class TurnView(Vertical, can_focus=True):
         older = f"[@click=do('older')] < [/]{number} of {count}[@click=do('newer')] > [/]"
         return Content.from_markup("[b]$who[/b]" + (f"  {older}" if count > 1 else ""), who=who)
 
+    def _top(self, who: Buttons, *deeds: Deed) -> Horizontal:
+        """Returns the row above a turn: who speaks, and what can be done."""
+        return Horizontal(who, Buttons(self.show_deeds(*deeds), classes="deeds"), classes="top")
+
     def show_deeds(self, *deeds: Deed) -> Content:
         """Returns the line of what can be done, each word a button."""
         words = "  ".join(f"[@click=do('{deed}')]{DEEDS[deed][0]} {DEEDS[deed][1]}[/]" for deed in deeds)
@@ -92,13 +105,36 @@ class TurnView(Vertical, can_focus=True):
 
 
 class QuestionView(TurnView):
-    """A question."""
+    """A question. What was pasted, and what is very long, is folded until it is opened."""
+
+    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1)) -> None:
+        super().__init__(turn, versions=versions)
+        question = question_of(turn.text, turn.settings)
+        lines = question.folded().split("\n")
+        self._rest = max(0, len(lines) - LINES)
+        self._short = "\n".join(lines[:LINES])
+        self._folded = bool(question.inserts) or self._rest > 0
+        self._said = BlockRows(lines_of(self._short))
+        self._more = Buttons("", classes="more")
 
     def compose(self) -> ComposeResult:
-        yield Buttons(self._head("You"), classes="who")
-        said = BlockRows(lines_of(self.turn.text))
-        yield said.set_class(True, "said")
-        yield Buttons(self.show_deeds("copy", "edit", "branch"), classes="deeds")
+        yield self._top(Buttons(self._head("You"), classes="who"), "copy", "edit", "branch")
+        yield self._said.set_class(True, "said")
+        yield self._more
+        self._more.display = self._folded
+        self._show_more(folded=True)
+
+    def action_reasoning(self) -> None:
+        """Opens what is folded, or closes it."""
+        if self._more.display:
+            self._folded = not self._folded
+            self._said.show(lines_of(self._short if self._folded else self.turn.text))
+            self._show_more(folded=self._folded)
+
+    def _show_more(self, *, folded: bool) -> None:
+        rest = f"{self._rest:,} more lines: " if folded and self._rest else ""
+        does = "show all of it" if folded else "fold it again"
+        self._more.update(Content.from_markup("$rest[@click=unfold()]o $does[/]", rest=rest, does=does))
 
 
 class AnswerView(TurnView):
@@ -115,12 +151,11 @@ class AnswerView(TurnView):
         self._thought: list[str] = [turn.reasoning] if turn.reasoning else []
 
     def compose(self) -> ComposeResult:
-        yield self._who
+        yield self._top(self._who, "copy", "edit", "again", "go_on", "branch")
         if self._fold:
             yield self._fold
         yield self._body
         yield self._note
-        yield Buttons(self.show_deeds("copy", "again", "branch"), classes="deeds")
 
     def on_mount(self) -> None:
         if self.turn.finish:
@@ -130,6 +165,8 @@ class AnswerView(TurnView):
         """Adds what came; runs: of `text`. Does nothing where it is not shown any more."""
         if not self.is_attached:
             return
+        if text or reasoning:
+            self.show_waiting("")
         if reasoning:
             await self._think(reasoning)
         if text:
@@ -176,7 +213,8 @@ class AnswerView(TurnView):
 
     def show_waiting(self, sentence: str) -> None:
         """Says what the answer waits for; an empty sentence takes that away."""
-        self._note.update(Content(sentence))
+        if sentence != str(self._note.content):
+            self._note.update(Content(sentence))
 
     def show_figures(self, turn: Turn) -> None:
         """Shows how the answer ended, and its figures."""
@@ -187,9 +225,9 @@ def ending(turn: Turn) -> list[str]:
     """Returns what is said below an answer that has ended."""
     figures, said = turn.figures, []
     if turn.finish == "cancelled":
-        said.append(str(figures.get("reason") or "stopped: this much was said"))
+        said.append(str(figures.get("reason") or "interrupted"))
     if turn.finish == "length":
-        said.append("cut: it was as long as it may be")
+        said.append("stopped at the length limit: g continues")
     if isinstance(n := figures.get("n_tokens"), int) and n:
         said.append(f"{n} tokens")
     if isinstance(speed := figures.get("tok_per_s"), float):

@@ -1,0 +1,199 @@
+"""One answer at a time: questions that wait, edits, answers that go on, what is told when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_tui_chat import Slow, on_a_loop
+from tui_driver import driven
+
+from edgespec.errors import EndpointError, EngineDiedError
+from edgespec_tui.app import ChatApp
+from edgespec_tui.conversation import Conversation
+from edgespec_tui.endpoint import Message
+from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
+from edgespec_tui.question import Question
+
+WORDS = "word " * 400
+
+
+@on_a_loop
+async def test_a_question_asked_during_an_answer_waits_for_its_end() -> None:
+    """Enter cut the answer that was being made, without asking."""
+    endpoint = FakeEndpoint(answers=["word " * 60, "second", "third"], tok_per_s=60)
+    async with driven(ChatApp(endpoint)) as it:
+        await it.say("one")
+        await it.until(lambda: "word word" in it.text())
+        await it.say("two")
+        await it.say("three")
+        assert it.chat.answering and "next  two" in it.text() and "three" in it.text()
+        await it.until(lambda: len(it.texts()) == 6 and not it.chat.answering)
+        assert it.texts()[::2] == ["one", "two", "three"] and len(it.texts()[1].split()) == 60
+        assert "next  " not in it.text() and endpoint.cancelled == 0
+
+
+@on_a_loop
+async def test_what_waits_is_taken_back_and_comes_back_where_the_answer_is_stopped() -> None:
+    async with driven(ChatApp(FakeEndpoint(answers=[WORDS], tok_per_s=100))) as it:
+        await it.say("one")
+        await it.say("two")
+        await it.say("three")
+        await it.pilot.press("up")
+        assert it.chat.prompt.text == "three" and "next  two" in it.text()
+        await it.pilot.press("!", "escape")
+        await it.until(lambda: not it.chat.answering)
+        assert it.chat.prompt.text == "two\nthree!" and "next  " not in it.text()
+        assert it.texts()[0] == "one" and len(it.texts()) == 2
+
+
+@on_a_loop
+async def test_where_an_answer_fails_what_waits_comes_back() -> None:
+    endpoint = FakeEndpoint(answers=[EndpointError("The server is busy.", status=503)])
+    async with driven(ChatApp(endpoint), ready=True) as it:
+        await it.say("one")
+        it.chat.asking.waiting.append(Question("two"))
+        it.chat.asking._give_back()
+        assert it.chat.prompt.text == "two"
+        await it.until(lambda: not it.chat.answering)
+        assert it.text().count("The server is busy.") == 1, "said once"
+        assert "Ctrl+R asks again" in it.text()
+
+
+@on_a_loop
+async def test_a_refused_question_offers_nothing_that_cannot_help() -> None:
+    refused = EndpointError("m has no chat template: name one", status=400, code="no_chat_template")
+    async with driven(ChatApp(FakeEndpoint(answers=[refused]))) as it:
+        await it.ask("one")
+        assert it.text().count("has no chat template") == 1
+        assert "asks again" not in it.text() and "F9" not in it.text()
+
+
+@on_a_loop
+async def test_the_question_after_one_that_failed_is_told_alone() -> None:
+    """Two user messages in a row are refused by strict templates."""
+    endpoint = FakeEndpoint(answers=["fine", EndpointError("No."), "back"])
+    async with driven(ChatApp(endpoint)) as it:
+        for question in ("one", "two", "three"):
+            await it.ask(question)
+        assert endpoint.asked[-1][0] == (
+            Message("user", "one"),
+            Message("assistant", "fine"),
+            Message("user", "three"),
+        )
+
+
+@on_a_loop
+async def test_escape_while_the_engine_loads_ends_the_waiting() -> None:
+    """ "the engine is being loaded" stayed under the answer for good."""
+    endpoint = Slow()
+    endpoint.let = asyncio.Event()
+    async with driven(ChatApp(endpoint), ready=False) as it:
+        await it.say("early")
+        assert "waiting for the engine" in it.text()
+        await it.pilot.press("escape")
+        await it.until(lambda: not it.chat.answering)
+        await it.until(lambda: "waiting for the engine" not in it.text() and "interrupted" in it.text())
+        endpoint.let.set()
+        await it.until(lambda: it.app.context.engine.state == "ready")
+        assert not endpoint.asked
+
+
+@on_a_loop
+async def test_what_an_answer_waits_for_goes_when_it_comes_and_the_context_is_counted_once() -> None:
+    """ "reading the prompt" stayed under the text; the last answer was counted twice."""
+    endpoint = FakeEndpoint(answers=["word " * 80], tok_per_s=200)
+    async with driven(ChatApp(endpoint)) as it:
+        await it.say("one two three")
+        await it.until(lambda: "word word" in it.text())
+        assert "reading the prompt" not in it.text()
+        await it.until(lambda: not it.chat.answering)
+        await it.until(lambda: f"{5 + 81:,} of 4,096" in it.shown("#panel-rows"))
+
+
+# --- edits and continuing
+
+
+@on_a_loop
+async def test_an_answer_goes_on_from_where_it_ended() -> None:
+    endpoint = FakeEndpoint(answers=["It begins", " and goes on."])
+    async with driven(ChatApp(endpoint)) as it:
+        await it.ask("tell")
+        await it.say("/continue")
+        await it.until(lambda: it.texts() == ["tell", "It begins and goes on."])
+        assert endpoint.asked[-1][0] == (Message("user", "tell"), Message("assistant", "It begins"))
+        assert len(it.chat.conversation.turns) == 2 and "It begins and goes on." in it.text()
+        assert sum(n for _, n in it.chat.conversation.path()[-1].runs) == len("It begins and goes on.")
+
+
+@on_a_loop
+async def test_an_answer_is_edited_kept_beside_the_old_one_and_continued() -> None:
+    endpoint = FakeEndpoint(answers=["Wrong.", " Indeed."])
+    async with driven(ChatApp(endpoint)) as it:
+        await it.ask("tell")
+        await it.pilot.press("alt+b")
+        assert it.chat.prompt.text == "Wrong." and "Editing" in it.text()
+        it.chat.prompt.fill("Right.")
+        await it.pilot.press("enter")
+        await it.until(lambda: it.texts() == ["tell", "Right."])
+        assert "2 of 2" in it.text() and len(endpoint.asked) == 1 and it.chat.prompt.text == ""
+        await it.pilot.press("alt+c")
+        await it.until(lambda: it.texts() == ["tell", "Right. Indeed."])
+
+
+@on_a_loop
+async def test_nothing_is_continued_where_there_is_nothing() -> None:
+    async with driven(ChatApp(FakeEndpoint(answers=[EngineDiedError("It was killed.")]))) as it:
+        await it.say("/continue")
+        await it.told("There is no answer yet.")
+        await it.ask("tell")
+        await it.say("/continue")
+        await it.told("no answer to continue")
+
+
+# --- other servers, other windows
+
+
+@on_a_loop
+async def test_a_server_without_speculation_is_offered_nothing_of_it() -> None:
+    """F4 said "Speculation off" and did nothing; the footer kept Speculation, Race and Tint."""
+    info = replace(FAKE, speculates=False, draft=None, plain_s=None)
+    async with driven(ChatApp(FakeEndpoint(info=info, answers=[EndpointError("Busy.", status=503)]))) as it:
+        footer = it.text().splitlines()[-1]
+        assert "Help" in footer and not any(word in footer for word in ("Speculation", "Race", "Tint"))
+        await it.pilot.press("f4")
+        assert it.chat.speculation
+        await it.say("/speculation off")
+        await it.told("reports no speculation data")
+        await it.ask("go")
+        assert "Ctrl+R asks again" in it.text() and "F9" not in it.text()
+
+
+@on_a_loop
+async def test_what_no_longer_fits_is_said_in_words() -> None:
+    """It was dimmed, and nothing was said."""
+    info = replace(FAKE, n_ctx=200)
+    async with driven(ChatApp(FakeEndpoint(answers=["word " * 60], info=info))) as it:
+        for question in ("one", "two", "three", "four"):
+            await it.ask(question)
+        assert "the model is no longer told the oldest" in it.text()
+
+
+@on_a_loop
+async def test_a_chat_in_which_only_settings_were_set_is_not_kept(tmp_path: Path) -> None:
+    """It stood among the sessions as "Untitled"."""
+    from edgespec_tui.sessions import Sessions
+
+    sessions = Sessions.opened(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
+    try:
+        async with driven(ChatApp(FakeEndpoint(), sessions=sessions, first=Conversation())) as it:
+            await it.say("/set seed 1234567")
+            await it.told("seed is 1234567")
+            assert sessions.listed().result() == []
+            await it.ask("go")
+            assert [one.title for one in sessions.listed().result()] == ["go"]
+            assert sessions.newest().result().seed == 1234567  # type: ignore[union-attr]
+    finally:
+        sessions.close()

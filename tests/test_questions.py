@@ -1,0 +1,268 @@
+"""Questions with pastes and files in them, and what is offered while one is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_tui_chat import on_a_loop
+from textual import events
+from tui_driver import Driven, driven
+
+from edgespec.errors import SettingError
+from edgespec_tui.app import ChatApp
+from edgespec_tui.attached_files import LARGEST_FILE, with_files
+from edgespec_tui.completions import choices
+from edgespec_tui.conversation import Conversation
+from edgespec_tui.fake_endpoint import FakeEndpoint
+from edgespec_tui.question import Insert, Question, question_of
+from edgespec_tui.system_prompts import SystemPrompts
+from edgespec_tui.turn_view import QuestionView
+
+LOG = "\n".join(f"line {i}" for i in range(2000))
+
+
+# --- pastes
+
+
+def test_marks_stand_for_what_was_not_typed_and_are_kept_with_the_turn() -> None:
+    question = Question("see LOGS here", (Insert(4, 8, "[pasted]"),))
+    assert question.folded() == "see [pasted] here"
+    assert question_of(question.text, question.settings()) == question
+    assert Question("plain").settings() == {}
+
+
+@pytest.mark.parametrize(
+    "told", ["", "no JSON", "[1]", '[["a", 2, "m", false]]', "[[5, 2, 3, 4]]", '[[0, 99, "m", false]]', 7]
+)
+def test_a_setting_that_somebody_else_wrote_is_no_insert(told: object) -> None:
+    assert question_of("text", {"inserts": told}) == Question("text")
+
+
+@on_a_loop
+async def test_a_paste_is_folded_in_the_transcript_and_when_its_question_is_edited() -> None:
+    """Editing folded the words typed after a paste into its mark; 2,000 pasted lines stood unfolded."""
+    endpoint = FakeEndpoint()
+    async with driven(ChatApp(endpoint)) as it:
+        await it.pilot.press(*"why ")
+        it.app.post_message(events.Paste(LOG))
+        await it.pilot.pause()
+        await it.pilot.press(*" and how?", "enter")
+        await it.until(lambda: not it.chat.answering and endpoint.asked)
+        assert endpoint.asked[0][0][0].text == f"why {LOG} and how?"
+        assert "why [pasted text 1: 2,000 lines] and how?" in it.text() and "line 1999" not in it.text()
+        await it.pilot.press("ctrl+b")
+        assert it.chat.prompt.text == "why [pasted text 1: 2,000 lines] and how?"
+        await it.pilot.press("!", "enter")
+        await it.until(lambda: len(endpoint.asked) == 2 and not it.chat.answering)
+        assert endpoint.asked[1][0][0].text == f"why {LOG} and how?!"
+        await it.pilot.press("up")
+        assert it.chat.prompt.text == "why [pasted text 1: 2,000 lines] and how?!", "in the history, too"
+        view = it.chat.query_one(QuestionView)
+        view.focus()
+        await it.pilot.press("o")
+        assert view.region.height > 2000
+        await it.pilot.press("o")
+        await it.until(lambda: view.region.height < 6)
+
+
+@on_a_loop
+async def test_a_very_long_question_of_a_kept_chat_is_folded_too() -> None:
+    talk = Conversation()
+    talk.add("user", LOG)
+    async with driven(ChatApp(FakeEndpoint(), first=talk)) as it:
+        assert "1,976 more lines" in it.text() and it.chat.query_one(QuestionView).region.height < 30
+        assert it.chat.query_one(QuestionView).turn.text == LOG
+
+
+# --- files
+
+
+def test_files_that_are_named_stand_behind_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("a = 1\n")
+    (tmp_path / "my notes.md").write_text("- one\n")
+    attached = with_files(Question('explain @a.py, and @"my notes.md" @a.py'))
+    assert attached.question.text == (
+        'explain @a.py, and @"my notes.md" @a.py\n\na.py:\n```py\na = 1\n```\n\n\n'
+        "my notes.md:\n```md\n- one\n```\n"
+    )
+    assert attached.question.folded().endswith("[a.py: 2 lines]\n\n[my notes.md: 2 lines]")
+    assert attached.question.typed() == Question('explain @a.py, and @"my notes.md" @a.py')
+    assert attached.missed == ()
+
+
+def test_what_names_no_file_stays_as_it_was_written() -> None:
+    question = Question("what does @property do, and me@example.org? @app.route @no/such.py @.")
+    attached = with_files(question)
+    assert attached.question == question and attached.missed == ("no/such.py",)
+
+
+def test_a_file_that_was_pasted_into_the_question_names_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").write_text("a = 1\n")
+    question = Question("see @a.py", (Insert(4, 9, "[pasted]"),))
+    assert with_files(question).question == question
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x89PNG\r\n\x1a\n\x00", "is not a text file"),
+        (b"a\x00b", "is not a text file"),
+        (b"x" * (LARGEST_FILE + 1), "for files in one question"),
+    ],
+)
+def test_what_is_no_text_or_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(SettingError, match=said):
+        with_files(Question("see @f"))
+
+
+def test_all_files_of_a_question_share_one_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        (tmp_path / name).write_bytes(b"x" * (LARGEST_FILE // 2 + 1))
+    with pytest.raises(SettingError, match="are left for files in one question"):
+        with_files(Question("see @a and @b"))
+
+
+@on_a_loop
+async def test_a_file_is_completed_sent_in_full_and_shown_as_a_mark(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("hidden words\n" * 5)
+    endpoint = FakeEndpoint()
+    async with driven(ChatApp(endpoint), size=(130, 30)) as it:
+        await it.pilot.press(*f"sum up @{tmp_path}/no")
+        assert "notes.md" in it.text()
+        await it.pilot.press("tab", *"now", "enter")
+        await it.until(lambda: endpoint.asked and not it.chat.answering)
+        assert endpoint.asked[0][0][0].text.startswith(
+            f"sum up @{tmp_path}/notes.md now\n\nnotes.md:\n```md\n"
+        )
+        assert "[notes.md: 6 lines]" in it.text() and "hidden words" not in it.text()
+        (tmp_path / "notes.md").write_bytes(b"\xff\xfe")
+        await it.pilot.press("ctrl+b")
+        assert it.chat.prompt.text.endswith("notes.md now"), "it is read again"
+        await it.pilot.press("enter")
+        await it.told("is not a text file")
+        assert it.chat.prompt.text.endswith("notes.md now") and len(endpoint.asked) == 1
+
+
+# --- what may be meant
+
+
+def names_of(before: str, *, first_line: bool = True) -> list[str]:
+    found = choices(before, first_line=first_line, names=lambda: ["pirate", "plain"])
+    return [one.text for one in found.items] if found else []
+
+
+def test_choices_are_those_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    for name in ("a.py", "b c.txt", ".hidden", "src/deep.py"):
+        (tmp_path / name).write_text("")
+    assert names_of("/re") == ["/read ", "/rename "] and names_of("/qui") == ["/quit"]
+    assert names_of("/quit") == [] and names_of("/usr/bin") == [] and names_of("/re", first_line=False) == []
+    assert names_of("/prompts p") == ["pirate", "plain"] and names_of("/prompts delete pi") == ["pirate"]
+    assert names_of("see @") == ["a.py ", '"b c.txt" ', "src/"] and names_of("see @.h") == [".hidden "]
+    assert names_of("see @src/") == ["src/deep.py "] and names_of('@"b c') == ['"b c.txt" ']
+    assert names_of("/read s") == ["src/"] and names_of("me@a") == [] and names_of("@/no/such/") == []
+
+
+@on_a_loop
+async def test_the_list_behind_a_slash_is_gone_through_and_taken_from() -> None:
+    """ "/ lists commands" was said, and a ghost of one was all there was."""
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        await it.pilot.press("/")
+        await it.until(lambda: "› /help" in it.text() and "/model" in it.text())
+        await it.pilot.press("down", "down")
+        await it.until(lambda: "› /system" in it.text())
+        await it.pilot.press("enter")
+        assert it.chat.prompt.text == "/system "
+        await it.until(lambda: "› /system" not in it.text())
+        await it.pilot.press(*"Be brief.", "enter")
+        await it.until(lambda: it.chat.conversation.system == "Be brief.")
+        await it.pilot.press("/", *"ti", "enter")
+        await it.until(lambda: it.chat.transcript.tinted)
+        await it.pilot.press("/", "escape")
+        await it.until(lambda: "› /help" not in it.text())
+        assert it.chat.prompt.text == "/"
+        await it.pilot.press("backspace", "/")
+        await it.click("/model")
+        assert it.chat.prompt.text == "/model"
+
+
+# --- named system prompts
+
+
+@on_a_loop
+async def test_system_prompts_are_saved_listed_and_taken() -> None:
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        await it.say("/prompts save pirate")
+        await it.told("there is no system prompt in this chat to save")
+        it.chat.prompt.clear_all()
+        await it.say("/system Speak like a pirate.")
+        await it.say("/prompts save pirate")
+        await it.told("Saved as")
+        await it.pilot.press("ctrl+n")
+        await it.pilot.press(*"/prompts pi")
+        await it.until(lambda: "saved system prompt" in it.text())
+        await it.pilot.press("tab", "enter")
+        await it.until(lambda: it.chat.conversation.system == "Speak like a pirate.")
+        await it.say("/prompts")
+        await it.told("Saved: pirate.")
+        await it.say("/prompts delete pirate")
+        await it.told("Deleted pirate.")
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "../up", "a/b", "a b", "save", "x" * 99])
+def test_a_name_of_a_system_prompt_is_no_path(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SettingError, match="cannot be the name"):
+        SystemPrompts(tmp_path).save(name, "text")
+
+
+def test_system_prompts_of_a_folder_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    prompts = SystemPrompts(tmp_path / "none")
+    assert prompts.names() == []
+    with pytest.raises(SettingError, match="/prompts save x saves the one in use"):
+        prompts.text("x")
+    (tmp_path / "y.md").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingError, match="is not a text file"):
+        SystemPrompts(tmp_path).text("y")
+
+
+# --- an editor
+
+
+@on_a_loop
+async def test_a_question_is_written_in_an_editor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def write(it: Driven, script: str) -> None:
+        editor = tmp_path / "editor.sh"
+        editor.write_text(f"#!/bin/sh\n{script}\n")
+        editor.chmod(0o700)
+        monkeypatch.setenv("VISUAL", str(editor))
+        await it.pilot.press("f10")
+        await it.pilot.pause()
+
+    from contextlib import nullcontext
+
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        monkeypatch.setattr(it.app, "suspend", nullcontext)  # a test has no terminal to give away
+        await it.pilot.press(*"one")
+        await write(it, 'printf "\\ntwo\\n" >> "$1"')
+        assert it.chat.prompt.text == "one\ntwo"
+        await write(it, 'echo gone > "$1"; exit 1')
+        await it.told("nothing was changed")
+        await write(it, 'printf "\\377" > "$1"')
+        await it.told("not text")
+        monkeypatch.setenv("VISUAL", "no-such-editor")
+        await it.pilot.press("f10")
+        await it.told("VISUAL is 'no-such-editor', which cannot be found")
+        assert it.chat.prompt.text == "one\ntwo"

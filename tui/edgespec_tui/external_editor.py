@@ -1,0 +1,56 @@
+"""A text changed in the editor that VISUAL or EDITOR names, while the app gives it the terminal."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from edgespec.errors import SettingError
+
+EDITORS = ("sensible-editor", "nano", "micro", "vim", "vi", "notepad")
+LARGEST = 8 * 2**20  # bytes that are read back
+
+
+def editor(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Returns the command that opens a file in a person's editor. Raises SettingError without one."""
+    for name in ("VISUAL", "EDITOR"):
+        if wanted := environment.get(name, "").strip():
+            try:
+                command = shlex.split(wanted, posix=os.name == "posix")
+            except ValueError as error:  # a quote that is not closed
+                raise SettingError(f"{name} is {wanted!r}, which is no command ({error})") from None
+            if not command or not shutil.which(command[0]):
+                raise SettingError(f"{name} is {wanted!r}, which cannot be found")
+            return [*command, str(path)]
+    found = next((name for name in EDITORS if shutil.which(name)), None)
+    if found is None:
+        raise SettingError("there is no editor: set EDITOR to one")
+    return [found, str(path)]
+
+
+def edited(text: str) -> str | None:
+    """Returns a text as it is after editing; None where the editor was left with an error, as `:cq` does.
+
+    The terminal has to be free. Raises SettingError where there is no editor, or what it wrote is no text.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:  # readable by its owner alone
+            path = Path(folder) / "question.md"
+            path.write_text(text, encoding="utf-8", errors="replace")
+            if subprocess.run(editor(path), check=False).returncode != 0:
+                return None
+            with path.open("rb") as file:
+                content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise SettingError(f"the editor could not be used: {error.strerror or error}") from None
+    if len(content) > LARGEST:
+        raise SettingError(f"what the editor wrote is larger than {LARGEST:,} bytes: nothing was changed")
+    try:
+        return content.decode("utf-8-sig").rstrip("\n")
+    except UnicodeDecodeError:
+        raise SettingError("what the editor wrote is not text (UTF-8): nothing was changed") from None

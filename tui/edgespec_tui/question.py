@@ -1,0 +1,93 @@
+"""A question as it is written: its text, and which parts of it nobody typed.
+
+What was pasted or read from a file may be thousands of lines. It is sent in full; the input and the
+transcript show a mark in its place, so that it hides nothing. A turn keeps the places as a setting, for
+whoever edits the question later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+SETTING = "inserts"
+LARGE_LINES, LARGE_CHARACTERS = 20, 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Characters from start to end (exclusive) were not typed; `mark` is shown in their place.
+
+    file: they were read from a file that the typed text names with an @.
+    """
+
+    start: int
+    end: int
+    mark: str
+    file: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A text to be asked, and its inserts in order."""
+
+    text: str
+    inserts: tuple[Insert, ...] = ()
+
+    def folded(self) -> str:
+        """Returns the text with marks in place of what was not typed."""
+        parts, at = [], 0
+        for insert in self.inserts:
+            parts += [self.text[at : insert.start], insert.mark]
+            at = insert.end
+        return "".join([*parts, self.text[at:]])
+
+    def typed(self) -> Question:
+        """Returns it without the files that it names: they are read again when it is asked again."""
+        parts: list[str] = []
+        inserts, at, gone = [], 0, 0
+        for insert in self.inserts:
+            if insert.file:
+                parts.append(self.text[at : insert.start].rstrip("\n"))
+                gone += insert.end - insert.start + len(self.text[at : insert.start]) - len(parts[-1])
+                at = insert.end
+            else:
+                inserts.append(Insert(insert.start - gone, insert.end - gone, insert.mark))
+        return Question("".join([*parts, self.text[at:]]), tuple(inserts))
+
+    def settings(self) -> dict[str, str]:
+        """Returns what its turn keeps of it."""
+        told = [[one.start, one.end, one.mark, one.file] for one in self.inserts]
+        return {SETTING: json.dumps(told)} if told else {}
+
+
+def is_large(text: str) -> bool:
+    """Returns whether a text is too much to stand in the input as it is."""
+    return text.count("\n") >= LARGE_LINES or len(text) > LARGE_CHARACTERS
+
+
+def count_of(text: str) -> str:
+    """Returns how long a text is, in a word or two."""
+    lines = text.count("\n") + 1
+    return f"{lines:,} line{'s' if lines > 1 else ''}"
+
+
+def question_of(text: str, settings: Mapping[str, object]) -> Question:
+    """Returns the question of a turn; what its setting says wrongly is no insert."""
+    told = settings.get(SETTING)
+    try:
+        found = [Insert(*one) for one in json.loads(told)] if isinstance(told, str) else []
+        right = _in_order(found, len(text))
+    except (ValueError, TypeError):
+        right = False
+    return Question(text, tuple(found) if right else ())
+
+
+def _in_order(inserts: Iterable[Insert], length: int) -> bool:
+    at = 0
+    for one in inserts:
+        if not (at <= one.start <= one.end <= length and isinstance(one.mark, str)):
+            return False
+        at = one.end
+    return True

@@ -1,0 +1,78 @@
+"""System prompts that have a name: one small file each, in a folder that people may edit by hand."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.errors import SettingError
+
+ENDING = ".md"
+NAME = re.compile(r"[^\W_][\w-]{0,59}")  # a letter or digit, then words: no path, no hidden file
+RESERVED = ("save", "delete")
+LARGEST = 2**20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SystemPrompts:
+    """The prompts of a folder, which need not exist."""
+
+    folder: Path
+
+    def names(self) -> list[str]:
+        """Returns the names in order; none where the folder cannot be read."""
+        try:
+            found = [path.stem for path in self.folder.iterdir() if path.suffix == ENDING]
+        except OSError:
+            return []
+        return sorted(name for name in found if NAME.fullmatch(name))
+
+    def text(self, name: str) -> str:
+        """Returns a prompt. Raises SettingError where there is none of that name, or it cannot be used."""
+        path = self._path(name)
+        try:
+            with path.open("rb") as file:
+                content = file.read(LARGEST + 1)
+            if len(content) > LARGEST:
+                raise SettingError(f"{path} is larger than {LARGEST:,} bytes: no system prompt is that long")
+            return content.decode("utf-8-sig").strip()
+        except FileNotFoundError:
+            known = ", ".join(self.names())
+            raise SettingError(
+                f"there is no saved system prompt {name!r}: "
+                + (f"there are {known}" if known else f"/prompts save {name} saves the one in use")
+            ) from None
+        except UnicodeDecodeError:
+            raise SettingError(f"{path} is not a text file (UTF-8)") from None
+        except OSError as error:
+            raise SettingError(f"{path} cannot be read: {error.strerror}") from None
+
+    def save(self, name: str, text: str) -> Path:
+        """Writes a prompt, over an older one of that name. Raises SettingError."""
+        if not text.strip():
+            raise SettingError("there is no system prompt in this chat to save: /system TEXT sets one")
+        path = self._path(name)
+        part = path.with_suffix(".part")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            part.write_text(text.strip() + "\n", encoding="utf-8")
+            part.replace(path)
+        except OSError as error:
+            raise SettingError(f"{path} cannot be written: {error.strerror}") from None
+        return path
+
+    def delete(self, name: str) -> None:
+        """Deletes a prompt. Raises SettingError."""
+        self.text(name)
+        try:
+            self._path(name).unlink()
+        except OSError as error:
+            raise SettingError(f"{self._path(name)} cannot be deleted: {error.strerror}") from None
+
+    def _path(self, name: str) -> Path:
+        if not NAME.fullmatch(name) or name in RESERVED:
+            raise SettingError(
+                f"{name!r} cannot be the name of a system prompt: use letters, digits, - and _"
+            )
+        return self.folder / (name + ENDING)
