@@ -8,7 +8,7 @@ import functools
 import signal
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -34,6 +34,7 @@ from edgespec_tui.sessions import Sessions
 from edgespec_tui.sessions_screen import SessionsScreen
 from edgespec_tui.settings import Settings, read
 from edgespec_tui.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_TINTS, THEMES
+from edgespec_tui.typed_ahead import keys_of
 
 if TYPE_CHECKING:
     from edgespec_tui.model_pull import ModelPull
@@ -68,8 +69,12 @@ class ChatApp(App[int]):
         wishes: Wishes | None = None,
         notices: list[str] | None = None,
         shelf: Shelf | None = None,
+        typed: Callable[[], str] = str,
     ) -> None:
-        """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile."""
+        """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile.
+
+        typed: gives what was typed before the app had the keyboard.
+        """
         super().__init__()
         self.settings = settings or Settings()
         self._settings_file, self._sessions, self._shelf = settings_file, sessions, shelf
@@ -87,6 +92,8 @@ class ChatApp(App[int]):
         self.context.tint = self.settings.tint
         self.fault: str | None = None  # why the app ended, where it was not asked to
         self._interrupted = 0.0
+        self._typed = typed
+        self._early: list[events.Event] | None = []  # keys before there is an input; None: there is one
         for known in THEMES:
             self.register_theme(known)
         self.set_keymap(dict(self.settings.keys))
@@ -94,6 +101,11 @@ class ChatApp(App[int]):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Returns the tints for themes that know none."""
         return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
+
+    def on_load(self) -> None:
+        """Takes what was typed until now, just before Textual takes the keyboard."""
+        assert self._early is not None
+        self._early += keys_of(self._typed())
 
     def on_mount(self) -> None:
         wanted = self.settings.theme
@@ -138,7 +150,23 @@ class ChatApp(App[int]):
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key):
             self.context.moments.key()
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and not self._can_type():
+            assert self._early is not None
+            self._early.append(event)
+            return
+        await self.take_early_keys()
         await super().on_event(event)
+
+    def _can_type(self) -> bool:
+        """True from the moment on when the input has the keyboard."""
+        return self._early is None or (self.chat.is_whole and self.focused is not None)
+
+    async def take_early_keys(self) -> None:
+        """Does what was typed before there was an input, in its order, and before what comes now."""
+        if self._early is not None and self._can_type():
+            early, self._early = self._early, None
+            for event in early:
+                await super().on_event(event)
 
     async def on_unmount(self) -> None:
         self.context.moments.end()

@@ -12,6 +12,7 @@ from edgespec.errors import SettingError
 from edgespec.pair_store import open_store
 from edgespec_tui.attached_endpoint import AttachedEndpoint, Opening, attaching, connecting
 from edgespec_tui.beginning import api_key, begin, first_conversation, open_sessions, settings_path
+from edgespec_tui.typed_ahead import TypedAhead
 
 
 def wants_screen(arguments: argparse.Namespace) -> bool:
@@ -31,6 +32,14 @@ def chat(arguments: argparse.Namespace) -> int:
         from edgespec_tui.plain_command import plain_chat
 
         return plain_chat(arguments, opening)
+    typed = TypedAhead()  # before anything that takes time
+    try:
+        return _on_screen(arguments, typed)
+    finally:
+        typed.taken()
+
+
+def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
     beginning = begin(arguments)
     endpoint = AttachedEndpoint(
         opening(arguments), wanted=Wanted(n_ctx=arguments.ctx, flags=_flags(arguments))
@@ -52,6 +61,7 @@ def chat(arguments: argparse.Namespace) -> int:
             wishes=beginning.wishes,
             notices=notices,
             shelf=Shelf(open_store()),
+            typed=typed.taken,
         )
         code = app.run()
     finally:

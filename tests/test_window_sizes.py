@@ -1,0 +1,90 @@
+"""A window may be given any size at any moment; the chat goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.geometry import Size
+from tui_driver import Driven, driven
+
+from edgespec_models.store import Store
+from edgespec_tui.app import ChatApp
+from edgespec_tui.fake_endpoint import FakeEndpoint
+from edgespec_tui.model_shelf import Shelf
+from edgespec_tui.sessions import Sessions
+
+ANSWER = (
+    "# Head\n\nwords " * 40
+    + "\n\n```python\nprint('a long line of code') # "
+    + "x" * 90
+    + "\n```\n\n| a | b |\n|-|-|\n| c | d |\n"
+)
+SAMPLE = (200, 119, 99, 60, 45, 44, 43, 40, 36, 20, 1)
+EVERY = range(200, 19, -1)
+
+
+async def through(it: Driven, widths: Iterable[int], rng: random.Random) -> None:
+    """Gives the window each of these widths, and heights that jump: faster than it is drawn, too."""
+    widths = list(widths)
+    for width in [*widths, 120, 44, 120, 30, *widths[::-1]]:
+        size = Size(width, rng.choice((36, 24, 10, 3, 1)))
+        it.app.post_message(events.Resize(size, size))
+        if rng.random() < 0.3:
+            await asyncio.sleep(0.01)
+    await it.pilot.resize_terminal(120, 36)
+    await it.pilot.pause()
+    assert it.app.is_running and it.app.fault is None and it.text()
+
+
+async def states(it: Driven, widths: Iterable[int], rng: random.Random) -> None:
+    """Everything that can be on the screen."""
+    widths = list(widths)
+    await through(it, widths, rng)
+    it.chat.prompt.fill("some words that are being written\n" * 5)
+    await through(it, widths, rng)
+    await it.ask("how?")
+    it.chat.prompt.fill("/")
+    await through(it, widths, rng)
+    it.chat.prompt.clear_all()
+    await it.pilot.press("f2")
+    await through(it, widths, rng)
+    await it.pilot.press("f2", "f3")
+    it.chat.show_banner("Something to say.", ("F9", "does something", "restart"))
+    await through(it, widths, rng)
+    for key in ("f1", "ctrl+o", "ctrl+l", "f5", "ctrl+p"):
+        await it.pilot.press(key)
+        await it.until(lambda: it.app.screen is not it.chat)
+        await through(it, widths, rng)
+        await it.pilot.press("escape")
+        await it.until(lambda: it.app.screen is it.chat)
+    await it.ask("still there?")
+    assert len(it.texts()) == 4
+
+
+def sweep(widths: Iterable[int], folder: Path, seed: int) -> None:
+    async def story() -> None:
+        sessions = Sessions.opened(folder, on_notice=lambda sentence: pytest.fail(sentence))
+        try:
+            shelf = Shelf(Store(folder / "models"), memory=16 * 2**30)
+            app = ChatApp(FakeEndpoint(answers=[ANSWER]), sessions=sessions, shelf=shelf)
+            async with driven(app, size=(120, 36)) as it:
+                await states(it, widths, random.Random(seed))
+        finally:
+            sessions.close()
+
+    asyncio.run(story())
+
+
+def test_no_size_of_the_window_ends_the_chat(tmp_path: Path) -> None:
+    """An input of no columns, on the way to 44, ended it: Textual wrapped its placeholder into nothing."""
+    sweep(SAMPLE, tmp_path, seed=1)
+
+
+@pytest.mark.slow
+def test_every_width_there_and_back(tmp_path: Path) -> None:
+    sweep(EVERY, tmp_path, seed=2)
