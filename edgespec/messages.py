@@ -47,7 +47,7 @@ class Submit:
     prompt: text as a template rendered it, or token ids. add_bos: the start token is put in front of text.
     max_tokens: None is what fits. pieces: the text of every single token is wanted as well. scoring: and how
     likely it was. shown: texts of control tokens that are to be in the answer's text. grammar:
-    what the text may look like. ignore_eos: the model may not end it.
+    what the text may look like. ignore_eos: the model may not end it. fresh: as in `Request`.
     """
 
     id: str
@@ -65,6 +65,7 @@ class Submit:
     shown: tuple[str, ...] = ()
     grammar: Grammar | None = None
     ignore_eos: bool = False
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

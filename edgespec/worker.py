@@ -125,6 +125,7 @@ class Worker:
             scoring=message.scoring,
             shown=shown_tokens(self._pair, message.shown),
             grammar=message.grammar,
+            fresh=message.fresh,
         )
 
     def _tell(self, began: float, happenings: Iterable[Happening]) -> None:

@@ -142,9 +142,7 @@ class FakePair:
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx),
         )
-        return Stream(
-            loop, text, request.max_tokens, request.draft_length, self.record, fresh=request.fresh
-        )
+        return Stream(loop, text, request.max_tokens, request.draft_length, self.record, fresh=request.fresh)
 
     def rule(self, request: Request) -> Rule:
         if request.seed is not None:

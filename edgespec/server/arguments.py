@@ -27,7 +27,12 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument("--port", type=int, default=8080, metavar="N", help="0 takes any free one (8080)")
     group.add_argument("--alias", metavar="NAME", help="what clients see the model called")
-    group.add_argument("--slots", type=int, default=4, metavar="N", help="answers at the same time (4)")
+    group.add_argument("--slots", type=int, metavar="N", help="answers at the same time (4)")
+    group.add_argument(
+        "--reproducible", action="store_true",
+        help="the same request gives the same text, bit for bit, whatever was asked before: one answer at a "
+        "time, without drafts, and the end of a prompt is read again each time",
+    )  # fmt: skip
     group.add_argument(
         "--cache-tokens", type=int, metavar="N",
         help="tokens that all answers may hold together (default: the slots times --ctx)",

@@ -39,12 +39,15 @@ from edgespec_models.store import Store
 HEAD_S = 30.0  # how long a client may take for the head of its first request
 LARGEST_HEAD = 64 * 1024
 LAST_WORDS_S = 2.0  # what who is attached to a private engine has to read that it ends
+SLOTS = 4  # where nobody says
 SAFE_TEMPLATE = 2**20  # bytes; a template longer than this is some other file
 
 
 def serve(arguments: argparse.Namespace) -> int:
     """Listens, loads and answers until it is told to end; returns the exit code."""
     owner = Owner() if arguments.owned else None
+    if arguments.slots is None:
+        arguments.slots = 1 if arguments.reproducible else SLOTS
     settings = _settings(arguments)
     if owner:
         settings = replace(settings, keys=(*settings.keys, owner.key))
@@ -101,9 +104,13 @@ def _unsaid(arguments: argparse.Namespace) -> Unsaid:
     if arguments.temperature is not None:
         Sampling(temperature=arguments.temperature)
         sampling["general.sampling.temp"] = str(arguments.temperature)
-    drafter: DrafterChoice = "none" if arguments.no_draft else arguments.drafter
+    if arguments.reproducible and (arguments.slots > 1 or arguments.drafter != "auto"):
+        flag = f"--slots {arguments.slots}" if arguments.slots > 1 else f"--drafter {arguments.drafter}"
+        raise SettingError(f"--reproducible answers one at a time and without drafts: leave out {flag}")
+    plain = arguments.no_draft or arguments.reproducible
+    drafter: DrafterChoice = "none" if plain else arguments.drafter
     thinking = {"auto": None, "on": True, "off": False}[arguments.reasoning]
-    return Unsaid(sampling, arguments.seed, arguments.n, drafter, thinking)
+    return Unsaid(sampling, arguments.seed, arguments.n, drafter, thinking, arguments.reproducible)
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:

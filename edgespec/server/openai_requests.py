@@ -83,6 +83,7 @@ class Wishes(FormWishes):
     samplers: StrictStr | list[StrictStr] | None = None
     post_sampling_probs: StrictBool | None = None
     ignore_eos: StrictBool | None = None
+    cache_prompt: StrictBool | None = None  # llama-server's: false reads the prompt anew
     timings_per_token: StrictBool | None = None
     return_progress: StrictBool | None = None
     edgespec: Speculation | None = None
@@ -187,6 +188,7 @@ class Wishes(FormWishes):
                 grammar=form,
                 shown=shown,
                 ignore_eos=bool(self.ignore_eos),
+                fresh=unsaid.fresh if self.cache_prompt is None else not self.cache_prompt,
             )
             for choice in range(self.n or 1)
         ]

@@ -13,7 +13,8 @@ from edgespec.server.logs import LogFormat
 class Unsaid:
     """What holds where a request says nothing. sampling: in the words of a model file's metadata.
 
-    thinking: whether a model that can thinks before it answers; None is its template's way.
+    thinking: whether a model that can thinks before it answers; None is its template's way. fresh: of a
+    prompt, only what a fresh reading would evaluate so is used again.
     """
 
     sampling: Mapping[str, str] = field(default_factory=dict)
@@ -21,6 +22,7 @@ class Unsaid:
     max_tokens: int | None = None
     drafter: DrafterChoice = "auto"
     thinking: bool | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)
