@@ -138,7 +138,8 @@ class Info:
     program. n_ctx: tokens that prompt and answer may have together; n_ctx_train: what the model was trained
     for. plain_s: seconds that a token of plain decoding takes, as the engine measured it. memory: bytes of
     the target's file. loaded: False for a pair that is installed and would be loaded when asked for.
-    where: an address, for people. None: not told.
+    where: an address, for people. chatml: the model has no chat template, so that conversations are written
+    as ChatML. None: not told.
     """
 
     model: str
@@ -151,6 +152,7 @@ class Info:
     embedded: bool = False
     loaded: bool = True
     where: str = ""
+    chatml: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,14 @@ class Wanted:
 
     target, draft: files of the pair; None: whichever runs, else the default. n_ctx: tokens that a request
     must be able to use, at least. flags: further ones of `edgespec serve`, for an engine that is started.
+    template: the digest of a chat template that it has to have been given.
     """
 
     target: Path | None = None
     draft: Path | None = None
     n_ctx: int | None = None
     flags: tuple[str, ...] = ()
+    template: str = ""
 
     def is_met(self, state: ServerState) -> bool:
         """True where a server has what is wanted."""
@@ -48,6 +50,7 @@ class Wanted:
             (self.target is None or str(self.target.resolve()) == state.target)
             and (self.draft is None or str(self.draft.resolve()) == state.draft)
             and (self.n_ctx is None or state.n_ctx >= self.n_ctx)
+            and self.template in ("", state.template)
         )
 
     def arguments(self) -> list[str]:

@@ -86,10 +86,13 @@ def _command(arguments: argparse.Namespace) -> int:
 
 def _chat(arguments: argparse.Namespace) -> int:
     """Opens a chat, once flags about the model have been looked at: a running engine would not say a word."""
-    from edgespec.pair_files import pair_files, pair_settings
+    from edgespec.pair_files import chat_template, pair_files, pair_settings
+    from edgespec.state_file import digest
     from edgespec_tui import launch
 
     pair_settings(arguments)
+    template = chat_template(arguments)
+    arguments.template = digest(template) if template else ""
     names = (arguments.target, arguments.draft, arguments.pair, arguments.grow, config.default_target())
     if not arguments.endpoint and any(name is not None for name in names):
         target, draft = pair_files(arguments)
@@ -125,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         flags.add_model(command)
         flags.add_sampling(command, longest=512 if command is run else None)
         flags.add_speculation(command)
+        flags.add_template(command)
     for name, about in DESCRIBED.items():
         runs_a_model = name not in ("plan", "pull")
         command = commands.add_parser(
@@ -136,6 +140,8 @@ def _parser() -> argparse.ArgumentParser:
         about.add(command)
         if runs_a_model:
             flags.add_model(command, pair_flag=name != "serve")
+        if name == "serve":
+            flags.add_template(command)
         if name == "bench":
             flags.add_sampling(command, longest=bench_arguments.LONGEST_ANSWER)
             flags.add_speculation(command)

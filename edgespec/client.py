@@ -130,6 +130,7 @@ class Client:
             embedded=meta.get("embedded") is True,
             loaded=state in (None, "loaded"),
             where=self.where,
+            chatml=meta.get("chat_template_source") == "chatml",
         )
 
     def count(self, messages: Sequence[Mapping[str, Any]]) -> int | None:

@@ -25,7 +25,7 @@ from edgespec.drafters.demanded import DemandedText
 from edgespec.drafters.draft_model import DraftModel
 from edgespec.drafters.recycling import TokenRecycling
 from edgespec.drafters.suffix_lookup import SuffixLookup
-from edgespec.errors import SettingError, TemplateError
+from edgespec.errors import SettingError
 from edgespec.events import ModelName, Round
 from edgespec.experience import Experience, load, save
 from edgespec.ggml_devices import cards
@@ -45,6 +45,7 @@ from edgespec.sampling import Sampler, Sampling
 from edgespec.stream import Stream
 from edgespec.text import TextRelease
 from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
+from edgespec.well_known_templates import template_or_fallback
 
 WEIGHTS = 0.9  # of the time of loading
 OnProgress = Callable[[Literal["target", "draft", "caches"], float], None]
@@ -247,12 +248,8 @@ class Pair:
         return self.target.tokenize(text.encode("utf-8", "replace"), special=special)
 
     def chat_tokens(self, messages: Sequence[chat.Message], template: str | None = None) -> NDArray[np.int32]:
-        """Returns the prompt of a conversation, by the model's chat template or the one given."""
-        template = template or self.target.chat_template
-        if not template:
-            raise TemplateError(
-                f"{self.target.path.name} has no chat template: --raw continues the text as it is"
-            )
+        """Returns the prompt of a conversation, by the template given, the model's own, or ChatML."""
+        template = template or template_or_fallback(self.target.chat_template)
         bos = self.target.bos_text
         text = chat.render(template, messages, bos=bos, eos=self.target.eos_text)
         add_bos = not (bos and text.startswith(bos))  # most templates write the start token themselves

@@ -50,6 +50,20 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> No
     group.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
 
 
+def add_template(command: argparse.ArgumentParser) -> None:
+    """Adds how a conversation is written, in place of the model's own way."""
+    group = command.add_mutually_exclusive_group()
+    group.add_argument(
+        "--chat-template",
+        metavar="NAME",
+        help="a well-known chat template in place of the model's: chatml, llama3, gemma, mistral-v3, ... "
+        "(a model that has none is spoken to in chatml)",
+    )
+    group.add_argument(
+        "--chat-template-file", metavar="FILE", help="a Jinja template in place of the model's"
+    )
+
+
 def add_sampling(command: argparse.ArgumentParser, *, longest: int | None = 512) -> None:
     """Adds how the next token is chosen. longest: tokens of an answer; None is what the context holds."""
     group = command.add_argument_group(

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from edgespec.engine import Pair
@@ -15,13 +16,16 @@ from edgespec.events import Round
 from edgespec.grammar import Grammar, grammar_text
 from edgespec.interrupt import Interrupt
 from edgespec.isolate import INTERRUPTED
-from edgespec.pair_files import pair_files, pair_name, pair_settings
+from edgespec.pair_files import chat_template, pair_files, pair_name, pair_settings
 from edgespec.pair_store import note_speed
 from edgespec.request import Request
 from edgespec.sampling_settings import NUMBERS, sampler_order, sampling_for
 from edgespec.self_test import self_test
 from edgespec.stats import Statistics, Tally
 from edgespec.template_renderer import RENDERER
+from edgespec.well_known_templates import template_or_fallback, turn_end
+
+NO_TEMPLATE = "the prompt is written as ChatML (--chat-template chooses another, --raw none)"
 
 
 def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
@@ -115,6 +119,7 @@ def read_prompt(prompt: str | None) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Answers one prompt; returns the exit code (130 after Ctrl+C, what was said kept)."""
     request_for(arguments)  # nonsense is refused before anything is loaded
+    template = chat_template(arguments)
     prompt = read_prompt(arguments.prompt)
     if not arguments.raw:
         RENDERER.warm()
@@ -125,7 +130,13 @@ def run(arguments: argparse.Namespace) -> int:
             tokens = pair.prompt_tokens(prompt)
         else:
             system = [{"role": "system", "content": arguments.system}] if arguments.system else []
-            tokens = pair.chat_tokens([*system, {"role": "user", "content": prompt}])
+            template = template or template_or_fallback(pair.target.chat_template)
+            tokens = pair.chat_tokens([*system, {"role": "user", "content": prompt}], template)
+            request = replace(request, stop=(*request.stop, *turn_end(template)))
+            if not (arguments.quiet or pair.target.chat_template or chat_template(arguments)):
+                print(
+                    f"edgespec: {pair.target.path.name} has no chat template: {NO_TEMPLATE}", file=sys.stderr
+                )
         rounds = pair.generate(tokens, request, cancelled=interrupt)
         text = speak(rounds, tally, show=not arguments.json)
         figures = tally.statistics(len(tokens))

@@ -13,7 +13,10 @@ from edgespec import config
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pair_settings import PairSettings
 from edgespec.pair_store import installed_pair, note_use
+from edgespec.well_known_templates import well_known
 from edgespec_models import tiny
+
+LONGEST_TEMPLATE = 2**20  # characters; what is longer is some other file
 
 
 def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
@@ -78,6 +81,26 @@ def pair_settings(
         cache_tokens=cache_tokens,
         cache_ram=cache_ram,
     )
+
+
+def chat_template(arguments: argparse.Namespace) -> str | None:
+    """Returns the chat template that the flags name; None where they name none. Raises SettingError."""
+    if arguments.chat_template is not None:
+        return well_known(arguments.chat_template)
+    if arguments.chat_template_file is None:
+        return None
+    flag = f"--chat-template-file {arguments.chat_template_file}"
+    try:
+        template = Path(arguments.chat_template_file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"{flag} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingError(f"{flag} cannot be read: it is no text") from None
+    if len(template) > LONGEST_TEMPLATE:
+        raise SettingError(
+            f"{flag} has {len(template):,} characters: a template has {LONGEST_TEMPLATE:,} at most"
+        )
+    return template
 
 
 def _grown(spec: str) -> tuple[Path, Path]:

@@ -27,7 +27,8 @@ class ServerState:
     """One server that runs, or ran.
 
     target, draft: paths of what it was started with. n_ctx: tokens that a request may use. private: it was
-    started by a program for itself, and ends with it.
+    started by a program for itself, and ends with it. template: the digest of a chat template that it was
+    given in place of the model's.
     """
 
     host: str
@@ -38,6 +39,7 @@ class ServerState:
     draft: str | None = None
     n_ctx: int = 0
     private: bool = False
+    template: str = ""
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
@@ -47,6 +49,11 @@ class ServerState:
 
     def proves(self, nonce: str, proof: str) -> bool:
         return hmac.compare_digest(self.proof(nonce).encode(), proof.encode())
+
+
+def digest(template: str) -> str:
+    """Returns what tells a chat template from others."""
+    return hashlib.sha256(template.encode("utf-8", "replace")).hexdigest()
 
 
 _FIELDS = tuple(one.name for one in fields(ServerState))

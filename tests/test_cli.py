@@ -367,8 +367,15 @@ def test_weights_that_are_no_numbers_are_told_in_one_sentence(tmp_path: Path) ->
 def test_a_model_without_template_and_a_broken_template_are_told(tmp_path: Path) -> None:
     bare = tiny_gguf.write_llama(tmp_path / "bare.gguf", chat_template=None)
     broken = tiny_gguf.write_llama(tmp_path / "broken.gguf", chat_template="{% for %}")
-    for path, named in ((bare, "has no chat template: --raw"), (broken, "the chat template is broken")):
-        assert named in refused("run", "--target", path, "--no-draft", *QUICK, "hello", code=1)
+    assert "the chat template is broken" in refused(
+        "run", "--target", broken, "--no-draft", *QUICK, "hello", code=1
+    )
+    code, _, err = in_process("run", "--target", str(bare), "--no-draft", *QUICK, "hello")
+    assert code == 0 and "bare.gguf has no chat template: the prompt is written as ChatML" in err
+    told = ("run", "--target", str(bare), "--no-draft", *QUICK, "--chat-template", "llama3", "hello")
+    code, _, err = in_process(*told)
+    assert code == 0 and "no chat template" not in err
+    assert "--chat-template lama is not known" in refused("run", "--chat-template", "lama", *QUICK, "hello")
 
 
 @pytest.mark.parametrize(

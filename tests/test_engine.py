@@ -33,7 +33,6 @@ from edgespec.errors import (
     PairMismatchError,
     PromptTooLongError,
     SettingError,
-    TemplateError,
 )
 from edgespec.events import Draft
 from edgespec.pair_check import check_pair
@@ -672,12 +671,6 @@ def test_the_start_token_comes_once(tmp_path: Path) -> None:
             tokens = pair.chat_tokens([{"role": "user", "content": "hello"}]).tolist()
             assert tokens.count(pair.target.vocabulary.bos) == 1
             assert tokens[0] == pair.target.vocabulary.bos
-
-
-def test_a_model_without_template_says_how_to_go_on(tmp_path: Path) -> None:
-    path = tiny_gguf.write_llama(tmp_path / "bare.gguf", chat_template=None)
-    with Pair(path, settings=PROFILE) as pair, pytest.raises(TemplateError, match="no chat template: --raw"):
-        pair.chat_tokens([{"role": "user", "content": "hello"}])
 
 
 def test_text_that_is_no_unicode_becomes_tokens_all_the_same(plain: Pair) -> None:

@@ -66,6 +66,7 @@ RANKS = (
         "template_renderer",
         "template_sandbox",
         "template_wire",
+        "well_known_templates",
         "families",
         "families.addressed",
         "fill_in",

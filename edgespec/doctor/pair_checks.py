@@ -33,6 +33,9 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
             return [*found, problem("pair", reason, f"name a model that generates text with --{role}")]
         headers.append(header)
         found.append(_model(role, path, header))
+        if role == "target" and not facts_of(header).has_template:
+            text = f"{path.name} has no chat template: conversations are written as ChatML"
+            found.append(note("pair", text, "--chat-template NAME, or --chat-template-file, chooses another"))
     if draft is None:
         remedy = "a small model of the same family with --draft guesses more than the text itself does"
         return [*found, note("pair", "no draft model: guesses come from the text alone", remedy)]

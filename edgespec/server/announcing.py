@@ -14,8 +14,11 @@ from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
 from edgespec.server.situation import Situation
 from edgespec.server.supervisor import Supervisor
-from edgespec.state_file import Announcement, ServerState
+from edgespec.state_file import Announcement, ServerState, digest
 
+NO_TEMPLATE = (
+    "conversations are written as ChatML (--chat-template NAME or --chat-template-file FILE choose another)"
+)
 STAGES: dict[Stage, str] = {
     "target": "loading {target}",
     "draft": "loading {draft}",
@@ -24,9 +27,12 @@ STAGES: dict[Stage, str] = {
 }
 
 
-def first_state(load: Load, pairs: Pairs, *, host: str, port: int, pid: int, private: bool) -> ServerState:
+def first_state(
+    load: Load, pairs: Pairs, *, host: str, port: int, pid: int, private: bool, template: str | None
+) -> ServerState:
     """Returns what a server's file says before the pair is loaded."""
-    return _with_pair(ServerState(host, port, pid, "", private=private), load, pairs)
+    state = ServerState(host, port, pid, "", private=private, template=digest(template) if template else "")
+    return _with_pair(state, load, pairs)
 
 
 def _with_pair(state: ServerState, load: Load, pairs: Pairs) -> ServerState:
@@ -111,3 +117,5 @@ class Announcer:
         say(f"{self._state.model} answers at {where} ({about.n_ctx:,} tokens of context{guessing})")
         if first and (advice := self_test().advice):
             say(advice)
+        if not about.chat_template and not (first and self._state.template):
+            say(f"{self._state.model} has no chat template: {NO_TEMPLATE}")

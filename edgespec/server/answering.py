@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -24,13 +24,14 @@ from edgespec.conversation import Composed, compose
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.forced_call import forced
 from edgespec.grammar import Grammar, json_schema
-from edgespec.messages import Loaded, Submit
+from edgespec.messages import Load, Loaded, Submit
 from edgespec.server.generation import Audience, Generation
 from edgespec.server.openai_requests import ChatRequest
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import GONE, Refusal, unavailable
 from edgespec.server.settings import ServerSettings, Unsaid
 from edgespec.server.supervisor import Supervisor
+from edgespec.well_known_templates import template_or_fallback, turn_end
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -72,13 +73,17 @@ class Answering:
         return replace(unsaid, sampling={**self.loaded().sampling, **unsaid.sampling}, drafter=drafter)
 
     def template(self, about: Loaded) -> str:
-        """Returns the chat template; raises Refusal where there is none."""
-        first = self.pairs.is_first(self.worker.situation.load)
-        template = (self.settings.chat_template if first else None) or about.chat_template
-        if not template:
-            sentence = f"{about.name} has no chat template: name one with --chat-template-file"
-            raise Refusal(400, sentence, code="no_chat_template")
-        return template
+        """Returns the chat template: the one given, the model's own, or ChatML."""
+        return self._given(self.worker.situation.load) or template_or_fallback(about.chat_template)
+
+    def _given(self, load: Load) -> str | None:
+        return self.settings.chat_template if self.pairs.is_first(load) else None
+
+    def template_source(self, about: Loaded) -> Literal["given", "model", "chatml"]:
+        """Returns where the chat template comes from."""
+        if self._given(self.worker.situation.load):
+            return "given"
+        return "model" if about.chat_template else "chatml"
 
     async def composed(self, wishes: ChatRequest) -> Composed:
         """Returns the prompt of a conversation; raises Refusal."""
@@ -114,7 +119,7 @@ class Answering:
             form = behind_thoughts(wanted, composed, self.template(self.loaded()))
         submits = wishes.submits(
             composed.text, add_bos=self.wants_bos(composed.text), unsaid=self.unsaid(),
-            shown=composed.shown, stops=composed.stops, form=form,
+            shown=composed.shown, stops=(*composed.stops, *turn_end(self.template(self.loaded()))), form=form,
         )  # fmt: skip
         return submits, composed
 

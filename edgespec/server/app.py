@@ -53,7 +53,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)
     endpoint = Endpoint(worker, settings, state, pairs)
-    _add_routes(app, endpoint, ModelRoutes(worker, pairs))
+    _add_routes(app, endpoint, ModelRoutes(endpoint.answering))
     for dialect in (LlamaCppDialect, AnthropicDialect, ResponsesDialect):
         app.include_router(dialect(endpoint.answering).routes())
     return Logged(gated(app, settings, own_key=state.key))

@@ -52,7 +52,6 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show in every answer of a chat the prompt that it had (__verbose)",
     )
-    group.add_argument("--chat-template-file", metavar="FILE", help="Jinja template in place of the model's")
     group.add_argument(
         "--canary", type=float, default=0.0, metavar="SHARE",
         help="serve this share without speculation, so that /metrics can compare (0)",

@@ -23,7 +23,7 @@ from edgespec import config
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.isolate import INTERRUPTED
 from edgespec.messages import DrafterChoice, Load
-from edgespec.pair_files import pair_files, pair_settings
+from edgespec.pair_files import chat_template, pair_files, pair_settings
 from edgespec.sampling import Sampling
 from edgespec.server.announcing import Announcer, first_state
 from edgespec.server.app import make_app
@@ -40,7 +40,6 @@ HEAD_S = 30.0  # how long a client may take for the head of its first request
 LARGEST_HEAD = 64 * 1024
 LAST_WORDS_S = 2.0  # what who is attached to a private engine has to read that it ends
 SLOTS = 4  # where nobody says
-SAFE_TEMPLATE = 2**20  # bytes; a template longer than this is some other file
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -75,11 +74,10 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     ):
         if not low <= value <= high:
             raise SettingError(f"{flag} is {value}: it must be from {low} to {high}")
-    template = arguments.chat_template_file
     return ServerSettings(
         alias=arguments.alias,
         keys=_keys(arguments),
-        chat_template=_text("--chat-template-file", template)[:SAFE_TEMPLATE] if template else None,
+        chat_template=chat_template(arguments),
         hosts=frozenset([*arguments.allowed_host, *_addresses(arguments.host)]),
         origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin),
         max_body=arguments.max_body * 2**20,
@@ -247,7 +245,15 @@ async def _serve(
     set_up(settings.log)
     worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
     host, port = listeners[0].getsockname()[:2]
-    state = first_state(load, pairs, host=host, port=port, pid=os.getpid(), private=owner is not None)
+    state = first_state(
+        load,
+        pairs,
+        host=host,
+        port=port,
+        pid=os.getpid(),
+        private=owner is not None,
+        template=settings.chat_template,
+    )
     how = uvicorn.Config(
         make_app(worker, settings, state, pairs), http=_Protocol, ws="none", lifespan="off", log_config=None,
         access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,

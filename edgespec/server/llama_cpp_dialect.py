@@ -178,7 +178,7 @@ class LlamaCppDialect:
         about = worker.about
         if about is None:
             raise worker.absence()
-        template = self.answering.settings.chat_template or about.chat_template or ""
+        template = self.answering.template(about)
         unsaid = self.answering.settings.unsaid
         sampling = sampling_settings(sampling_for({**about.sampling, **unsaid.sampling}))
         seed = -1 if unsaid.seed is None else unsaid.seed
@@ -194,7 +194,8 @@ class LlamaCppDialect:
             "endpoint_props": False,
             "endpoint_metrics": not self.answering.settings.no_metrics,
             "chat_template": template,
-            "chat_template_caps": await asyncio.to_thread(_caps, template) if template else {},
+            "chat_template_source": self.answering.template_source(about),
+            "chat_template_caps": await asyncio.to_thread(_caps, template),
             "bos_token": about.bos,
             "eos_token": about.eos,
             "build_info": FINGERPRINT,

@@ -13,12 +13,11 @@ from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.messages import Load, Loaded
-from edgespec.server.answering import PING_S, unless_gone
+from edgespec.server.answering import PING_S, Answering, unless_gone
 from edgespec.server.openai_answers import as_json
-from edgespec.server.pairs import KnownPair, Pairs
+from edgespec.server.pairs import KnownPair
 from edgespec.server.refusal import GONE, Refusal
 from edgespec.server.situation import Situation
-from edgespec.server.supervisor import Supervisor
 
 
 class ModelChange(BaseModel):
@@ -35,8 +34,8 @@ class ModelChange(BaseModel):
 class ModelRoutes:
     """The pairs, and the one that is loaded."""
 
-    def __init__(self, worker: Supervisor, pairs: Pairs) -> None:
-        self._worker, self._pairs = worker, pairs
+    def __init__(self, answering: Answering) -> None:
+        self._answering, self._worker, self._pairs = answering, answering.worker, answering.pairs
         self._began = int(time.time())
 
     async def listed(self) -> dict[str, Any]:
@@ -116,6 +115,7 @@ class ModelRoutes:
                 meta |= {
                     "n_ctx": about.n_ctx, "n_ctx_train": about.n_ctx_train, "n_vocab": about.n_vocab,
                     "size": about.n_bytes, "draft": about.draft_name, "plain_s": about.plain_s,
+                    "chat_template_source": self._answering.template_source(about),
                 }  # fmt: skip
         return {"id": pair.name, "object": "model", "created": self._began, "owned_by": "edgespec",
                 "status": {"value": value}, "meta": meta}  # fmt: skip

@@ -95,6 +95,7 @@ def opening(arguments: argparse.Namespace) -> Opening:
             draft=Path(draft) if draft else None,
             n_ctx=arguments.ctx,
             flags=_flags(arguments),
+            template=arguments.template,
         )
     )
 
@@ -112,4 +113,8 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
             flags += [flag, str(value)]
     if arguments.no_draft:
         flags.append("--no-draft")
+    if arguments.chat_template is not None:
+        flags += ["--chat-template", arguments.chat_template]
+    if arguments.chat_template_file is not None:
+        flags += ["--chat-template-file", str(Path(arguments.chat_template_file).resolve())]
     return tuple(flags)

@@ -1,0 +1,166 @@
+"""Chat templates by name, for models that bring none: those that many models share, as llama.cpp names them.
+
+A model without a template is spoken to in ChatML, as llama-server does: most models have seen it, and the
+others read it as a transcript. What ends a turn there is a text to stop at, too: where a vocabulary has no
+such token, the model writes it in letters and goes on with the next turn by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgespec.errors import SettingError
+
+FALLBACK = "chatml"
+
+
+@dataclass(frozen=True, slots=True)
+class WellKnown:
+    """A chat template. turn_end: the text at which a turn ends."""
+
+    source: str
+    turn_end: str
+
+
+def _roles(before: str, between: str, behind: str) -> str:
+    """Returns a template that writes every turn alike, with the name of its role."""
+    turn = f"{{{{ {before!r} + message['role'] + {between!r} }}}}"
+    return (
+        f"{{% for message in messages %}}{turn}{{{{ message['content'] + {behind!r} }}}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{{{{ {before + 'assistant' + between!r} }}}}{{% endif %}}"
+    )
+
+
+def _named(system: str, user: str, assistant: str, begins: str) -> str:
+    """Returns a template that writes the turns of each role in its own way; CONTENT is what was said."""
+
+    def turn(text: str) -> str:
+        before, _, behind = text.partition("CONTENT")
+        return f"{{{{ {before!r} + message['content'] + {behind!r} }}}}"
+
+    return (
+        "{% for message in messages %}"
+        f"{{% if message['role'] == 'system' %}}{turn(system)}"
+        f"{{% elif message['role'] == 'assistant' %}}{turn(assistant)}"
+        f"{{% else %}}{turn(user)}{{% endif %}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{{{{ {begins!r} }}}}{{% endif %}}"
+    )
+
+
+def _system_with_user(user: str, assistant: str, begins: str, system: str = "CONTENT\n\n") -> str:
+    """Returns a template whose system message stands within the user's next one."""
+
+    def parts(text: str) -> tuple[str, str]:
+        before, _, behind = text.partition("CONTENT")
+        return before, behind
+
+    (ask, asked), (say, said), (tell, told) = parts(user), parts(assistant), parts(system)
+    return (
+        "{% set told = namespace(text='') %}{% for message in messages %}"
+        f"{{% if message['role'] == 'system' %}}"
+        f"{{% set told.text = {tell!r} + message['content'] + {told!r} %}}"
+        f"{{% elif message['role'] == 'assistant' %}}{{{{ {say!r} + message['content'] + {said!r} }}}}"
+        f"{{% else %}}{{{{ {ask!r} + told.text + message['content'] + {asked!r} }}}}"
+        "{% set told.text = '' %}{% endif %}{% endfor %}"
+        f"{{% if add_generation_prompt %}}{{{{ {begins!r} }}}}{{% endif %}}"
+    )
+
+
+WELL_KNOWN = {
+    "chatml": WellKnown(_roles("<|im_start|>", "\n", "<|im_end|>\n"), "<|im_end|>"),
+    "command-r": WellKnown(
+        _named(
+            "<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>CONTENT<|END_OF_TURN_TOKEN|>",
+            "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>CONTENT<|END_OF_TURN_TOKEN|>",
+            "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>CONTENT<|END_OF_TURN_TOKEN|>",
+            "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+        ),
+        "<|END_OF_TURN_TOKEN|>",
+    ),
+    "deepseek": WellKnown(
+        _named(
+            "CONTENT", "### Instruction:\nCONTENT\n", "### Response:\nCONTENT\n<|EOT|>\n", "### Response:\n"
+        ),
+        "<|EOT|>",
+    ),
+    "deepseek2": WellKnown(
+        _named(
+            "CONTENT\n\n", "User: CONTENT\n\n", "Assistant: CONTENT<｜end▁of▁sentence｜>", "Assistant:"
+        ),
+        "<｜end▁of▁sentence｜>",
+    ),
+    "deepseek3": WellKnown(
+        _named(
+            "CONTENT\n\n",
+            "<｜User｜>CONTENT",
+            "<｜Assistant｜>CONTENT<｜end▁of▁sentence｜>",
+            "<｜Assistant｜>",
+        ),
+        "<｜end▁of▁sentence｜>",
+    ),
+    "falcon3": WellKnown(_roles("<|", "|>\n", "\n"), "<|endoftext|>"),
+    "gemma": WellKnown(
+        _system_with_user(
+            "<start_of_turn>user\nCONTENT<end_of_turn>\n",
+            "<start_of_turn>model\nCONTENT<end_of_turn>\n",
+            "<start_of_turn>model\n",
+        ),
+        "<end_of_turn>",
+    ),
+    "granite": WellKnown(
+        _roles("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>\n"), "<|end_of_text|>"
+    ),
+    "llama2": WellKnown(
+        _system_with_user(
+            "[INST] CONTENT [/INST]", "CONTENT</s>", "", "<<SYS>>\nCONTENT\n<</SYS>>\n\n"
+        ),
+        "</s>",
+    ),
+    "llama3": WellKnown(_roles("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"), "<|eot_id|>"),
+    "llama4": WellKnown(_roles("<|header_start|>", "<|header_end|>\n\n", "<|eot|>"), "<|eot|>"),
+    "mistral-v1": WellKnown(_system_with_user(" [INST] CONTENT [/INST]", " CONTENT</s>", ""), "</s>"),
+    "mistral-v3": WellKnown(_system_with_user("[INST] CONTENT[/INST]", " CONTENT</s>", ""), "</s>"),
+    "mistral-v3-tekken": WellKnown(_system_with_user("[INST]CONTENT[/INST]", "CONTENT</s>", ""), "</s>"),
+    "mistral-v7": WellKnown(
+        _named("[SYSTEM_PROMPT] CONTENT[/SYSTEM_PROMPT]", "[INST] CONTENT[/INST]", " CONTENT</s>", ""), "</s>"
+    ),
+    "mistral-v7-tekken": WellKnown(
+        _named("[SYSTEM_PROMPT]CONTENT[/SYSTEM_PROMPT]", "[INST]CONTENT[/INST]", "CONTENT</s>", ""), "</s>"
+    ),
+    "openchat": WellKnown(
+        _named(
+            "CONTENT<|end_of_turn|>",
+            "GPT4 Correct User: CONTENT<|end_of_turn|>",
+            "GPT4 Correct Assistant: CONTENT<|end_of_turn|>",
+            "GPT4 Correct Assistant:",
+        ),
+        "<|end_of_turn|>",
+    ),
+    "phi3": WellKnown(_roles("<|", "|>\n", "<|end|>\n"), "<|end|>"),
+    "phi4": WellKnown(_roles("<|im_start|>", "<|im_sep|>", "<|im_end|>"), "<|im_end|>"),
+    "vicuna": WellKnown(
+        _named("CONTENT\n\n", "USER: CONTENT\n", "ASSISTANT: CONTENT</s>\n", "ASSISTANT:"), "</s>"
+    ),
+    "vicuna-orca": WellKnown(
+        _named("SYSTEM: CONTENT\n", "USER: CONTENT\n", "ASSISTANT: CONTENT</s>\n", "ASSISTANT:"), "</s>"
+    ),
+    "zephyr": WellKnown(_roles("<|", "|>\n", "<|endoftext|>\n"), "<|endoftext|>"),
+}  # fmt: skip
+_TURN_ENDS = {known.source: known.turn_end for known in WELL_KNOWN.values()}
+
+
+def well_known(name: str) -> str:
+    """Returns the template of a name; raises SettingError where there is none."""
+    if name not in WELL_KNOWN:
+        raise SettingError(f"--chat-template {name} is not known: there are {', '.join(WELL_KNOWN)}")
+    return WELL_KNOWN[name].source
+
+
+def template_or_fallback(own: str | None) -> str:
+    """Returns a model's own template; ChatML where it has none."""
+    return own or WELL_KNOWN[FALLBACK].source
+
+
+def turn_end(template: str) -> tuple[str, ...]:
+    """Returns the texts at which turns of a template end: known of those in this file alone."""
+    return (_TURN_ENDS[template],) if template in _TURN_ENDS else ()

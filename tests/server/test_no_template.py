@@ -1,0 +1,61 @@
+"""A model without a chat template is spoken to in ChatML; any can be spoken to in another's way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_gguf
+from commands import refused
+from openai import OpenAI
+from served import served
+
+from edgespec.client import Client
+from edgespec.well_known_templates import WELL_KNOWN
+
+ASKED: Any = [{"role": "system", "content": "ab"}, {"role": "user", "content": "cd"}]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gguf.write_llama(tmp_path_factory.mktemp("models") / "bare.gguf", chat_template=None)
+
+
+def test_it_is_spoken_to_in_chatml_and_that_is_said_once(bare: Path, tmp_path: Path) -> None:
+    """It was refused with 400, where llama-server answers."""
+    with served(tmp_path, "--target", str(bare), "--ctx", "256") as server:
+        with OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
+            for _ in range(2):
+                answered = client.chat.completions.create(
+                    model="bare", messages=ASKED, max_tokens=4, extra_body={"verbose": True}
+                )
+                assert answered.choices[0].finish_reason in ("stop", "length")
+            model = client.models.list().data[0]
+        prompt = server.ask("/apply-template", {"messages": ASKED}).json["prompt"]
+        assert prompt == (
+            "<|im_start|>system\nab<|im_end|>\n<|im_start|>user\ncd<|im_end|>\n<|im_start|>assistant\n"
+        )
+        props = server.ask("/props").json
+        assert props["chat_template"] == WELL_KNOWN["chatml"].source
+        assert props["chat_template_source"] == "chatml"
+        assert (model.model_extra or {})["meta"]["chat_template_source"] == "chatml"
+        assert Client.at(server.url).info().chatml
+        assert server.said().count("bare has no chat template: conversations are written as ChatML") == 1
+
+
+def test_a_well_known_template_is_named(tmp_path: Path) -> None:
+    with served(tmp_path, "--chat-template", "llama3", "--no-draft") as server:
+        prompt = server.ask("/apply-template", {"messages": ASKED}).json["prompt"]
+        assert prompt.startswith("<|start_header_id|>system<|end_header_id|>\n\nab<|eot_id|>")
+        assert server.ask("/props").json["chat_template_source"] == "given"
+        assert not Client.at(server.url).info().chatml and "no chat template" not in server.said()
+        assert server.chat(max_tokens=2).status == 200
+
+
+def test_both_ways_to_name_a_template_are_one_too_many(tmp_path: Path) -> None:
+    path = tmp_path / "template"
+    path.write_text("{{ 1 }}")
+    refused("serve", "--chat-template", "chatml", "--chat-template-file", path)
+    assert "no such" in refused("serve", "--chat-template-file", tmp_path / "absent").lower()
+    assert "there are chatml, " in refused("serve", "--chat-template", "lama3")
