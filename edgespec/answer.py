@@ -139,7 +139,7 @@ class Info:
     for. plain_s: seconds that a token of plain decoding takes, as the engine measured it. memory: bytes of
     the target's file. loaded: False for a pair that is installed and would be loaded when asked for.
     where: an address, for people. chatml: the model has no chat template, so that conversations are written
-    as ChatML. None: not told.
+    as ChatML. build_advice: what is wrong with this build of llama.cpp, and what mends it. None: not told.
     """
 
     model: str
@@ -153,6 +153,7 @@ class Info:
     loaded: bool = True
     where: str = ""
     chatml: bool = False
+    build_advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)

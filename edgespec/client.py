@@ -131,6 +131,7 @@ class Client:
             loaded=state in (None, "loaded"),
             where=self.where,
             chatml=meta.get("chat_template_source") == "chatml",
+            build_advice=str(meta.get("build_advice") or ""),
         )
 
     def count(self, messages: Sequence[Mapping[str, Any]]) -> int | None:

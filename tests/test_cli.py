@@ -7,6 +7,7 @@ may end its process.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -188,6 +189,7 @@ def test_a_draft_length_is_kept_to_and_without_one_it_is_what_pays(target: Path,
 
 def test_a_cache_that_cannot_be_read_or_written_is_no_error(target: Path, draft: Path, home: Path) -> None:
     """What was learned of a pair is kept there; without it everything is measured anew."""
+    shutil.rmtree(home / ".cache")
     (home / ".cache").write_text("no folder")
     _, err = run(target, "--draft", draft, "hello")
     assert "tok/s" in err and "edgespec:" not in err

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import llama_cpp
 import pytest
+import served
 
 from edgespec import builds, isolate, self_test
+from edgespec.client import Client
 from edgespec.doctor import machine_checks
 from edgespec.self_test import SelfTest
 
@@ -132,6 +134,15 @@ def test_it_runs_once_for_each_build_and_processor(lying: Path, monkeypatch: pyt
     assert self_test.self_test().fault == "it lied" and len(calls) == 1
     monkeypatch.setattr(self_test, "_found", {})  # as in the next process
     assert self_test.self_test().fault == "it lied" and len(calls) == 1
+
+
+def test_a_server_says_it_at_its_start_and_to_its_clients(lying: Path, tmp_path: Path) -> None:
+    lie(lying, "state['repacked']", CRASH)
+    with served.served(tmp_path) as server:
+        assert server.said().count("does not compute right on this processor (SIGSEGV") == 1
+        assert "slower and right" in Client.at(server.url).info().build_advice
+        answer = server.ask("/v1/completions", {"prompt": "def ", "max_tokens": 4})
+        assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == 4
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"fault": 1, "extra_buffers": true, "sound": true}', "\x00"])

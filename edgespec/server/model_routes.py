@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.messages import Load, Loaded
+from edgespec.self_test import self_test
 from edgespec.server.answering import PING_S, Answering, unless_gone
 from edgespec.server.openai_answers import as_json
 from edgespec.server.pairs import KnownPair
@@ -116,6 +117,7 @@ class ModelRoutes:
                     "n_ctx": about.n_ctx, "n_ctx_train": about.n_ctx_train, "n_vocab": about.n_vocab,
                     "size": about.n_bytes, "draft": about.draft_name, "plain_s": about.plain_s,
                     "chat_template_source": self._answering.template_source(about),
+                    "build_advice": self_test().advice,
                 }  # fmt: skip
         return {"id": pair.name, "object": "model", "created": self._began, "owned_by": "edgespec",
                 "status": {"value": value}, "meta": meta}  # fmt: skip
