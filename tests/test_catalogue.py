@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from edgespec_models.catalogue import CatalogueError, catalogue, find, read_catalogue
+from edgespec_models.catalogue import CatalogueEntry, CatalogueError, catalogue, find, read_catalogue
+from edgespec_models.choose_file import FOR_CACHES
 from edgespec_models.store import check_name
 
 
@@ -17,23 +18,20 @@ def test_every_class_and_use_has_a_pair() -> None:
 
 
 @pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
-def test_an_entry_says_all_that_a_user_asks(entry: object) -> None:
-    from edgespec_models.catalogue import CatalogueEntry
-
-    assert isinstance(entry, CatalogueEntry)
+def test_an_entry_says_all_that_a_user_asks(entry: CatalogueEntry) -> None:
     assert check_name(entry.name) == entry.name
     for model in (entry.target, entry.draft):
         assert model.repo.count("/") == 1 and model.file.endswith(".gguf")
         assert model.licence and model.size > 10_000_000
     assert entry.draft.size < entry.target.size
     assert entry.gain_from, "where the gain comes from, or that none is known"
-    assert not entry.verified, "nobody has looked these up on the hub yet"
 
 
 def test_a_pair_fits_the_machine_it_is_listed_for() -> None:
-    room = {"tiny": 4e9, "laptop": 8e9, "8 GB": 9e9, "12-16 GB": 16.5e9, "24 GB": 24e9}
+    """8.63 GB were listed for 8 GB, and 16.2 for 12 to 16."""
+    memory = {"tiny": 4e9, "laptop": 8e9, "8 GB": 8e9, "12-16 GB": 12e9, "24 GB": 24e9}
     for entry in catalogue():
-        assert entry.size < room[entry.machine], entry.name
+        assert entry.size <= FOR_CACHES * memory[entry.machine], entry.name
 
 
 def test_a_misspelt_name_is_told_its_neighbours() -> None:

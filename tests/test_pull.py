@@ -491,9 +491,9 @@ def test_a_head_is_not_installed_as_a_model(
 
 def test_a_file_name_that_was_never_looked_up_may_differ(local: LocalHub, hub: Hub, tmp_path: Path) -> None:
     """The catalogue was written without the hub; the quantisation it means is enough."""
-    entry = find("qwen3-8b")
+    entry = find("qwen3-14b")
     assert "file" in entry.target.unverified
-    local.add(entry.target.repo, {"Qwen_Qwen3-8B-Q4_K_M.gguf": model_bytes(tmp_path, d=128)})
+    local.add(entry.target.repo, {"Qwen_Qwen3-14B-Q4_K_M.gguf": model_bytes(tmp_path, d=128)})
     local.add(entry.draft.repo, {"other-Q8_0.gguf": model_bytes(tmp_path)})
     plan = plan_pull(hub, order(entry.name))
-    assert plan.target.first.name == "Qwen_Qwen3-8B-Q4_K_M.gguf"
+    assert plan.target.first.name == "Qwen_Qwen3-14B-Q4_K_M.gguf"

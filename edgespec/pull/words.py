@@ -33,8 +33,8 @@ def catalogue_lines(entries: Iterable[CatalogueEntry], installed: frozenset[str]
         *table(rows),
         "",
         "`edgespec pull PAIR` checks a pair before it downloads it; `edgespec show PAIR` says more about it.",
-        "unverified: sizes and file names were not looked up on the hub. gain: as others measured it; your",
-        "machine is another one, so let `edgespec bench` judge.",
+        "unverified: some names, sizes and terms were not looked up on the hub. gain: as others measured it;",
+        "your machine is another one, so let `edgespec bench` judge.",
     ]
 
 
