@@ -8,7 +8,8 @@
 - ttft_s = from the request to the first token; tpot_s = (last - first token time) / (n_tokens - 1);
 - tok_per_s = 1 / tpot_s; n_tokens counts without the end token;
 - seconds = where the time between the first and the last token went: in the draft (llama.cpp), in the
-  target verifying (llama.cpp), and everything else (Python).
+  target verifying (llama.cpp), and everything else (Python). A draft that reads ahead works beside the
+  target, so that the first two may come to more than the time that passed; nothing else is left then.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Tally:
             acceptance_by_position=tuple(
                 s / r for s, r in zip(self._stayed, self._reached, strict=True) if r
             ),
-            seconds={"draft": span[1], "verify": span[2], "other": span[0] - span[1] - span[2]},
+            seconds={"draft": span[1], "verify": span[2], "other": max(0.0, span[0] - span[1] - span[2])},
             finish_reason=self.finish,
             prompt_tokens=prompt_tokens,
         )

@@ -60,7 +60,7 @@ def test_mistakes_are_told_in_one_sentence(
     assert "stranger.gguf cannot draft for Big Model.gguf" in said(capsys, 1, "import", files[0], stranger)
     assert "there is no file" in said(capsys, 1, "import", tmp_path / "none.gguf")
     (tmp_path / "page.gguf").write_text("<html>")
-    assert "is not a GGUF file" in said(capsys, 1, "import", tmp_path / "page.gguf", "--no-draft")
+    assert "is not a GGUF file" in said(capsys, 1, "import", tmp_path / "page.gguf", "--target-only")
     assert "no pair 'nothing' is installed" in said(capsys, 2, "rm", "nothing")
     assert "no pair 'nothing' is installed" in said(capsys, 2, "show", "nothing")
     assert "cannot name a pair" in said(capsys, 2, "import", *files, "--name", "Ä")
@@ -82,7 +82,7 @@ def test_a_target_alone_gets_the_draft_that_was_found(
     imported = said(capsys, 0, "import", files[0])
     assert "pub/small-GGUF/small-Q8_0.gguf of LM Studio fits as its draft" in imported
     assert "with draft small-Q8_0.gguf as big-model" in imported
-    assert "without a draft" in said(capsys, 0, "import", files[0], "--no-draft")
+    assert "without a draft" in said(capsys, 0, "import", files[0], "--target-only")
 
 
 # --- what other programs have
@@ -170,7 +170,7 @@ def test_commands_take_a_pair_by_name_and_the_last_one_by_default(
         return pair_files(cli._parser().parse_args(words))
 
     said(capsys, 0, "import", *files, "--name", "first")
-    said(capsys, 0, "import", files[1], "--no-draft", "--name", "second")
+    said(capsys, 0, "import", files[1], "--target-only", "--name", "second")
     assert taken("run", "x") == (files[1], None)
     assert taken("run", "x", "--pair", "first") == files
     assert taken("run", "x", "--pair", "first", "--no-draft") == (files[0], None)

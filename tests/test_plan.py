@@ -289,7 +289,7 @@ def test_an_installed_pair_whose_files_are_gone_or_damaged_is_told(
 ) -> None:
     """ "the catalogue has no pair" was said."""
     path = tiny_gguf.write_llama(tmp_path / "mine.gguf", d=32, layers=1)
-    assert cli.main(["import", str(path), "--no-draft"]) == 0
+    assert cli.main(["import", str(path), "--target-only"]) == 0
     path.write_bytes(b"GGUF")
     assert cli.main(["plan", "mine"]) == 1
     assert "mine.gguf is not a GGUF file" in capsys.readouterr().err

@@ -407,9 +407,9 @@ def test_something_smaller_is_taken_or_offered(
     room = int(len(large) * 0.8)
     monkeypatch.setattr("edgespec.pull.command.memory_for_models", lambda: room)
     monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**28 + room, 2**30))
-    assert cli.main(["pull", "acme/M-GGUF", "--no-draft", "--check"]) == 0
+    assert cli.main(["pull", "acme/M-GGUF", "--target-only", "--check"]) == 0
     assert "target  M-Q3_K_M.gguf" in said(capsys)
-    cli.main(["pull", "acme/M-GGUF:Q4_K_M", "--no-draft"])
+    cli.main(["pull", "acme/M-GGUF:Q4_K_M", "--target-only"])
     text = said(capsys)
     assert "target  M-Q4_K_M.gguf" in text and "smaller `edgespec pull acme/M-GGUF:Q3_K_M` (" in text
 
@@ -421,10 +421,10 @@ def test_a_split_model_is_measured_against_the_memory(
     path = tiny_gguf.write_llama(tmp_path / "m.gguf", d=256, layers=4)
     names = split(path)
     local.add("acme/Split-GGUF", {name: (tmp_path / name).read_bytes() for name in names})
-    assert cli.main(["pull", "acme/Split-GGUF", "--no-draft", "--check"]) == 0
+    assert cli.main(["pull", "acme/Split-GGUF", "--target-only", "--check"]) == 0
     assert "memory  it takes " in said(capsys)
     monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**20, 2**30))
-    assert cli.main(["pull", "acme/Split-GGUF", "--no-draft"]) == 2
+    assert cli.main(["pull", "acme/Split-GGUF", "--target-only"]) == 2
     text = said(capsys)
     assert "memory  it with a context of " in text and "nothing was downloaded" in text
 
@@ -460,7 +460,7 @@ def test_a_data_folder_that_cannot_be_written_is_noticed_before_the_download(
     config.data_folder().mkdir(parents=True, exist_ok=True)
     (config.data_folder() / "pairs.lock").mkdir()  # for whoever runs tests as root, who may write everywhere
     local.served.clear()
-    assert cli.main(["pull", "acme/Big-9B-GGUF", "--no-draft"]) == 2
+    assert cli.main(["pull", "acme/Big-9B-GGUF", "--target-only"]) == 2
     assert "pairs.json cannot be written" in said(capsys)
     assert local.served["Big-9B-Q4_K_M.gguf"] < bytes_of(local) / 2
 

@@ -79,7 +79,7 @@ def test_file_names_of_a_hub_are_not_obeyed(
             Hub, endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False
         )
         monkeypatch.setattr("edgespec.pull.command.Hub", ours)
-        assert cli.main(["pull", "acme/Big-GGUF", "--no-draft", "--check"]) == 0
+        assert cli.main(["pull", "acme/Big-GGUF", "--target-only", "--check"]) == 0
         assert cli.main(["pull", "acme/Big-GGUF:\x1b[2J"]) != 0
     out, err = capsys.readouterr()
     assert "Big-Q8_0.gguf" in err and harmless(out) and harmless(err)
@@ -88,7 +88,7 @@ def test_file_names_of_a_hub_are_not_obeyed(
 def test_the_name_in_a_model_is_not_obeyed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metadata = {"general.name": HOSTILE * 1000 + "\nfake line", "general.license": HOSTILE}
     model = tiny_gguf.write_llama(tmp_path / "m.gguf", d=32, layers=1, metadata=metadata)
-    assert cli.main(["import", str(model), "--no-draft", "--name", "odd"]) == 0
+    assert cli.main(["import", str(model), "--target-only", "--name", "odd"]) == 0
     assert cli.main(["show", "odd"]) == 0
     out, err = capsys.readouterr()
     assert harmless(out) and harmless(err) and not any(len(line) > 1000 for line in out.splitlines())

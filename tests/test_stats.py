@@ -50,6 +50,16 @@ def spoken() -> Statistics:
     return watch.tally.statistics(prompt_tokens=12)
 
 
+def test_a_draft_that_works_beside_the_target_leaves_no_time_below_nothing() -> None:
+    """ "other -44 ms" was said."""
+    watch = Watch()
+    watch.round_(1, after=0.5, draft=0.25, target=0.25)
+    watch.round_(5, 4, 4, after=1.0, draft=0.5, target=0.75)
+    s = watch.tally.statistics(prompt_tokens=1)
+    assert s.seconds == {"draft": 0.5, "verify": 0.75, "other": 0.0}
+    assert "-" not in s.lines()[-1]
+
+
 def test_counts_and_times_follow_their_definitions() -> None:
     s = spoken()
     assert (s.n_tokens, s.drafted, s.accepted, s.prompt_tokens, s.finish_reason) == (10, 11, 6, 12, "length")

@@ -36,7 +36,9 @@ def list_found() -> int:
     for pair in pairs:
         print(f"fits: edgespec import '{pair.target.label}' '{pair.draft.label}'")
     if not pairs:
-        print("no two of them fit as target and draft; one alone works too: edgespec import LABEL --no-draft")
+        print(
+            "no two of them fit as target and draft; one alone works too: edgespec import LABEL --target-only"
+        )
     return 0
 
 
@@ -45,7 +47,7 @@ def import_pair(store: Store, arguments: argparse.Namespace) -> int:
     found = {model.label: model for model in find_models()}
     target = _model(arguments.target, found)
     draft = _model(arguments.draft, found) if arguments.draft else None
-    if draft is None and not arguments.no_draft:
+    if draft is None and not arguments.target_only:
         draft = _fitting(target, list(found.values()))
     name = check_name(arguments.name or _name(arguments.target))
     if draft:

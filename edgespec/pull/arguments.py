@@ -22,7 +22,9 @@ def add(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     draft = command.add_mutually_exclusive_group()
     draft.add_argument("--draft", metavar="REPO[:QUANT]", help="the draft's repository")
-    draft.add_argument("--no-draft", action="store_true", help="the target alone; guesses come from its text")
+    draft.add_argument(
+        "--target-only", action="store_true", help="no draft: guesses come from the text itself"
+    )
     command.add_argument("--name", metavar="NAME", help="what to call the pair (default: as the target)")
     command.add_argument(
         "--check",

@@ -43,7 +43,7 @@ def pull(arguments: argparse.Namespace) -> int:
             return 0
         hub = Hub()
         wanted = order(arguments.what, draft=arguments.draft, name=arguments.name)
-        if arguments.no_draft:
+        if arguments.target_only:
             wanted = replace(wanted, draft=None)
         try:
             plan = _planned(hub, store, wanted, arguments)
@@ -74,7 +74,7 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
     _say(f"looking at {wanted.target}" + (f" and {wanted.draft}" if wanted.draft else ""))
     memory = memory_for_models()
     plan = plan_pull(hub, wanted, memory=memory)
-    if wanted.draft is None and not arguments.no_draft:
+    if wanted.draft is None and not arguments.target_only:
         chosen = _proposed(hub, store, wanted, plan, take_first=arguments.yes)
         if chosen is None:
             return None
@@ -120,7 +120,7 @@ def _proposed(hub: Hub, store: Store, wanted: Order, plan: PullPlan, *, take_fir
         return fitting[0]
     draft = str(fitting[0].candidate) if fitting else "REPO[:QUANT]"
     _say(
-        f"nothing was downloaded: edgespec pull {wanted.target} --draft {draft}, or --no-draft for the "
+        f"nothing was downloaded: edgespec pull {wanted.target} --draft {draft}, or --target-only for the "
         "target alone"
     )
     return None
