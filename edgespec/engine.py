@@ -197,7 +197,7 @@ class Pair:
 
     def _pieces(self, shown: frozenset[int]) -> list[bytes]:
         """Returns the text of every token; behind CONTROL that of those which are not text."""
-        piece, every = self._piece(shown), range(self.target.n_vocab)
+        piece, every = self.spelling(shown), range(self.target.n_vocab)
         named = partial(self.target.piece, special=True)
         return [piece(i) or (CONTROL + name if (name := named(i)) else b"") for i in every]
 
@@ -271,7 +271,7 @@ class Pair:
         if request.fresh:
             self._target_context.clear()
         experience = self._known.at(request.kind)
-        text = TextRelease(self._piece(request.shown), request.stop)
+        text = TextRelease(self.spelling(request.shown), request.stop)
         loop = self._loop(prompt, request, text, self._lookup, self._table(request))
         pace = self._pace(request, experience)
         rounds = drive(loop, scorers or self.scorers, pace, cancelled=cancelled)
@@ -279,14 +279,14 @@ class Pair:
 
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
         """Makes a generation ready that others may run beside. Raises PromptTooLongError or SettingError."""
-        text = TextRelease(self._piece(request.shown), request.stop)
+        text = TextRelease(self.spelling(request.shown), request.stop)
         loop = self._loop(prompt, request, text, SuffixLookup(), copy.copy(self._table(request)))  # one table
         fixed = 0 if request.drafter == "none" else request.draft_length
         record = partial(self._record, request.kind)
         masked = request.grammar is not None
         return Stream(loop, text, request.max_tokens, fixed, record, masked, request.fresh)
 
-    def _piece(self, shown: frozenset[int]) -> Callable[[int], bytes]:
+    def spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
         """Returns what tells the bytes of a token, of the control tokens only those `shown`."""
         piece = self.target.piece
         return (lambda token: piece(token, special=token in shown)) if shown else piece
@@ -307,6 +307,7 @@ class Pair:
         known = self._known.at(request.kind)
         lookup.odds, recycling.odds = known.lookup, known.recycling
         masks = self._masks(request, len(prompt))
+        request = replace(request, sampling=request.sampling.in_context(self.n_ctx))
         sampler = Sampler(request.sampling, self.target.n_vocab, masks, self._repetition(request.sampling))
         guessers: list[Guesser] = [lookup, recycling]
         if masks:

@@ -38,8 +38,8 @@ LETTERS = dict(zip("edskypmxt", ORDER, strict=True))
 class Sampling:
     """How the next token is chosen, in the names and meanings of llama.cpp. 0 or 1 switches a stage off.
 
-    dry_penalty_last_n: -1 is the whole context. samplers: the stages in their order; one that is not named
-    is left out. Raises SettingError for values that make no sense.
+    penalty_last_n, dry_penalty_last_n: -1 is the whole context. samplers: the stages in their order; one that
+    is not named is left out. Raises SettingError for values that make no sense.
     """
 
     temperature: float = 0.8
@@ -74,7 +74,7 @@ class Sampling:
         _within("repeat_penalty", self.repeat_penalty, 0.01, 100)
         _within("frequency_penalty", self.frequency_penalty, -100, 100)
         _within("presence_penalty", self.presence_penalty, -100, 100)
-        _within("penalty_last_n", self.penalty_last_n, 0, 2**31 - 1, whole=True)
+        _within("penalty_last_n", self.penalty_last_n, -1, 2**31 - 1, whole=True)
         for token, bias in self.logit_bias.items():
             _within("a token of logit_bias", token, 0, 2**31 - 1, whole=True)
             if not isinstance(bias, (int, float)) or not (abs(bias) <= MOST_BIAS or bias == -math.inf):
@@ -98,6 +98,10 @@ class Sampling:
             raise SettingError(f"there are {len(breakers)} dry_sequence_breakers: at most {MOST_BREAKERS}")
         if unknown := [name for name in self.samplers if name not in ORDER]:
             raise SettingError(f"samplers names {unknown[0]!r}: there are {', '.join(ORDER)}")
+
+    def in_context(self, n_ctx: int) -> Sampling:
+        """Returns the same for a context of so many tokens, which -1 stands for."""
+        return replace(self, penalty_last_n=n_ctx) if self.penalty_last_n < 0 else self
 
     def in_usual_order(self) -> Sampling | None:
         """Returns the same with all stages in llama.cpp's own order, those left out switched off.
@@ -128,7 +132,7 @@ class Sampling:
     def penalises(self) -> bool:
         """True where the tokens so far change what comes next."""
         wanted = self.repeat_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
-        return wanted and self.penalty_last_n > 0 and "penalties" in self.samplers
+        return wanted and self.penalty_last_n != 0 and "penalties" in self.samplers
 
 
 NUMBERS = (

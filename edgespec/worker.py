@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from edgespec.engine import Pair
@@ -55,7 +55,7 @@ class Worker:
 
     def __init__(self, pair: Pair, engine: Engine, intake: Intake, outlet: Outlet) -> None:
         self._pair, self._engine, self._intake, self._outlet = pair, engine, intake, outlet
-        self._pieces: dict[str, codecs.IncrementalDecoder] = {}  # of those who want them
+        self._pieces: dict[str, _Pieces] = {}  # of those who want them
         self.draining = False
         self._used = False  # costs are looked at again only where somebody has use for them
         self._decodes = self._in_slots = 0  # what the next `Step` tells
@@ -106,7 +106,7 @@ class Worker:
             self._outlet.send(refused(message.id, error))
             return
         if message.pieces:
-            self._pieces[message.id] = codecs.getincrementaldecoder("utf-8")(errors="replace")
+            self._pieces[message.id] = _Pieces(self._pair.spelling(shown_tokens(self._pair, message.shown)))
         self._outlet.send(Accepted(message.id, len(item.tokens)))
 
     def _request(self, message: Submit) -> Request:
@@ -139,9 +139,8 @@ class Worker:
             if isinstance(happening, Emitted) and happening.round.scores:
                 happening = self._spelt(happening)
             said.append(happening)
-            if isinstance(happening, Emitted) and (decoder := self._pieces.get(happening.id)):
-                piece = self._pair.target.piece
-                pieces[happening.id] = tuple(decoder.decode(piece(token)) for token in happening.round.tokens)
+            if isinstance(happening, Emitted) and (spelt := self._pieces.get(happening.id)):
+                pieces[happening.id] = tuple(map(spelt.of, happening.round.tokens))
                 if happening.round.finish:
                     del self._pieces[happening.id]
         if said:
@@ -160,6 +159,17 @@ class Worker:
             TokenScore(spell(score.said), tuple(map(spell, score.top))) for score in emitted.round.scores
         )
         return Emitted(emitted.id, replace(emitted.round, scores=scores))
+
+
+class _Pieces:
+    """The text of single tokens: what each adds to the text so far."""
+
+    def __init__(self, spelling: Callable[[int], bytes]) -> None:
+        self._spelling = spelling
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def of(self, token: int) -> str:
+        return self._decoder.decode(self._spelling(token))
 
 
 class Progress:

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import fakes
@@ -386,7 +387,7 @@ def test_logits_that_are_no_numbers_are_reported_not_sampled(s: Sampling, damage
         "repeat_penalty": [0, -1, 101],
         "frequency_penalty": [-101, math.inf],
         "presence_penalty": [101, math.nan],
-        "penalty_last_n": [-1, 2.5],
+        "penalty_last_n": [-2, 2.5],
     }.items(),
 )
 def test_a_nonsense_value_is_refused_by_name_with_what_it_must_be(name: str, values: list[Any]) -> None:
@@ -640,3 +641,10 @@ def test_rows_made_to_mislead_are_cut_as_the_whole_row_sorted_is(kind: str, n: i
         plain = weights[kept] / weights[kept].sum()
         assert np.allclose(found.probs, plain[np.argsort(order[kept])].astype(float), rtol=1e-4, atol=1e-9)
     assert compared >= 10
+
+
+def test_minus_one_is_the_whole_context_for_penalties_as_for_dry() -> None:
+    """llama.cpp's `repeat_last_n: -1` was refused."""
+    wanted = Sampling(penalty_last_n=-1, repeat_penalty=1.5)
+    assert wanted.penalises and wanted.in_context(2048) == replace(wanted, penalty_last_n=2048)
+    assert Sampling().in_context(2048) == Sampling()

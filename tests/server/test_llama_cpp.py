@@ -277,3 +277,9 @@ def test_what_means_nothing_here_is_passed_over(dialects: Served) -> None:
     passed_over, plain = complete(dialects, **beside), complete(dialects)
     assert passed_over["content"] and passed_over["tokens_predicted"] == plain["tokens_predicted"]
     assert passed_over["generation_settings"] == plain["generation_settings"]
+
+
+def test_a_penalty_may_look_at_the_whole_context(dialects: Served) -> None:
+    for n in (-1, 2048):
+        answered = complete(dialects, repeat_last_n=n, repeat_penalty=1.2)
+        assert answered["content"] and answered["generation_settings"]["repeat_last_n"] == n

@@ -1,0 +1,95 @@
+"""What the worker keeps of its requests, and what it tells of their tokens."""
+
+from __future__ import annotations
+
+import io
+import queue
+from types import SimpleNamespace
+from typing import Any, cast
+
+from edgespec.errors import EngineError
+from edgespec.events import Emitted, Failed, Round
+from edgespec.intake import Intake, Ready, refused
+from edgespec.messages import Refused, Step, Submit, receive
+from edgespec.outlet import Outlet
+from edgespec.sampling import Sampling
+from edgespec.worker import Worker
+
+SAID, CONTROL = 1, 7
+
+
+def spelling(shown: frozenset[int]) -> Any:
+    return lambda token: {SAID: "é".encode(), CONTROL: b"<call>" if CONTROL in shown else b""}[token]
+
+
+def tokenize(text: bytes, *, special: bool, add_bos: bool) -> Any:
+    return SimpleNamespace(size=1, item=lambda _: CONTROL)
+
+
+PAIR: Any = SimpleNamespace(
+    spelling=spelling,
+    n_ctx=64,
+    target=SimpleNamespace(tokenize=tokenize, end_tokens=frozenset()),
+    busy=lambda: (0.0, 0.0),
+    costs=lambda: SimpleNamespace(target=SimpleNamespace(seconds=lambda n: 0.1)),
+)
+
+
+class FakeEngine:
+    """Takes every request, or fails over it."""
+
+    fails = False
+
+    def submit(self, id: str, tokens: Any, request: Any) -> None:
+        if self.fails:
+            raise KeyError(id)
+
+
+def worker() -> tuple[Worker, FakeEngine, io.BytesIO]:
+    out, engine = io.BytesIO(), FakeEngine()
+    intake = SimpleNamespace(is_prepared=lambda message: True, items=queue.SimpleQueue())
+    return Worker(PAIR, cast(Any, engine), cast(Intake, intake), Outlet(cast(Any, out))), engine, out
+
+
+def submitted(id: str) -> Ready:
+    message = Submit(
+        id=id, prompt="a", add_bos=False, sampling=Sampling(), max_tokens=4, stop=(), seed=None, choice=0,
+        drafter="none", draft_length=None, pieces=True, shown=("<call>",),
+    )  # fmt: skip
+    return Ready(message, cast(Any, (1, 2)))
+
+
+def heard(out: io.BytesIO) -> Any:
+    out.seek(0)
+    messages = []
+    while (message := receive(cast(Any, out))) is not None:
+        messages.append(message)
+    return messages
+
+
+def test_control_tokens_that_are_shown_are_part_of_their_tokens_texts() -> None:
+    """They counted nothing, so that `text_offset` was too small behind the first."""
+    one, _, out = worker()
+    one._take(submitted("a"))
+    one._tell(0.0, [Emitted("a", Round((SAID, CONTROL), "é<call>", 0, 0, ()))])
+    step = heard(out)[-1]
+    assert isinstance(step, Step) and step.pieces["a"] == ("é", "<call>")
+
+
+def test_nothing_is_kept_of_a_request_that_failed() -> None:
+    one, _, _ = worker()
+    one._take(submitted("a"))
+    assert one._pieces
+    one._tell(0.0, [Failed("a", EngineError("it cannot go on"))])
+    assert not one._pieces
+
+
+def test_a_fault_of_ours_refuses_the_request_alone() -> None:
+    one, engine, out = worker()
+    engine.fails = True
+    one._take(submitted("a"))
+    engine.fails = False
+    one._take(submitted("b"))
+    first, second = heard(out)
+    assert isinstance(first, Refused) and first.kind == "fault" and "KeyError" in first.message
+    assert second.id == "b" and refused("c", ValueError()).kind == "fault"
