@@ -7,9 +7,10 @@
 A running server is found by the file it left, and is sent nothing before it has proved that it wrote that
 file. Where none runs, or none with the pair that is wanted, `edgespec serve` is started as a child on a free
 port of this machine (`private_engine`), which ends with us. Looking and starting are under a lock, so that
-two chats started together load one pair: the second finds the engine of the first. A private engine belongs
-to its owner. Who else is attached hears, when it ends, that it did and why (EndpointLostError), and `again`
-gives it an engine of its own.
+two chats started together load one pair: the second finds the engine of the first. Where no lock can be had,
+as in a home that cannot be written, it is done without: at worst, two engines are loaded. A private engine
+belongs to its owner. Who else is attached hears, when it ends, that it did and why (EndpointLostError), and
+`again` gives it an engine of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any, Literal
 from edgespec import config
 from edgespec.answer import Info
 from edgespec.client import Client, proves
-from edgespec.errors import EndpointError
+from edgespec.errors import EdgeSpecError, EndpointError
+from edgespec.pair_store import default_files
 from edgespec.private_engine import LOOK_AGAIN_S, PrivateEngine
 from edgespec.state_file import ServerState, states
 
@@ -45,13 +47,30 @@ class Wanted:
     template: str = ""
 
     def is_met(self, state: ServerState) -> bool:
-        """True where a server has what is wanted."""
+        """True where a server has what is wanted.
+
+        One that was started for everybody to use has it, whatever its pair, where none is named. Another
+        program's own has it only where it is what would be started here: its owner may have wanted
+        something else, and takes it away when it ends.
+        """
+        if state.private and self.target is None and not self._would_be_started(state):
+            return False
         return (
             (self.target is None or str(self.target.resolve()) == state.target)
             and (self.draft is None or str(self.draft.resolve()) == state.draft)
             and (self.n_ctx is None or state.n_ctx >= self.n_ctx)
             and self.template in ("", state.template)
         )
+
+    def _would_be_started(self, state: ServerState) -> bool:
+        """True where a server has the default pair, with the usual context where none is asked for."""
+        try:
+            target, draft = default_files()
+        except EdgeSpecError:  # its files are gone: starting it tells that
+            return False
+        drafts = self.draft is not None or state.draft == (str(draft.resolve()) if draft else None)
+        usual = self.n_ctx is not None or state.usual
+        return state.target == str(target.resolve()) and drafts and usual
 
     def arguments(self) -> list[str]:
         """Returns what `edgespec serve` is told."""
@@ -173,28 +192,26 @@ def _starting(on_progress: OnProgress, cancelled: Callable[[], bool]) -> Iterato
     """Waits until no other program starts an engine, and lets none until we are done."""
     import filelock
 
+    waiting = False
+    lock = None
     try:
         lock = start_lock()
-        waiting = False
-        while True:
+        while not lock.is_locked:
             try:
                 lock.acquire(timeout=0)
-                break
             except filelock.Timeout:
                 if not waiting:
                     on_progress(Progress("waiting", "another program is starting an engine"))
                 waiting = True
-            _heed(cancelled)
-            time.sleep(LOOK_AGAIN_S)
-    except OSError as error:
-        raise EndpointError(
-            f"{error.filename or config.state_folder()} cannot be written ({error.strerror}): engines are "
-            "started under a lock there; EDGESPEC_STATE_DIR names another folder"
-        ) from None
+                _heed(cancelled)
+                time.sleep(LOOK_AGAIN_S)
+    except OSError:  # nobody else can have it either
+        pass
     try:
         yield
     finally:
-        lock.release()
+        if lock is not None:
+            lock.release()
 
 
 def _heed(cancelled: Callable[[], bool]) -> None:

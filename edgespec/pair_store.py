@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgespec import config
 from edgespec.errors import ModelFileError, SettingError
+from edgespec_models import tiny
 from edgespec_models.store import EMBEDDED, InstalledPair, Store, StoreError
 
 FEWEST_TOKENS = 32  # a speed over fewer says little
@@ -47,6 +48,14 @@ def installed_pair(name: str | None) -> InstalledPair | None:
             f"{Path(pair.missing[0]).parent}: `{again}`, or name another pair with --pair"
         )
     return pair
+
+
+def default_files() -> tuple[Path, Path | None]:
+    """Returns target and draft of the pair that is taken where none is named; raises as `installed_pair`."""
+    pair = installed_pair(None)
+    if pair is None:
+        return tiny.target_path(), tiny.draft_path()
+    return pair.target.path, pair.draft.path if pair.draft else None
 
 
 def note_use(name: str) -> None:

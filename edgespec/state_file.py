@@ -28,7 +28,8 @@ class ServerState:
 
     target, draft: paths of what it was started with. n_ctx: tokens that a request may use. private: it was
     started by a program for itself, and ends with it. template: the digest of a chat template that it was
-    given in place of the model's.
+    given in place of the model's. usual: it has the context that suits model and machine, and not one that
+    somebody asked for.
     """
 
     host: str
@@ -40,6 +41,7 @@ class ServerState:
     n_ctx: int = 0
     private: bool = False
     template: str = ""
+    usual: bool = False
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 

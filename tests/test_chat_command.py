@@ -217,7 +217,7 @@ def test_a_conversation_on_a_terminal_without_a_screen(target: Path) -> None:
         terminal.wait_for(" ")
         time.sleep(0.3)
         terminal.type("\x03")  # Ctrl+C while it talks
-        terminal.wait_for("(stopped)")
+        terminal.wait_for("(interrupted)")
         terminal.wait_for("tok/s")
         terminal.wait_for("> ")
         terminal.type("/help\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -23,6 +24,7 @@ from edgespec_tui.conversation import Conversation
 from edgespec_tui.session_names import name_of
 from edgespec_tui.session_rows import Listed
 from edgespec_tui.sessions import Sessions
+from edgespec_tui.unwritten_chats import rescue
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and limits as POSIX has them")
 SOON_S = 10.0
@@ -174,6 +176,7 @@ from dataclasses import replace
 from pathlib import Path
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.sessions import Sessions
+from edgespec_tui.unwritten_chats import rescue
 sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
 talk = Conversation()
 talk.add("user", "Count!")
@@ -524,6 +527,7 @@ import sys
 from pathlib import Path
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.sessions import Sessions
+from edgespec_tui.unwritten_chats import rescue
 sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
 talk = Conversation()
 talk.add("user", "Last words")
@@ -533,3 +537,45 @@ raise SystemExit(3)
     done = subprocess.run([sys.executable, "-c", code, str(opened.folder)], env=with_paths(), timeout=30)
     assert done.returncode == 3 != -signal.SIGSEGV
     assert titles(opened().listed().result(SOON_S)) == ["Last words"]
+
+
+# --- what could not be kept
+
+
+@posix
+def test_what_a_full_disk_took_nothing_of_is_said_at_the_end_and_written_elsewhere(
+    opened: Opened, tmp_path: Path
+) -> None:
+    """Two of six turns were in the file, and nothing was said at the end."""
+    import resource
+
+    small, big = talked("small"), talked("big", "word " * 100_000)
+    sessions = kept(opened, small)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
+    said: list[str] = []
+    try:
+        sessions.save(big)
+        small.add("user", "one more", parent=small.head)
+        sessions.save(small)
+        sessions.flushed().result(SOON_S)
+        unwritten = sessions.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert sorted(unwritten, key=lambda talk: talk.title) == sorted([small, big], key=lambda talk: talk.title)
+    answers = iter([str(tmp_path / "no" / "such"), str(tmp_path)])
+    rescue(unwritten, ask=lambda _: next(answers), tell=said.append)
+    assert "not kept" in said[0] and "'big'" in said[0] and "'small'" in said[0]
+    assert "cannot be written" in said[1] and said[2] == f"written to {tmp_path}, every turn of them"
+    written = json.loads((tmp_path / "small.json").read_text())
+    assert [turn["text"] for turn in written["turns"]] == [turn.text for turn in small.turns.values()]
+    rescue(unwritten, ask=None, tell=said.append)
+    assert len(list(Path(said[-1].split()[2].rstrip(",")).iterdir())) == 2, "nobody was asked"
+
+
+def test_nothing_is_said_where_all_is_kept_or_nothing_was_to_be(opened: Opened) -> None:
+    assert kept(opened, talked()).close() == []
+    alone = Sessions.opened(None, on_notice=print)
+    alone.save(talked())
+    assert alone.close() == []
+    rescue([], ask=None, tell=lambda sentence: pytest.fail(sentence))

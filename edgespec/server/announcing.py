@@ -37,7 +37,8 @@ def first_state(
 
 def _with_pair(state: ServerState, load: Load, pairs: Pairs) -> ServerState:
     target, draft = (str(Path(file).resolve()) if file else None for file in (load.target, load.draft))
-    return replace(state, model=pairs.name_of(load), target=target or "", draft=draft)
+    usual = load.settings.n_ctx is None
+    return replace(state, model=pairs.name_of(load), target=target or "", draft=draft, usual=usual)
 
 
 def _lock_taken() -> Any:

@@ -231,9 +231,11 @@ class Store:
     def _read(self) -> _State:
         try:
             text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return _State({}, None, set())
         except OSError as error:
+            if not os.access(self.path.parent, os.X_OK):  # the home of somebody else: nothing is ours there
+                return _State({}, None, set())
             raise StoreError(
                 f"{self.path} cannot be read ({error.strerror}): check what stands there"
             ) from None

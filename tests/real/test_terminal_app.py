@@ -46,7 +46,7 @@ def test_a_chat_outlives_its_engine_and_its_app(home: Path) -> None:
         terminal.wait_for("tok/s", times=2)
         worker = next(p for p in engines_of(terminal) if "worker" in " ".join(p.cmdline()))
         terminal.resize(80, 24)
-        terminal.wait_for("est.")
+        terminal.wait_for("context")
         for process in engines_of(terminal):
             process.kill()
         assert end_of([worker])

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from edgespec.attach import Attached, Progress, Wanted, attach, connect
 from edgespec.client import Client, Ended, Wishes
 from edgespec.errors import EndpointError, EndpointLostError
 from edgespec.state_file import ServerState, announced
+from edgespec_models import tiny
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
 ENDLESS = Wishes(sampling={"temperature": 2}, beside={"logit_bias": NO_END})
@@ -175,3 +177,35 @@ def test_a_server_that_fits_is_preferred_and_outlives_us(
         named = connect(Client.at(server.url))
         assert named.info.speculates and named.again().model == "target"
     assert str(named.fault()).endswith("has ended")
+
+
+def state(**told: object) -> ServerState:
+    usual: dict[str, Any] = {
+        "target": str(tiny.target_path()),
+        "draft": str(tiny.draft_path()),
+        "n_ctx": 4096,
+    }
+    return ServerState("127.0.0.1", 1, 1, "embedded", **{**usual, "private": True, "usual": True, **told})
+
+
+def test_another_windows_engine_is_taken_only_where_it_is_what_would_be_started() -> None:
+    """A bare chat took whichever ran, its --ctx 160 included."""
+    bare = Wanted()
+    assert bare.is_met(state())
+    assert not bare.is_met(state(n_ctx=160, usual=False))
+    assert not bare.is_met(state(target="/elsewhere/big.gguf"))
+    assert not bare.is_met(state(draft=None))
+    assert Wanted(n_ctx=100).is_met(state(n_ctx=160, usual=False)), "more than was asked for"
+    assert Wanted(target=tiny.target_path()).is_met(state(n_ctx=160, usual=False)), "it was named"
+    assert bare.is_met(state(private=False, target="/elsewhere/big.gguf")), "a server is for everybody"
+
+
+def test_an_engine_is_started_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unwritable home kept a chat from starting: there was no place for a lock."""
+    (tmp_path / "home").write_text("no folder")
+    for name in ("STATE", "DATA", "CACHE", "CONFIG"):
+        monkeypatch.setenv(f"EDGESPEC_{name}_DIR", str(tmp_path / "home" / name))
+    with attach(Wanted(n_ctx=256)) as engine:
+        assert engine.private and engine.client.count(HELLO) == 12

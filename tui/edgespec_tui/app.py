@@ -7,6 +7,7 @@ import contextlib
 import functools
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,6 +27,7 @@ from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
 from edgespec_tui.external_editor import editor
+from edgespec_tui.hang_up import end_soon
 from edgespec_tui.help_screen import HelpScreen
 from edgespec_tui.keys import key
 from edgespec_tui.model_shelf import Shelf, ShelfPair
@@ -132,11 +134,17 @@ class ChatApp(App[int]):
     def _watch_signals(self) -> None:
         """Lets the terminal be put in order before a signal ends us."""
         loop = asyncio.get_running_loop()
-        for name in ("SIGTERM", "SIGHUP"):
-            if hasattr(signal, name):  # not on Windows
-                with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                    number = getattr(signal, name)
-                    loop.add_signal_handler(number, self._end, 128 + number)
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, a test's thread
+            loop.add_signal_handler(signal.SIGTERM, self._end, 128 + signal.SIGTERM)
+            if sys.platform != "win32":
+                signal.signal(signal.SIGHUP, self._hung_up)  # it comes through where the loop is stuck, too
+
+    def _hung_up(self, number: int, _frame: object) -> None:
+        """Ends: the window is closed."""
+        keep = self._sessions.close if self._sessions is not None else tuple
+        end_soon(keep, 128 + number)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            asyncio.get_running_loop().call_soon_threadsafe(self._end, 128 + number)
 
     def _handle_exception(self, error: Exception) -> None:
         """Ends the app in order; never shows a traceback. (Textual's own way would print one.)"""

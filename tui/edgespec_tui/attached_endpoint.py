@@ -111,7 +111,7 @@ class AttachedEndpoint:
         except asyncio.CancelledError:
             given_up.set()
             raise
-        return _info(self._attached.info)
+        return replace(_info(self._attached.info), lent=self._attached.lent)
 
     async def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:
         """Yields rounds, and last the end; closing the generator cancels the answer in the engine."""

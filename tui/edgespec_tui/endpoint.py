@@ -52,7 +52,7 @@ class Info:
     speculates: it tells its rounds, so that speculation can be shown. embedded: it is the pair that ships
     with the program. n_ctx: tokens that prompt and answer may have together. plain_s: seconds that a token
     of plain decoding takes, as the engine measured it. memory: bytes that it holds. None: not told.
-    where: an address, for people.
+    where: an address, for people. lent: it is another window's, and ends with that.
     """
 
     model: str
@@ -63,6 +63,7 @@ class Info:
     speculates: bool = True
     embedded: bool = False
     where: str = ""
+    lent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint import Endpoint, Info
 
 EMBEDDED = "embedded pair"  # its files are called target and draft
+LENT = "The engine is that of another window and ends with it; then one is started here."
 State = Literal["starting", "ready", "gone"]
 
 

@@ -22,6 +22,4 @@ def told(error: BaseException) -> str:
         where = f"what it looked like is in {Path(file.name)}"
     except OSError as problem:
         where = f"it could not be written down ({problem.strerror})"
-    return (
-        f"a fault of EdgeSpec's own ended the chat ({type(error).__name__}); {where}. What was said is kept."
-    )
+    return f"a fault of EdgeSpec's own ended the chat ({type(error).__name__}); {where}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.attach import Wanted
@@ -12,7 +13,9 @@ from edgespec.errors import SettingError
 from edgespec.pair_store import open_store
 from edgespec_tui.attached_endpoint import AttachedEndpoint, Opening, attaching, connecting
 from edgespec_tui.beginning import api_key, begin, first_conversation, open_sessions, settings_path
+from edgespec_tui.conversation import Conversation
 from edgespec_tui.typed_ahead import TypedAhead
+from edgespec_tui.unwritten_chats import on_terminal, rescue
 
 
 def wants_screen(arguments: argparse.Namespace) -> bool:
@@ -65,13 +68,25 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
         )
         code = app.run()
     finally:
-        sessions.close()
+        unwritten = sessions.close()
         for notice in notices:  # what the app did not come to show
             sys.stderr.write(f"edgespec: {notice}\n")
-    if app.fault:
-        sys.stderr.write(f"edgespec: {app.fault}\n")
-        return 1
-    return code or 0
+    _tell_end(app.fault, unwritten, saves=not arguments.no_save, asked_to_end=(code or 0) == 0)
+    return 1 if app.fault else code or 0
+
+
+def _tell_end(
+    fault: str | None, unwritten: Sequence[Conversation], *, saves: bool, asked_to_end: bool
+) -> None:
+    """Says, on the terminal that is as it was, what people should know behind the end."""
+
+    def tell(sentence: str) -> None:
+        sys.stderr.write(f"edgespec: {sentence}\n")
+
+    if fault:
+        kept = "What was said is kept." if saves and not unwritten else "What was said is not kept."
+        tell(f"{fault} {kept}")
+    rescue(unwritten, ask=on_terminal() if asked_to_end else None, tell=tell)
 
 
 def opening(arguments: argparse.Namespace) -> Opening:

@@ -13,9 +13,11 @@ from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.attached_endpoint import AttachedEndpoint, Opening
 from edgespec_tui.beginning import Beginning, begin, first_conversation, open_sessions, writable
 from edgespec_tui.endpoint import Info
+from edgespec_tui.engine_state import LENT
 from edgespec_tui.plain import PlainChat, one_answer, read_whole
 from edgespec_tui.plain_lines import HELP, PlainLines, listing, resumed
 from edgespec_tui.sessions import Sessions
+from edgespec_tui.unwritten_chats import on_terminal, rescue
 
 
 def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namespace], Opening]) -> int:
@@ -38,7 +40,7 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
             return 0
         return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
     finally:
-        sessions.close()
+        rescue(sessions.close(), ask=on_terminal(), tell=lambda sentence: _tell(f"edgespec: {sentence}"))
 
 
 def _talk(
@@ -64,6 +66,8 @@ def _talk(
             if prompt is not None:
                 return one_answer(chat, prompt)
             info = chat.start()
+            if info.lent and not chat.quiet:
+                _tell(LENT)
             if talking:
                 _tell(_greeting(info))
                 if conversation.turns:
@@ -80,7 +84,7 @@ def _greeting(info: Info) -> str:
         lines.insert(1, "It ships with EdgeSpec and knows a little about Python's library, nothing else.")
         lines.insert(2, "Your own models: --target FILE --draft FILE.")
     if not info.speculates:
-        lines.insert(1, f"At {info.where}, which does not speculate: no figures of that.")
+        lines.insert(1, f"At {info.where}, which reports no speculation data.")
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError, SettingError
 from edgespec_tui.attached_files import read_file
 from edgespec_tui.conversation import Conversation, Turn
 from edgespec_tui.plain import PlainChat
@@ -91,8 +91,12 @@ class PlainLines:
             read, self._read = self._read, []
             try:
                 self._chat.ask("\n".join([*read, line]))
+            except (EngineDiedError, EndpointLostError):
+                self._read = read  # the same question may be asked again
+                raise
             except EdgeSpecError:
-                self._read = read
+                if read:
+                    self._chat.tell("(what /read had put before it is dropped)")
                 raise
 
     def _command(self, name: str, rest: str) -> None:

@@ -126,12 +126,16 @@ def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
     else:
         path = _free(folder / suggested_name(conversation))
     text = as_json(conversation) if path.suffix.lower() == ".json" else as_markdown(conversation)
+    begun = False
     try:
         with path.open("x", encoding="utf-8", errors="replace", newline="\n") as file:
+            begun = True
             file.write(text)
     except FileExistsError:
         raise SessionError(f"{path} is there already: choose another name") from None
     except OSError as error:
+        if begun:  # a full disk: half a chat would look like all of it
+            path.unlink(missing_ok=True)
         raise SessionError(f"{path} cannot be written: {error.strerror}") from None
     return path
 

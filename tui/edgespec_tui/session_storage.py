@@ -17,6 +17,7 @@ from typing import TypeVar
 from edgespec.errors import SessionError
 from edgespec_tui import session_database as database
 from edgespec_tui import session_rows as rows
+from edgespec_tui.conversation import Conversation
 
 _T = TypeVar("_T")
 RETRY_S = 4.0
@@ -36,6 +37,7 @@ class SessionStorage:
         self._file: sqlite3.Connection | None = None
         self._memory: sqlite3.Connection | None = None
         self._tried = 0.0
+        self._was_open = False
         self._recover: Callable[[sqlite3.Connection], None] = lambda _: None
         self.touched: set[int] = set()
 
@@ -51,6 +53,7 @@ class SessionStorage:
         if self._file is None:
             self._memory = database.in_memory()
             return
+        self._was_open = True
         with suppress(SessionError):
             self.do(recover)
 
@@ -164,11 +167,24 @@ class SessionStorage:
                 connection.execute("ROLLBACK")
             raise
 
-    def close(self) -> None:
-        """Brings what can be brought to the file, and closes it."""
+    def unwritten(self) -> list[Conversation]:
+        """Brings what can be brought to the file; returns the sessions that are in memory alone.
+
+        A file that could not even be opened was never to keep anything: that was said then.
+        """
         self._tried = 0.0
         with suppress(SessionError):
             self.do(lambda _: None)
+        if self._memory is None or not self._was_open:
+            return []
+        found = []
+        for id in sorted(self.touched):
+            with suppress(sqlite3.Error, ValueError, TypeError):
+                found.append(rows.read(self._memory, id))
+        return [conversation for conversation in found if conversation and conversation.turns]
+
+    def close(self) -> None:
+        """Closes the file."""
         for connection in (self._file, self._memory):
             if connection is not None:
                 connection.close()

@@ -21,12 +21,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from edgespec.errors import SessionError
+from edgespec_tui import session_database as database
 from edgespec_tui import session_rows as rows
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.session_lock import Held, SessionLocks
@@ -58,6 +59,7 @@ class Sessions:
         self._deleted: set[int] = set()
         self._due: float | None = None
         self._closing = False
+        self._unwritten: list[Conversation] = []
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="sessions", daemon=True)
         self._thread.start()
@@ -236,13 +238,17 @@ class Sessions:
                 self._change.notify()
         return future
 
-    def close(self, timeout: float = 10.0) -> None:
-        """Writes what is left, removes what was deleted, and ends the thread."""
+    def close(self, timeout: float = 10.0) -> list[Conversation]:
+        """Writes what is left, removes what was deleted, and ends the thread.
+
+        Returns the conversations that could not be written whole: nothing but this process has them.
+        """
         with self._change:
             self._closing = True
             self._change.notify()
         self._thread.join(timeout)
         atexit.unregister(self.close)
+        return self._unwritten
 
     def _work(self) -> None:
         self._storage.open(self._recovered)
@@ -261,8 +267,20 @@ class Sessions:
         with suppress(SessionError):
             before = self._clock() - 86400.0
             self._storage.do(lambda connection: rows.purge(connection, self._deleted, before=before))
+        self._unwritten = self._lost()
         self._storage.close()
         self._locks.give_all_back()
+
+    def _lost(self) -> list[Conversation]:
+        """Returns what could not be written: what is in memory alone, and what not even that took."""
+        found = {talk.id: talk for talk in self._storage.unwritten()}
+        with closing(database.in_memory()) as memory, suppress(sqlite3.Error):
+            for id in self._pending:
+                known = self._handed.get(id, self._pending[id])
+                rows.write(memory, id, known, now=self._clock())
+                if (talk := rows.read(memory, id)) is not None:
+                    found[id] = talk
+        return list(found.values())
 
     def _is_due(self) -> bool:
         return self._due is not None and time.monotonic() >= self._due

@@ -6,6 +6,7 @@ what is allowed; everything else of the file holds. Who has nobody to show compl
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -75,9 +76,11 @@ def read(path: Path, *, known: Known | None = None) -> tuple[Settings, tuple[str
     try:
         text = path.read_text(encoding="utf-8-sig")
         tables = tomllib.loads(text)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Settings(), ()
     except OSError as error:
+        if not os.access(path.parent, os.X_OK):  # the home of somebody else: nobody has set anything here
+            return Settings(), ()
         return Settings(), (f"{path} cannot be read ({error.strerror}): the defaults hold",)
     except UnicodeDecodeError:
         return Settings(), (f"{path} is no UTF-8 text: the defaults hold",)

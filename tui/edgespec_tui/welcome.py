@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from edgespec_tui.engine_state import EngineState
+from edgespec_tui.engine_state import LENT, EngineState
 
 EMBEDDED = (
     "This is the tiny pair that ships with EdgeSpec: it knows a little about Python's library, nothing else. "
@@ -58,6 +58,8 @@ class Welcome(VerticalScroll, can_focus=False):
         else:
             drafts = f", {info.draft} drafts." if info.draft else ", without a draft model."
             words = f"{info.model} answers{drafts}"
+        if info is not None and info.lent:
+            words += " " + LENT
         self.query_one("#welcome-model", Static).update(Content(words))
         notice = self.query_one("#welcome-notice", Static)
         notice.display = bool(info and info.embedded)
