@@ -28,7 +28,11 @@ from edgespec.whole_file import write_whole
 from edgespec_models import tiny
 
 LONGEST_S = 60.0  # the child takes half a second; a machine that swaps takes longer
-UNFINISHED = -1  # stands for the exit code of a child that did not end
+CRASHES = tuple(  # a child that is killed, or runs out of memory, says nothing of the build
+    getattr(signal, name)
+    for name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+    if hasattr(signal, name)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +72,24 @@ def self_test() -> SelfTest:
 
 def _tested(path: Path) -> SelfTest:
     found = run()
-    if "took over" not in found.fault:  # a busy moment is not kept
-        with suppress(OSError):
-            write_whole(path, json.dumps(asdict(found)))
+    if found is None:
+        return SelfTest()
+    with suppress(OSError):
+        write_whole(path, json.dumps(asdict(found)))
     return found
 
 
-def run() -> SelfTest:
-    """Tests the build now, whatever was found before."""
+def run() -> SelfTest | None:
+    """Tests the build now, whatever was found before; None where that could not be done."""
     fault = _fault(extra_buffers=True)
     if not fault:
-        return SelfTest()
-    healed = not _fault(extra_buffers=False)
+        return None if fault is None else SelfTest()
+    healed = _fault(extra_buffers=False) == ""
     return SelfTest(fault, extra_buffers=not healed, sound=healed)
 
 
-def _fault(*, extra_buffers: bool) -> str:
-    """Runs the child; returns what went wrong, in a clause."""
+def _fault(*, extra_buffers: bool) -> str | None:
+    """Runs the child; returns what is wrong, in a clause: "" for nothing, None where it is not known."""
     command = [sys.executable, "-P", "-m", "edgespec.self_test_child", str(int(extra_buffers))]
     try:
         done = subprocess.run(
@@ -96,14 +101,15 @@ def _fault(*, extra_buffers: bool) -> str:
             timeout=LONGEST_S,
             env={**os.environ, "EDGESPEC_LOG": ""},
         )
-    except subprocess.TimeoutExpired:
-        return f"the embedded pair took over {LONGEST_S:.0f} s"
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     if done.returncode == 0:
         return done.stdout.strip()
-    if done.returncode < 0 and -done.returncode in list(signal.Signals):
+    if -done.returncode in CRASHES:
         return f"{signal.Signals(-done.returncode).name} while it evaluates the embedded pair"
-    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode:#x}"])[-1]
-    return f"the embedded pair cannot be evaluated: {last}"
+    if os.name == "nt" and done.returncode & 0xC0000000 == 0xC0000000:
+        return f"exception {done.returncode:#x} while it evaluates the embedded pair"
+    return None
 
 
 def _kept(path: Path) -> SelfTest | None:
@@ -142,10 +148,7 @@ def _processor() -> str:
 
 def main() -> int:
     """Tests the build now and tells: exit code 0 it is right, 3 it needs healing, 4 nothing heals it."""
-    found = run()
-    path = _kept_in()
-    with suppress(OSError):
-        write_whole(path, json.dumps(asdict(found)))
+    found = _tested(_kept_in())
     if found.fault:
         print(found.fault)
     return 0 if not found.fault else 3 if found.sound else 4

@@ -87,13 +87,26 @@ def test_what_repacked_weights_break_is_healed_without_them(
 ) -> None:
     lie(lying, when, deed)
     found = self_test.run()
+    assert found
     assert fault in found.fault and found.sound and not found.extra_buffers
     assert "slower and right" in found.advice and builds.mending(builds.here()) in found.advice
+
+
+@pytest.mark.parametrize("deed", ["os.kill(os.getpid(), signal.SIGKILL)", "raise MemoryError", "os._exit(7)"])
+def test_a_child_that_found_no_memory_says_nothing_of_the_build(
+    lying: Path, deed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lie(lying, "True", deed)
+    assert self_test.run() is None
+    monkeypatch.setattr(self_test, "_found", {})
+    monkeypatch.setattr(self_test, "_processor", lambda: "a machine without memory")
+    assert self_test.self_test() == SelfTest() and not self_test._kept_in().exists()
 
 
 def test_what_nothing_heals_is_refused_with_the_command_that_does(lying: Path) -> None:
     lie(lying, "True", NOISE)
     found = self_test.run()
+    assert found
     assert not found.sound
     said = edgespec(*RUN)
     assert said.returncode == 1 and said.stdout == ""
