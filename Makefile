@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help chat test test-all check format clean ready
 
 help:
-	@echo "make chat      talk to the pair that ships with EdgeSpec"
+	@echo "make chat      talk to a small real model (the first time it is fetched: 93 MB)"
 	@echo "make test      the tests, in a few minutes (make test ARGS='-k sampling' for some)"
 	@echo "make test-all  the tests with those that take long"
 	@echo "make check     lint, format and types"
@@ -23,6 +23,7 @@ ready:
 	@$(PY) -I -S .make/ready.py 2>/dev/null || sh .make/with_python .make/set_up.py
 
 chat: ready
+	@[ -e .venv/starter ] || $(PY) -P .make/first_model.py
 	@.venv/bin/edgespec chat $(ARGS)
 
 test: ready

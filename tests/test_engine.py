@@ -240,7 +240,7 @@ def test_another_seed_or_choice_gives_another_text(plain: Pair) -> None:
 def test_without_a_seed_every_answer_is_another_and_rng_seed_repeats_one(plain: Pair) -> None:
     request = Request(SAMPLED, 24)
     assert output(plain, some_prompt(0), request).tokens != output(plain, some_prompt(0), request).tokens
-    fixed = Request(SAMPLED, 24, rng_seed=3)
+    fixed = Request(SAMPLED, 24, rng_seed=3, drafter="none")  # what is drawn hangs on what is drafted, too
     first, second = (output(plain, some_prompt(0), fixed) for _ in range(2))
     assert first.tokens == second.tokens
 

@@ -444,7 +444,7 @@ def test_files_that_are_no_llama_models_are_refused(tmp_path: Path) -> None:
         ("short", whole[:100]),
     ):
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(GrowError, match=f"{name} cannot be read as a GGUF file"):
+        with pytest.raises(GrowError, match=f"{name} (cannot be read as a GGUF file|is empty)"):
             grow(tmp_path / name, tmp_path / "large.gguf", LARGE)
     with pytest.raises(GrowError, match="architecture 'lfm2', and only 'llama' can be grown"):
         grow(hybrid, tmp_path / "large.gguf", LARGE)

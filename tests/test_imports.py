@@ -155,6 +155,7 @@ RANKS = (
         "pull.command",
         "pull.progress_line",
         "pull.words",
+        "pull.starter",
         "installed",
         "installed.arguments",
         "installed.command",

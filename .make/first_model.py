@@ -1,0 +1,40 @@
+"""Gets the small real model that a first `make chat` answers with; run by the Python of .venv.
+
+Without a network the embedded pair answers, and one sentence says how to get the real one. `.venv/starter`
+says that nothing is left to do: who removes the model is not given it again.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from edgespec.errors import DownloadError, SettingError
+from edgespec.pair_store import open_store, store_told
+from edgespec.pull.starter import NAME, install
+
+DONE = Path(sys.prefix) / "starter"
+
+
+def say(text: str) -> None:
+    """Tell the person something, beside what the program itself will print."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Install it, unless the person has a pair already."""
+    try:
+        with store_told():
+            store = open_store()
+            if store.default() is None:
+                install(store, say)
+    except (DownloadError, SettingError) as error:
+        say(f"{error}; the pair that ships answers until `edgespec pull {NAME}` gets a real model.")
+        return
+    except KeyboardInterrupt:
+        say(f"stopped: `edgespec pull {NAME}` gets it at any time")
+    DONE.touch()
+
+
+if __name__ == "__main__":
+    main()

