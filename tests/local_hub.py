@@ -299,8 +299,8 @@ class _Store(_Handler):
                 if fault.flip and at == 0:
                     chunk = bytes([chunk[0] ^ 255]) + chunk[1:]
                 time.sleep(fault.pause_s)
+                self.hub.count(file, len(chunk))  # first: who has it all may look at once
                 self.wfile.write(chunk)
-                self.hub.count(file, len(chunk))
                 at += len(chunk)
                 if fault.reset:
                     return self.reset()

@@ -255,6 +255,8 @@ def test_the_verdict_follows_from_the_findings() -> None:
         ({"seeded": (replace(TEXT, difference=wild),)}, BROKEN, "more than arithmetic does"),
         ({"fits": (replace(SOUND, p_value=4e-5),)}, BROKEN, "not drawn from the model's distribution"),
         ({"batches": (replace(SHAPE, logits_differ=1.6),)}, BROKEN, "a logit of a batch is 1.6 off"),
+        ({"batches": (replace(SHAPE, logits_differ=0.7),)}, BROKEN, "a logit of a batch is 0.7 off"),
+        ({"batches": (replace(SHAPE, logits_differ=0.3),)}, LOSSLESS, "LOSSLESS"),
         ({"batches": (replace(SHAPE, logits_differ=math.nan),)}, BROKEN, "a logit of a batch is nan off"),
         ({"greedy": ()}, UNDECIDED, "no time for greedy texts"),
         ({"greedy": (replace(TEXT, drafted=0),)}, UNDECIDED, "nothing was guessed in the greedy texts"),

@@ -40,7 +40,5 @@ def add(name: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("target", nargs="?", metavar="TARGET", help="a GGUF file, or a listed label")
         draft = command.add_mutually_exclusive_group()
         draft.add_argument("draft", nargs="?", metavar="DRAFT", help="the same for the draft")
-        draft.add_argument(
-            "--target-only", action="store_true", help="no draft: guesses come from the text itself"
-        )
+        draft.add_argument("--target-only", action="store_true", help="no draft: its text alone guesses")
         command.add_argument("--name", metavar="NAME", help="what to call the pair (default: as the target)")

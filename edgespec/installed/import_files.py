@@ -36,9 +36,7 @@ def list_found() -> int:
     for pair in pairs:
         print(f"fits: edgespec import '{pair.target.label}' '{pair.draft.label}'")
     if not pairs:
-        print(
-            "no two of them fit as target and draft; one alone works too: edgespec import LABEL --target-only"
-        )
+        print("no two of them fit as target and draft; one alone works: edgespec import LABEL --target-only")
     return 0
 
 

@@ -22,9 +22,7 @@ def add(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     draft = command.add_mutually_exclusive_group()
     draft.add_argument("--draft", metavar="REPO[:QUANT]", help="the draft's repository")
-    draft.add_argument(
-        "--target-only", action="store_true", help="no draft: guesses come from the text itself"
-    )
+    draft.add_argument("--target-only", action="store_true", help="no draft: its text alone guesses")
     command.add_argument("--name", metavar="NAME", help="what to call the pair (default: as the target)")
     command.add_argument(
         "--check",
