@@ -191,10 +191,10 @@ def test_a_server_that_says_nothing_keeps_nobody_from_stopping_or_ending() -> No
         with pytest.raises(asyncio.CancelledError):
             await answering
 
-    with another([piece("never")], pause=20) as url:
+    with another([piece("never")], pause=60) as url:
         began = time.monotonic()
         asyncio.run(talk(url))
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
 
 
 def test_an_address_where_nobody_is_and_one_that_is_none_are_told() -> None:

@@ -143,7 +143,7 @@ def test_closing_lets_go_of_all_who_wait() -> None:
     )
     renderer.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert len(said) == 3 and all("the program is ending" in sentence for sentence in said)
     assert asked(renderer, "{{ 1 + 1 }}") == "2"
     renderer._discard()
@@ -204,13 +204,13 @@ def test_a_server_with_an_endless_template_answers_and_ends(tmp_path: Path) -> N
         assert web.memory_info().rss < 1 << 30
         asking = threading.Thread(target=ask)
         asking.start()
-        until(lambda: any(busy(child) for child in web.children()))
+        until(lambda: any(busy(child) for child in web.children()), 60)
         assert server.ask("/health").status == 200
         for _ in range(2):
             server.process.send_signal(signal.SIGTERM)
             time.sleep(0.1)
-        assert server.process.wait(30) == 0
-        asking.join(30)
+        assert server.process.wait(60) == 0
+        asking.join(60)
 
 
 def busy(child: psutil.Process) -> bool:

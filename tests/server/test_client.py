@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -106,7 +107,7 @@ def test_a_stopped_server_is_passed_over(client: Client, server: Served) -> None
     try:
         began = time.monotonic()
         assert Client.found() == []
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20  # it would be for ever
     finally:
         web.resume()
     assert client.count(HELLO) == 12
@@ -131,10 +132,11 @@ def test_another_thread_cancels_an_answer(client: Client, server: Served, late: 
         answer.cancel()
     *_, ended = answer
     assert isinstance(ended, Ended) and ended.finish == "cancelled"
-    cancelled = time.monotonic()
     key = {"x-api-key": "the-key-of-the-test"}
     until(lambda: b"edgespec_requests_running 0.0" in server.ask("/metrics", headers=key).body)
-    assert time.monotonic() - cancelled < 1
+    told = server.ask("/metrics", headers=key).body.decode()
+    if late:  # it had begun, and did not end by itself
+        assert re.search(r'edgespec_requests_total{.*finish="cancelled".*} [1-9]', told)
 
 
 def test_closing_an_answer_cancels_it(client: Client) -> None:

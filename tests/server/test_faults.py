@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -39,6 +40,16 @@ def requests(server: Served) -> float:
     return server.metric("edgespec_requests_running")
 
 
+def cancelled(server: Served) -> float:
+    """Returns how many answers were cut off."""
+    found = re.findall(r'edgespec_requests_total{.*finish="cancelled".*} (\S+)', metrics(server))
+    return sum(map(float, found))
+
+
+def metrics(server: Served) -> str:
+    return server.ask("/metrics").body.decode()
+
+
 def idle(server: Served) -> None:
     """Waits until nobody is answered any more."""
     until(lambda: requests(server) == 0)
@@ -59,7 +70,7 @@ def test_a_killed_worker_ends_its_streams_and_comes_back(server: Served) -> None
             assert answered.status == 503 and answered.headers["retry-after"], answered
             assert "killed" in answered.error["message"]
             assert server.ask("/health").status in (200, 503)
-            assert time.monotonic() - began < 15
+            assert time.monotonic() - began < 60
             time.sleep(0.05)
     assert server.worker.pid != old.pid
     assert "killed" in server.said() and "the engine runs again" in server.said()
@@ -80,10 +91,10 @@ def test_a_client_that_vanishes_cancels_its_request(server: Served, stream: bool
     if stream:
         connection.recv(100)
     until(lambda: requests(server) == 1)
+    before = cancelled(server)
     connection.close()
-    began = time.monotonic()
+    until(lambda: cancelled(server) == before + 1)  # else it would have ended by itself, as "length"
     idle(server)
-    assert time.monotonic() - began < 2
     assert server.chat(max_tokens=2).status == 200
 
 

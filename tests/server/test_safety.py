@@ -189,7 +189,6 @@ def test_a_template_of_ones_own_routes_that_are_closed_and_two_addresses(tmp_pat
     addresses = ["127.0.0.1", "[::1]"] if has_ipv6() else ["127.0.0.1"]
     flags = ("--no-slots", "--no-metrics", "--host", ",".join(addresses).replace("[", "").replace("]", ""))
     with served(tmp_path, "--chat-template-file", str(template), *flags) as server:
-        chat = server.chat("def main", max_tokens=4, temperature=0).json
         for path in ("/slots", "/metrics"):
             closed = server.ask(path)
             assert closed.status == 501 and "--no-" in closed.error["message"]
@@ -198,5 +197,6 @@ def test_a_template_of_ones_own_routes_that_are_closed_and_two_addresses(tmp_pat
                 assert client.models.list().data, host
         props = server.ask("/props").json
         assert not props["endpoint_slots"] and not props["endpoint_metrics"]
-        text = server.ask("/v1/completions", {"prompt": "def main", "max_tokens": 4, "temperature": 0}).json
-        assert chat["choices"][0]["message"]["content"] == text["choices"][0]["text"]
+        said = {"messages": [{"role": "user", "content": "def main"}]}
+        assert server.ask("/apply-template", said).json == {"prompt": "def main"}
+        assert server.chat("def main", max_tokens=4).json["usage"]["prompt_tokens"] < 8
