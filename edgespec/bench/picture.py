@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,10 @@ def _draw_speeds(axes: Any, found: Results) -> None:
     for bar, s in zip(bars, shown, strict=True):
         bar.set_alpha(0.45 if s.line.endswith(PLAIN) else 0.9)
     labels = [f"{speed:.3g}{_said(s.speedup)}" for speed, s in zip(speeds, shown, strict=True)]
-    axes.bar_label(bars, labels, padding=3, fontsize=8)
+    for row, label in enumerate(labels):  # beside the axes, where no whisker comes
+        axes.text(1.01, row, label, transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     axes.set_yticks(range(len(shown)), [f"{s.mode}: {s.line}, n = {s.n}" for s in shown], fontsize=9)
-    axes.set_xlim(0, 1.45 * max(speeds, default=1.0))
+    axes.set_xlim(0, 1.3 * max(speeds, default=1.0))
     axes.set_xlabel("tokens a second, and speed-up over plain decoding")
     _plain_frame(axes)
 
@@ -121,7 +123,7 @@ def _draw_sweep(axes: Any, found: Results) -> None:
 
 def _whiskers(of: list[tuple[Ratio | None, float]]) -> list[list[float]]:
     """Returns how far the interval of a ratio reaches below and above a height that stands for the ratio."""
-    below, above = [0.0] * len(of), [0.0] * len(of)
+    below, above = [math.nan] * len(of), [math.nan] * len(of)  # which is not drawn
     for i, (ratio, height) in enumerate(of):
         if ratio and ratio.low is not None and ratio.high is not None:
             below[i] = height * (1 - ratio.low / ratio.value)
@@ -139,11 +141,12 @@ def _draw_kinds(axes: Any, found: Results) -> None:
         colour = COLOURS.get(mode, "grey")
         heights = [ratio.value for _, ratio in here]
         whiskers = _whiskers([(ratio, ratio.value) for _, ratio in here])
-        whiskers = [[min(size, 3 * h) for size, h in zip(w, heights, strict=True)] for w in whiskers]
         axes.bar(
             places, heights, 0.9 * width, color=colour, label=mode,
             yerr=whiskers, error_kw={"capsize": 2, "linewidth": 1},
         )  # fmt: skip
+    highest = max((ratio.value for of in found.by_kind.values() for ratio in of.values()), default=1.0)
+    axes.set_ylim(0, 1.5 * max(highest, 1.0))
     axes.axhline(1, color="black", linewidth=0.8)
     counts = [min((ratio.n for ratio in of.values()), default=0) for of in found.by_kind.values()]
     kinds = [f"{kind}\nn = {n}" for kind, n in zip(kinds, counts, strict=True)]

@@ -53,7 +53,7 @@ def bad_number(metadata: Mapping[str, object]) -> str | None:
         listed = isinstance(value, array) and value.typecode not in "fd" and key not in _OF_LAYERS
         numbers = list(value) if listed and len(value) <= MOST_LAYERS else [value]  # type: ignore[call-overload, arg-type]
         if not all(type(number) is int and 0 <= number <= largest for number in numbers):
-            return f"{name} is {_shown(value)}, where whole numbers from 0 to {largest:,} can be"
+            return f"{name} is {_shown(value)}, and must be a whole number from 0 to {largest:,}"
     return None
 
 
