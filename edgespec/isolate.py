@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +27,11 @@ _NOISE = "EDGESPEC_NOISE_FILE"  # set in the child: where C code's stderr goes
 _PARENT = "EDGESPEC_PARENT_PIPE"  # set in the child: file descriptor that closes when the parent ends
 PRIVATE = ("EDGESPEC_API_KEY", _NOISE, _PARENT)  # variables that are none of a child's business
 LONGEST_SENTENCE = 2000  # characters of an error; one may quote a stranger's file
+ROUTINE = re.compile(
+    r"[ ~.]*(llama|load|print_info|ggml_|gguf|sched_|graph|set_|init|create|CPU|common)[\w ]*[:=(]"
+)
+ALARM = re.compile(r"error|fail|assert|abort|what\(\)|Traceback|cannot", re.IGNORECASE)
+LAST_WORD = re.compile(r"assert|what\(\):|error", re.IGNORECASE)
 INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
 WINDOWS_CTRL_C = 0xC000013A  # STATUS_CONTROL_C_EXIT
 
@@ -53,12 +59,13 @@ def run_isolated(argv: Sequence[str]) -> int:
             *argv,
         ]  # -P: a json.py in this folder is none of ours
         signal.signal(signal.SIGINT, lambda *_: None)  # the child gets Ctrl+C too, and decides
+        kills = kills_for_memory()
         child = subprocess.Popen(command, env=environment, pass_fds=kept_open)
         for fd in kept_open:
             os.close(fd)
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         code = child.wait()
-        return _explain(code, noise.read_text(errors="replace") if noise.exists() else "")
+        return _explain(code, noise.read_text(errors="replace") if noise.exists() else "", kills)
 
 
 def fill_closed_streams() -> None:
@@ -70,23 +77,45 @@ def fill_closed_streams() -> None:
     os.close(fd)
 
 
-def _explain(code: int, noise: str) -> int:
+def _explain(code: int, noise: str, kills_before: int | None = None) -> int:
     """Returns an exit code as it is; raises EngineDiedError for a death by signal (or Windows exception)."""
     if code in (-signal.SIGINT, -signal.SIGTERM, WINDOWS_CTRL_C):
         return INTERRUPTED
-    cause = cause_of_death(code, noise)
+    cause = cause_of_death(code, noise, kills_before)
     if cause:
         raise EngineDiedError(cause)
     return code
 
 
-def cause_of_death(code: int, noise: str) -> str | None:
-    """Returns why a child died, in a sentence; None where it ended by itself. noise: what C code printed."""
+def kills_for_memory(events: Path = Path("/proc/vmstat")) -> int | None:
+    """Returns how often the kernel has ended a process for lack of memory; None where it does not tell."""
+    try:
+        lines = events.read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _why_killed(before: int | None, now: int | None) -> str:
+    if before is None or now is None:
+        return "the engine was killed (SIGKILL), most likely for lack of memory: use a smaller model or --ctx"
+    if now > before:
+        return "the system killed the engine (SIGKILL) for lack of memory: use a smaller model or --ctx"
+    return (
+        "the engine was killed (SIGKILL) by a person or another program, not by the kernel for lack of memory"
+    )
+
+
+def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> str | None:
+    """Returns why a child died, in a sentence; None where it ended by itself.
+
+    noise: what C code printed. kills_before: `kills_for_memory` when the child was started, where known.
+    """
     windows_fault = os.name == "nt" and (code == 3 or code & 0xC0000000 == 0xC0000000)
     if code >= 0 and not windows_fault:
         return None
     if not windows_fault and -code == signal.SIGKILL:
-        return "the engine was killed (SIGKILL), most likely for lack of memory: use a smaller model or --ctx"
+        return _why_killed(kills_before, kills_for_memory())
     known = -code in list(signal.Signals)
     name = signal.Signals(-code).name if known else f"code {code:#x}"
     if code in (-signal.SIGINT, -signal.SIGTERM):
@@ -98,13 +127,18 @@ def cause_of_death(code: int, noise: str) -> str | None:
     return f"llama.cpp aborted ({name}): {_last_words(noise)}; {blame}"
 
 
+def telling(lines: Iterable[str]) -> list[str]:
+    """Returns a dead child's last lines without what llama.cpp tells of its everyday business."""
+    return [line for line in lines if ALARM.search(line) or not ROUTINE.match(line)]
+
+
 def _last_words(noise: str) -> str:
     """Returns the telling line of what C code printed while it died."""
-    lines = [line.strip() for line in noise.splitlines() if line.strip()]
-    telling = [
+    lines = telling(line.strip() for line in noise.splitlines() if line.strip())
+    alarms = [
         line for line in lines if "assert" in line.lower() or "what():" in line or "error" in line.lower()
     ]
-    return (telling or lines or ["it gave no reason"])[-1]
+    return (alarms or lines or ["it gave no reason"])[-1]
 
 
 def serve_in_child(work: Callable[[], int]) -> int:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
-from edgespec.isolate import PRIVATE, cause_of_death
+from edgespec.isolate import PRIVATE, cause_of_death, kills_for_memory
 
 LOOK_AGAIN_S = 0.1
 GOODBYE_S = 3.0  # an engine ends after its step; one that takes longer ends without being waited for
@@ -32,6 +32,7 @@ class PrivateEngine:
     def __init__(self, arguments: Sequence[str]) -> None:
         """arguments: flags of `edgespec serve`."""
         self.key = secrets.token_urlsafe(32)
+        self._kills = kills_for_memory()
         self._lines: deque[str] = deque(maxlen=LINES_KEPT)
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._failed: str | None = None
@@ -91,7 +92,7 @@ class PrivateEngine:
         if self._failed:
             return EndpointError(self._failed, code="load_failed")
         told = [line.removeprefix("edgespec: ") for line in self._lines if line.startswith("edgespec: ")]
-        if cause := cause_of_death(code, "\n".join(self._lines)):
+        if cause := cause_of_death(code, "\n".join(self._lines), self._kills):
             return EngineDiedError(cause)
         if code and told:
             return EndpointError(told[-1], code="load_failed")

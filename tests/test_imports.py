@@ -183,6 +183,7 @@ RANKS = (
         "worker",
         "server",
         "server.bodies",
+        "server.front_page",
         "server.answering",
         "server.filling",
         "server.llama_cpp_answers",

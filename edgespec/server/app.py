@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -15,7 +16,7 @@ from edgespec import __version__
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.anthropic_dialect import AnthropicDialect
 from edgespec.server.bodies import CheckedRoute
-from edgespec.server.chat_answers import ChatAnswer
+from edgespec.server.chat_answers import ChatAnswer, FillAnswer
 from edgespec.server.filling import FillIn, FillWishes
 from edgespec.server.gate import gated
 from edgespec.server.llama_cpp_dialect import LlamaCppDialect
@@ -23,7 +24,7 @@ from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
 from edgespec.server.model_routes import ModelRoutes
 from edgespec.server.openai_answers import Answer
-from edgespec.server.openai_requests import ChatRequest, CompletionRequest
+from edgespec.server.openai_requests import ChatRequest, CompletionRequest, FillRequest
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, closed, unavailable
 from edgespec.server.responses_dialect import ResponsesDialect
@@ -34,6 +35,7 @@ from edgespec.state_file import PROOF_PATH, ServerState
 
 TYPES = frozenset({"int", "float", "str", "bool", "dict", "list"})  # which of several is no part of a name
 HEARS_S = 2.0  # how long a worker may take to say that it is there
+WRONG_TYPE = ("_type", "_parsing", "literal_error", "model_attributes_type")  # ends of pydantic's names
 SHOWN = 100  # characters of a wrong value that an error quotes
 
 
@@ -44,7 +46,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        max_body_size=2 * settings.max_body,  # the gate is first, and says so in the right shape
+        max_body_size=None,  # the gate knows better, and says so in the right shape
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     app.router.route_class = CheckedRoute
@@ -60,23 +62,33 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
 
 
 def _add_routes(app: FastAPI, endpoint: Endpoint, models: ModelRoutes) -> None:
+    app.add_api_route("/", models.page, methods=["GET", "HEAD"], include_in_schema=False, response_model=None)
     app.add_api_route(PROOF_PATH, endpoint.proof, include_in_schema=False, response_model=None)
     app.add_api_route("/metrics", endpoint.figures, include_in_schema=False, response_model=None)
     app.add_api_route("/edgespec/count", endpoint.count, methods=["POST"], response_model=None)
     app.add_api_route("/edgespec/models", models.all, response_model=None)
     app.add_api_route("/edgespec/models", models.change, methods=["POST"], response_model=None)
     app.add_api_route("/v1/completions", endpoint.complete, methods=["POST"], response_model=None)
+    app.add_api_route("/v1/fim/completions", endpoint.fill, methods=["POST"], response_model=None)
     for prefix in ("/v1", ""):  # both are in use: some clients are told the root, some add /v1
         visible = prefix == "/v1"
         for path, handler, method in (
             ("/chat/completions", endpoint.chat, "POST"),
             ("/chat/completions/input_tokens", endpoint.input_tokens, "POST"),
             ("/models", models.listed, "GET"),
+            ("/models/{name:path}", models.one, "GET"),
             ("/health", endpoint.health, "GET"),
         ):
             app.add_api_route(
                 prefix + path, handler, methods=[method], include_in_schema=visible, response_model=None
             )
+        app.add_api_route(
+            f"{prefix}/health",
+            endpoint.health,
+            methods=["HEAD"],
+            include_in_schema=False,
+            response_model=None,
+        )
 
 
 class Endpoint:
@@ -132,7 +144,7 @@ class Endpoint:
             events=wishes.speculation.events, scoring=wishes.scoring(),
             turns=readers(composed, len(submits), apart=wishes.shows_thoughts_apart, several=several),
             prompt=composed.text if verbose else None, timings=bool(wishes.timings_per_token),
-            silent=wishes.warms_up,
+            silent=wishes.warms_up, functions=wishes.calls_functions,
         )  # fmt: skip
         return await self.answering.answer(
             request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
@@ -173,6 +185,21 @@ class Endpoint:
             request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
         )
 
+    @with_pair
+    async def fill(self, wishes: FillRequest, request: Request) -> Response:
+        """Fills in what stands between two texts, as Mistral's clients ask for it."""
+        about = self.answering.loaded()
+        if wishes.seed is None:
+            wishes.seed = wishes.random_seed
+        gap = FillWishes(input_prefix=wishes.prompt, input_suffix=wishes.suffix)
+        prompt = await FillIn(self.answering).prompt(gap, wishes.limit())
+        submits = wishes.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
+        answer = FillAnswer(
+            self.answering.name(about), about.plain_s,
+            usage=wishes.usage_in_stream, events=wishes.speculation.events, silent=wishes.warms_up,
+        )  # fmt: skip
+        return await self.answering.answer(request, submits, answer, stream=bool(wishes.stream))
+
 
 # -- mistakes
 
@@ -186,7 +213,7 @@ async def _refusal(request: Request, refusal: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     """Names the first field that is wrong, and what it holds."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
+    first = _most_telling(error.errors())
     path = [str(step) for step in first["loc"][1:]]
     steps = (step for step in path if (step.isidentifier() or step.isdigit()) and step not in TYPES)
     field = ".".join(steps) or "the body"
@@ -197,6 +224,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
     param = path[0] if path else None
     code = "missing_required_parameter" if missing else "invalid_value"
     return await _refusal(request, Refusal(400, sentence, param=param, code=code))
+
+
+def _most_telling(errors: Sequence[Any]) -> Any:
+    """Returns the first mistake; where a field may be of several types, that of the type which was given."""
+    first = errors[0]
+    same = [error for error in errors if error["loc"][:2] == first["loc"][:2]]
+    return next((error for error in same if not error["type"].endswith(WRONG_TYPE)), first)
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -15,7 +15,10 @@ from edgespec.server.turns import TurnReader
 
 @dataclass(slots=True)
 class ChatAnswer(Answer):
-    """How one conversation is answered. turns: who reads each choice. prompt: where it is to be shown."""
+    """How one conversation is answered. turns: who reads each choice. prompt: where it is to be shown.
+
+    functions: a call is told as it was before there were tools.
+    """
 
     kind: ClassVar[str] = "chatcmpl"
     whole_object: ClassVar[str] = "chat.completion"
@@ -23,6 +26,7 @@ class ChatAnswer(Answer):
 
     turns: list[TurnReader] = field(default_factory=list)
     prompt: str | None = None
+    functions: bool = False
 
     async def whole(self, generation: Generation) -> dict[str, Any]:
         answer = await Answer.whole(self, generation)
@@ -32,7 +36,8 @@ class ChatAnswer(Answer):
         return {"delta": {"role": "assistant", "content": None}}
 
     def _parts(self, part: Part) -> list[dict[str, Any]]:
-        return [{"delta": _delta(delta)} for delta in self.turns[part.index].feed(part.round)]
+        deltas = [_delta(delta) for delta in self.turns[part.index].feed(part.round)]
+        return [{"delta": _in_older_words(delta) if self.functions else delta} for delta in deltas]
 
     def _nothing(self) -> dict[str, Any]:
         return {"delta": {}}
@@ -54,14 +59,43 @@ class ChatAnswer(Answer):
                 {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
                 for c in turn.calls
             ]
-        return {"message": message}
+        return {"message": _in_older_words(message) if self.functions else message}
 
     def _finish(self, index: int, finish: str | None) -> str | None:
-        return self.turns[index].finish(finish)
+        said = self.turns[index].finish(finish)
+        return "function_call" if self.functions and said == "tool_calls" else said
 
     def _usage(self, generation: Generation) -> dict[str, Any]:
         thoughts = sum(turn.reasoning_tokens for turn in self.turns)
         return {**generation.usage(), "completion_tokens_details": {"reasoning_tokens": thoughts}}
+
+    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
+        return for_chat(scored, sampled=sampled)
+
+
+def _in_older_words(said: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message, or a piece of one, with its call as `function_call`."""
+    if not (calls := said.get("tool_calls")):
+        return said
+    rest = {name: value for name, value in said.items() if name != "tool_calls"}
+    return {**rest, "function_call": calls[0]["function"]}
+
+
+class FillAnswer(Answer):
+    """How a gap is filled, as Mistral's `fim/completions` says it: text, in the shape of a chat."""
+
+    kind: ClassVar[str] = "fim"
+    whole_object: ClassVar[str] = "chat.completion"
+    chunk_object: ClassVar[str] = "chat.completion.chunk"
+
+    def _parts(self, part: Part) -> list[dict[str, Any]]:
+        return [{"delta": {"role": "assistant", "content": part.round.text}}] if part.round.text else []
+
+    def _nothing(self) -> dict[str, Any]:
+        return {"delta": {}}
+
+    def _said(self, index: int, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "tool_calls": None}}
 
     def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
         return for_chat(scored, sampled=sampled)

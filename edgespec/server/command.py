@@ -208,16 +208,38 @@ def _refuse_strangers(listener: socket.socket, settings: ServerSettings) -> None
 class _Protocol(H11Protocol):
     """HTTP/1.1; a client that says nothing at first, or half of a head, does not keep its connection."""
 
+    _silence: asyncio.TimerHandle | None = None  # until a head is whole
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._silence = self.loop.call_later(HEAD_S, self._end_silence)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._between_requests():  # what came is no whole head yet
+            self._wait_for_head()
+        else:
+            self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._silence.cancel()
+        self._stop_waiting()
         super().connection_lost(exc)
 
+    def _between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait_for_head(self) -> None:
+        if self._silence is None:
+            self._silence = self.loop.call_later(HEAD_S, self._end_silence)
+
+    def _stop_waiting(self) -> None:
+        if self._silence:
+            self._silence.cancel()
+            self._silence = None
+
     def _end_silence(self) -> None:
-        if self.cycle is None:
+        self._silence = None
+        if self._between_requests():
             self.transport.close()
 
 

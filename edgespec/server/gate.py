@@ -4,7 +4,8 @@
   from there as its own. It cannot choose an address as its name, so addresses, this machine's names and
   those allowed by a flag pass.
 - Origin: a browser says which page asks. Pages that were not allowed are turned away before they cost
-  anything; programs send none.
+  anything; programs send none. Browsers leave it out where a page only shows something of ours, as a
+  picture or a script; then Sec-Fetch-Site tells that it is another's page. Links that people follow open.
 - Key: compared in constant time with every key there is.
 - Body: has a size and a time to arrive in. What is refused is still read, or the answer would be lost.
 """
@@ -31,7 +32,7 @@ from edgespec.state_file import PROOF_PATH
 DRAIN_S = 5.0
 LOCAL = "localhost"  # in place of an origin: pages that this machine serves, at any port
 OF_THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
-OPEN_PATHS = frozenset({"/health", "/v1/health", PROOF_PATH})  # say nothing of use to a stranger
+OPEN_PATHS = frozenset({"/", "/health", "/v1/health", PROOF_PATH})  # say nothing of use to a stranger
 
 
 def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
@@ -51,7 +52,7 @@ def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
             allow_credentials=True,
             allow_origin_regex=OF_THIS_MACHINE if LOCAL in settings.origins else None,
         )
-    return _Drain(_Door(app, settings.hosts, settings.origins), 2 * settings.max_body)
+    return _Drain(_Door(app, settings.hosts, settings.origins))
 
 
 async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,10 +62,13 @@ async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) 
 
 
 class _Drain:
-    """Reads what a client still sends when it is refused: else the refusal is lost with the connection."""
+    """Reads what a client still sends when it is refused: else the refusal is lost with the connection.
 
-    def __init__(self, app: ASGIApp, most: int) -> None:
-        self._app, self._most = app, most
+    What is read is thrown away, and that goes on for `DRAIN_S` at most.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,19 +76,17 @@ class _Drain:
             return
         headers = Headers(scope=scope)
         whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
-        size = 0
 
         async def reading() -> Message:
-            nonlocal whole, size
+            nonlocal whole
             message = await receive()
             whole = whole or not message.get("more_body", False)
-            size += len(message.get("body", b""))
             return message
 
         async def answering(message: Message) -> None:
             try:
                 async with asyncio.timeout(DRAIN_S):
-                    while not whole and size < self._most:
+                    while not whole:
                         await reading()
             except TimeoutError:
                 pass
@@ -117,8 +119,19 @@ class _Door:
                 return
             sentence = f"web pages of {origin!r} may not ask here: --cors-origin {origin} allows them"
             await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
+        elif not origin and self._embeds(headers):
+            sentence = "web pages of other sites may not ask here: --cors-origin allows those you name"
+            await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+    def _embeds(self, headers: Headers) -> bool:
+        """Is it another site's page that asks, without saying which?"""
+        site = headers.get("sec-fetch-site", "")
+        if site not in ("cross-site", "same-site") or "*" in self._origins:
+            return False
+        follows = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        return not (follows or (site == "same-site" and LOCAL in self._origins))
 
     def _may(self, origin: str, host: str) -> bool:
         named = "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
@@ -173,6 +186,10 @@ class _Body:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > self._most:
+            await _refuse(self._too_large(), scope, receive, send)
+            return
         kept = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
         scope = {**scope, "headers": [*kept, (b"content-type", b"application/json")]}
         until = asyncio.get_running_loop().time() + self._seconds
@@ -190,8 +207,11 @@ class _Body:
             whole = not message.get("more_body", False)
             size += len(message.get("body", b""))
             if size > self._most:
-                sentence = f"the body is larger than {self._most / 2**20:g} MiB: --max-body allows more"
-                raise HTTPException(413, sentence)
+                raise self._too_large()
             return message
 
         await self._app(scope, in_time, send)
+
+    def _too_large(self) -> Refusal:
+        sentence = f"the body is larger than {self._most / 2**20:g} MiB: --max-body allows more"
+        return Refusal(413, sentence, code="too_large")

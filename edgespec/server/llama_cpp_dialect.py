@@ -202,10 +202,14 @@ class LlamaCppDialect:
             "is_sleeping": worker.state == "unloaded",
         }  # fmt: skip
 
-    @with_pair
     async def slots(self, fail_on_no_slot: bool = False) -> Response:
-        """Says how many places are taken. Which request has which is the engine's own business."""
-        about = self.answering.loaded()
+        """Says how many places are taken. Which request has which is the engine's own business.
+
+        Nothing is loaded for it, nor kept loaded: who looks every few seconds does not use the model.
+        """
+        about = self.answering.worker.about
+        if about is None:
+            raise self.answering.worker.absence()
         busy = self.answering.worker.requests - self.answering.worker.waiting
         if fail_on_no_slot and busy == about.slots:
             raise Refusal(503, "no slot is free: try again in a moment", type="unavailable_error", retry_s=1)

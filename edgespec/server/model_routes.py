@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from fastapi import Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.messages import Load, Loaded
 from edgespec.self_test import self_test
 from edgespec.server.answering import PING_S, Answering, unless_gone
+from edgespec.server.front_page import HEADERS, ShownModel, front_page
 from edgespec.server.openai_answers import as_json
 from edgespec.server.pairs import KnownPair
 from edgespec.server.refusal import GONE, Refusal
 from edgespec.server.situation import Situation
+from edgespec_models.sizes import size_text
 
 
 class ModelChange(BaseModel):
@@ -41,7 +44,22 @@ class ModelRoutes:
 
     async def listed(self) -> dict[str, Any]:
         """Lists the pairs as OpenAI's and llama-server's clients read them, the loaded one first."""
-        return {"object": "list", "data": self._models()}
+        models = self._models()
+        return {"object": "list", "data": models, "models": [_as_ollama(model) for model in models]}
+
+    async def page(self, request: Request) -> Response:
+        """Shows people that the server runs, and how to use it."""
+        shown = None if self._answering.settings.keys else [_shown(model) for model in self._models()]
+        root = f"{request.url.scheme}://{request.url.netloc}"
+        return HTMLResponse(front_page(root, self._worker.state, shown), headers=HEADERS)
+
+    async def one(self, name: str) -> dict[str, Any]:
+        """Describes one pair, as `models.retrieve` of OpenAI's and Anthropic's clients asks."""
+        found = next((model for model in self._models() if model["id"] == name), None)
+        if found is None:
+            self._pairs.named(name)  # says which there are
+            raise Refusal(404, f"there is no model {name!r} here", param="model", code="model_not_found")
+        return found
 
     async def all(self) -> dict[str, Any]:
         """Lists the pairs, and says where the engine stands."""
@@ -119,5 +137,37 @@ class ModelRoutes:
                     "chat_template_source": self._answering.template_source(about),
                     "build_advice": self_test().advice,
                 }  # fmt: skip
-        return {"id": pair.name, "object": "model", "created": self._began, "owned_by": "edgespec",
-                "status": {"value": value}, "meta": meta}  # fmt: skip
+        began = datetime.fromtimestamp(self._began, UTC).isoformat().replace("+00:00", "Z")
+        return {
+            "id": pair.name, "object": "model", "created": self._began, "owned_by": "edgespec",
+            "type": "model", "display_name": pair.name, "created_at": began,  # Anthropic's words
+            "status": {"value": value}, "meta": meta,
+        }  # fmt: skip
+
+
+def _shown(model: Mapping[str, Any]) -> ShownModel:
+    meta = model["meta"]
+    about = [size_text(meta["size"])]
+    if n_ctx := meta.get("n_ctx"):
+        about.append(f"{n_ctx:,} tokens of context")
+    if meta["draft"]:
+        about.append(f"drafting with {meta['draft']}")
+    return ShownModel(model["id"], model["status"]["value"], ", ".join(about))
+
+
+def _as_ollama(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a model as Ollama lists it, which llama-server does too: some clients look for nothing else."""
+    return {
+        "name": model["id"],
+        "model": model["id"],
+        "modified_at": model["created_at"],
+        "size": model["meta"]["size"],
+        "digest": "",
+        "type": "model",
+        "description": "",
+        "tags": [],
+        "capabilities": ["completion"],
+        "parameters": "",
+        "details": {"parent_model": "", "format": "gguf", "family": "", "families": [],
+                    "parameter_size": "", "quantization_level": ""},
+    }  # fmt: skip

@@ -228,6 +228,7 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: StrictStr | list[TextPart] | None = None
     tool_calls: list[MadeCall] | None = None
+    function_call: MadeFunction | None = None  # what a call was before there were tools
 
     def for_template(self) -> dict[str, Any]:
         """Returns it as a conversation has it: parts that are all text, and the name of the role."""
@@ -238,13 +239,24 @@ class Message(BaseModel):
                 raise unreadable(other)
         said = content if isinstance(content, str) else [part.as_text() for part in content or ()]
         role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
-        return {**(self.model_extra or {}), "role": role, "content": said or "", **self._calls()}
+        extra = dict(self.model_extra or {})
+        if self.role == "function":
+            extra.setdefault("tool_call_id", _older_id(extra.get("name")))
+        return {**extra, "role": role, "content": said or "", **self._calls()}
 
     def _calls(self) -> dict[str, Any]:
-        if not self.tool_calls:
+        made = self.tool_calls or []
+        if self.function_call and not made:
+            made = [MadeCall(id=_older_id(self.function_call.name), function=self.function_call)]
+        if not made:
             return {}
-        calls = [call.model_dump() for call in self.tool_calls]
+        calls = [call.model_dump() for call in made]
         return {"tool_calls": calls}
+
+
+def _older_id(name: object) -> str:
+    """Returns what ties a function's result to its call, where neither says so."""
+    return f"call_{name}"
 
 
 class ChatRequest(Wishes, ToolWishes):
@@ -285,7 +297,7 @@ class ChatRequest(Wishes, ToolWishes):
         last = self.messages[-1]
         if self.continue_final_message is not None:
             return bool(self.continue_final_message)
-        return last.role == "assistant" and not last.tool_calls
+        return last.role == "assistant" and not (last.tool_calls or last.function_call)
 
 
 class CompletionRequest(Wishes):
@@ -321,6 +333,14 @@ class CompletionRequest(Wishes):
             sentence = f"there are {len(prompts)} prompts: 1 to {MOST_CHOICES} answers may be asked for"
             raise Refusal(400, sentence, param="prompt", code="invalid_value")
         return prompts
+
+
+class FillRequest(Wishes):
+    """POST /v1/fim/completions, as Mistral has it: text between a prompt and a suffix."""
+
+    prompt: StrictStr
+    suffix: StrictStr = ""
+    random_seed: Seed | None = None
 
 
 def unreadable(kind: str) -> Refusal:

@@ -68,7 +68,7 @@ class Pairs:
         """Returns how to load what a request names; None where that is no pair: what is there answers."""
         if not name:
             return None
-        if name == self.name_of(self._first):
+        if name in (self.name_of(self._first), Path(self._first.target).stem):
             return self._first
         found = next((pair for pair in self._installed() if pair.name == name and not pair.missing), None)
         if found:
@@ -88,12 +88,16 @@ class Pairs:
         raise Refusal(404, sentence, param="model", code="model_not_found")
 
     def name_of(self, load: Load) -> str:
-        """Returns what clients see a pair called: its name in the store, else that of its target."""
+        """Returns what clients see a pair called: its name in the store, else that of its target.
+
+        The pair that ships is the embedded one wherever it lies: its file's name says nothing.
+        """
         if load not in self._names:
             files = _files(load)
             found = next((p.name for p in self._installed() if _files(self._load(p)) == files), None)
             alias = self._alias if load == self._first else None
-            self._names[load] = alias or found or Path(load.target).stem
+            embedded = EMBEDDED if Path(load.target).resolve() == tiny.target_path().resolve() else None
+            self._names[load] = alias or found or embedded or Path(load.target).stem
         return self._names[load]
 
     def _installed(self) -> list[InstalledPair]:

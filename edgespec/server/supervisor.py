@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Literal
 
 from edgespec.events import Emitted, Reading, Started
-from edgespec.isolate import cause_of_death
+from edgespec.isolate import cause_of_death, kills_for_memory, telling
 from edgespec.messages import (
     Accepted,
     Cancel,
@@ -77,6 +77,7 @@ class Supervisor:
         self._load, self._tell, self._idle_s, self._ping_s = load, tell, idle_s, ping_s
         self._heard: dict[int, asyncio.Event] = {}  # pings that wait for their answer
         self._killed_for: str | None = None  # why we killed it
+        self._kills: int | None = None  # of the kernel, before it was started
         self._good: Load | None = None  # what was loaded last
         self._settled = False  # the pair of now has been ready once
         self._loading: Loading | None = None
@@ -431,10 +432,11 @@ class Supervisor:
     def _cause(self, code: int) -> str:
         if self._killed_for:
             return self._killed_for
-        return cause_of_death(code, "\n".join(self.lines)) or f"it ended with exit code {code}"
+        return cause_of_death(code, "\n".join(self.lines), self._kills) or f"it ended with exit code {code}"
 
     async def _run_once(self) -> int:
         self.failed = self._loading = self._killed_for = None
+        self._kills = kills_for_memory()
         self._become("loading")
         self._process = process = await new_worker()
         self.pid, self.lines = process.pid, process.lines
@@ -495,7 +497,7 @@ class Supervisor:
         self._retry_at = time.monotonic() + pause
         self._why = self.failed.message if self.failed else self._cause(code)
         self._become("down")
-        last = "".join(f"\n  | {line}" for line in list(self.lines)[-LAST_LINES:])
+        last = "".join(f"\n  | {line}" for line in telling(self.lines)[-LAST_LINES:])
         self._tell(f"{self._why}; it is started again" + (f"; its last lines:{last}" if last else ""))
         self.dismiss(
             Refusal(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, StrictStr, model_validator
 
 from edgespec.server.refusal import Refusal
 
@@ -43,8 +43,14 @@ class NamedTool(_Lenient):
 
 
 class ToolWishes(BaseModel):
-    """The part of a chat request that this file is about."""
+    """The part of a chat request that this file is about.
 
+    functions, function_call: what tools and tool_choice were called before there were tools.
+    """
+
+    _older: bool = PrivateAttr(False)
+    functions: list[Function] | None = None
+    function_call: Literal["auto", "none"] | NamedFunction | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: StrictBool | None = None
@@ -54,6 +60,23 @@ class ToolWishes(BaseModel):
     reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] | None = None
     add_generation_prompt: StrictBool | None = None
     continue_final_message: StrictBool | StrictStr | None = None
+
+    @model_validator(mode="after")
+    def _as_tools(self) -> Self:
+        """Says in the words of tools what the older ones say; where both are given, tools hold."""
+        if self.functions and self.tools is None:
+            self.tools = [Tool(type="function", function=function) for function in self.functions]
+            self.parallel_tool_calls, self._older = False, True
+            if isinstance(self.function_call, NamedFunction):
+                self.tool_choice = NamedTool(type="function", function=self.function_call)
+            elif self.function_call:
+                self.tool_choice = self.function_call
+        return self
+
+    @property
+    def calls_functions(self) -> bool:
+        """True where a call is to be told in the older words."""
+        return self._older
 
     def usable_tools(self) -> list[dict[str, Any]]:
         """Returns the functions that may be called, as templates read them."""

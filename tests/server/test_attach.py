@@ -175,7 +175,7 @@ def test_a_server_that_fits_is_preferred_and_outlives_us(
         assert len(states) == 1 and states[0]
         assert not Wanted(n_ctx=601).is_met(states[0]) and not Wanted(target=tmp_path).is_met(states[0])
         named = connect(Client.at(server.url))
-        assert named.info.speculates and named.again().model == "target"
+        assert named.info.speculates and named.again().model == "embedded"
     assert str(named.fault()).endswith("has ended")
 
 

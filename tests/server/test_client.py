@@ -55,7 +55,7 @@ def test_rounds_come_as_the_engine_made_them(client: Client) -> None:
     assert "".join(round_.text for round_ in rounds).startswith("EdgeSpec makes a GGUF model answer")
     assert [one.number for one in told] == list(range(1, len(told) + 1))
     assert all(len(one.round.tokens) == len(one.round.sources) == len(one.pieces) for one in told)
-    assert ended.finish == "stop" and ended.model == "target"
+    assert ended.finish == "stop" and ended.model == "embedded"
     assert ended.n_tokens == sum(len(round_.tokens) for round_ in rounds) == 40
     assert ended.drafted == sum(round_.drafted for round_ in rounds) > 0
     assert ended.accepted == sum(round_.accepted for round_ in rounds)
@@ -115,7 +115,7 @@ def test_a_stopped_server_is_passed_over(client: Client, server: Served) -> None
 
 def test_what_answers_and_how_long_a_prompt_is(client: Client) -> None:
     info = client.info()
-    assert (info.model, info.draft, info.n_ctx, info.embedded) == ("target", "draft", 2048, True)
+    assert (info.model, info.draft, info.n_ctx, info.embedded) == ("embedded", "draft", 2048, True)
     assert info.speculates and info.memory and info.plain_s and info.where == client.where
     assert client.count(HELLO) == 12
     assert client.count([{"role": "user", "content": "word " * 3000}]) == 3009

@@ -1,0 +1,257 @@
+"""Who looks in without asking for an answer: browsers, monitors, clients that list models, tools of old."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+from served import Served, served, until
+
+from edgespec.isolate import telling
+from edgespec.server import command
+from edgespec.server.front_page import STATES, ShownModel, front_page
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("server"), "--slots", "2", "--max-body", "1") as server:
+        yield server
+
+
+def head(server: Served, path: str) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("HEAD", path)
+    answered = connection.getresponse()
+    assert not answered.read()
+    connection.close()
+    return answered.status
+
+
+# --- the page
+
+
+def test_a_browser_is_shown_that_it_runs_and_how_to_use_it(server: Served) -> None:
+    """It was a JSON 404: who opened the printed address took the server for broken."""
+    page = server.ask("/")
+    text = page.body.decode()
+    assert page.status == 200 and page.headers["content-type"].startswith("text/html")
+    root = server.url.removesuffix("/v1")
+    assert "ready" in text and "<code>embedded</code>" in text
+    for line in (f"edgespec chat --endpoint {root}/v1", f"apiBase: {root}/v1", f"{root}/infill"):
+        assert line in re.sub("&#x27;", "'", text)
+    assert (
+        "<script" not in text
+        and "default-src &#x27;none&#x27;" not in page.headers["content-security-policy"]
+    )
+    assert head(server, "/") == 200
+
+
+def test_the_page_opens_without_a_key_and_then_names_no_model(tmp_path: Path) -> None:
+    with served(tmp_path, EDGESPEC_API_KEY="secret") as server:
+        page = server.ask("/")
+        assert page.status == 200 and b"asks for a key" in page.body and b"embedded" not in page.body
+        assert server.ask("/v1/models").status == 401
+
+
+def test_nothing_of_a_name_is_taken_for_markup() -> None:
+    model = ShownModel("<b>$root</b>", "loaded", '"&')
+    for state in STATES:
+        page = front_page("http://x&y", state, [model])
+        assert "<b>" not in page and "&lt;b&gt;$root&lt;/b&gt;" in page and "x&amp;y" in page
+
+
+# --- pages of others
+
+
+def test_a_page_of_another_site_can_embed_nothing(server: Served) -> None:
+    """Browsers send no Origin for a picture or a script: such a GET passed, from any page."""
+
+    def status(path: str, site: str, mode: str = "no-cors", dest: str = "image") -> int:
+        headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
+        return server.ask(path, headers=headers).status
+
+    for path in ("/v1/models", "/slots", "/metrics", "/props", "/"):
+        assert status(path, "cross-site") == status(path, "same-site") == 403
+        assert status(path, "cross-site", "navigate", "iframe") == 403
+        assert status(path, "same-origin") == status(path, "none", "navigate", "document") == 200
+        assert status(path, "cross-site", "navigate", "document") == 200, "a link that somebody follows"
+        assert server.ask(path).status == 200, "programs send none of it"
+
+
+# --- models
+
+
+def test_a_model_is_described_by_its_name(server: Served) -> None:
+    """`models.retrieve` of both packages failed with 404."""
+    with OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
+        assert client.models.retrieve("embedded").id == "embedded"
+        with pytest.raises(openai.NotFoundError, match="no pair 'other/thing'"):
+            client.models.retrieve("other/thing")
+    root = server.url.removesuffix("/v1")
+    with Anthropic(base_url=root, api_key="x", max_retries=0) as claude:
+        one = claude.models.retrieve("embedded")
+        assert (one.id, one.type, one.display_name) == ("embedded", "model", "embedded")
+        assert one.created_at.year > 2000
+        assert [model.id for model in claude.models.list().data] == ["embedded"]
+        with pytest.raises(anthropic.NotFoundError):
+            claude.models.retrieve("other")
+
+
+def test_models_are_listed_as_ollama_does_too(server: Served) -> None:
+    listed = server.ask("/v1/models").json
+    assert [model["name"] for model in listed["models"]] == [model["id"] for model in listed["data"]]
+    assert listed["models"][0]["details"]["format"] == "gguf"
+
+
+def test_the_file_of_the_embedded_pair_is_a_name_still(server: Served) -> None:
+    for name in ("embedded", "target"):
+        assert server.chat(model=name, max_tokens=2).json["model"] == "embedded"
+
+
+def test_looking_at_slots_neither_loads_a_model_nor_keeps_it(tmp_path: Path) -> None:
+    """A monitor that looked every few seconds defeated --idle-unload."""
+    with served(tmp_path, "--idle-unload", "0.02") as server:
+        end = time.monotonic() + 20
+        while "is unloaded" not in server.said():
+            assert server.ask("/slots").status == 200 and time.monotonic() < end
+            time.sleep(0.1)
+        for _ in range(3):
+            slots = server.ask("/slots").json
+            assert len(slots) == 4 and not any(slot["is_processing"] for slot in slots)
+        assert server.ask("/props").json["is_sleeping"] and "loaded again" not in server.said()
+        assert server.chat(max_tokens=2).status == 200
+        until(lambda: "is loaded again" in server.said())
+
+
+# --- the protocol
+
+
+def test_monitors_may_ask_for_the_head_alone(server: Served) -> None:
+    assert head(server, "/health") == head(server, "/v1/health") == 200
+
+
+def test_a_body_too_large_is_refused_as_everything_is(server: Served) -> None:
+    """Past twice --max-body, a layer below answered in plain text."""
+    for size in (2**20 + 10, 3 * 2**20, 10 * 2**20):
+        answered = server.ask("/v1/completions", b'{"prompt":"' + b"a" * size + b'"}')
+        assert answered.status == 413 and "larger than 1 MiB: --max-body" in answered.error["message"]
+
+
+def test_the_limit_of_stops_is_named(server: Served) -> None:
+    """A list that was too long was told that it should be a text."""
+    refused = server.chat(stop=["x"] * 65)
+    assert refused.status == 400 and "64" in refused.error["message"] and refused.error["param"] == "stop"
+    wrong = server.chat(stop=7)
+    assert wrong.status == 400 and "stop is 7" in wrong.error["message"]
+
+
+def test_half_a_head_does_not_keep_a_connection_that_has_been_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the first request of a connection had a time for its head."""
+    import asyncio
+
+    import uvicorn
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def play() -> None:
+        monkeypatch.setattr(command, "HEAD_S", 0.3)
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        how = uvicorn.Config(app, http=command._Protocol, lifespan="off", log_level="error")
+        server = uvicorn.Server(how)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):
+            writer.write(whole)
+            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(0.4)
+        writer.write(whole)  # silence between requests is no half a head
+        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        writer.write(whole[:10])
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        server.should_exit = True
+        await serving
+
+    asyncio.run(play())
+
+
+# --- words of old, and of others
+
+
+FUNCTION = {
+    "name": "look_up",
+    "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_functions_are_called_as_before_there_were_tools(server: Served, stream: bool) -> None:
+    """They were passed over, and the answer was text."""
+    asked: dict[str, Any] = {
+        "functions": [FUNCTION], "function_call": {"name": "look_up"}, "max_tokens": 60, "stream": stream,
+        "logit_bias": {}, "temperature": 0,
+    }  # fmt: skip
+    with OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
+        said = client.chat.completions.create(
+            model="x", messages=[{"role": "user", "content": "What is EdgeSpec?"}], **asked
+        )
+        if not stream:
+            [choice] = said.choices
+            assert choice.message.function_call.name == "look_up" and not choice.message.tool_calls
+            assert choice.finish_reason in ("function_call", "length")
+            return
+        called = [
+            c.choices[0].delta.function_call for c in said if c.choices and c.choices[0].delta.function_call
+        ]
+    assert called[0].name == "look_up" and all(not one.name for one in called[1:])
+
+
+def test_a_function_that_was_called_is_part_of_the_conversation(server: Served) -> None:
+    turns = [
+        {"role": "user", "content": "Look it up."},
+        {"role": "assistant", "content": None,
+         "function_call": {"name": "look_up", "arguments": '{"word": "qz"}'}},
+        {"role": "function", "name": "look_up", "content": "zq result"},
+    ]  # fmt: skip
+    prompt = server.ask("/apply-template", {"messages": turns, "functions": [FUNCTION]}).json["prompt"]
+    assert '"qz"' in prompt and "zq result" in prompt and prompt.count("look_up") >= 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_mistrals_way_of_filling_in(server: Served, stream: bool) -> None:
+    asked = {"model": "x", "prompt": "def add(a, b):\n    return ", "suffix": "\n\nprint(add(1, 2))",
+             "max_tokens": 8, "stream": stream, "random_seed": 3}  # fmt: skip
+    answered = server.ask("/v1/fim/completions", asked)
+    assert answered.status == 200, answered
+    if not stream:
+        assert isinstance(answered.json["choices"][0]["message"]["content"], str)
+        assert (
+            answered.json["object"] == "chat.completion" and answered.json["usage"]["completion_tokens"] <= 8
+        )
+    else:
+        assert b'"delta":{"role":"assistant","content":' in answered.body and b"[DONE]" in answered.body
+
+
+def test_a_dead_workers_last_lines_are_those_that_tell_something() -> None:
+    lines = [
+        "llama_model_loader: loaded meta data", "ggml.c:12: GGML_ASSERT(n > 0) failed", "load: printing all",
+        "Traceback (most recent call last):", "  KeyError: 1", "print_info: arch = llama",
+    ]  # fmt: skip
+    assert telling(lines) == [lines[1], lines[3], lines[4]]
