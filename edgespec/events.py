@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from edgespec.sampling import Distribution
 
 ModelName = Literal["target", "draft"]
+# tokens, for settings, flags and endpoint alike; batches past 63 rows may use other kernels
+LONGEST_DRAFT = 48
 FinishReason = Literal["stop", "length", "cancelled"]
 Reach = tuple[float, ...]  # for each token of a guess, the probability that it and all before it are accepted
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from edgespec.costs import Beside, CostTable
 from edgespec.errors import SettingError
-from edgespec.events import Ask, Reach, Round
+from edgespec.events import LONGEST_DRAFT, Ask, Reach, Round
 
-LONGEST = 48  # no draft is longer (batches past 63 rows may use other kernels); sizes the target's buffers
+LONGEST = LONGEST_DRAFT  # sizes the target's buffers
 LENGTHS = np.arange(1, LONGEST + 1)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import random
 
-from edgespec_tui.markdown_blocks import Block, Listing, Table, blocks, gap_above, same
+import pytest
+from rich.cells import cell_len
+
+from edgespec_tui.markdown_blocks import Block, Listing, Table, blocks, folds, gap_above, same
 
 TEXT = """# Head
 
@@ -128,3 +131,26 @@ def test_blocks_are_the_same_where_they_look_the_same() -> None:
 def test_half_a_text_is_drawn_too(cut: int) -> None:
     """An answer is drawn while it comes, so every beginning of a text is one."""
     assert drawn(blocks(TEXT[:cut]), 30)[:1] == (["Head"] if cut else [])
+
+
+def test_code_is_folded_at_words_and_copied_as_it_was_written() -> None:
+    """It was cut in the middle of words."""
+    (listing,) = blocks("```\nlongest = max(lines, key=len)\n    x = aaaaaaaaaaaaaaaaaaaaaaaa\n```")
+    rows = [row for row in listing.rows(20)][1:]
+    assert [row.text.plain for row in rows] == [
+        "longest = max(lines,",
+        "key=len)",
+        "    x = aaaaaaaaaaaa",
+        "aaaaaaaaaaaa",
+    ]
+    assert [row.joins for row in rows] == [None, " ", None, ""]
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 20])
+def test_folds_lose_nothing(width: int) -> None:
+    rng = random.Random(width)
+    for _ in range(200):
+        text = "".join(rng.choice("ab  漢") for _ in range(rng.randrange(0, 60)))
+        joined = "".join((joins or "") + text[start:end] for start, end, joins in folds(text, width))
+        assert joined == text
+        assert all(cell_len(text[start:end]) <= max(2, width) for start, end, _ in folds(text, width))

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import SettingError
+from edgespec.events import LONGEST_DRAFT
+from edgespec.pace import LONGEST
 from edgespec.sampling import Sampling
+from edgespec.server.openai_requests import Speculation
 from edgespec_tui import settings_file
 from edgespec_tui.external_editor import editor
 from edgespec_tui.setting_values import SAMPLING, from_text
@@ -245,3 +248,16 @@ def test_the_editor_is_the_one_that_was_chosen(path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SettingError, match="set EDITOR to one"):
         editor(path, {})
+
+
+def test_the_longest_draft_is_one_number_everywhere(path: Path) -> None:
+    """Settings and flag took up to 64, and the server refused each answer beyond 48."""
+    path.parent.mkdir()
+    path.write_text(f"[speculation]\ndraft_length = {LONGEST_DRAFT + 1}")
+    settings, (complaint,) = read(path)
+    assert settings.draft_length is None and f"from 0 to {LONGEST_DRAFT}" in complaint
+    path.write_text(f"[speculation]\ndraft_length = {LONGEST_DRAFT}")
+    assert read(path)[0].draft_length == LONGEST_DRAFT == LONGEST
+    assert Speculation(draft_length=LONGEST_DRAFT).draft_length == LONGEST_DRAFT
+    with pytest.raises(ValueError, match=f"less than or equal to {LONGEST_DRAFT}"):
+        Speculation(draft_length=LONGEST_DRAFT + 1)

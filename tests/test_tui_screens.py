@@ -225,7 +225,7 @@ async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is
         await it.pilot.press("f5")
         await it.until(lambda: isinstance(it.app.screen, RaceScreen) and it.app.screen.measured, "a verdict")
         await it.pilot.pause()
-        assert "times as fast, measured" in it.shown("#race-verdict")
+        assert "faster with speculation, measured" in it.shown("#race-verdict")
         assert "some words to say" in it.text() and "**" not in it.text(), "Markdown is drawn"
         assert "Both said the same" in it.shown("#race-verdict")
         assert "this text was said before" in it.shown("#race-verdict"), "the chat's answer, here"
@@ -350,6 +350,7 @@ async def test_lists_and_screens_are_used_with_the_mouse(tmp_path: Path) -> None
             await it.click("Tint")
             assert it.chat.transcript.tinted
             await it.click("palette")
+            await it.pilot.press(*"Copy answer")
             await it.click("Copy the last answer")
             await it.until(lambda: it.app.clipboard == "About files.")
     finally:

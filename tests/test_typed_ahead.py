@@ -9,12 +9,12 @@ import termios
 
 import pytest
 from test_tui_chat import on_a_loop
-from textual import events
 from tui_driver import driven
 
 from edgespec_tui.app import ChatApp
 from edgespec_tui.fake_endpoint import FakeEndpoint
-from edgespec_tui.typed_ahead import TypedAhead, keys_of
+from edgespec_tui.settings import Settings
+from edgespec_tui.typed_ahead import TypedAhead, keys_of, light_by_environment
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
@@ -59,9 +59,53 @@ def test_keys_of_what_was_typed() -> None:
 
 @on_a_loop
 async def test_what_was_typed_ahead_comes_before_what_is_typed_then() -> None:
-    app = ChatApp(FakeEndpoint(), typed=lambda: "one\n1\rtw")
-    for key in "o":
-        app.post_message(events.Key(key, key))
-    app.post_message(events.Key("enter", "\r"))
-    async with driven(app) as it:
+    class Typed(TypedAhead):
+        def taken(self) -> str:
+            return "one\n1\rtwo\r"
+
+    async with driven(ChatApp(FakeEndpoint(), typed=Typed(None))) as it:
         await it.until(lambda: it.texts()[::2] == ["one\n1", "two"])
+
+
+@pytest.mark.parametrize(
+    ("told", "light"), [("ffff/ffff/f0f0", True), ("1e1e/1e1e/1e1e", False), ("ff/fa/e0", True)]
+)
+def test_the_terminal_says_whether_it_is_light(
+    told: str, light: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app was dark whatever the terminal was."""
+    monkeypatch.setattr(os, "write", lambda fd, text: len(text) if fd == 1 else written(fd, text))
+    for name, value in (("TERM", "xterm"), ("COLORFGBG", "")):
+        monkeypatch.setenv(name, value)
+    master, slave = pty.openpty()
+    try:
+        ahead = TypedAhead(slave)
+        ahead.ask_background()
+        written(master, f"he\x1b]11;rgb:{told}\x1b\\llo".encode())
+        assert ahead.taken() == "hello" and ahead.is_light is light
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+written = os.write
+
+
+@pytest.mark.parametrize(
+    ("told", "light"), [("15;0", False), ("0;15", True), ("0;default;7", True), ("x", None), ("", None)]
+)
+def test_some_terminals_say_it_in_the_environment(told: str, light: bool | None) -> None:
+    assert light_by_environment({"COLORFGBG": told}) is light
+
+
+@on_a_loop
+async def test_the_app_is_as_light_as_its_terminal_where_no_theme_was_chosen() -> None:
+    for is_light, settings, theme in (
+        (True, Settings(), "edgespec-light"),
+        (None, Settings(), "edgespec-dark"),
+        (True, Settings(theme="nord"), "nord"),
+    ):
+        typed = TypedAhead(None)
+        typed.is_light = is_light
+        async with driven(ChatApp(FakeEndpoint(), typed=typed, settings=settings)) as it:
+            assert it.app.theme == theme

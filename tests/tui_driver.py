@@ -12,6 +12,7 @@ from textual.widgets import Static
 
 from edgespec_tui.app import ChatApp
 from edgespec_tui.chat_screen import ChatScreen
+from edgespec_tui.told_line import ToldLine
 
 PATIENCE_S = 10.0
 
@@ -72,7 +73,14 @@ class Driven:
 
     async def told(self, words: str) -> None:
         """Waits until a sentence with these words is shown for a moment."""
-        await self.until(lambda: any(words in told.message for told in self.app._notifications), words)
+        line = self.chat.query_one(ToldLine)
+        await self.until(
+            lambda: (
+                any(words in sentence for sentence, _ in line.sentences)
+                or any(words in told.message for told in self.app._notifications)
+            ),
+            words,
+        )
 
     def texts(self) -> list[str]:
         """Returns the turns on the path."""

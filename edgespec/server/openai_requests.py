@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from edgespec.errors import SettingError
+from edgespec.events import LONGEST_DRAFT
 from edgespec.grammar import Grammar
 from edgespec.messages import DrafterChoice, Submit
 from edgespec.sampling_settings import NUMBERS, Sampling, sampler_order, sampling_for
@@ -45,7 +46,7 @@ class Speculation(_Lenient):
 
     speculation: StrictBool = True
     drafter: DrafterChoice | None = None
-    draft_length: Annotated[StrictInt, Field(ge=0, le=48)] | None = None
+    draft_length: Annotated[StrictInt, Field(ge=0, le=LONGEST_DRAFT)] | None = None
     events: StrictBool = False
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -35,8 +35,9 @@ from edgespec_tui.models_screen import ModelsScreen
 from edgespec_tui.sessions import Sessions
 from edgespec_tui.sessions_screen import SessionsScreen
 from edgespec_tui.settings import Settings, read
-from edgespec_tui.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_TINTS, THEMES
-from edgespec_tui.typed_ahead import keys_of
+from edgespec_tui.slash_commands import COMMANDS
+from edgespec_tui.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
+from edgespec_tui.typed_ahead import TypedAhead, keys_of
 
 if TYPE_CHECKING:
     from edgespec_tui.model_pull import ModelPull
@@ -71,11 +72,11 @@ class ChatApp(App[int]):
         wishes: Wishes | None = None,
         notices: list[str] | None = None,
         shelf: Shelf | None = None,
-        typed: Callable[[], str] = str,
+        typed: TypedAhead | None = None,
     ) -> None:
         """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile.
 
-        typed: gives what was typed before the app had the keyboard.
+        typed: has what was typed before the app had the keyboard.
         """
         super().__init__()
         self.settings = settings or Settings()
@@ -94,7 +95,7 @@ class ChatApp(App[int]):
         self.context.tint = self.settings.tint
         self.fault: str | None = None  # why the app ended, where it was not asked to
         self._interrupted = 0.0
-        self._typed = typed
+        self._typed = typed or TypedAhead(None)
         self._early: list[events.Event] | None = []  # keys before there is an input; None: there is one
         for known in THEMES:
             self.register_theme(known)
@@ -107,7 +108,7 @@ class ChatApp(App[int]):
     def on_load(self) -> None:
         """Takes what was typed until now, just before Textual takes the keyboard."""
         assert self._early is not None
-        self._early += keys_of(self._typed())
+        self._early += keys_of(self._typed.taken())
 
     def on_mount(self) -> None:
         wanted = self.settings.theme
@@ -115,7 +116,8 @@ class ChatApp(App[int]):
             self._notices.append(
                 f"there is no theme {wanted!r}: there are {', '.join(self.available_themes)}"
             )
-        self.theme = wanted if wanted in self.available_themes else DEFAULT_THEME
+        usual = LIGHT_THEME if self._typed.is_light else DEFAULT_THEME
+        self.theme = wanted if wanted in self.available_themes else usual
         self._watch_signals()
         self.context.moments.begin()
         self.set_interval(1.0, self.context.moments.look)
@@ -125,8 +127,8 @@ class ChatApp(App[int]):
 
     def _tell_notices(self) -> None:
         """Shows what came up elsewhere: a damaged file, a full disk, a setting that makes no sense."""
-        while self._notices:
-            self.notify(self._notices.pop(0), severity="warning", markup=False, timeout=12)
+        while self._notices and self.chat.is_whole:
+            self.chat.show_told(self._notices.pop(0), "warning")
 
     def _engine_changed(self) -> None:
         self.chat.engine_changed()
@@ -313,4 +315,11 @@ class ChatApp(App[int]):
                     yield SystemCommand(
                         binding.description, f"{binding.tooltip or ''} ({keys})".strip(), does
                     )
+        if screen is self.chat:
+            for command in COMMANDS:
+                yield SystemCommand(
+                    f"{command.name} {command.wants}".strip(),
+                    command.does,
+                    functools.partial(self.chat.begin_command, command),
+                )
         yield from super().get_system_commands(screen)

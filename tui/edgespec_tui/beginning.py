@@ -13,12 +13,13 @@ from typing import Any
 
 from edgespec import config
 from edgespec.errors import SessionError, SettingError
+from edgespec.events import LONGEST_DRAFT
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Wishes
 from edgespec_tui.session_rows import short_title
 from edgespec_tui.sessions import Sessions
 from edgespec_tui.setting_values import ANSWER, SAMPLING
-from edgespec_tui.settings import FILE, LONGEST_DRAFT, Known, Settings, read
+from edgespec_tui.settings import FILE, Known, Settings, read
 
 MOST_BIAS = 1e9
 

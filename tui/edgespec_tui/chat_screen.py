@@ -17,7 +17,8 @@ from edgespec_tui.external_editor import edited
 from edgespec_tui.keys import key
 from edgespec_tui.panel import Measured
 from edgespec_tui.prompt_input import PromptInput
-from edgespec_tui.question import question_of
+from edgespec_tui.question import Question, question_of
+from edgespec_tui.slash_commands import SlashCommand
 from edgespec_tui.talk_screen import TalkScreen
 from edgespec_tui.turn_view import TurnView
 
@@ -56,6 +57,13 @@ class ChatScreen(TalkScreen):
 
     def on_prompt_input_choosing(self, event: PromptInput.Choosing) -> None:
         self.query_one(ChoiceList).show(event.choices)
+
+    async def begin_command(self, command: SlashCommand) -> None:
+        """Runs a command that wants nothing; puts others into the input."""
+        if command.wants:
+            self.prompt.fill(f"{command.name} ")
+        else:
+            self.prompt.post_message(PromptInput.Sent(Question(command.name)))
 
     def action_take_choice(self, number: int) -> None:
         """Takes one of the list above the input."""

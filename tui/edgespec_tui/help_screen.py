@@ -21,9 +21,14 @@ GROUPS = {
     "turn": "On a turn",
     "code": "On code",
 }
+ALSO = (
+    ("up down", "in the input: what was asked before; in the list above it: the next one"),
+    ("@FILE", "in a question: puts a text file into it, with its path completed"),
+    ("f2 del ^z", "in the list of chats: rename, delete, bring back"),
+)
 ON_TURNS = (
     ("tab", "goes from the input to turns and code, Shift+Tab back; a click does, too"),
-    ("c e r b", "on a turn: copy, edit and resend, answer again, branch"),
+    ("c e r g b", "on a turn: copy, edit, answer again, continue, branch"),
     ("[ ]", "on a turn that has several versions: the one before, the one after"),
 )
 
@@ -52,6 +57,7 @@ class HelpScreen(ModalScreen[None]):
             if rows:
                 lines += [Content.styled(title, "bold"), *rows, Content("")]
         lines += [Content.styled("Turns", "bold"), *(_row(key, does) for key, does in ON_TURNS), Content("")]
+        lines += [Content.styled("Also", "bold"), *(_row(key, does) for key, does in ALSO), Content("")]
         lines.append(Content.styled("Commands", "bold"))
         lines += [_row(f"{c.name} {c.wants}".strip(), c.does, width=24) for c in COMMANDS]
         return Content("\n").join(lines)

@@ -47,6 +47,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
     endpoint = AttachedEndpoint(
         opening(arguments), wanted=Wanted(n_ctx=arguments.ctx, flags=_flags(arguments))
     )
+    typed.ask_background()
     from edgespec_tui.app import ChatApp  # Textual takes a quarter of a second: a wrong flag is told before
     from edgespec_tui.key_bindings import known_to_app
     from edgespec_tui.model_shelf import Shelf
@@ -64,7 +65,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
             wishes=beginning.wishes,
             notices=notices,
             shelf=Shelf(open_store()),
-            typed=typed.taken,
+            typed=typed,
         )
         code = app.run()
     finally:

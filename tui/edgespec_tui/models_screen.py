@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from edgespec_tui.model_pull import ModelPull
 
 EVERY_S = 0.2
-NAME, SIZE, FIT, GAIN = 24, 8, 9, 16  # widths of columns
+NAME, SIZE, FIT, GAIN = 23, 8, 9, 21  # widths of columns; what a pair is for has the rest
 HEADINGS = {"installed": "Installed", "embedded": "Ships with EdgeSpec", "catalogue": "To pull"}
-HOW = "Enter goes on with a pair that is here, and pulls one that is not."
+HOW = "Enter switches to an installed pair, or pulls one that is not installed yet."
+
+
+def column(text: str, width: int) -> str:
+    """Returns a text as wide as a column; what does not fit is cut, and that is shown."""
+    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
 
 
 class ModelsScreen(ModalScreen[ShelfPair | None]):
@@ -61,6 +66,11 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         await self._read()
         self.set_interval(EVERY_S, self._show_pull)
 
+    def on_resize(self) -> None:
+        """Lists them as wide as the window is now."""
+        if self._pairs:
+            self.call_after_refresh(self._fill)
+
     def on_unmount(self) -> None:
         self._shelf.watched = False
 
@@ -83,11 +93,13 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             return
         pairs = found(self._pairs, "" if "/" in query else query)
         kind = ""
+        width = max(20, options.content_size.width or 200)
         for pair in pairs:
             if pair.kind != kind:
                 kind = pair.kind
-                options.add_option(Option(self._heading(kind, first=pair is pairs[0]), disabled=True))
-            options.add_option(Option(self._line(pair), id=pair.name))
+                heading = self._heading(kind, first=pair is pairs[0]).truncate(width)
+                options.add_option(Option(heading, disabled=True))
+            options.add_option(Option(self._line(pair).truncate(width, ellipsis=True), id=pair.name))
         names = [pair.name for pair in pairs]
         first = marked.name if marked and marked.name in names else (names[0] if names else None)
         options.highlighted = options.get_option_index(first) if first else None
@@ -100,8 +112,8 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         name = Content.styled(HEADINGS[kind], "bold $primary")
         if not first:
             return name
-        gap = " " * (2 + NAME - len(HEADINGS[kind]))
-        columns = f"{'size':>{SIZE}}  {'memory':<{FIT}}  {'gain':<{GAIN}}for"
+        gap = " " * (2 + NAME + 1 - len(HEADINGS[kind]))
+        columns = f"{'size':>{SIZE}}  {'memory':<{FIT}}  {'gain':<{GAIN}}  for"
         return Content.assemble(name, gap, (columns, "dim"))
 
     def _line(self, pair: ShelfPair) -> Content:
@@ -109,12 +121,14 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         here = bool(self._file) and file == self._file
         return Content.assemble(
             ("> " if here else "  ", "bold"),
-            pair.name[:NAME].ljust(NAME),
+            column(pair.name, NAME),
+            " ",
             size_text(pair.size).rjust(SIZE),
             "  ",
             pair.fit.ljust(FIT),
             "  ",
-            pair.gain[:GAIN].ljust(GAIN),
+            column(pair.gain, GAIN),
+            "  ",
             ("files are gone" if pair.missing else pair.use, "dim"),
         )
 

@@ -69,10 +69,10 @@ class RaceScreen(ModalScreen[Measured | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="race"):
             yield Static(Content(self._question), id="race-question")
+            yield Static("", id="race-verdict")
             with Horizontal(id="lanes"):
                 yield Lane("plain")
                 yield Lane("speculative")
-            yield Static("", id="race-verdict")
             yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -132,14 +132,12 @@ class RaceScreen(ModalScreen[Measured | None]):
             said = "Too few tokens to have a speed: race a longer answer."
         else:
             x = self.measured.speedup
-            faster = (
-                f"Speculation was {x:.2f} times as fast" if x >= 1 else f"Speculation was slower: {x:.2f}x"
-            )
-            said = f"{faster}, measured in this one race."
+            faster = "faster" if x >= 1 else "the speed: slower"
+            said = f"{x:.2f}x {faster} with speculation, measured in this one race."
         again = AGAIN if self._race.legs["speculative"].text in self._said else ""
         self._said += [leg.text for leg in self._race.legs.values()]
         self.query_one("#race-verdict", Static).update(
-            Content.assemble((said, "bold"), "  ", self._race.comparison(), again)
+            Content.assemble((said, "bold $primary"), "\n", self._race.comparison(), again)
         )
 
     def action_leave(self) -> None:

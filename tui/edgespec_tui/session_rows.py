@@ -179,7 +179,7 @@ def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[
 
     A word may be part of a longer one, in any case; "several words" in quotes are sought together.
     """
-    words = [_clean(word) for word in _words(query)]
+    words = [_clean(word) for word in words_of(query)]
     if not words:
         return listed(connection, limit=limit)
     held, texts = _held("w", words)
@@ -198,7 +198,8 @@ def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[
     ]
 
 
-def _words(query: str) -> Iterable[str]:
+def words_of(query: str) -> Iterable[str]:
+    """Yields what is sought: words, and several of them where they stand in quotes."""
     for i, part in enumerate(query.split('"')):
         yield from (part.split() if i % 2 == 0 else [part.strip()] if part.strip() else [])
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import ClassVar
 
@@ -18,7 +20,7 @@ from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from edgespec.errors import SessionError
-from edgespec_tui.session_rows import Listed
+from edgespec_tui.session_rows import Listed, words_of
 from edgespec_tui.sessions import Sessions
 
 SEARCH_AFTER_S = 0.15  # without another key
@@ -30,6 +32,14 @@ def ago(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)} {word} ago"
     return "now"
+
+
+def marked(text: Content, words: Sequence[str]) -> Content:
+    """Returns a text with the words that were sought highlighted."""
+    for word in words:
+        for hit in re.finditer(re.escape(word), text.plain, re.IGNORECASE):
+            text = text.stylize("bold not dim $text-accent", hit.start(), hit.end())
+    return text
 
 
 class SessionsScreen(ModalScreen[int | None]):
@@ -83,17 +93,19 @@ class SessionsScreen(ModalScreen[int | None]):
         options = self.query_one(OptionList)
         before = options.highlighted
         options.clear_options()
-        options.add_options([Option(self._line(one), id=str(one.id)) for one in found])
+        words = list(words_of(query))
+        options.add_options([Option(self._line(one, words), id=str(one.id)) for one in found])
         if found:
             options.highlighted = min(before or 0, len(found) - 1)
         self._note("" if found else "Nothing was found." if query else "There are no chats yet.")
 
-    def _line(self, one: Listed) -> Content:
+    def _line(self, one: Listed, words: Sequence[str]) -> Content:
         when = ago(max(0.0, time.time() - one.changed)).rjust(10)
         here = " (open)" if one.id == self._open_now else ""
-        head = Content.assemble((when, "dim"), "  ", (one.title or "Untitled") + here)
+        title = marked(Content(one.title or "Untitled"), words)
+        head = Content.assemble((when, "dim"), "  ", title, here)
         if one.excerpt:
-            return Content.assemble(head, "\n", (" " * 12 + one.excerpt, "dim"))
+            return Content.assemble(head, "\n", " " * 12, marked(Content.styled(one.excerpt, "dim"), words))
         return head
 
     def _note(self, sentence: str) -> None:

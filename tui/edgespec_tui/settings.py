@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from edgespec.errors import SettingError
+from edgespec.events import LONGEST_DRAFT
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import DrafterChoice
 from edgespec_tui.setting_values import ANSWER, SAMPLING, Ranged, meant
 
 FILE = "settings.toml"
-LONGEST_DRAFT = 64
 SHOWN = 60  # characters of a wrong value that a complaint quotes
 
 

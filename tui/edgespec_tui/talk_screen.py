@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
@@ -20,10 +22,12 @@ from edgespec_tui.endpoint import Wishes
 from edgespec_tui.panel import Measured, PanelState, SpeculationPanel
 from edgespec_tui.prompt_input import PromptInput
 from edgespec_tui.question import Question, question_of
+from edgespec_tui.told_line import SECONDS, Kind, ToldLine
 from edgespec_tui.transcript import Transcript
 from edgespec_tui.welcome import Welcome
 
 PANEL_EVERY_S = 0.25
+COMPACT_BELOW = 100  # columns
 REFUSED = (400, 401, 403, 404, 413, 422)  # asking the same again is refused again
 
 
@@ -54,6 +58,7 @@ class TalkScreen(Screen[None]):
                 with Vertical(id="writing"):
                     yield Static("", id="banner")
                     yield Static("", id="waiting")
+                    yield ToldLine()
                     yield ChoiceList()
                     yield PromptInput()
             yield SpeculationPanel(id="panel")
@@ -84,6 +89,10 @@ class TalkScreen(Screen[None]):
         self.transcript.tinted = self.context.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
         await self.open(self.context.first_conversation)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Sets the keys of the footer closer where there is little room."""
+        self.query_one(Footer).compact = event.size.width < COMPACT_BELOW
 
     async def open(self, conversation: Conversation) -> None:
         """Goes on with a conversation."""
@@ -214,11 +223,19 @@ class TalkScreen(Screen[None]):
 
     def tell(self, sentence: str) -> None:
         """Shows a sentence for a moment."""
-        self.notify(sentence, markup=False, timeout=3)
+        self.show_told(sentence, "note")
 
     def tell_error(self, sentence: str) -> None:
         """Shows what went wrong for a moment."""
-        self.notify(sentence, severity="error", markup=False, timeout=8)
+        self.show_told(sentence, "error")
+
+    def show_told(self, sentence: str, kind: Kind) -> None:
+        """Shows a sentence above the input; over another screen where that hides this one."""
+        if self.app.screen is self:
+            self.query_one(ToldLine).tell(sentence, kind)
+        else:
+            severity: SeverityLevel = "information" if kind == "note" else kind
+            self.notify(sentence, severity=severity, markup=False, timeout=SECONDS[kind])
 
 
 def as_sentence(text: str) -> str:

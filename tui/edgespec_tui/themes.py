@@ -21,7 +21,7 @@ LIGHT_TINTS = {
     "origin-target": "#6b7078",
 }
 
-DEFAULT_THEME = "edgespec-dark"
+DEFAULT_THEME, LIGHT_THEME = "edgespec-dark", "edgespec-light"
 THEMES = (
     Theme(
         name="edgespec-dark",

@@ -7,12 +7,14 @@ the first thing of all, and what lies in it by then is read as it was meant.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import select
 import sys
 import unicodedata
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from textual import events
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 if sys.platform != "win32":
     import termios
 
+HEX = rb"([0-9a-fA-F]{2,4})"
+BACKGROUND = re.compile(rb"\x1b\]11;rgb:" + HEX + b"/" + HEX + b"/" + HEX + rb"(?:\x07|\x1b\\)")
 MOST = 65536  # bytes; more was not typed
 KEYS = {"\r": "enter", "\n": "ctrl+j", "\t": "tab", "\x7f": "backspace", "\b": "backspace", " ": "space"}
 
@@ -27,14 +31,16 @@ KEYS = {"\r": "enter", "\n": "ctrl+j", "\t": "tab", "\x7f": "backspace", "\b": "
 class TypedAhead:
     """A terminal that keeps what is typed. Make it early; `taken` gives it back as it was found.
 
-    keyboard: the terminal's file descriptor; anything else is left alone.
+    keyboard: the terminal's file descriptor; anything else is left alone, None too.
     """
 
-    def __init__(self, keyboard: int = 0) -> None:
-        self._keyboard, self._before = keyboard, None
+    def __init__(self, keyboard: int | None = 0) -> None:
+        self.is_light: bool | None = None  # the terminal's background; None where it does not say
+        self._before: list[Any] | None = None
         self._early = b""  # typed before this: Enter stands in it as a line end
-        if sys.platform == "win32":
+        if sys.platform == "win32" or keyboard is None:
             return
+        self._keyboard = keyboard
         try:
             before = termios.tcgetattr(keyboard)
             prepared = termios.tcgetattr(keyboard)
@@ -47,6 +53,17 @@ class TypedAhead:
             return
         self._before = before
 
+    def ask_background(self) -> None:
+        """Asks the terminal for its background colour; the answer comes with what is typed.
+
+        Far away an answer may come after `taken`, and would stand in the input: nobody is asked there.
+        """
+        self.is_light = light_by_environment(os.environ)
+        far = any(name in os.environ for name in ("SSH_CONNECTION", "SSH_TTY"))
+        if self._before is not None and not far and os.environ.get("TERM", "") not in ("", "dumb", "linux"):
+            with contextlib.suppress(OSError):
+                os.write(1, b"\x1b]11;?\x1b\\")
+
     def taken(self) -> str:
         """Puts the terminal back as it was, and returns what was typed until now. Again: returns nothing."""
         if sys.platform == "win32" or self._before is None:
@@ -57,7 +74,10 @@ class TypedAhead:
             termios.tcsetattr(self._keyboard, termios.TCSANOW, before)
         except (termios.error, OSError):
             return ""
-        return typed.decode(errors="ignore")
+        if found := BACKGROUND.search(typed):
+            red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+            self.is_light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
+        return BACKGROUND.sub(b"", typed).decode(errors="ignore")
 
     def _waiting(self) -> bytes:
         typed = b""
@@ -67,6 +87,12 @@ class TypedAhead:
                 break
             typed += piece
         return typed
+
+
+def light_by_environment(environment: Mapping[str, str]) -> bool | None:
+    """Returns what COLORFGBG says of the background, which some terminals set ("15;0": white on black)."""
+    number = environment.get("COLORFGBG", "").rpartition(";")[2]
+    return int(number) in (7, *range(9, 16)) if number.isdecimal() and int(number) < 16 else None
 
 
 def keys_of(typed: str) -> Iterator[events.Key]:

@@ -21,7 +21,7 @@ KEYS = (
     ("F4", "speculation off and on", "F5", "race: plain against it"),
     ("F3", "tint: who wrote which token", "F2", "panel"),
     ("Ctrl+O", "sessions", "Ctrl+L", "models"),
-    ("Ctrl+P", "palette of all actions", "F1", "help"),
+    ("Ctrl+P", "all actions and commands", "F1", "help"),
 )
 KEY, DOES, DOES_2 = 8, 29, 24  # widths of columns
 
