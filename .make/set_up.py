@@ -39,8 +39,8 @@ def cores() -> int:
 
 
 def estimate(n_cores: int) -> str:
-    """Say how long llama.cpp takes to compile: 12 core minutes were measured, slower machines need more."""
-    low, high = max(1, round(12 / n_cores)), max(2, round(20 / n_cores))
+    """Say how long llama.cpp takes to compile: 8 to 18 core minutes were measured."""
+    low, high = max(1, round(8 / n_cores)), max(2, round(20 / n_cores))
     return f"{low} to {high} minutes on {n_cores} core{'s' if n_cores > 1 else ''}"
 
 

@@ -271,8 +271,8 @@ def test_progress_is_read_from_pips_log(log: str, message: str) -> None:
 
 @posix
 def test_the_estimate_is_the_measured_one_on_two_cores() -> None:
-    assert set_up.estimate(2) == "6 to 10 minutes on 2 cores"
-    assert set_up.estimate(1) == "12 to 20 minutes on 1 core"
+    assert set_up.estimate(2) == "4 to 10 minutes on 2 cores"
+    assert set_up.estimate(1) == "8 to 20 minutes on 1 core"
     assert set_up.estimate(64) == "1 to 2 minutes on 64 cores"
 
 
