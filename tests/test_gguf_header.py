@@ -210,7 +210,9 @@ def test_facts_are_told_in_plain_words(tmp_path: Path) -> None:
     )  # fmt: skip
     assert facts_of(read_file(tiny_gguf.write_hybrid(tmp_path / "h.gguf"))).memory == "hybrid"
     assert facts_of(read_file(tiny_gguf.write_recurrent(tmp_path / "r.gguf"))).memory == "recurrent"
-    mixed = tiny_gguf.write_llama(tmp_path / "e.gguf", metadata={"llama.expert_count": 8})
+    mixed = tiny_gguf.write_llama(
+        tmp_path / "e.gguf", metadata={"llama.expert_count": 8, "llama.expert_used_count": 2}
+    )
     assert facts_of(read_file(mixed)).sort == "attention, mixture of 8 experts"
 
 

@@ -62,6 +62,27 @@ HOSTILE = {
     ),
     "a giant state": ([pair("llama.ssm.inner_size", U64, 1 << 60)], [], "ssm.inner_size is"),
     "a giant window": ([pair("llama.attention.sliding_window", I64, -5)], [], "sliding_window is -5"),
+    "no layers": ([pair("llama.block_count", U32, 0)], [], "llama.block_count is 0"),
+    "no dimension to rotate": ([pair("llama.rope.dimension_count", U32, 0)], [], "dimension_count is 0"),
+    "more experts used than there are": ([pair("llama.expert_used_count", U32, 2)], [], "2 of its 0 experts"),
+    "experts that nobody uses": ([pair("llama.expert_count", U32, 8)], [], "0 of its 8 experts are used"),
+    "experts in groups that do not fit": (
+        [
+            pair("llama.expert_count", U32, 8), pair("llama.expert_used_count", U32, 2),
+            pair("llama.expert_group_count", U32, 3),
+        ],
+        [], "its 8 experts are in 3 groups",
+    ),
+    "more layers that guess than layers": (
+        [pair("llama.block_count", U32, 2), pair("llama.nextn_predict_layers", U32, 3)], [],
+        "3 of its 2 layers",
+    ),
+    "an epsilon that is no number": (
+        [pair("llama.attention.layer_norm_rms_epsilon", F32, float("nan"))], [], "epsilon is nan",
+    ),
+    "an epsilon below nothing": (
+        [pair("llama.attention.layer_norm_rms_epsilon", F32, -1.0)], [], "epsilon is -1.0",
+    ),
     "a tensor larger than its file": ([], [tensor(b"a", (1 << 20, 1 << 20))], "tensor 'a' would take"),
     "a vector larger than its file": ([], [tensor(b"a", (1 << 50,))], "tensor 'a' would take"),
     "a name without an end": ([], [tensor(b"a" * 100_000, (1,))], "the name of a tensor has 100,000"),
