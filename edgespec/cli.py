@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from edgespec import __version__, config, flags, isolate
@@ -36,7 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not argv:  # somebody's first try: show what there is
         _parser().print_help(sys.stderr)
         return SettingError.exit_code
-    arguments = _parser().parse_args(argv)
+    try:
+        arguments = _parsed(argv)
+    except SettingError as error:
+        print(f"edgespec: {error}", file=sys.stderr)
+        return error.exit_code
     if arguments.command in ("pull", *installed_arguments.HELP):  # these need no llama.cpp
         return isolate.told(lambda: _command(arguments))
     if arguments.command in ("chat", "serve", "doctor", "plan"):  # a process of its own loads llama.cpp there
@@ -46,6 +51,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         return isolate.told(lambda: isolate.run_isolated(argv))
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until text is made, Ctrl+C ends it even inside llama.cpp
     return isolate.serve_in_child(lambda: isolate.told(lambda: _command(arguments)))
+
+
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """Returns the flags; those of `serve` with what its settings file says. Raises SettingError."""
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if arguments.command != "serve" or arguments.owned:
+        return arguments
+    from edgespec.server.settings_file import default_file, flags_in
+
+    path = default_file() if arguments.config is None else Path(arguments.config)
+    if path is None:
+        return arguments
+    named = (arguments.pair, arguments.target, arguments.draft, arguments.grow)
+    from_file = flags_in(path, parser.serve, model=not any(named))
+    arguments = parser.parse_args([argv[0], *from_file, *argv[1:]])
+    arguments.config = str(path)
+    return arguments
 
 
 def _command(arguments: argparse.Namespace) -> int:
@@ -104,11 +127,13 @@ def _chat(arguments: argparse.Namespace) -> int:
 class _Parser(argparse.ArgumentParser):
     """Tells a mistake in one line, as every other error is told."""
 
+    serve: argparse.ArgumentParser  # the command of that name
+
     def error(self, message: str) -> NoReturn:
         self.exit(SettingError.exit_code, f"edgespec: {message}; {self.prog} --help lists what there is\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser(
         prog="edgespec",
         description="Runs a local model, sooner: a small draft guesses, the target decides.",
@@ -142,6 +167,7 @@ def _parser() -> argparse.ArgumentParser:
             flags.add_model(command, pair_flag=name != "serve")
         if name == "serve":
             flags.add_template(command)
+            parser.serve = command
         if name == "bench":
             flags.add_sampling(command, longest=bench_arguments.LONGEST_ANSWER)
             flags.add_speculation(command)

@@ -215,6 +215,7 @@ RANKS = (
         "server.owner",
         "server.refusal",
         "server.settings",
+        "server.settings_file",
         "server.structured",
         "server.situation",
         "server.supervisor",

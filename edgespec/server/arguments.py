@@ -22,6 +22,10 @@ def add(command: argparse.ArgumentParser) -> None:
 def _add_endpoint(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("endpoint")
     group.add_argument(
+        "--config", metavar="FILE",
+        help="a TOML file with these flags as keys (default: serve.toml in the settings folder, where it is)",
+    )  # fmt: skip
+    group.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS",
         help="where to listen, as 127.0.0.1,::1 for both kinds of addresses (127.0.0.1)",
     )  # fmt: skip

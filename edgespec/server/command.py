@@ -57,7 +57,7 @@ def serve(arguments: argparse.Namespace) -> int:
         listeners = _listening(arguments.host, arguments.port, opened)
         for listener in listeners:
             _refuse_strangers(listener, settings)
-        return asyncio.run(_serve(listeners, load, settings, pairs, owner))
+        return asyncio.run(_serve(listeners, load, settings, pairs, owner, arguments.config))
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
@@ -261,10 +261,17 @@ class _Server(uvicorn.Server):
 
 
 async def _serve(
-    listeners: list[socket.socket], load: Load, settings: ServerSettings, pairs: Pairs, owner: Owner | None
+    listeners: list[socket.socket],
+    load: Load,
+    settings: ServerSettings,
+    pairs: Pairs,
+    owner: Owner | None,
+    settings_file: str | None,
 ) -> int:
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
     set_up(settings.log)
+    if settings_file:
+        say(f"settings are those of {settings_file}")
     worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
     host, port = listeners[0].getsockname()[:2]
     state = first_state(

@@ -1,0 +1,94 @@
+"""A server whose settings are in a file, and the files that have it started by the system."""
+
+from __future__ import annotations
+
+import configparser
+import plistlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import refused
+from served import served
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DOCS = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    """Returns the first block of a language in the docs."""
+    found = re.search(rf"```{language}\n(.*?)```", DOCS, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def test_the_file_of_the_docs_is_read_by_every_serve(tmp_path: Path) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / "serve.toml").write_text(block("toml"), encoding="utf-8")
+    with served(tmp_path, "--slots", "2", EDGESPEC_CONFIG_DIR=str(folder)) as server:
+        props = server.ask("/props").json
+        assert props["total_slots"] == 2, "what the command line says beats the file"
+        assert props["default_generation_settings"]["n_ctx"] == 2048
+        assert f"settings are those of {folder / 'serve.toml'}" in server.said()
+        assert "GET '/props' 200" in server.said(), "its log is that of the file"
+
+
+def test_paths_are_relative_to_the_file_and_a_model_named_takes_the_place_of_its(
+    tmp_path: Path, tiny_target: Path
+) -> None:
+    (tmp_path / "keys").write_text("secret\n")
+    shutil.copy(tiny_target, tmp_path / "mine.gguf")
+    path = tmp_path / "any.toml"
+    lines = ('target = "mine.gguf"', 'api_key_file = "keys"', 'cors-origin = ["http://a.example"]')
+    path.write_text("\n".join([*lines, "no-draft = true"]))
+    with served(tmp_path, "--config", str(path)) as server:
+        assert server.ask("/v1/models").status == 401
+        listed = server.ask("/v1/models", headers={"x-api-key": "secret", "Origin": "http://a.example"})
+        assert [model["id"] for model in listed.json["data"]][0] == "mine"
+        assert listed.headers["access-control-allow-origin"] == "http://a.example"
+    with served(tmp_path, "embedded", "--config", str(path)) as server:
+        listed = server.ask("/v1/models", headers={"x-api-key": "secret"})
+        assert listed.json["data"][0]["id"] == "embedded" and listed.json["data"][0]["meta"]["draft"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("colour = 1", ("there is no setting 'colour'", "there are alias,")),
+        ("port = 'x'", ("port is 'x'", "a whole number")),
+        ("port = [1]", ("port is [1]",)),
+        ("no-slots = 1", ("no-slots is 1", "true or false")),
+        ("log = 'loud'", ("log is 'loud'", "quiet, text, json")),
+        ("port = 99999", ("--port is 99999",)),
+        ("port = ", ("is no TOML",)),
+        ("owned = true", ("there is no setting",)),
+        ("a = " + "[" * 5000 + "]" * 5000, ("no",)),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    said = refused("serve", "--config", path)
+    assert all(word in said for word in words), said
+    assert "--port" in said or str(path) in said
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert "cannot be read" in refused("serve", "--config", tmp_path / "absent.toml")
+
+
+def test_the_unit_and_the_agent_are_well_formed_and_start_the_same_command() -> None:
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read_string(block("ini"))
+    program, *rest = unit["Service"]["ExecStart"].split()
+    agent = plistlib.loads(block("xml").encode())
+    assert agent["ProgramArguments"][1:] == rest == ["serve"]
+    assert Path(program).name == Path(agent["ProgramArguments"][0]).name == "edgespec"
+    installed = Path(sys.executable).with_name("edgespec")
+    assert subprocess.run([installed, *rest, "--help"], capture_output=True, check=False).returncode == 0
+    if analyse := shutil.which("systemd-analyze"):
+        assert subprocess.run([analyse, "--version"], capture_output=True, check=False).returncode == 0
