@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +15,7 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from edgespec.errors import EdgeSpecError, SessionError
-from edgespec_tui import faults, session_export, settings_file
+from edgespec_tui import faults, hang_up, palette, session_export, settings_file
 from edgespec_tui.chat_commands import ChatCommands
 from edgespec_tui.chat_context import ChatContext
 from edgespec_tui.chat_screen import ChatScreen
@@ -27,7 +23,6 @@ from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Endpoint, Wishes
 from edgespec_tui.engine_state import EngineState
 from edgespec_tui.external_editor import editor
-from edgespec_tui.hang_up import end_soon
 from edgespec_tui.help_screen import HelpScreen
 from edgespec_tui.keys import key
 from edgespec_tui.model_shelf import Shelf, ShelfPair
@@ -35,7 +30,6 @@ from edgespec_tui.models_screen import ModelsScreen
 from edgespec_tui.sessions import Sessions
 from edgespec_tui.sessions_screen import SessionsScreen
 from edgespec_tui.settings import Settings, read
-from edgespec_tui.slash_commands import COMMANDS
 from edgespec_tui.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
 from edgespec_tui.typed_ahead import TypedAhead, keys_of
 
@@ -118,7 +112,8 @@ class ChatApp(App[int]):
             )
         usual = LIGHT_THEME if self._typed.is_light else DEFAULT_THEME
         self.theme = wanted if wanted in self.available_themes else usual
-        self._watch_signals()
+        keep = self._sessions.close if self._sessions is not None else tuple
+        hang_up.watch(self._end, keep, has_window=not self.is_headless)
         self.context.moments.begin()
         self.set_interval(1.0, self.context.moments.look)
         self.set_interval(0.5, self._tell_notices)
@@ -132,21 +127,6 @@ class ChatApp(App[int]):
 
     def _engine_changed(self) -> None:
         self.chat.engine_changed()
-
-    def _watch_signals(self) -> None:
-        """Lets the terminal be put in order before a signal ends us."""
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, a test's thread
-            loop.add_signal_handler(signal.SIGTERM, self._end, 128 + signal.SIGTERM)
-            if sys.platform != "win32":
-                signal.signal(signal.SIGHUP, self._hung_up)  # it comes through where the loop is stuck, too
-
-    def _hung_up(self, number: int, _frame: object) -> None:
-        """Ends: the window is closed."""
-        keep = self._sessions.close if self._sessions is not None else tuple
-        end_soon(keep, 128 + number)
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            asyncio.get_running_loop().call_soon_threadsafe(self._end, 128 + number)
 
     def _handle_exception(self, error: Exception) -> None:
         """Ends the app in order; never shows a traceback. (Textual's own way would print one.)"""
@@ -307,19 +287,5 @@ class ChatApp(App[int]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yields what the command palette lists."""
-        for node in (screen, self):
-            for _, binding in node._bindings:
-                if binding.id and binding.description:  # Textual's own have no id
-                    does = functools.partial(self.run_action, binding.action, node)
-                    keys = self.get_key_display(binding)
-                    yield SystemCommand(
-                        binding.description, f"{binding.tooltip or ''} ({keys})".strip(), does
-                    )
-        if screen is self.chat:
-            for command in COMMANDS:
-                yield SystemCommand(
-                    f"{command.name} {command.wants}".strip(),
-                    command.does,
-                    functools.partial(self.chat.begin_command, command),
-                )
+        yield from palette.entries(self, screen)
         yield from super().get_system_commands(screen)

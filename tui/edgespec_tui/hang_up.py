@@ -1,12 +1,17 @@
-"""A window that was closed: the app ends as it always does, or without a terminal where it cannot.
+"""What ends the app from outside: a signal, or a window that was closed.
 
-Textual writes to the terminal from a thread, through a short queue. Where the terminal is gone, that
-thread has died, and the app waits for room in the queue for ever: its window is closed, and it runs on.
+Textual writes to the terminal from a thread, through a short queue. Where the terminal is gone, that thread
+has died, and the app waits for room in the queue for ever: its window is closed, and it runs on. So there it
+is ended without waiting.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,11 +19,26 @@ from collections.abc import Callable
 GRACE_S = 2.0  # in which the app may end by itself
 
 
-def end_soon(keep: Callable[[], object], code: int) -> None:
-    """Lets the process end with a code after a moment, if it has not ended by then.
+def watch(end: Callable[[int], None], keep: Callable[[], object], *, has_window: bool) -> None:
+    """Lets signals end the app, on its own event loop. Call it there.
 
-    keep: writes what was said. Everything else ends with the process: an engine of ours by its life line.
+    end: is given the exit code. keep: writes what was said, where the app cannot end by itself.
     """
+    loop = asyncio.get_running_loop()
+
+    def hung_up(number: int, _frame: object) -> None:
+        _end_soon(keep, 128 + number)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(end, 128 + number)
+
+    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, a test's thread
+        loop.add_signal_handler(signal.SIGTERM, end, 128 + signal.SIGTERM)
+        if sys.platform != "win32" and has_window:
+            signal.signal(signal.SIGHUP, hung_up)  # it comes through where the loop is stuck, too
+
+
+def _end_soon(keep: Callable[[], object], code: int) -> None:
+    """Ends the process after a moment, if it has not ended by then; our engine ends by its life line."""
 
     def end() -> None:
         time.sleep(GRACE_S)
