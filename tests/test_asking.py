@@ -16,6 +16,7 @@ from edgespec_tui.conversation import Conversation
 from edgespec_tui.endpoint import Message
 from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
 from edgespec_tui.question import Question
+from edgespec_tui.told_line import ToldLine
 
 WORDS = "word " * 400
 
@@ -197,3 +198,15 @@ async def test_a_chat_in_which_only_settings_were_set_is_not_kept(tmp_path: Path
             assert sessions.newest().result().seed == 1234567  # type: ignore[union-attr]
     finally:
         sessions.close()
+
+
+@on_a_loop
+async def test_what_people_should_know_of_a_model_is_said_once() -> None:
+    told = ("m has no chat template: it is talked to in ChatML",)
+    endpoint = FakeEndpoint(info=replace(FAKE, told=told))
+    async with driven(ChatApp(endpoint)) as it:
+        await it.told(told[0])
+        await it.ask("go")
+        await it.pilot.press("f9")
+        await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")
+        assert not it.app._notices and len(it.chat.query_one(ToldLine).sentences) <= 1

@@ -89,6 +89,7 @@ class ChatApp(App[int]):
         self.context.tint = self.settings.tint
         self.fault: str | None = None  # why the app ended, where it was not asked to
         self._interrupted = 0.0
+        self._said: set[str] = set()  # of what answers
         self._typed = typed or TypedAhead(None)
         self._early: list[events.Event] | None = []  # keys before there is an input; None: there is one
         for known in THEMES:
@@ -126,6 +127,10 @@ class ChatApp(App[int]):
             self.chat.show_told(self._notices.pop(0), "warning")
 
     def _engine_changed(self) -> None:
+        info = self.context.engine.info
+        if info is not None and self.context.engine.state == "ready":
+            self._notices += [sentence for sentence in info.told if sentence not in self._said]
+            self._said.update(info.told)
         self.chat.engine_changed()
 
     def _handle_exception(self, error: Exception) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -245,7 +245,18 @@ def _info(info: ClientInfo) -> Info:
         speculates=info.speculates,
         embedded=info.embedded,
         where=info.where,
+        told=tuple(_told(info)),
     )
+
+
+def _told(info: ClientInfo) -> Iterator[str]:
+    if info.chatml:
+        yield (
+            f"{info.model} has no chat template: it is talked to in ChatML, which it may not know; "
+            "--chat-template names another"
+        )
+    if info.build_advice:
+        yield info.build_advice
 
 
 def _happening(happening: ClientTold | ClientEnded) -> Happening:

@@ -53,6 +53,7 @@ class Info:
     with the program. n_ctx: tokens that prompt and answer may have together. plain_s: seconds that a token
     of plain decoding takes, as the engine measured it. memory: bytes that it holds. None: not told.
     where: an address, for people. lent: it is another window's, and ends with that.
+    told: what people should know of it, in sentences.
     """
 
     model: str
@@ -64,6 +65,7 @@ class Info:
     embedded: bool = False
     where: str = ""
     lent: bool = False
+    told: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

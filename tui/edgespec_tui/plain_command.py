@@ -68,6 +68,9 @@ def _talk(
             info = chat.start()
             if info.lent and not chat.quiet:
                 _tell(LENT)
+            if not chat.quiet:
+                for sentence in info.told:
+                    _tell(f"edgespec: {sentence}")
             if talking:
                 _tell(_greeting(info))
                 if conversation.turns:

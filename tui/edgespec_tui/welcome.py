@@ -62,5 +62,6 @@ class Welcome(VerticalScroll, can_focus=False):
             words += " " + LENT
         self.query_one("#welcome-model", Static).update(Content(words))
         notice = self.query_one("#welcome-notice", Static)
-        notice.display = bool(info and info.embedded)
-        notice.update(Content(EMBEDDED))
+        told = [*([EMBEDDED] if info and info.embedded else []), *(info.told if info else ())]
+        notice.display = bool(told)
+        notice.update(Content("\n".join(told)))
