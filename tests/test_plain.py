@@ -145,6 +145,39 @@ def test_a_file_is_put_before_the_next_question(place: Place, tmp_path: Path) ->
     assert "none.py cannot be read" in talked.err
 
 
+def test_a_file_that_is_refused_is_not_put_before_the_next_question_too(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was kept, so that the next question failed as well."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("x\n")
+    refused = FakeEndpoint([EndpointError("It is too long.", status=400), "fine."])
+    talked = place.talk("/read a.txt", "sum up", "hello", endpoint=refused)
+    assert talked.asked[-1] == ["hello"] and "is dropped" in talked.err and talked.out == "fine.\n"
+    died = FakeEndpoint([EngineDiedError("It was killed."), "fine."])
+    talked = place.talk("/read a.txt", "sum up", "sum up", endpoint=died)
+    assert talked.asked[-1] == ["a.txt:\n```txt\nx\n```\n\nsum up"], "the same may be asked again"
+
+
+def test_an_answer_is_continued_and_a_saved_prompt_is_taken(place: Place) -> None:
+    endpoint = FakeEndpoint(["It begins", " and ends."])
+    talked = place.talk(
+        "/continue", "/system Be brief.", "/prompts save brief", "/system none", "/prompts brief", "go",
+        "/continue", "/prompts nosuch", endpoint=endpoint,
+    )  # fmt: skip
+    assert "no answer to continue" in talked.err and "there are brief" in talked.err
+    assert talked.asked == [["Be brief.", "go"], ["Be brief.", "go", "It begins"]]
+    assert talked.chat.conversation.path()[-1].text == "It begins and ends."
+
+
+def test_what_comes_through_a_pipe_reads_no_files(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("secret").write_text("x\n")
+    assert place.talk("see @secret").asked == [["see @secret"]]
+
+
 def test_sessions_are_listed_opened_renamed_deleted_and_brought_back(place: Place) -> None:
     place.talk("about locks")
     talked = place.talk(

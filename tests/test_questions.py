@@ -89,7 +89,7 @@ def test_files_that_are_named_stand_behind_the_question(
         'explain @a.py, and @"my notes.md" @a.py\n\na.py:\n```py\na = 1\n```\n\n\n'
         "my notes.md:\n```md\n- one\n```\n"
     )
-    assert attached.question.folded().endswith("[a.py: 2 lines]\n\n[my notes.md: 2 lines]")
+    assert attached.question.folded().endswith("[a.py: 1 line]\n\n[my notes.md: 1 line]")
     assert attached.question.typed() == Question('explain @a.py, and @"my notes.md" @a.py')
     assert attached.missed == ()
 
@@ -146,7 +146,7 @@ async def test_a_file_is_completed_sent_in_full_and_shown_as_a_mark(tmp_path: Pa
         assert endpoint.asked[0][0][0].text.startswith(
             f"sum up @{tmp_path}/notes.md now\n\nnotes.md:\n```md\n"
         )
-        assert "[notes.md: 6 lines]" in it.text() and "hidden words" not in it.text()
+        assert "[notes.md: 5 lines]" in it.text() and "hidden words" not in it.text()
         (tmp_path / "notes.md").write_bytes(b"\xff\xfe")
         await it.pilot.press("ctrl+b")
         assert it.chat.prompt.text.endswith("notes.md now"), "it is read again"

@@ -227,7 +227,7 @@ async def test_a_file_is_read_into_the_question(tmp_path: Path) -> None:
     endpoint = FakeEndpoint()
     async with driven(ChatApp(endpoint)) as it:
         await it.say(f"/read {tmp_path / 'x.py'}")
-        assert it.chat.prompt.text == "[pasted text 1: 54 lines]"
+        assert it.chat.prompt.text == "[pasted text 1: 53 lines]"
         await it.pilot.press("enter")
         await it.until(lambda: endpoint.asked)
         assert endpoint.asked[0][0][0].text.startswith("x.py:\n```py\na = 1\n")
@@ -239,7 +239,7 @@ async def test_when_the_engine_dies_the_conversation_stays_and_one_key_starts_it
     async with driven(ChatApp(endpoint)) as it:
         await it.ask("one")
         await it.ask("two")
-        assert "The engine [1] was killed." in it.text() and "fine" in it.text()
+        assert it.text().count("The engine [1] was killed.") == 1 and "fine" in it.text()
         await it.pilot.press("f9")
         await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")
         assert "was killed. The conversation" not in it.text()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from edgespec.errors import EdgeSpecError
+from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
 from edgespec.events import FinishReason
 from edgespec_tui.conversation import Conversation, Turn
 from edgespec_tui.endpoint import Ended, Endpoint, Message, Told, Wishes
@@ -28,6 +28,7 @@ TYPING_S = 0.6  # the longest that drawing waits for somebody who types, for a p
 PAUSE_S = 0.3
 LOOK_S = 0.05
 KEPT_EVERY_S = 0.5
+LOST = "interrupted: the engine has ended"
 
 
 class AnswerScreen(Protocol):
@@ -36,6 +37,11 @@ class AnswerScreen(Protocol):
     async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None: ...
 
     async def end(self, turn: Turn) -> None: ...
+
+
+def reason_in_short(error: EdgeSpecError) -> str:
+    """Returns why there is no answer, for its place; why an engine ended is told elsewhere."""
+    return LOST if isinstance(error, EngineDiedError | EndpointLostError) else str(error)
 
 
 @dataclass(slots=True)
@@ -141,7 +147,7 @@ class Answering:
     def _as_turn(self, finish: FinishReason | None) -> Turn:
         figures = self.figures.as_figures()
         if self.error:
-            figures["reason"] = str(self.error)
+            figures["reason"] = reason_in_short(self.error)
         self._text, self._thought = ["".join(self._text)], ["".join(self._thought)]
         return replace(
             self.turn,

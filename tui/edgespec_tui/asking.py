@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from textual.worker import Worker, WorkerCancelled
 
 from edgespec.errors import EdgeSpecError, SettingError
-from edgespec_tui.answering import Answering
+from edgespec_tui.answering import Answering, reason_in_short
 from edgespec_tui.attached_files import with_files
 from edgespec_tui.context_fit import left_out_before, path_to
 from edgespec_tui.conversation import Conversation, Figure, Turn
@@ -194,7 +194,7 @@ class Asking:
         try:
             fitting = await context.fit(talk, turn.id if turn.text else turn.parent)
         except EdgeSpecError as error:
-            await view.end(self._unanswered(talk, turn, str(error)))
+            await view.end(self._unanswered(talk, turn, reason_in_short(error)))
             screen.tell_failure(error)
             return None
         await screen.transcript.mark_left_out(fitting.left_out, told=len(fitting.left_out) > before)

@@ -79,12 +79,12 @@ class PlainChat:
             self.sessions.save(talk)
             raise
 
-    def answer_to(self, question: Turn) -> Turn:
-        """Answers a question, again if it has an answer; raises as `ask` does."""
+    def answer_to(self, question: Turn, begun: Turn | None = None) -> Turn:
+        """Answers a question, again if it has an answer, or from where that ended; raises as `ask` does."""
         info = self.start()
         writer = _Writer(self.out, WholeSentences() if self.by_sentence else AsItComes())
         try:
-            answer = self.runner.run(self._answer(question, info, writer))
+            answer = self.runner.run(self._answer(question, info, writer, begun))
         except EngineDiedError:
             self.engine_gone = True
             raise
@@ -98,15 +98,16 @@ class PlainChat:
             self.tell("\n".join(f"  {line}" for line in figure_lines(dict(answer.figures))) + "\n")
         return answer
 
-    async def _answer(self, question: Turn, info: Info, writer: _Writer) -> Turn:
+    async def _answer(self, question: Turn, info: Info, writer: _Writer, begun: Turn | None) -> Turn:
         talk = self.conversation
-        fitting = await fit(self.endpoint, talk, question.id, n_ctx=info.n_ctx, max_tokens=talk.max_tokens)
+        last = (begun or question).id
+        fitting = await fit(self.endpoint, talk, last, n_ctx=info.n_ctx, max_tokens=talk.max_tokens)
         if len(fitting.left_out) > left_out_before(talk.path()):
             self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")
         wishes = replace(
             self.wishes, sampling=dict(talk.sampling), seed=talk.seed, max_tokens=talk.max_tokens
         )
-        turn = talk.add("assistant", parent=question.id, model=info.model)
+        turn = begun or talk.add("assistant", parent=question.id, model=info.model)
         told = {"seed": wishes.seed, "max_tokens": wishes.max_tokens}
         settings = {**wishes.sampling, **{name: value for name, value in told.items() if value is not None}}
         settings |= {"speculation": wishes.speculation, "left_out": len(fitting.left_out)}

@@ -9,14 +9,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from edgespec import config
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError, SettingError
-from edgespec_tui.attached_files import read_file
+from edgespec_tui.attached_files import read_file, with_files
 from edgespec_tui.conversation import Conversation, Turn
 from edgespec_tui.plain import PlainChat
+from edgespec_tui.question import Question
 from edgespec_tui.session_export import export, title_of
 from edgespec_tui.session_names import short_name_of
 from edgespec_tui.session_rows import Listed
 from edgespec_tui.setting_values import from_text, told
+from edgespec_tui.system_prompts import SystemPrompts
 
 with contextlib.suppress(ImportError):  # not on Windows
     import readline  # noqa: F401  (input() then has a history and line editing)
@@ -25,9 +28,11 @@ HELP = "/clear begins anew, /help lists the other commands, Ctrl+C stops an answ
 COMMANDS = {
     "/clear": "begins a new chat (/new does, too)",
     "/again": "answers the last question again",
+    "/continue": "lets the last answer go on from where it ended",
     "/back": "takes the last question and its answer back",
     "/read FILE": "puts a text file before the next question",
     "/system [TEXT]": "sets the system prompt, or shows it",
+    "/prompts [NAME]": "takes a saved system prompt; save NAME, delete NAME; alone, lists them",
     "/set [NAME VALUE]": "sets temperature, seed, max_tokens, ..., or shows them",
     "/speculation on|off": "drafts, or does not",
     "/sessions [WORDS]": "lists the chats, or those with these words",
@@ -90,7 +95,7 @@ class PlainLines:
         elif line.strip():
             read, self._read = self._read, []
             try:
-                self._chat.ask("\n".join([*read, line]))
+                self._chat.ask("\n".join([*read, self._with_files(line)]))
             except (EngineDiedError, EndpointLostError):
                 self._read = read  # the same question may be asked again
                 raise
@@ -99,6 +104,18 @@ class PlainLines:
                     self._chat.tell("(what /read had put before it is dropped)")
                 raise
 
+    def _with_files(self, line: str) -> str:
+        """Returns a question with the files that it names behind an @, where somebody sits at a keyboard.
+
+        What comes through a pipe is not read so: who wrote it may not be who may read the files.
+        """
+        if not self._talking:
+            return line
+        attached = with_files(Question(line))
+        if attached.missed:
+            self._chat.tell(f"(there is no file {', '.join(attached.missed)}: it is asked as it is written)")
+        return attached.question.text
+
     def _command(self, name: str, rest: str) -> None:
         chat = self._chat
         does: dict[str, Callable[[], None]] = {
@@ -106,6 +123,8 @@ class PlainLines:
             "/clear": self._clear,
             "/new": self._clear,
             "/again": self._again,
+            "/continue": self._go_on,
+            "/prompts": lambda: self._prompts(rest),
             "/back": self._back,
             "/read": lambda: self._read_file(rest),
             "/system": lambda: self._system(rest),
@@ -140,6 +159,27 @@ class PlainLines:
 
     def _again(self) -> None:
         self._chat.answer_to(self._question())
+
+    def _go_on(self) -> None:
+        path = self._chat.conversation.path()
+        if not path or path[-1].role != "assistant" or not path[-1].text:
+            raise SettingError("there is no answer to continue")
+        question = path[-1].parent
+        assert question is not None
+        self._chat.answer_to(self._chat.conversation.turns[question], path[-1])
+
+    def _prompts(self, text: str) -> None:
+        chat, prompts = self._chat, SystemPrompts(config.settings_folder() / "prompts")
+        word, _, name = text.partition(" ")
+        if not text:
+            chat.tell(f"Saved: {', '.join(prompts.names()) or 'none yet'}")
+        elif word == "save":
+            chat.tell(f"Saved as {prompts.save(name.strip(), chat.conversation.system)}.")
+        elif word == "delete":
+            prompts.delete(name.strip())
+            chat.tell(f"Deleted {name.strip()}.")
+        else:
+            self._system(prompts.text(text))
 
     def _back(self) -> None:
         talk = self._chat.conversation

@@ -69,7 +69,7 @@ def is_large(text: str) -> bool:
 
 def count_of(text: str) -> str:
     """Returns how long a text is, in a word or two."""
-    lines = text.count("\n") + 1
+    lines = text.rstrip("\n").count("\n") + 1
     return f"{lines:,} line{'s' if lines > 1 else ''}"
 
 
