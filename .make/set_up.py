@@ -195,11 +195,10 @@ def install_llama(spec: str, env: Mapping[str, str], *, own_build: bool) -> None
 
 
 def self_test() -> tuple[int, str]:
-    """Evaluate the embedded pair; return 0, or 3 where EdgeSpec heals it, or more, and what is wrong."""
+    """Evaluate the embedded pair; return 0, or 3 where EdgeSpec heals it and 4 where not, and what is wrong."""
     command = [str(VENV / "bin" / "python"), "-P", "-m", "edgespec.self_test"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
-    last = (done.stdout.strip() or done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-    return done.returncode, last if done.returncode else ""
+    return (done.returncode, done.stdout.strip()) if done.returncode in (3, 4) else (0, "")
 
 
 def heal_llama(spec: str, env: Mapping[str, str]) -> None:
