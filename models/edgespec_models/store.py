@@ -8,7 +8,6 @@ two programs that write lose nothing. What cannot be read is never written over.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import tempfile
@@ -17,78 +16,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
 
 from edgespec_models.free_files import Removed, delete_file, delete_files
+from edgespec_models.installed_pair import InstalledModel, InstalledPair, Speed, object_of, pair_of, texts_of
+
+__all__ = ["EMBEDDED", "InstalledModel", "InstalledPair", "Speed", "Store", "StoreError", "check_name"]
 
 VERSION = 1
 EMBEDDED = "embedded"  # the pair that ships goes by this name
 LOCK_WAIT_S = 10.0
-END_OF_CALENDARS = 253_402_300_800  # seconds from 1970 to the year 10000
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
 class StoreError(Exception):
     """The store cannot be read or written, or has no such pair; the message is one sentence for a user."""
-
-
-@dataclass(frozen=True, slots=True)
-class InstalledModel:
-    """One model of a pair: its files, and where they came from."""
-
-    paths: tuple[str, ...]  # all parts in order; llama.cpp is given the first
-    size: int  # bytes, all parts
-    repo: str = ""  # "" for an imported file
-    revision: str = ""  # the commit it was pulled at
-    sha256: tuple[str, ...] = ()  # of each part, as verified after the download; () where nobody said them
-    fetched: bool = False  # EdgeSpec downloaded it, so removing the pair may delete it
-
-    @property
-    def path(self) -> Path:
-        """The file to load."""
-        return Path(self.paths[0])
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The parts that are no longer there."""
-        return tuple(path for path in self.paths if not os.path.isfile(path))
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """What was measured on this machine."""
-
-    tok_per_s: float  # decoding with speculation
-    plain_tok_per_s: float | None  # decoding without; None where that was not measured
-    at: float  # seconds since 1970
-
-
-@dataclass(frozen=True, slots=True)
-class InstalledPair:
-    """A target and, mostly, its draft, under the name that commands know them by."""
-
-    name: str
-    target: InstalledModel
-    draft: InstalledModel | None
-    source: Literal["pulled", "imported"]
-    installed_at: float  # seconds since 1970
-    last_used: float | None = None
-    speed: Speed | None = None
-    note: str = ""  # why this draft, in words
-
-    @property
-    def models(self) -> tuple[InstalledModel, ...]:
-        return (self.target, self.draft) if self.draft else (self.target,)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(model.size for model in self.models)
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The files that are no longer there."""
-        return tuple(path for model in self.models for path in model.missing)
 
 
 def check_name(name: str) -> str:
@@ -284,77 +225,14 @@ class _State:
 
 def _state(content: object) -> _State:
     """Returns what a file holds. Raises ValueError, KeyError or TypeError where that is no store."""
-    fields = _object(content)
+    fields = object_of(content)
     version = fields["version"]
     if not isinstance(version, int) or version > VERSION:
         raise StoreError(f"pairs.json was written by a newer EdgeSpec (version {version}): upgrade this one")
-    pairs = {name: _pair(name, _object(pair)) for name, pair in _object(fields["pairs"]).items()}
+    pairs = {name: pair_of(name, object_of(pair)) for name, pair in object_of(fields["pairs"]).items()}
     default = fields.get("default")
     known = isinstance(default, str) and default in pairs
-    return _State(pairs, default if known else None, set(_texts(fields.get("fetched", []))))
-
-
-def _pair(name: str, fields: dict[str, Any]) -> InstalledPair:
-    draft, speed, last_used = fields["draft"], fields.get("speed"), fields.get("last_used")
-    if fields["source"] not in ("pulled", "imported") or fields["name"] != name:
-        raise ValueError("not a pair")
-    return InstalledPair(
-        name=name,
-        target=_model(_object(fields["target"])),
-        draft=None if draft is None else _model(_object(draft)),
-        source=fields["source"],
-        installed_at=_time(fields["installed_at"]),
-        last_used=None if last_used is None else _time(last_used),
-        speed=None if speed is None else _speed(_object(speed)),
-        note=_text(fields.get("note", "")),
-    )
-
-
-def _model(fields: dict[str, Any]) -> InstalledModel:
-    paths = _texts(fields["paths"])
-    if not paths:
-        raise ValueError("a model without files")
-    return InstalledModel(
-        paths, int(_number(fields["size"])), _text(fields.get("repo", "")), _text(fields.get("revision", "")),
-        _texts(fields.get("sha256", [])), fields.get("fetched") is True,
-    )  # fmt: skip
-
-
-def _speed(fields: dict[str, Any]) -> Speed:
-    plain = fields.get("plain_tok_per_s")
-    at = _time(fields["at"])
-    return Speed(_number(fields["tok_per_s"]), None if plain is None else _number(plain), at)
-
-
-def _time(value: object) -> float:
-    seconds = _number(value)
-    if not 0 <= seconds < END_OF_CALENDARS:
-        raise ValueError("not a time")
-    return seconds
-
-
-def _object(value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise TypeError("not an object")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return value
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise TypeError("not a list")
-    return tuple(map(_text, value))
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise TypeError("not a number")
-    return value
+    return _State(pairs, default if known else None, set(texts_of(fields.get("fetched", []))))
 
 
 def _remember_fetched(model: InstalledModel, fetched: set[str]) -> InstalledModel:
