@@ -266,6 +266,13 @@ def test_pull_says_what_it_found_and_what_comes_next(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("at_local_hub")
+def test_a_wait_while_it_looks_is_told(local: LocalHub, capsys: pytest.CaptureFixture[str]) -> None:
+    local.faults.append(Fault("api", status=429, headers={"Retry-After": "1"}, times=1))
+    assert cli.main(["pull", "acme/Big-1B-GGUF", "--target-only", "--check"]) == 0
+    assert "too many requests and asks to wait 1 s" in said(capsys)
+
+
+@pytest.mark.usefixtures("at_local_hub")
 def test_the_advice_names_the_draft_too(capsys: pytest.CaptureFixture[str]) -> None:
     """`pull REPO --draft REPO` advised a plan of the target alone."""
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--check"]) == 0

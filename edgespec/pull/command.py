@@ -26,7 +26,7 @@ from edgespec_models.hub_errors import HubError
 from edgespec_models.memory_fit import Fit
 from edgespec_models.propose import Proposal, propose
 from edgespec_models.pull import Order, Pull, PullPlan, order, plan_pull
-from edgespec_models.sizes import size_text
+from edgespec_models.sizes import seconds_text, size_text
 from edgespec_models.store import InstalledPair, Store
 
 
@@ -42,7 +42,7 @@ def pull(arguments: argparse.Namespace) -> int:
             installed = frozenset(pair.name for pair in store.pairs())
             print("\n".join(catalogue_lines(catalogue(), installed)))
             return 0
-        hub = Hub()
+        hub = Hub(on_wait=_say_wait)
         if arguments.what == starter.NAME and not arguments.draft:
             return _pull_starter(hub, store, arguments)
         wanted = order(arguments.what, draft=arguments.draft, name=arguments.name)
@@ -84,6 +84,10 @@ def _hub_told() -> Iterator[None]:
         raise DownloadError(str(error)) from None
     except CatalogueError as error:
         raise SettingError(str(error)) from None
+
+
+def _say_wait(seconds: float) -> None:
+    _say(f"the hub has had too many requests and asks to wait {seconds_text(seconds)}")
 
 
 def _say(text: str) -> None:

@@ -21,7 +21,7 @@ from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_st
 
 from edgespec_models.gguf_header import Header, read_header
 from edgespec_models.hub_errors import HubError, told
-from edgespec_models.retries import again
+from edgespec_models.retries import OnWait, again
 
 TIMEOUT_S = 15.0
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -75,10 +75,13 @@ class Hub:
         token: str | bool | None = None,
         cache: Path | None = None,
         offline: bool | None = None,
+        on_wait: OnWait = lambda seconds: None,
     ) -> None:
+        """on_wait: called with the seconds that the hub asks to wait, before they are waited."""
         self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
         self.token = token
         self.cache = cache or Path(constants.HF_HUB_CACHE)
+        self.on_wait = on_wait
         self.offline = constants.is_offline_mode() if offline is None else offline
         self._headers: dict[HubFile, tuple[Header, int]] = {}  # those asked for last
 
@@ -93,7 +96,8 @@ class Hub:
         with self.told(repo):
             api = HfApi(endpoint=self.endpoint, token=self.token)
             info = again(
-                lambda: api.model_info(repo, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
+                lambda: api.model_info(repo, revision=revision, files_metadata=True, timeout=TIMEOUT_S),
+                self.on_wait,
             )
         if not _COMMIT.fullmatch(info.sha or "") or info.sha is None or info.siblings is None:
             raise HubError(f"{self.endpoint} does not say what {repo} holds: check HF_ENDPOINT")
@@ -167,8 +171,10 @@ class _HubSource:
         self.name, self.fetched = file.name, 0
         url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=hub.endpoint)
         metadata = again(
-            lambda: get_hf_file_metadata(url, token=hub.token, timeout=TIMEOUT_S, endpoint=hub.endpoint)
+            lambda: get_hf_file_metadata(url, token=hub.token, timeout=TIMEOUT_S, endpoint=hub.endpoint),
+            hub.on_wait,
         )
+        self._on_wait = hub.on_wait
         self.size = metadata.size if metadata.size is not None else file.size
         self._url = metadata.location
         self._headers = build_hf_headers(token=hub.token)
@@ -182,7 +188,7 @@ class _HubSource:
             n = min(n, self.size - offset)
         if n <= 0:
             return b""
-        return again(lambda: self._range(offset, n))
+        return again(lambda: self._range(offset, n), self._on_wait)
 
     def _range(self, offset: int, n: int) -> bytes:
         headers = {**self._headers, "Range": f"bytes={offset}-{offset + n - 1}"}

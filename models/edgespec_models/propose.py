@@ -95,7 +95,10 @@ def _relatives(hub: Hub, repo: str, family: str) -> Iterator[Candidate]:
     owner, size = repo.partition("/")[0], billions(repo)
     with hub.told(owner):
         api = HfApi(endpoint=hub.endpoint, token=hub.token)
-        names = again(lambda: [m.id for m in api.list_models(author=owner, search=family, limit=MOST_LISTED)])
+        names = again(
+            lambda: [m.id for m in api.list_models(author=owner, search=family, limit=MOST_LISTED)],
+            hub.on_wait,
+        )
     smaller = []
     for name in names:
         own = billions(name)
