@@ -48,6 +48,9 @@ class _Given(list[Any]):
     """A list that came from outside: templates may not change it."""
 
 
+_Given.__name__, _Given.__qualname__, _Given.__module__ = "list", "list", "builtins"  # as errors name it
+
+
 def _given(value: Any) -> Any:
     """Returns a value whose lists are marked as given, however deep they lie."""
     if isinstance(value, Mapping):

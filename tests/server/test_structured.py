@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import openai
 import pytest
+from anthropic import Anthropic
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 from served import Served
@@ -167,3 +172,33 @@ def test_a_schema_that_cannot_be_kept_to_is_refused_unless_strict_is_false(clien
         else:
             with pytest.raises(openai.BadRequestError, match="uniqueItems"):
                 said(client, **form)
+
+
+class Person(BaseModel):
+    """What two other clients are to return."""
+
+    name: str
+    age: int
+
+
+def test_anthropics_parse_returns_the_object(dialects: Served) -> None:
+    asked: list[Any] = [{"role": "user", "content": "A person"}]
+    with Anthropic(base_url=dialects.url.removesuffix("/v1"), api_key="x", max_retries=0) as client:
+        said = client.messages.parse(model="tiny", max_tokens=200, messages=asked, output_format=Person)
+    assert isinstance(said.parsed_output, Person) and said.stop_reason == "end_turn"
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_llm_gets_the_schema_it_asked_for(dialects: Served, tmp_path: Path, whole: bool) -> None:
+    (tmp_path / "extra-openai-models.yaml").write_text(
+        f"- model_id: mine\n  model_name: tiny\n  api_base: {dialects.url}\n  supports_schema: true\n"
+    )
+    words = ["-m", "mine", "--key", "x", "--schema", "name, age int", "a person"]
+    done = subprocess.run(
+        [sys.executable, "-m", "llm", *words, *(["--no-stream"] if whole else [])],
+        env={**os.environ, "LLM_USER_PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert isinstance(said["name"], str) and isinstance(said["age"], int)
