@@ -40,6 +40,18 @@ def test_a_setting_that_somebody_else_wrote_is_no_insert(told: object) -> None:
 
 
 @on_a_loop
+async def test_pastes_are_not_kept_for_ever_and_those_that_are_written_are() -> None:
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        prompt = it.chat.prompt
+        first = prompt._mark_of("first" + LOG)
+        prompt.insert(first)
+        for i in range(120):
+            prompt._mark_of(f"{i}\n{LOG}")
+            assert len(prompt._pasted) == min(i + 2, 51)
+        assert first in prompt._pasted and prompt.question().text == "first" + LOG
+
+
+@on_a_loop
 async def test_a_paste_is_folded_in_the_transcript_and_when_its_question_is_edited() -> None:
     """Editing folded the words typed after a paste into its mark; 2,000 pasted lines stood unfolded."""
     endpoint = FakeEndpoint()

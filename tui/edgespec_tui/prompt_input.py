@@ -20,6 +20,7 @@ from edgespec_tui.completions import Choice, Choices, choices
 from edgespec_tui.question import Insert, Question, count_of, is_large
 
 HISTORY = 500
+PASTES = 50  # that are kept for the history to show as marks
 MARK = re.compile(r"\[pasted text \d+: [\d,]+ lines?\]")
 PLACEHOLDERS = (  # the longest that has room
     "Ask something. Enter sends, Ctrl+J begins a new line, / lists commands, @ names a file.",
@@ -60,7 +61,8 @@ class PromptInput(TextArea):
         self.choices: Choices | None = None
         self._at: int | None = None  # place in the history; None: something new is being written
         self._written = ""  # what that was
-        self._pasted: dict[str, str] = {}  # by mark, for as long as the history may show it
+        self._pasted: dict[str, str] = {}  # by mark: those that are written, and the last ones before
+        self._n_pasted = 0
 
     # -- what is written
 
@@ -134,9 +136,14 @@ class PromptInput(TextArea):
     def _mark_of(self, pasted: str) -> str:
         """Returns what stands for a text."""
         known = next((mark for mark, text in self._pasted.items() if text == pasted), None)
-        mark = known or f"[pasted text {len(self._pasted) + 1}: {count_of(pasted)}]"
-        self._pasted[mark] = pasted
-        return mark
+        if known is None:
+            self._n_pasted += 1
+            known = f"[pasted text {self._n_pasted}: {count_of(pasted)}]"
+            self._pasted[known] = pasted
+            unused = [mark for mark in self._pasted if mark not in self.text]
+            for mark in unused[:-PASTES]:  # the history shows it in full from now on
+                del self._pasted[mark]
+        return known
 
     # -- keys
 
