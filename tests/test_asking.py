@@ -144,6 +144,7 @@ async def test_an_answer_is_edited_kept_beside_the_old_one_and_continued() -> No
         await it.until(lambda: it.texts() == ["tell", "Right. Indeed."])
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_nothing_is_continued_where_there_is_nothing() -> None:
     async with driven(ChatApp(FakeEndpoint(answers=[EngineDiedError("It was killed.")]))) as it:
@@ -172,6 +173,7 @@ async def test_a_server_without_speculation_is_offered_nothing_of_it() -> None:
         assert "Ctrl+R asks again" in it.text() and "F9" not in it.text()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_what_no_longer_fits_is_said_in_words() -> None:
     """It was dimmed, and nothing was said."""
@@ -200,6 +202,7 @@ async def test_a_chat_in_which_only_settings_were_set_is_not_kept(tmp_path: Path
         sessions.close()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_what_people_should_know_of_a_model_is_said_once() -> None:
     told = ("m has no chat template: it is talked to in ChatML",)

@@ -78,6 +78,7 @@ async def test_a_paste_is_folded_in_the_transcript_and_when_its_question_is_edit
         await it.until(lambda: view.region.height < 6)
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_very_long_question_of_a_kept_chat_is_folded_too() -> None:
     talk = Conversation()
@@ -214,6 +215,7 @@ async def test_the_list_behind_a_slash_is_gone_through_and_taken_from() -> None:
 # --- named system prompts
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_system_prompts_are_saved_listed_and_taken() -> None:
     async with driven(ChatApp(FakeEndpoint())) as it:

@@ -61,7 +61,7 @@ So:
 lock.acquire()
 ```
 
-*12 tokens, 34.6 tok/s, acceptance rate 0.50, speed-up 1.25 (estimated), stopped*
+*12 tokens, 34.6 tok/s, acceptance rate 0.50, speed-up 1.25 (estimated), interrupted*
 """
     )
 

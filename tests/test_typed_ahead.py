@@ -98,6 +98,7 @@ def test_some_terminals_say_it_in_the_environment(told: str, light: bool | None)
     assert light_by_environment({"COLORFGBG": told}) is light
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_the_app_is_as_light_as_its_terminal_where_no_theme_was_chosen() -> None:
     for is_light, settings, theme in (

@@ -18,8 +18,9 @@ from edgespec.attach import Wanted
 from edgespec_tui.app import ChatApp
 from edgespec_tui.attached_endpoint import AttachedEndpoint, attaching
 from edgespec_tui.conversation import Conversation
+from edgespec_tui.question import Question
 
-QUESTIONS = ("Hello! Who are you, and what can you help me with?", "How do I sort a list?")
+QUESTIONS = ("How do I sort a list?", "Hello! Who are you, and what can you help me with?")
 FONT = re.compile(r"@font-face \{.*?\}", re.S)
 
 
@@ -27,11 +28,11 @@ async def draw(file: Path, questions: Sequence[str]) -> None:
     """Asks, waits, and writes the picture."""
     endpoint = AttachedEndpoint(attaching(Wanted()))
     app = ChatApp(endpoint, first=Conversation(sampling={"temperature": 0.0}, max_tokens=160))
-    async with app.run_test(size=(104, 26)) as pilot:
+    async with app.run_test(size=(124, 26)) as pilot:
         while app.context.engine.state == "starting":
             await asyncio.sleep(0.2)
         for text in questions:
-            await app.chat.ask(text)
+            await app.chat.asking.ask(Question(text))
             while app.chat.answering:
                 await asyncio.sleep(0.2)
         await app.chat.action_again()  # what was said before is guessed from memory: something to tint

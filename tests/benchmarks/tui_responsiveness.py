@@ -23,6 +23,7 @@ from textual.screen import Screen
 from edgespec_tui.app import ChatApp
 from edgespec_tui.conversation import Conversation
 from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
+from edgespec_tui.question import Question
 
 ANSWER = """Reading a file line by line is **cheap**, because a file is an iterator:
 
@@ -87,7 +88,7 @@ async def responsiveness(turns: int, tok_per_s: float, seconds: float) -> dict[s
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         shown = time.perf_counter() - began
-        await app.chat.ask("again?")
+        await app.chat.asking.ask(Question("again?"))
         await asyncio.sleep(1.0)
         echo = Echo(app)
         busy, until = time.process_time(), time.perf_counter() + seconds
@@ -95,7 +96,7 @@ async def responsiveness(turns: int, tok_per_s: float, seconds: float) -> dict[s
             echo.post()
             await asyncio.sleep(0.13)
         busy = (time.process_time() - busy) / seconds
-        figures = app.chat.figures
+        figures = app.chat.asking.figures
         speed = figures.now_per_s() if figures else None
         widgets = len(list(app.chat.walk_children()))
         await app.chat.stop_and_wait()
@@ -117,9 +118,11 @@ async def memory(tokens: int, tok_per_s: float) -> dict[str, float]:
     found = {}
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
-        await app.chat.ask("at length")
+        await app.chat.asking.ask(Question("at length"))
         for mark in (tokens // 5, tokens // 2, tokens):
-            while app.chat.answering and (app.chat.figures is None or app.chat.figures.n_tokens < mark):
+            while app.chat.answering and (
+                app.chat.asking.figures is None or app.chat.asking.figures.n_tokens < mark
+            ):
                 await asyncio.sleep(0.1)
             gc.collect()
             found[f"mb_at_{mark}"] = process.memory_info().rss / 1e6

@@ -164,7 +164,7 @@ class ChatCommands:
         if info is None or screen.context.engine.state != "ready":
             raise SettingError("there is no engine to race yet")
         if not info.speculates:
-            raise SettingError(f"{info.where} is told nothing of speculation: there is nothing to race")
+            raise SettingError(f"{info.where} reports no speculation data: there is nothing to race")
         talk = screen.conversation
         questions = [turn for turn in talk.path() if turn.role == "user"]
         if not text.strip() and not questions:
@@ -184,7 +184,7 @@ class ChatCommands:
         if info is None or screen.context.engine.state != "ready":
             raise SettingError("there is no engine to measure yet")
         if not info.speculates:
-            raise SettingError(f"{info.where} is told nothing of speculation: there is nothing to compare")
+            raise SettingError(f"{info.where} reports no speculation data: there is nothing to compare")
         if text and not (text.isdecimal() and 1 <= int(text) <= len(PROMPTS)):
             raise SettingError(f"/bench wants a number from 1 to {len(PROMPTS)}, not {text!r}")
         await screen.stop_and_wait()

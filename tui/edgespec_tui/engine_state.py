@@ -36,7 +36,7 @@ class EngineState:
 
     @property
     def is_foreign(self) -> bool:
-        """True where it is a server of another kind, which is told nothing of speculation."""
+        """True where it is a server of another kind, which reports no speculation data."""
         return self.info is not None and not self.info.speculates
 
     @property

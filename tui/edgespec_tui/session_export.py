@@ -68,9 +68,9 @@ def _figures(turn: Turn) -> str:
     if isinstance(speedup := figures.get("speedup_estimated"), float):
         told.append(f"speed-up {speedup:.2f} (estimated)")
     if turn.finish == "cancelled":
-        told.append("stopped")
+        told.append("interrupted")
     elif turn.finish == "length":
-        told.append("cut at its longest")
+        told.append("stopped at the length limit")
     return f"*{', '.join(told)}*" if told else ""
 
 
