@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help chat test test-all check format clean ready
 
 help:
-	@echo "make chat      talk to a small real model (the first time it is fetched: 93 MB)"
+	@echo "make chat      talk to a small real model, fetched once (93 MB); offline to the pair that ships"
 	@echo "make test      the tests, in a few minutes (make test ARGS='-k sampling' for some)"
 	@echo "make test-all  the tests with those that take long"
 	@echo "make check     lint, format and types"
