@@ -138,14 +138,15 @@ def fitting_prompts(pair: Pair, n_tokens: int) -> list[Prompt]:
 
     Questions go through the chat template where there is one that takes them.
     """
-    found = []
+    found, asks = [], True
     for sample in SAMPLE_PROMPTS:
         tokens = pair.prompt_tokens(sample.text)
         if sample.kind == "chat":
+            tokens = pair.prompt_tokens(f"Question: {sample.text}\nAnswer:")
             try:
-                tokens = pair.chat_tokens([{"role": "user", "content": sample.text}])
+                tokens = pair.chat_tokens([{"role": "user", "content": sample.text}]) if asks else tokens
             except TemplateError:
-                tokens = pair.prompt_tokens(f"Question: {sample.text}\nAnswer:")
+                asks = False  # nor does it take the next one, and refusing may take seconds
         if tokens.size + n_tokens + 1 < pair.n_ctx:
             found.append(Prompt(sample.kind, tokens))
     if not found:
