@@ -217,7 +217,7 @@ async def test_a_code_block_shown_in_parts_is_copied_whole() -> None:
 
 @on_a_loop
 async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is_the_same() -> None:
-    endpoint = FakeEndpoint(answers=["some **words** to say " * 8], tok_per_s=300, plain_tok_per_s=150)
+    endpoint = FakeEndpoint(answers=["some **words** to say " * 8], tok_per_s=150, plain_tok_per_s=30)
     async with driven(ChatApp(endpoint)) as it:
         await it.pilot.press("f5")
         await it.told("no question to race")

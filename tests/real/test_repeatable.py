@@ -30,19 +30,19 @@ def said(engine: Engine, prompt: NDArray[np.int32], request: Request) -> Said:
     return found
 
 
-@pytest.mark.parametrize("piece", [32, 512])
+@pytest.mark.parametrize("piece", [32, pytest.param(512, marks=pytest.mark.slow)])
 def test_a_text_does_not_depend_on_what_was_asked_before(piece: int, tiny_target: Path) -> None:
     """Up to 6 of 40 texts differed on a warm server, and logprobs of the same token by up to 0.17."""
     rng = np.random.default_rng(1)
-    with Pair(tiny_target, None, PairSettings(n_ctx=400, threads=2, slots=1, remember=False)) as pair:
+    with Pair(tiny_target, None, PairSettings(n_ctx=400, threads=1, slots=1, remember=False)) as pair:
         source = pair.prompt_tokens(Path(np.__file__).read_text())
         engine = Engine(pair, slots=1, piece=piece, cache_ram=50_000_000)
         wish = Request(
             Sampling(temperature=0.8), 8, seed=3, drafter="none", fresh=True, scoring=Scoring(top=0)
         )
-        prompts = [source[:n] for n in (5, 60, 100, 129, 200, 300)]
+        prompts = [source[:n] for n in (5, 60, 100, 129, 200)]
         first = [said(engine, prompt, wish) for prompt in prompts]
-        for i in rng.integers(len(prompts), size=30).tolist():
+        for i in rng.integers(len(prompts), size=12).tolist():
             if rng.random() < 0.5:  # somebody who does not care
                 said(engine, source[: rng.integers(4, 350)], replace(wish, fresh=False))
             assert said(engine, prompts[i], wish) == first[i]

@@ -32,7 +32,7 @@ def examples(server: Served, language: str, word: str) -> list[str]:
 def test_the_examples_of_the_readme_are_those() -> None:
     readme = (ROOT / "README.md").read_text()
     lines = [line for line in readme.splitlines() if line.startswith("curl ")]
-    assert len(lines) >= 3 and all(line in SECTION for line in lines)
+    assert lines and all(line in SECTION for line in lines)
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")

@@ -44,7 +44,7 @@ SAMPLING = {
     "repeat_penalty": Ranged(0.01, 100),
     "frequency_penalty": Ranged(-100, 100),
     "presence_penalty": Ranged(-100, 100),
-    "penalty_last_n": Ranged(0, 2**31 - 1, whole=True),
+    "penalty_last_n": Ranged(-1, 2**31 - 1, whole=True),
 }
 ANSWER = {
     **SAMPLING,
