@@ -56,7 +56,7 @@ def _tried(grammar: Grammar, vocabulary: llguidance.LLTokenizer) -> tuple[str | 
     return lark, None
 
 
-def main(pipe: BinaryIO, out: BinaryIO) -> int:
+def main(pipe: BinaryIO, out: BinaryIO, cpu_s: float) -> int:
     """Tries what comes through the pipe until it closes; returns the exit code."""
     controls = receive(pipe)
     if controls is None:
@@ -65,7 +65,7 @@ def main(pipe: BinaryIO, out: BinaryIO) -> int:
     vocabulary = tokenizer_of([*bytes_, *controls, b""], frozenset({255 + len(controls)}))
     _limit_memory()
     while (grammar := receive(pipe)) is not None:
-        _limit_time(CPU_S)
+        _limit_time(cpu_s)
         body = pickle.dumps(_tried(grammar, vocabulary))
         _limit_time(0)
         out.write(HEAD.pack(len(body)) + body)
@@ -74,4 +74,4 @@ def main(pipe: BinaryIO, out: BinaryIO) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.stdin.buffer, sys.stdout.buffer))
+    sys.exit(main(sys.stdin.buffer, sys.stdout.buffer, float(sys.argv[1])))

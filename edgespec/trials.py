@@ -29,10 +29,17 @@ class Trials:
     """The children of one vocabulary. For several threads at once; close it, or use it in a `with`."""
 
     def __init__(
-        self, controls: Callable[[], Sequence[bytes]] = tuple, patience_s: float = PATIENCE_S
+        self,
+        controls: Callable[[], Sequence[bytes]] = tuple,
+        *,
+        cpu_s: float = CPU_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
-        """controls: the control tokens that a grammar may name, as `matchers.CONTROL` and their names."""
-        self._controls, self._patience_s = controls, patience_s
+        """controls: the control tokens that a grammar may name, as `matchers.CONTROL` and their names.
+
+        cpu_s, patience_s: what one grammar may take, of the processor and of the clock.
+        """
+        self._controls, self._cpu_s, self._patience_s = controls, cpu_s, patience_s
         self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()
         for _ in range(CHILDREN):
             self._idle.put(None)  # one that may be started
@@ -62,8 +69,8 @@ class Trials:
                 self._end(child)
                 child = None
                 raise GrammarError(
-                    f"the {NAMES[grammar.kind]} cannot be used: to read it takes more than {CPU_S:g} s, or "
-                    "more memory than it may have; make it smaller or simpler"
+                    f"the {NAMES[grammar.kind]} cannot be used: to read it takes more than {self._cpu_s:g} s, "
+                    "or more memory than it may have; make it smaller or simpler"
                 )
         finally:
             self._idle.put(child)
@@ -74,7 +81,7 @@ class Trials:
 
     def _new(self) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "edgespec.trial_child"],
+            [sys.executable, "-P", "-m", "edgespec.trial_child", str(self._cpu_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # Rust's last words say nothing to anybody here

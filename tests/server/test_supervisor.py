@@ -286,7 +286,7 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(loads: tuple[
     async def play() -> None:
         told: list[str] = []
         async with supervised(loads[0], ping_s=0.1, tell=told.append) as worker:
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(0.9)
             assert worker.restarts == 0 and await worker.hears(2.0), "one that hears is left alone"
             asker, old = Asker(worker, "a"), worker.pid
             assert old
@@ -310,9 +310,9 @@ def test_a_server_that_was_stopped_does_not_take_its_worker_for_silent(
 
     async def play() -> None:
         async with supervised(loads[0], ping_s=0.1) as worker:
-            for _ in range(3):
+            for _ in range(2):
                 await asyncio.sleep(0.25)
-                time.sleep(1.2)
+                time.sleep(1.0)
             await asyncio.sleep(0.3)
             assert worker.restarts == 0 and worker.state == "ready"
 
