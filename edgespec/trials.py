@@ -69,8 +69,8 @@ class Trials:
                 self._end(child)
                 child = None
                 raise GrammarError(
-                    f"the {NAMES[grammar.kind]} cannot be used: to read it takes more than {self._cpu_s:g} s, "
-                    "or more memory than it may have; make it smaller or simpler"
+                    f"the {NAMES[grammar.kind]} cannot be used: to read it takes more than {self._cpu_s:g} "
+                    "s, or more memory than it may have; make it smaller or simpler"
                 )
         finally:
             self._idle.put(child)

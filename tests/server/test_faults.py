@@ -379,10 +379,17 @@ def test_nobody_waits_behind_a_heavy_request(server: Served) -> None:
     idle(server)
 
 
+def suspend(worker: psutil.Process) -> None:
+    """Stops a process, and waits until all of its threads have."""
+    worker.suspend()
+    until(lambda: worker.status() == psutil.STATUS_STOPPED)
+
+
+@posix
 def test_a_client_that_vanishes_while_its_request_is_read_is_noticed(server: Served) -> None:
     """Handing a request on was awaited outside the watch for clients that leave."""
     worker = server.worker
-    worker.suspend()
+    suspend(worker)
     try:
         with server.raw(post("/v1/completions", {"prompt": "a"})):
             until(lambda: requests(server) == 1)
@@ -395,7 +402,7 @@ def test_a_client_that_vanishes_while_its_request_is_read_is_noticed(server: Ser
 @posix
 def test_a_worker_that_does_not_answer_is_told_at_health(server: Served) -> None:
     worker = server.worker
-    worker.suspend()
+    suspend(worker)
     try:
         silent = server.ask("/health")
         assert silent.status == 503 and silent.json["status"] == "silent", silent
@@ -408,7 +415,7 @@ def test_a_worker_that_does_not_answer_is_told_at_health(server: Served) -> None
 @pytest.mark.slow
 def test_a_worker_that_stays_silent_is_started_again_and_it_is_said(server: Served) -> None:
     old, said = server.worker, len(server.said())
-    old.suspend()
+    suspend(old)
     with server.raw(post("/v1/completions", {"prompt": "a"})) as waiting:
         until(lambda: "the engine runs again" in server.said()[said:], 90)
         assert b"503" in waiting.recv(100)
