@@ -231,6 +231,10 @@ async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is
         assert "this text was said before" in it.shown("#race-verdict"), "the chat's answer, here"
         clocks = [str(clock.content) for clock in it.app.screen.query(".lane-clock")]
         assert len(clocks) == 2 and all("tok/s" in clock for clock in clocks)
+        await it.pilot.resize_terminal(80, 24)
+        await it.until(
+            lambda: "Plain decoding" in it.text() and "With speculation" in it.text(), "both lanes"
+        )
         assert [w.speculation for _, w in endpoint.asked[2:]] in ([True, False], [False, True])
         await it.pilot.press("escape")
         await it.until(lambda: "measured" in it.shown("#panel-lead"))

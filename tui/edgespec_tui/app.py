@@ -45,7 +45,7 @@ class ChatApp(App[int]):
     TITLE = "EdgeSpec"
     CSS_PATH = "chat.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (120, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-high")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-high"), (45, "-tall")]
     BINDINGS: ClassVar[list[BindingType]] = [
         key("app.help", "f1", "Help", "Keys and commands", shown=True),
         key("app.new", "ctrl+n", "New", "Begin a new chat"),
