@@ -32,6 +32,7 @@ from edgespec_tui.sessions_screen import SessionsScreen
 from edgespec_tui.settings import Settings, read
 from edgespec_tui.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
 from edgespec_tui.typed_ahead import TypedAhead, keys_of
+from edgespec_tui.unwritten_chats import rescue
 
 if TYPE_CHECKING:
     from edgespec_tui.model_pull import ModelPull
@@ -113,8 +114,7 @@ class ChatApp(App[int]):
             )
         usual = LIGHT_THEME if self._typed.is_light else DEFAULT_THEME
         self.theme = wanted if wanted in self.available_themes else usual
-        keep = self._sessions.close if self._sessions is not None else tuple
-        hang_up.watch(self._end, keep, has_window=not self.is_headless)
+        hang_up.watch(self._end, self._keep, has_window=not self.is_headless)
         self.context.moments.begin()
         self.set_interval(1.0, self.context.moments.look)
         self.set_interval(0.5, self._tell_notices)
@@ -132,6 +132,11 @@ class ChatApp(App[int]):
             self._notices += [sentence for sentence in info.told if sentence not in self._said]
             self._said.update(info.told)
         self.chat.engine_changed()
+
+    def _keep(self) -> None:
+        """Writes what was said, wherever it can be; nobody is there to be told."""
+        if self._sessions is not None:
+            rescue(self._sessions.close(), ask=None, tell=lambda _: None)
 
     def _handle_exception(self, error: Exception) -> None:
         """Ends the app in order; never shows a traceback. (Textual's own way would print one.)"""

@@ -40,7 +40,8 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
             return 0
         return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
     finally:
-        rescue(sessions.close(), ask=on_terminal(), tell=lambda sentence: _tell(f"edgespec: {sentence}"))
+        ask = on_terminal() if arguments.prompt is None else None  # a program waits for the answer alone
+        rescue(sessions.close(), ask=ask, tell=lambda sentence: _tell(f"edgespec: {sentence}"))
 
 
 def _talk(
