@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,24 +14,37 @@ from tui_driver import driven
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.conversation import Conversation
-from edgespec_tui.endpoint import Message
+from edgespec_tui.endpoint import Ended, Happening, Message, Wishes
 from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
 from edgespec_tui.question import Question
 from edgespec_tui.told_line import ToldLine
 
-WORDS = "word " * 400
+
+class Held(FakeEndpoint):
+    """An endpoint whose answers end when they are let."""
+
+    let = asyncio.Event()
+
+    async def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:
+        async for happening in super().answer(messages, wishes):
+            if isinstance(happening, Ended):
+                await self.let.wait()
+            yield happening
 
 
 @on_a_loop
 async def test_a_question_asked_during_an_answer_waits_for_its_end() -> None:
     """Enter cut the answer that was being made, without asking."""
-    endpoint = FakeEndpoint(answers=["word " * 60, "second", "third"], tok_per_s=60)
+    Held.let = asyncio.Event()
+    endpoint = Held(answers=["word " * 60, "second", "third"])
     async with driven(ChatApp(endpoint)) as it:
         await it.say("one")
         await it.until(lambda: "word word" in it.text())
         await it.say("two")
         await it.say("three")
-        assert it.chat.answering and "next  two" in it.text() and "three" in it.text()
+        await it.until(lambda: "next  two" in it.text() and "three" in it.text())
+        assert it.chat.answering and len(endpoint.asked) == 1
+        Held.let.set()
         await it.until(lambda: len(it.texts()) == 6 and not it.chat.answering)
         assert it.texts()[::2] == ["one", "two", "three"] and len(it.texts()[1].split()) == 60
         assert "next  " not in it.text() and endpoint.cancelled == 0
@@ -38,10 +52,11 @@ async def test_a_question_asked_during_an_answer_waits_for_its_end() -> None:
 
 @on_a_loop
 async def test_what_waits_is_taken_back_and_comes_back_where_the_answer_is_stopped() -> None:
-    async with driven(ChatApp(FakeEndpoint(answers=[WORDS], tok_per_s=100))) as it:
-        await it.say("one")
-        await it.say("two")
-        await it.say("three")
+    Held.let = asyncio.Event()
+    async with driven(ChatApp(Held(answers=["word " * 60]))) as it:
+        for question in ("one", "two", "three"):
+            await it.say(question)
+        await it.until(lambda: len(it.chat.asking.waiting) == 2)
         await it.pilot.press("up")
         assert it.chat.prompt.text == "three" and "next  two" in it.text()
         await it.pilot.press("!", "escape")
