@@ -94,8 +94,9 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
 
 def _unsaid(arguments: argparse.Namespace) -> Unsaid:
     """Returns what holds where a request says nothing; raises SettingError."""
-    if arguments.n is not None and not 1 <= arguments.n <= 2**31 - 1:
-        raise SettingError(f"-n is {arguments.n}: it must be 1 or more")
+    longest = None if arguments.n == -1 else arguments.n  # as llama.cpp writes "what fits"
+    if longest is not None and not 1 <= longest <= 2**31 - 1:
+        raise SettingError(f"-n is {longest}: it must be 1 or more, or -1 for what fits")
     if arguments.seed is not None and not -(2**63) <= arguments.seed < 2**64:
         raise SettingError(f"--seed is {arguments.seed}: it must have 64 bits at most")
     sampling = {}
@@ -108,7 +109,7 @@ def _unsaid(arguments: argparse.Namespace) -> Unsaid:
     plain = arguments.no_draft or arguments.reproducible
     drafter: DrafterChoice = "none" if plain else arguments.drafter
     thinking = {"auto": None, "on": True, "off": False}[arguments.reasoning]
-    return Unsaid(sampling, arguments.seed, arguments.n, drafter, thinking, arguments.reproducible)
+    return Unsaid(sampling, arguments.seed, longest, drafter, thinking, arguments.reproducible)
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
