@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import refused
-from served import served
+from served import served, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCS = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def test_the_file_of_the_docs_is_read_by_every_serve(tmp_path: Path) -> None:
         assert props["total_slots"] == 2, "what the command line says beats the file"
         assert props["default_generation_settings"]["n_ctx"] == 2048
         assert f"settings are those of {folder / 'serve.toml'}" in server.said()
-        assert "GET '/props' 200" in server.said(), "its log is that of the file"
+        until(lambda: "GET '/props' 200" in server.said())  # its log is that of the file
 
 
 def test_paths_are_relative_to_the_file_and_a_model_named_takes_the_place_of_its(
