@@ -148,17 +148,19 @@ def test_all_files_of_a_question_share_one_bound(tmp_path: Path, monkeypatch: py
 
 
 @on_a_loop
-async def test_a_file_is_completed_sent_in_full_and_shown_as_a_mark(tmp_path: Path) -> None:
+async def test_a_file_is_completed_sent_in_full_and_shown_as_a_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.md").write_text("hidden words\n" * 5)
     endpoint = FakeEndpoint()
     async with driven(ChatApp(endpoint), size=(130, 30)) as it:
-        await it.pilot.press(*f"sum up @{tmp_path}/no")
+        await it.pilot.press(*"sum up @no")
         assert "notes.md" in it.text()
         await it.pilot.press("tab", *"now", "enter")
         await it.until(lambda: endpoint.asked and not it.chat.answering)
-        assert endpoint.asked[0][0][0].text.startswith(
-            f"sum up @{tmp_path}/notes.md now\n\nnotes.md:\n```md\n"
-        )
+        sent = endpoint.asked[0][0][0].text
+        assert sent.startswith("sum up @notes.md now\n\nnotes.md:\n```md\n")
         assert "[notes.md: 5 lines]" in it.text() and "hidden words" not in it.text()
         (tmp_path / "notes.md").write_bytes(b"\xff\xfe")
         await it.pilot.press("ctrl+b")
