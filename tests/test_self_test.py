@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import llama_cpp
@@ -152,6 +153,9 @@ def test_it_runs_once_for_each_build_and_processor(lying: Path, monkeypatch: pyt
 def test_a_server_says_it_at_its_start_and_to_its_clients(lying: Path, tmp_path: Path) -> None:
     lie(lying, "state['repacked']", CRASH)
     with served.served(tmp_path) as server:
+        began = time.monotonic()  # it is said behind the address
+        while "does not compute right" not in server.said() and time.monotonic() < began + 20:
+            time.sleep(0.05)
         assert server.said().count("does not compute right on this processor (SIGSEGV") == 1
         assert "slower and right" in Client.at(server.url).info().build_advice
         answer = server.ask("/v1/completions", {"prompt": "def ", "max_tokens": 4})
