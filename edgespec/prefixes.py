@@ -45,7 +45,7 @@ class Prefixes:
         self._unmoved = -1  # when the slot was used last whose text is too long for the store
 
     def place_fresh(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
-        """Does the same for a prompt of which only whole pieces, read from nothing, may be used again.
+        """Returns what `place` does, for a prompt of which only pieces read from nothing may be used again.
 
         What else is held was evaluated in other company, and differs in last digits from a fresh reading.
         """
