@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from edgespec.commands.pull.starter import NAME, install
 from edgespec.errors import DownloadError, SettingError
-from edgespec.pair_store import open_store, store_told
-from edgespec.pull.starter import NAME, install
+from edgespec.pairs.store import open_store, store_told
 
 DONE = Path(sys.prefix) / "starter"
 

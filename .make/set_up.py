@@ -196,7 +196,7 @@ def install_llama(spec: str, env: Mapping[str, str], *, own_build: bool) -> None
 
 def self_test() -> tuple[int, str]:
     """Evaluate the embedded pair; return 0, or 3 where EdgeSpec heals it, 4 where not, and what is wrong."""
-    command = [str(VENV / "bin" / "python"), "-P", "-m", "edgespec.self_test"]
+    command = [str(VENV / "bin" / "python"), "-P", "-m", "edgespec.system.self_test"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     return (done.returncode, done.stdout.strip()) if done.returncode in (3, 4) else (0, "")
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from edgespec.errors import EdgeSpecError
 
 if TYPE_CHECKING:
-    from edgespec.engine import Pair
-    from edgespec.events import Round
-    from edgespec.pair_settings import PairSettings
-    from edgespec.request import Request
-    from edgespec.sampling import Sampling
-    from edgespec.stats import Statistics, Tally
+    from edgespec.core.request import Request
+    from edgespec.core.stats import Statistics, Tally
+    from edgespec.core.values import Round
+    from edgespec.engine.pair import Pair
+    from edgespec.pairs.settings import PairSettings
+    from edgespec.sampling.sampler import Sampling
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,13 +38,13 @@ __all__ = [
 ]
 
 _PLACES = {
-    "Pair": "engine",
-    "PairSettings": "pair_settings",
-    "Request": "request",
-    "Round": "events",
-    "Sampling": "sampling",
-    "Statistics": "stats",
-    "Tally": "stats",
+    "Pair": "engine.pair",
+    "PairSettings": "pairs.settings",
+    "Request": "core.request",
+    "Round": "core.values",
+    "Sampling": "sampling.sampler",
+    "Statistics": "core.stats",
+    "Tally": "core.stats",
 }
 
 
@@ -65,7 +65,7 @@ def load(
 
     llama.cpp can end the process on a damaged file; `edgespec run` isolates it, this call does not.
     """
-    from edgespec.engine import Pair
+    from edgespec.engine.pair import Pair
 
     if target is None:
         from edgespec_models.tiny import draft_path, target_path

@@ -6,7 +6,7 @@ import sys
 def run() -> int:
     """Runs the command line. Ctrl+C while Python is still importing ends it quietly, as later."""
     try:
-        from edgespec.cli import main
+        from edgespec.commands.cli import main
 
         return main()
     except KeyboardInterrupt:

@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgespec import cli, isolate
+from edgespec.commands import cli
+from edgespec.system import isolate
 
 EDGESPEC = [sys.executable, "-m", "edgespec"]
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes, signals and terminals as POSIX has them")

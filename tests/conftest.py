@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec import config
+from edgespec.system import config
 
 ROOT = Path(__file__).resolve().parent.parent
 USERS_FOLDERS = {
@@ -53,7 +53,7 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("session-home")
     with pytest.MonkeyPatch.context() as patch:
         move_home(patch, home)
-        from edgespec.self_test import self_test
+        from edgespec.system.self_test import self_test
 
         self_test()  # what llama.cpp can do here is found once; each test's home begins with it
         yield home

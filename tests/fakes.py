@@ -18,15 +18,15 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec import verify
-from edgespec.decode import Limits, Rows, Want, drive, generate
-from edgespec.drafters import Drafter, NoDrafter
-from edgespec.events import Ask, Draft, Round
-from edgespec.pace import FixedLength, Pace
-from edgespec.sampling import Distribution, Sampler, Sampling
-from edgespec.text import TextRelease
-from edgespec.token_scores import Scoring
-from edgespec.verify import Independent, Rule, Target
+from edgespec.core import verify
+from edgespec.core.drafters import Drafter, NoDrafter
+from edgespec.core.loop import Limits, Rows, Want, drive, generate
+from edgespec.core.pace.controller import FixedLength, Pace
+from edgespec.core.scores import Scoring
+from edgespec.core.text import TextRelease
+from edgespec.core.values import Ask, Draft, Round
+from edgespec.core.verify import Independent, Rule, Target
+from edgespec.sampling.sampler import Distribution, Sampler, Sampling
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 Tree = Callable[[tuple[int, ...]], Distribution]  # tokens so far -> distribution of the next
@@ -271,8 +271,8 @@ class Uniform:
 def law(run: Callable[[World], Outcome]) -> dict[Outcome, float]:
     """Returns the exact distribution of what `run` returns, over everything that chance can do.
 
-    `run` gets a World for a generator; `edgespec.verify.draw`, which would look at a number that nobody may
-    look at, is replaced by a branching over the whole distribution.
+    `run` gets a World for a generator; `verify.draw`, which would look at a number that nobody may see, is
+    replaced by a branching over the whole distribution.
     """
     found: dict[Outcome, float] = {}
     script: list[int] | None = []

@@ -57,7 +57,7 @@ class Served:
     def workers(self) -> list[psutil.Process]:
         """The engine worker that runs now, if one does."""
         children = psutil.Process(self.process.pid).children()
-        return [child for child in children if "edgespec.worker" in child.cmdline()]
+        return [child for child in children if "edgespec.engine.worker" in child.cmdline()]
 
     @property
     def worker(self) -> psutil.Process:

@@ -15,17 +15,17 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.costs import CostTable
-from edgespec.decode import Limits, Rows, Want, drive, generate
-from edgespec.drafters import Guesser
-from edgespec.drafters.competition import Competition
-from edgespec.drafters.draft_model import DraftModel
-from edgespec.events import Draft, Round
-from edgespec.experience import Experience
-from edgespec.pace import LONGEST, Controller, Costs, Pace
-from edgespec.sampling import Distribution, Sampler, Sampling, point_mass
-from edgespec.text import TextRelease
-from edgespec.verify import Target, Verdict
+from edgespec.core.drafters import Guesser
+from edgespec.core.drafters.competition import Competition
+from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.loop import Limits, Rows, Want, drive, generate
+from edgespec.core.pace.controller import LONGEST, Controller, Costs, Pace
+from edgespec.core.pace.costs import CostTable
+from edgespec.core.text import TextRelease
+from edgespec.core.values import Draft, Round
+from edgespec.core.verify import Target, Verdict
+from edgespec.engine.experience import Experience
+from edgespec.sampling.sampler import Distribution, Sampler, Sampling, point_mass
 
 LONG = 8192  # positions of a stream
 # Milliseconds of n tokens: of a 0.6B F16 and a 1.1B Q4_0 target on two cores (measured), and of what a large

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.acceptance import BINS, FADE, PRIOR_WEIGHT, Odds, bin_of, proportional
+from edgespec.core.pace.odds import BINS, FADE, PRIOR_WEIGHT, Odds, bin_of, proportional
 
 
 def test_confidence_falls_into_equal_bins() -> None:

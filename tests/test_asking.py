@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_endpoint import FAKE, FakeEndpoint
 from test_tui_chat import Slow, on_a_loop
 from tui_driver import driven
 
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.endpoint import Ended, Happening, Message, Wishes
-from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
-from edgespec_tui.question import Question
-from edgespec_tui.told_line import ToldLine
+from edgespec_tui.endpoint.endpoint import Ended, Happening, Message, Wishes
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.widgets.question import Question
+from edgespec_tui.widgets.told_line import ToldLine
 
 
 class Held(FakeEndpoint):
@@ -202,7 +202,7 @@ async def test_what_no_longer_fits_is_said_in_words() -> None:
 @on_a_loop
 async def test_a_chat_in_which_only_settings_were_set_is_not_kept(tmp_path: Path) -> None:
     """It stood among the sessions as "Untitled"."""
-    from edgespec_tui.sessions import Sessions
+    from edgespec_tui.sessions.sessions import Sessions
 
     sessions = Sessions.opened(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
     try:

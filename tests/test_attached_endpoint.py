@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgespec.attach import Progress, Wanted
+from edgespec.client.attach import Progress, Wanted
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
-from edgespec_tui.attached_endpoint import AttachedEndpoint, attaching, connecting
-from edgespec_tui.endpoint import Ended, Happening, Message, Told, Wishes
+from edgespec_tui.endpoint.attached import AttachedEndpoint, attaching, connecting
+from edgespec_tui.endpoint.endpoint import Ended, Happening, Message, Told, Wishes
 
 HELLO = [Message("system", "Be brief."), Message("user", "What is EdgeSpec?")]
 GREEDY = Wishes(sampling={"temperature": 0.0}, max_tokens=24)

@@ -10,7 +10,7 @@ import pytest
 import tiny_gguf
 from commands import edgespec, in_process, interrupted, posix, refused
 
-from edgespec.bench import command
+from edgespec.commands.bench import command
 
 QUICK = ["--threads", "1", "-n", "8", "--seconds", "0.3"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgespec.bench.figures import (
+from edgespec.commands.bench.figures import (
     RoundRecord,
     Sample,
     against_best,

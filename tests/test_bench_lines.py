@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgespec.bench.lines import SWEPT, lines_for, parse_modes, units_for
-from edgespec.bench.prompts import Prompt, built_in, by_kind, kinds, read_prompts
+from edgespec.commands.bench.lines import SWEPT, lines_for, parse_modes, units_for
+from edgespec.commands.bench.prompts import Prompt, built_in, by_kind, kinds, read_prompts
 from edgespec.errors import SettingError
 
 # ---- prompts ----------------------------------------------------------------------------------------------

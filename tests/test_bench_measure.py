@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgespec.bench.figures import Sample
-from edgespec.bench.lines import Line, Unit, lines_for, units_for
-from edgespec.bench.measure import Measured, measure
-from edgespec.bench.prompts import built_in
+from edgespec.commands.bench.figures import Sample
+from edgespec.commands.bench.lines import Line, Unit, lines_for, units_for
+from edgespec.commands.bench.measure import Measured, measure
+from edgespec.commands.bench.prompts import built_in
 from edgespec.errors import PeerError
 
 

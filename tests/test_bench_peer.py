@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from edgespec.bench import keeper, peer_command
-from edgespec.bench.peer import LlamaServer, PeerSettings, command, parse_peer
+from edgespec.commands.bench import keeper, peer_command
+from edgespec.commands.bench.peer import LlamaServer, PeerSettings, command, parse_peer
 from edgespec.errors import PeerError, SettingError
-from edgespec.sampling import Sampling
+from edgespec.sampling.sampler import Sampling
 
 posix = pytest.mark.skipif(os.name != "posix", reason="the fake is a script with a first line for the system")
 GREEDY = Sampling(temperature=0.0)
@@ -225,7 +225,7 @@ STARTER = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and some shells leave it ignored
 from pathlib import Path
-from edgespec.bench.peer import LlamaServer, PeerSettings
+from edgespec.commands.bench.peer import LlamaServer, PeerSettings
 server = LlamaServer(PeerSettings(Path(sys.argv[1]), Path("big.gguf")))
 print(server.pid, flush=True)
 time.sleep(60)

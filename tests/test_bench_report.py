@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from test_bench_figures import round_, sample
 
-from edgespec.bench import markdown, picture, record
-from edgespec.bench.figures import Sample
-from edgespec.bench.lines import lines_for
-from edgespec.bench.measure import Measured
-from edgespec.bench.plot import bars
-from edgespec.bench.report import Results, results, tables
+from edgespec.commands.bench import markdown, picture, record
+from edgespec.commands.bench.figures import Sample
+from edgespec.commands.bench.lines import lines_for
+from edgespec.commands.bench.measure import Measured
+from edgespec.commands.bench.plot import bars
+from edgespec.commands.bench.report import Results, results, tables
 from edgespec.errors import SettingError
 
 LINES = lines_for(("greedy", "sampled", "coupled"), sweep=True, peer="llama-server")

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgespec.bench.lines import Line, Unit
-from edgespec.bench.peer import Completion
-from edgespec.bench.prompts import Prompt
-from edgespec.bench.takers import Asked, PairTaker, RoundWatch, peer_sample, tokenize
-from edgespec.engine import Pair
-from edgespec.events import Round
-from edgespec.pair_settings import PairSettings
-from edgespec.sampling import Sampling
+from edgespec.commands.bench.lines import Line, Unit
+from edgespec.commands.bench.peer import Completion
+from edgespec.commands.bench.prompts import Prompt
+from edgespec.commands.bench.takers import Asked, PairTaker, RoundWatch, peer_sample, tokenize
+from edgespec.core.values import Round
+from edgespec.engine.pair import Pair
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampling
 
 PROMPT = Prompt("p", "code", "What does os.path.join do? " * 8)
 PLAIN, OURS, FIXED = (

@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 from tiny_gguf import CONTROL, write_hybrid, write_llama, write_recurrent, write_sliding
 
-from edgespec.context import Context, ContextSettings
-from edgespec.decode import Rows, Want
-from edgespec.engine import Pair
-from edgespec.events import Failed
-from edgespec.llama import Model
-from edgespec.pair_settings import PairSettings
-from edgespec.request import DrafterName, Request
-from edgespec.sampling import Sampling
-from edgespec.scheduler import Engine
+from edgespec.core.loop import Rows, Want
+from edgespec.core.request import DrafterName, Request
+from edgespec.core.values import Failed
+from edgespec.engine.engine import Engine
+from edgespec.engine.pair import Pair
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.model import Model
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampling
 
 NOISE = 0.01  # logits; seen of sound caches without flash attention: 0.002. Faults were 0.02 to 3.5
 N_CTX = 320

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edgespec_models.catalogue import CatalogueEntry, CatalogueError, catalogue, find, read_catalogue
-from edgespec_models.choose_file import FOR_CACHES
-from edgespec_models.store import check_name
+from edgespec_models.hub.choose_file import FOR_CACHES
+from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue, find, read_catalogue
+from edgespec_models.shelf.store import check_name
 
 
 def test_every_class_and_use_has_a_pair() -> None:

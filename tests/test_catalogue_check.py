@@ -9,8 +9,8 @@ import pytest
 from hub_models import as_large_as, model_bytes
 from local_hub import LocalHub
 
-from edgespec_models.catalogue_check import main
-from edgespec_models.hub import Hub
+from edgespec_models.hub.hub import Hub
+from recipes.catalogue_check import main
 
 MODEL = """[pair.{role}]
 repo = "acme/{repo}"

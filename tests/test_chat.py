@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from edgespec.chat import render
+from edgespec.chat.template import render
 from edgespec.errors import TemplateError
 
 USER = [{"role": "user", "content": "Hi"}]

@@ -7,9 +7,9 @@ import tomllib
 from pathlib import Path
 
 from edgespec_tui.key_bindings import bindings, known_to_app
-from edgespec_tui.setting_values import SAMPLING
-from edgespec_tui.settings import read
-from edgespec_tui.slash_commands import COMMANDS
+from edgespec_tui.settings.settings import read
+from edgespec_tui.settings.values import SAMPLING
+from edgespec_tui.widgets.slash_commands import COMMANDS
 
 TEXT = (Path(__file__).resolve().parent.parent / "docs" / "chat.md").read_text()
 SIGNS = {"left_square_bracket": "[", "right_square_bracket": "]", "escape": "esc"}

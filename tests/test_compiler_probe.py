@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec import builds
+from edgespec.system import builds
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".make"))

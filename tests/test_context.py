@@ -24,11 +24,8 @@ import pytest
 import tiny_gguf
 from numpy.typing import NDArray
 
-import edgespec.llama
-from edgespec import context as module
-from edgespec.cache_size import gguf_array, kv_bytes
-from edgespec.context import Context, ContextSettings
-from edgespec.decode import Want
+import edgespec.llama.model
+from edgespec.core.loop import Want
 from edgespec.errors import (
     DecodeAbortedError,
     EngineError,
@@ -38,7 +35,10 @@ from edgespec.errors import (
     NoRoomError,
     SettingError,
 )
-from edgespec.llama import Model
+from edgespec.llama import context as module
+from edgespec.llama.cache_size import gguf_array, kv_bytes
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.model import Model
 
 MARGIN = 0.02
 N_VOCAB = 512
@@ -608,7 +608,7 @@ def test_the_size_of_the_cache_is_what_llama_cpp_makes(
 ) -> None:
     for kind in ("plain", "hybrid"):
         said: deque[str] = deque()
-        monkeypatch.setattr(edgespec.llama, "log_tail", said)
+        monkeypatch.setattr(edgespec.llama.model, "log_tail", said)
         with Context(models[kind], settings()):
             made = re.search(r"K \(f16\): +([0-9.]+) MiB, V \(f16\): +([0-9.]+) MiB", "\n".join(said))
         assert made
@@ -781,7 +781,7 @@ def test_snapshots_are_used_up_by_a_restored_checkpoint(
                 [Want(tokens[:11], tuple(range(330, 342)), 13)]
             )  # checkpoint at 10, past the snapshots
             with monkeypatch.context() as patch:
-                patch.setattr("edgespec.context.C.llama_decode", lambda *_: 1)
+                patch.setattr("edgespec.llama.context.C.llama_decode", lambda *_: 1)
                 with pytest.raises(NoRoomError):
                     context.score([Want(tokens[:12])])  # restored, and nothing evaluated
             held = tokens[:8]

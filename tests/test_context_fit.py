@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
+from fake_endpoint import FakeEndpoint
 
 from edgespec.errors import PromptTooLongError
-from edgespec_tui.context_fit import Fitting, fit, leave_out
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.fake_endpoint import FakeEndpoint
+from edgespec_tui.sessions.context_fit import Fitting, fit, leave_out
+from edgespec_tui.sessions.conversation import Conversation
 
 
 def left_out(

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from tiny_gguf import write_hybrid, write_llama, write_recurrent
 
-from edgespec.context import Context, ContextSettings
-from edgespec.decode import Want
+from edgespec.core.loop import Want
 from edgespec.errors import NoRoomError
-from edgespec.llama import Model
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.model import Model
 
 MARGIN = 0.02  # of logits with a standard deviation of 2: evaluated in other batches
 KINDS = ("plain", "hybrid", "recurrent")

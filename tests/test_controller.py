@@ -16,12 +16,12 @@ import streams
 from numpy.typing import NDArray
 from streams import LONG, MACHINES, Bench, Played, Stream, Timed, stream
 
-from edgespec.acceptance import Odds, proportional
-from edgespec.costs import CostTable
-from edgespec.decode import Rows, Want
-from edgespec.drafters import Offer, offer
-from edgespec.events import Ask, Judged, Round
-from edgespec.pace import CREDIT, REFRESH, SHARE, START, Controller, FixedLength, Record
+from edgespec.core.drafters import Offer, offer
+from edgespec.core.loop import Rows, Want
+from edgespec.core.pace.controller import CREDIT, REFRESH, SHARE, START, Controller, FixedLength, Record
+from edgespec.core.pace.costs import CostTable
+from edgespec.core.pace.odds import Odds, proportional
+from edgespec.core.values import Ask, Judged, Round
 
 EVERYWHERE = pytest.mark.parametrize("machine", ["memory-bound", "compute-bound", "GPU"])
 TOLD = pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.endpoint import Message
+from edgespec_tui.endpoint.endpoint import Message
+from edgespec_tui.sessions.conversation import Conversation
 
 
 def talked() -> Conversation:

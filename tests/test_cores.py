@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from edgespec import cores
+from edgespec.system import cores
 
 
 def machine(folder: Path, siblings: list[str], **files: str) -> Path:

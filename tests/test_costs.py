@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edgespec.costs import (
+from edgespec.core.pace.costs import (
     BULK,
     FALL,
     LARGEST,

@@ -16,20 +16,20 @@ import pytest
 from fakes import Remembering, Restless, TableModel, speculate, text_of, tokens_of
 from wrong_rules import flipped, without_residual
 
-from edgespec.acceptance import BINS, Odds, proportional
-from edgespec.decode import Limits, drive, generate
-from edgespec.drafters import Drafter, Drafting, NoDrafter
-from edgespec.drafters.competition import Competition
-from edgespec.drafters.draft_model import DraftModel
-from edgespec.drafters.recycling import TokenRecycling
-from edgespec.drafters.suffix_lookup import SuffixLookup
+from edgespec.core.drafters import Drafter, Drafting, NoDrafter
+from edgespec.core.drafters.competition import Competition
+from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.drafters.recycling import TokenRecycling
+from edgespec.core.drafters.suffix_lookup import SuffixLookup
+from edgespec.core.loop import Limits, drive, generate
+from edgespec.core.pace.controller import LONGEST, FixedLength, Pace
+from edgespec.core.pace.odds import BINS, Odds, proportional
+from edgespec.core.scores import Scoring
+from edgespec.core.text import TextRelease
+from edgespec.core.values import Ask, Draft, Judged, Reach, Round
+from edgespec.core.verify import Coupled, Independent, Rule, Verdict, verify_block, verify_tokens
 from edgespec.errors import PromptTooLongError, SettingError
-from edgespec.events import Ask, Draft, Judged, Reach, Round
-from edgespec.pace import LONGEST, FixedLength, Pace
-from edgespec.sampling import Sampler, Sampling, point_mass
-from edgespec.text import TextRelease
-from edgespec.token_scores import Scoring
-from edgespec.verify import Coupled, Independent, Rule, Verdict, verify_block, verify_tokens
+from edgespec.sampling.sampler import Sampler, Sampling, point_mass
 
 GREEDY = Sampling(temperature=0)
 USUAL = Sampling(temperature=0.8, top_p=0.95, min_p=0)

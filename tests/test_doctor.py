@@ -12,12 +12,20 @@ import psutil
 import pytest
 import tiny_gguf
 
-from edgespec import cli, state_file
-from edgespec.builds import Here, command, installer, wheel_index
-from edgespec.doctor import cards, machine_checks, pair_checks, report, speculation_check, surroundings
-from edgespec.doctor.asking import ask
-from edgespec.doctor.findings import Finding, good, note, problem
-from edgespec.pair_settings import PairSettings
+from edgespec.client import state_file
+from edgespec.commands import cli
+from edgespec.commands.doctor import (
+    cards,
+    machine_checks,
+    pair_checks,
+    report,
+    speculation_check,
+    surroundings,
+)
+from edgespec.commands.doctor.asking import ask
+from edgespec.commands.doctor.findings import Finding, good, note, problem
+from edgespec.pairs.settings import PairSettings
+from edgespec.system.builds import Here, command, installer, wheel_index
 
 PIP = Here((3, 12), "linux", "pip", "/venv/bin/python", (12, 4))
 INDEX = "https://abetlen.github.io/llama-cpp-python/whl/"

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from fakes import TableModel
 
-from edgespec.acceptance import BINS, Odds, proportional
-from edgespec.decode import NO_ROWS
-from edgespec.drafters import HOPELESS, Drafter, Drafting, Guesser, NoDrafter, Offer, offer
-from edgespec.drafters.competition import Competition
-from edgespec.drafters.draft_model import DraftModel, _lead
-from edgespec.drafters.recycling import LONGEST_WALK, PLACES, STEADY, TokenRecycling
-from edgespec.drafters.suffix_lookup import MIN_MATCH, SURE, SuffixAutomaton, SuffixLookup
-from edgespec.events import Ask, Draft, Judged, Reach
-from edgespec.sampling import Distribution, Sampler, Sampling, point_mass
-from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
+from edgespec.core.drafters import HOPELESS, Drafter, Drafting, Guesser, NoDrafter, Offer, offer
+from edgespec.core.drafters.competition import Competition
+from edgespec.core.drafters.draft_model import DraftModel, _lead
+from edgespec.core.drafters.recycling import LONGEST_WALK, PLACES, STEADY, TokenRecycling
+from edgespec.core.drafters.suffix_lookup import MIN_MATCH, SURE, SuffixAutomaton, SuffixLookup
+from edgespec.core.loop import NO_ROWS
+from edgespec.core.pace.odds import BINS, Odds, proportional
+from edgespec.core.values import Ask, Draft, Judged, Reach
+from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
+from edgespec.sampling.sampler import Distribution, Sampler, Sampling, point_mass
 
 V = 5
 PLAIN = Sampling(temperature=1, top_p=1, min_p=0)

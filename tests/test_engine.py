@@ -22,11 +22,14 @@ from numpy.typing import NDArray
 from real.embedded import LOGITS_DIFFER_AT_MOST, complaint
 from wrong_rules import accept_always, flipped, without_residual
 
-from edgespec import engine
-from edgespec.config import cache_folder
-from edgespec.context import Context
-from edgespec.decode import Want
-from edgespec.engine import Pair
+from edgespec.commands.verify import goodness
+from edgespec.commands.verify.equality import Output, byte_identical, difference, output
+from edgespec.core.loop import Want
+from edgespec.core.request import Request
+from edgespec.core.values import Draft
+from edgespec.core.verify import Coupled, Independent, Verdict
+from edgespec.engine import pair as engine
+from edgespec.engine.pair import Pair
 from edgespec.errors import (
     EdgeSpecError,
     ModelFileError,
@@ -34,14 +37,11 @@ from edgespec.errors import (
     PromptTooLongError,
     SettingError,
 )
-from edgespec.events import Draft
-from edgespec.pair_check import check_pair
-from edgespec.pair_settings import PairSettings
-from edgespec.request import Request
-from edgespec.sampling import Sampler, Sampling, draw
-from edgespec.verify import Coupled, Independent, Verdict
-from edgespec.verify_pair import goodness
-from edgespec.verify_pair.equality import Output, byte_identical, difference, output
+from edgespec.llama.context import Context
+from edgespec.pairs.check import check_pair
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampler, Sampling, draw
+from edgespec.system.config import cache_folder
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, min_p=0.0)

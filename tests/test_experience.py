@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgespec import experience
-from edgespec.costs import Beside, CostTable
-from edgespec.experience import FORMAT, Known, load, save
-from edgespec.pace import CREDIT, Costs, Gain, Record
+from edgespec.core.pace.controller import CREDIT, Costs, Gain, Record
+from edgespec.core.pace.costs import Beside, CostTable
+from edgespec.engine import experience
+from edgespec.engine.experience import FORMAT, Known, load, save
 
 
 def some_known() -> Known:

@@ -14,10 +14,10 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.utils import WeakFileLock
 from local_hub import Fault, LocalHub, digest
 
-from edgespec_models import retries
-from edgespec_models.fetch import UNFINISHED, fetch, unfinished
-from edgespec_models.hub import Hub, HubFile
-from edgespec_models.hub_errors import HubError
+from edgespec_models.hub import retries
+from edgespec_models.hub.errors import HubError
+from edgespec_models.hub.fetch import UNFINISHED, fetch, unfinished
+from edgespec_models.hub.hub import Hub, HubFile
 
 MB = 1 << 20
 BYTES = bytes(range(256)) * (4 * MB // 256)
@@ -230,7 +230,7 @@ def test_a_disk_that_fills_up_keeps_what_is_there(
     local: LocalHub, file: HubFile, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "edgespec_models.fetch._check_room", lambda *_: None
+        "edgespec_models.hub.fetch._check_room", lambda *_: None
     )  # another program takes the room
     hub = Hub(endpoint=local.endpoint, token=False, cache=small_disk, offline=False)
     assert "no space is left on the disk for m.gguf of org/m: make room" in refused(hub, file)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgespec.fill_in import Chunk, FillTokens, Gap, arranged
+from edgespec.chat.fill_in import Chunk, FillTokens, Gap, arranged
 
 MARKS = FillTokens(prefix=101, suffix=102, middle=103)
 REPOSITORY = FillTokens(prefix=101, suffix=102, middle=103, repository=104, separator=105)

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from edgespec.errors import GrammarError
-from edgespec.gbnf import Chars, Choice, Node, Repeat, Rule, Sequence, read
-from edgespec.gbnf_lark import LONGEST_LEXEME, as_lark
-from edgespec.grammar import Grammar
-from edgespec.masks import Masks
-from edgespec.matchers import Matchers
+from edgespec.grammar.gbnf import Chars, Choice, Node, Repeat, Rule, Sequence, read
+from edgespec.grammar.grammar import Grammar
+from edgespec.grammar.lark import LONGEST_LEXEME, as_lark
+from edgespec.grammar.matchers import Matchers
+from edgespec.sampling.masks import Masks
 
 ALPHABET = "abc x"
 LENGTH = 5

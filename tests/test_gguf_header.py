@@ -10,10 +10,10 @@ import pytest
 import tiny_gguf
 from gguf import GGUFReader
 
-from edgespec.llama import Model
-from edgespec_models.gguf_header import BLOCK, HeaderError, read_file, read_header, split_names
-from edgespec_models.model_facts import facts_of, why_not_usable
-from edgespec_models.vocabulary import vocabulary_of
+from edgespec.llama.model import Model
+from edgespec_models.gguf.facts import facts_of, why_not_usable
+from edgespec_models.gguf.header import BLOCK, HeaderError, read_file, read_header, split_names
+from edgespec_models.gguf.vocabulary import vocabulary_of
 
 
 class CountingSource:
@@ -186,7 +186,7 @@ def test_what_is_no_gguf_is_named(content: bytes, said: str) -> None:
 
 
 def test_a_header_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec_models.gguf_header.LONGEST", 16_000_000)
+    monkeypatch.setattr("edgespec_models.gguf.header.LONGEST", 16_000_000)
     endless = (
         b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 1) + b"k" + struct.pack("<IQ", 8, 2**40)
     )

@@ -18,10 +18,10 @@ from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-import edgespec.llama  # noqa: F401  (keeps llama.cpp's log off the terminal)
+import edgespec.llama.model  # noqa: F401  (keeps llama.cpp's log off the terminal)
 import edgespec_models
-from edgespec_models.grow import SHAPES, GrowError, Shape, fit, grow, grow_pair, parse_spec, read_shape
-from edgespec_models.grow_tensors import RANDOM
+from edgespec_models.grow.grow import SHAPES, GrowError, Shape, fit, grow, grow_pair, parse_spec, read_shape
+from edgespec_models.grow.tensors import RANDOM
 
 LARGE = Shape(n_vocab=700, d=160, layers=4, n_head=8, n_kv=4, head_dim=32, ffn=320)
 PROMPT = [84, 104, 256, 300, 61, 310, 256, 290, 84]

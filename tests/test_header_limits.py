@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.cli import main
-from edgespec.engine import Pair
+from edgespec.commands.cli import main
+from edgespec.engine.pair import Pair
 from edgespec.errors import ModelFileError
-from edgespec_models.gguf_header import HeaderError, read_file
-from edgespec_models.grow_source import GrowError, open_source
-from edgespec_models.header_limits import MOST_KEYS, MOST_LAYERS, MOST_TENSORS
+from edgespec_models.gguf.header import HeaderError, read_file
+from edgespec_models.gguf.limits import MOST_KEYS, MOST_LAYERS, MOST_TENSORS
+from edgespec_models.grow.source import GrowError, open_source
 
 U32, I32, F32, STRING, ARRAY, U64, I64 = 4, 5, 6, 8, 9, 10, 11
 _CODES = {U32: "I", I32: "i", F32: "f", U64: "Q", I64: "q"}

@@ -10,12 +10,12 @@ import pytest
 from hub_models import as_large_as, model_bytes
 from local_hub import COMMIT, Content, Fault, LocalHub, Repo
 
-from edgespec_models import retries
-from edgespec_models.choose_file import Wanted, choose, parse_wanted, quantisation_of, smaller_than
-from edgespec_models.gguf_header import HeaderError
-from edgespec_models.hub import Hub, HubFile, Repository
-from edgespec_models.hub_errors import HubError
-from edgespec_models.model_facts import facts_of
+from edgespec_models.gguf.facts import facts_of
+from edgespec_models.gguf.header import HeaderError
+from edgespec_models.hub import retries
+from edgespec_models.hub.choose_file import Wanted, choose, parse_wanted, quantisation_of, smaller_than
+from edgespec_models.hub.errors import HubError
+from edgespec_models.hub.hub import Hub, HubFile, Repository
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
-"""The arrows: who may import whom. Drawn in the house plan ("Rooms"), held here.
+"""The arrows: who may import whom.
 
-A new module takes its place in RANKS; an import goes to a lower rank or stays in its own, and nowhere do
-imports, late ones included, run in a circle.
+Rooms stand in one order, and an import stays in its room or goes to an earlier one; within `server/`, floors
+do. Nowhere do imports, late ones included, run in a circle.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,250 +18,47 @@ import pytest
 import edgespec
 
 ROOT = Path(__file__).resolve().parent.parent
-RANKS = (
-    {"errors", "builds"},
-    {
-        "self_test",
-        "distribution",
-        "truncation",
-        "sampling",
-        "sampling_settings",
-        "sampler_chain",
-        "repetition",
-        "text",
-        "pace",
-        "costs",
-        "acceptance",
-        "events",
-        "gbnf",
-        "gbnf_lark",
-        "grammar",
-        "masks",
-        "cores",
-        "config",
-        "interrupt",
-        "isolate",
-        "terminal",
-        "whole_file",
-        "pair_check",
-        "pair_store",
-        "pair_settings",
-    },
-    {
-        "stats",
-        "messages",
-        "state_file",
-        "planned",
-        "answer",
-        "answer_stream",
-        "attach",
-        "client",
-        "connection",
-        "private_engine",
-        "token_scores",
-        "verify",
-        "chat",
-        "template_child",
-        "template_renderer",
-        "template_sandbox",
-        "template_wire",
-        "well_known_templates",
-        "families",
-        "families.addressed",
-        "fill_in",
-        "families.deltas",
-        "families.family",
-        "families.harmony",
-        "families.json_calls",
-        "families.known",
-        "families.literal_calls",
-        "families.nested_calls",
-        "families.reader",
-        "families.tagged_calls",
-        "template_traits",
-        "conversation",
-        "forced_call",
-        "drafters",
-        "drafters.draft_model",
-        "drafters.draft_temperature",
-        "drafters.competition",
-        "drafters.demanded",
-        "drafters.recycling",
-        "drafters.suffix_lookup",
-        "matchers",
-        "trials",
-        "trial_child",
-    },
-    {"decode", "experience", "joint_pace", "request", "saved", "stream"},
-    {
-        "slots",
-        "prefixes",
-        "joint_step",
-        "overlap",
-        "llama",
-        "self_test_child",
-        "cache_size",
-        "batch",
-        "context_settings",
-        "context",
-        "pair_costs",
-        "ggml_devices",
-        "memory",
-        "memory.answer",
-        "memory.at_load",
-        "memory.free",
-        "memory.question",
-        "engine",
-    },
-    {"scheduler"},
-    {"", "pair_files", "one_shot"},  # "" is the package itself, the public face
-    {
-        "bench",
-        "bench.arguments",
-        "bench.figures",
-        "bench.keeper",
-        "bench.machine",
-        "bench.plot",
-        "bench.prompts",
-        "verify_pair",
-        "verify_pair.arguments",
-        "verify_pair.equality",
-        "verify_pair.goodness",
-        "verify_pair.prompts",
-        "verify_pair.row_memory",
-    },
-    {"bench.lines", "bench.peer_command", "verify_pair.budget"},
-    {"bench.peer", "verify_pair.texts"},
-    {"bench.measure", "bench.takers", "bench.progress", "bench.report", "verify_pair.samples"},
-    {"bench.about", "bench.markdown", "bench.picture", "bench.record", "verify_pair.report"},
-    {"bench.command", "verify_pair.command"},
-    {
-        "plan",
-        "plan.arguments",
-        "plan.command",
-        "plan.heads",
-        "plan.measuring",
-        "plan.model_cost",
-        "plan.pair_plan",
-        "plan.report",
-        "plan.slices",
-        "plan.stub",
-        "plan.before_pull",
-    },
-    {
-        "pull",
-        "pull.arguments",
-        "pull.command",
-        "pull.progress_line",
-        "pull.words",
-        "pull.starter",
-        "installed",
-        "installed.arguments",
-        "installed.command",
-        "installed.import_files",
-        "installed.words",
-    },
-    {
-        "doctor",
-        "doctor.arguments",
-        "flags",
-        "doctor.asking",
-        "doctor.cards",
-        "doctor.command",
-        "doctor.findings",
-        "doctor.llama_child",
-        "doctor.machine_checks",
-        "doctor.pair_checks",
-        "doctor.report",
-        "doctor.speculation_check",
-        "doctor.surroundings",
-    },
-    {
-        "intake",
-        "outlet",
-        "worker",
-        "server",
-        "server.bodies",
-        "server.front_page",
-        "server.answering",
-        "server.filling",
-        "server.llama_cpp_answers",
-        "server.llama_cpp_dialect",
-        "server.llama_cpp_requests",
-        "server.anthropic_answers",
-        "server.anthropic_dialect",
-        "server.anthropic_requests",
-        "server.responses_answers",
-        "server.responses_dialect",
-        "server.responses_requests",
-        "server.translation",
-        "server.app",
-        "server.chat_answers",
-        "server.tool_requests",
-        "server.turns",
-        "server.arguments",
-        "server.command",
-        "server.gate",
-        "server.generation",
-        "server.logprobs",
-        "server.logs",
-        "server.announcing",
-        "server.metrics",
-        "server.model_routes",
-        "server.pairs",
-        "server.openai_answers",
-        "server.openai_requests",
-        "server.owner",
-        "server.refusal",
-        "server.settings",
-        "server.settings_file",
-        "server.structured",
-        "server.situation",
-        "server.supervisor",
-        "server.worker_process",
-    },
-    {"cli"},
-    {"__main__"},
-)
-RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
-LLAMA = {
+ROOMS = (
+    "errors",
+    "system",
+    "sampling",
+    "grammar",
+    "core",
+    "chat",
+    "pairs",
     "llama",
-    "batch",
-    "context_settings",
-    "context",
-    "ggml_devices",
-    "memory.answer",
-}  # the only modules that import llama_cpp
-OF_LLAMA = {
-    *LLAMA,
-    "cache_size",
-    "pair_costs",
+    "memory",
     "engine",
-    "one_shot",
-    "self_test_child",
-}  # and those that stand on them
-OF_LLAMA |= {"scheduler", "plan.measuring"}
-OF_LLAMA |= {"bench.takers", "bench.about", "bench.command", "intake", "worker"}
-OF_LLAMA |= {
-    "verify_pair.budget",
-    "verify_pair.command",
-    "verify_pair.equality",
-    "verify_pair.prompts",
-    "verify_pair.report",
-    "verify_pair.row_memory",
-    "verify_pair.samples",
-    "verify_pair.texts",
-}
-OF_THE_WEB = {name for name in RANK if name.startswith("server.")} - {"server.arguments"}
+    "client",
+    "",  # the package itself: the public names
+    "server",
+    "commands",
+    "__main__",
+)
+SERVER = (  # one process, one request, one dialect, all of it: what stands where in the web process
+    {"refusal", "logs", "logprobs", "situation", "owner", "settings", "pairs", "worker_process"},
+    {"supervisor", "bodies", "front_page"},
+    {"turns", "generation", "announcing", "gate"},
+    {"dialects.structured", "dialects.tools"},
+    {"dialects.openai"},
+    {"metrics", "answering"},
+    {"dialects.translation"},
+    {"dialects.anthropic", "dialects.responses", "dialects.llama_cpp"},
+    {"model_routes"},
+    {"app"},
+)
+TUI = ("", "faults", "hang_up", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
+TUI += ("palette", "app", "key_bindings", "launch")
+MODELS = ("", "tiny", "gguf", "grow", "fit", "shelf", "hub")
+LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
 TUI_MAY_SEE = {
     "edgespec.client",
-    "edgespec.answer",
-    "edgespec.attach",
-    "edgespec.events",
+    "edgespec.core.values",
     "edgespec.errors",
-    "edgespec.config",
-    "edgespec.pair_store",
-    "edgespec.planned",
+    "edgespec.pairs.planned",
+    "edgespec.pairs.store",
+    "edgespec.system.config",
+    "edgespec.system.terminal",
 }
 
 
@@ -288,39 +84,88 @@ def modules(folder: Path) -> dict[str, Path]:
 
 
 OURS = modules(ROOT / "edgespec")
+TERMINAL = modules(ROOT / "tui/edgespec_tui")
+OF_MODELS = modules(ROOT / "models/edgespec_models")
 
 
-def place(full: str) -> str | None:
-    """Returns which module of ours an imported name belongs to; None for other packages."""
-    if full.partition(".")[0] != "edgespec":
+def place(full: str, package: str = "edgespec", ours: dict[str, Path] = OURS) -> str | None:
+    """Returns which module of a package an imported name belongs to; None for other packages."""
+    top, _, name = full.partition(".")
+    if top != package:
         return None
-    name = full.partition(".")[2]
-    while name and name not in OURS:
+    while name and name not in ours:
         name = name.rpartition(".")[0]
     return name
 
 
-ARROWS = {name: {place(full) for full in imported(path.read_text())} - {None} for name, path in OURS.items()}
+def arrows(package: str, ours: dict[str, Path]) -> dict[str, set[str]]:
+    """Returns module -> the modules of its package that it imports."""
+    return {
+        name: {to for full in imported(path.read_text()) if (to := place(full, package, ours)) is not None}
+        for name, path in ours.items()
+    }
+
+
+ARROWS = arrows("edgespec", OURS)
+ARROWS_TERMINAL = arrows("edgespec_tui", TERMINAL)
+ARROWS_MODELS = arrows("edgespec_models", OF_MODELS)
+
+
+def room(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def floor(name: str) -> int:
+    """Returns on which floor of the server a module stands."""
+    name = name.removeprefix("server").removeprefix(".")
+    if name in ("", "dialects"):  # no code
+        return 0
+    if name.startswith("dialects."):
+        name = ".".join(name.split(".")[:2])
+    return next(n for n, names in enumerate(SERVER) if name in names)
 
 
 def test_imports_are_found_wherever_they_stand() -> None:
     """The check of this file would be worth nothing if an import could hide."""
     source = "import a.b as c\ndef f():\n    from d import e\nif True:\n    from g.h import (i as j, k)\n"
     assert imported(source) == {"a.b", "d.e", "g.h.i", "g.h.k"}
-    assert place("edgespec.drafters.recycling.TokenRecycling") == "drafters.recycling"
-    assert (
-        place("edgespec.chat") == "chat" and place("edgespec.__version__") == "" and place("os.path") is None
-    )
+    assert place("edgespec.core.drafters.recycling.TokenRecycling") == "core.drafters.recycling"
+    assert place("edgespec.chat.template.render") == "chat.template" and place("edgespec.__version__") == ""
+    assert place("os.path") is None
 
 
-def test_every_module_has_its_rank() -> None:
-    assert OURS.keys() == RANK.keys(), "a new module takes its place in RANKS; one that is gone leaves it"
+def test_every_module_is_in_a_room() -> None:
+    assert {room(name) for name in OURS} == set(ROOMS)
+    assert {room(name) for name in TERMINAL} == set(TUI)
+    assert {room(name) for name in OF_MODELS} == set(MODELS)
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_arrows_never_point_up(name: str) -> None:
-    upward = {other for other in ARROWS[name] if RANK.get(str(other), 0) > RANK.get(name, 99)}
-    assert not upward, f"edgespec.{name} imports {upward}"
+@pytest.mark.parametrize(
+    ("order", "found"),
+    [(ROOMS, ARROWS), (TUI, ARROWS_TERMINAL), (MODELS, ARROWS_MODELS)],
+    ids=["edgespec", "edgespec_tui", "edgespec_models"],
+)
+def test_rooms_import_in_one_direction(order: tuple[str, ...], found: dict[str, set[str]]) -> None:
+    at = order.index
+    upward = [(a, b) for a, others in found.items() for b in others if b and at(room(b)) > at(room(a))]
+    assert not upward
+
+
+def test_floors_of_the_server_import_downward() -> None:
+    inside = [(a, b) for a, others in ARROWS.items() for b in others if room(a) == room(b) == "server"]
+    assert len(inside) > 50
+    assert not [(a, b) for a, b in inside if floor(b) > floor(a)]
+
+
+def test_dialects_know_the_chat_request_and_not_each_other() -> None:
+    """All speak through OpenAI's request; a fault in one dialect stays there."""
+    dialects = {f"server.dialects.{name}" for name in ("openai", "anthropic", "responses", "llama_cpp")}
+
+    def of(name: str) -> str:
+        return ".".join(name.split(".")[:3])
+
+    crossing = {(of(a), of(b)) for a, others in ARROWS.items() for b in others if {of(a), of(b)} <= dialects}
+    assert {b for a, b in crossing if a != b} == {"server.dialects.openai"}
 
 
 def circle(arrows: dict[str, set[str]]) -> list[str]:
@@ -336,7 +181,8 @@ def circle(arrows: dict[str, set[str]]) -> list[str]:
 
 def test_imports_run_in_no_circle() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"], "the check sees one"
-    assert not circle({name: set(map(str, others)) - {name} for name, others in ARROWS.items()})
+    for found in (ARROWS, ARROWS_TERMINAL, ARROWS_MODELS):
+        assert not circle({name: others - {name} for name, others in found.items()})
 
 
 def test_few_modules_touch_llama_cpp() -> None:
@@ -346,29 +192,30 @@ def test_few_modules_touch_llama_cpp() -> None:
     assert touching == LLAMA
 
 
-def reach(name: str) -> Iterator[str]:
-    for other in ARROWS[name]:
-        if other is not None and other != name:
-            yield other
-            yield from reach(other)
+def reach(name: str) -> set[str]:
+    """Returns every module that is imported on the way, late imports included."""
+    found: set[str] = set()
+    ahead = {name}
+    while ahead:
+        found |= ahead
+        ahead = set().union(*(ARROWS[other] for other in ahead)) - found
+    return found
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["decode", "drafters.competition", "drafters.draft_model", "experience", "stats", "chat", "conversation"],
-)
-def test_the_core_sees_a_protocol_and_never_llama(name: str) -> None:
-    assert not OF_LLAMA & set(reach(name))
+@pytest.mark.parametrize("where", ["core", "sampling", "grammar", "chat"])
+def test_the_core_sees_a_protocol_and_never_llama(where: str) -> None:
+    seen = set().union(*(reach(name) for name in OURS if room(name) == where))
+    assert not {name for name in seen if room(name) in {"llama", "engine"}}
 
 
 def test_the_models_know_nothing_of_the_program() -> None:
-    for path in modules(ROOT / "models/edgespec_models").values():
+    for path in OF_MODELS.values():
         names = {full.partition(".")[0] for full in imported(path.read_text())}
         assert not names & {"edgespec", "edgespec_tui", "torch", "llama_cpp"}, path
 
 
 def test_the_terminal_app_sees_events_and_client_only() -> None:
-    for path in modules(ROOT / "tui/edgespec_tui").values():
+    for path in TERMINAL.values():
         for full in imported(path.read_text()):
             if full.startswith("edgespec."):
                 assert any(full.startswith(allowed) for allowed in TUI_MAY_SEE), (path, full)
@@ -411,20 +258,24 @@ def test_importing_edgespec_loads_nothing_heavy() -> None:
 
 def test_the_command_line_is_parsed_without_llama_cpp() -> None:
     """`edgespec --help` and a mistyped flag answer at once."""
-    assert not {"llama_cpp", "torch", "textual", "starlette", "gguf"} & loaded("edgespec.cli")
+    assert not {"llama_cpp", "torch", "textual", "starlette", "gguf"} & loaded("edgespec.commands.cli")
+
+
+def in_rooms(*rooms: str) -> list[str]:
+    return [f"edgespec.{name}" for name in OURS if room(name) in rooms]
 
 
 def test_the_whole_core_loads_without_llama_cpp() -> None:
-    without = OF_LLAMA | OF_THE_WEB | {"__main__"}
-    core = [f"edgespec.{name}" for name in OURS if name and name not in without]
+    core = in_rooms("errors", "system", "sampling", "grammar", "core", "chat", "pairs", "client")
     assert not {"llama_cpp", "torch", "textual", "starlette", "gguf"} & loaded(*core)
 
 
 def test_the_web_process_and_the_engine_know_nothing_of_each_other() -> None:
     """One has no llama.cpp in it, which could end it; the other no HTTP, which would hold up its loop."""
-    web = loaded(*(f"edgespec.{name}" for name in OF_THE_WEB))
-    assert not {"llama_cpp", "torch", "textual", "edgespec.engine", "jinja2"} & web  # templates: elsewhere
-    assert not {"starlette", "fastapi", "pydantic", "uvicorn", "asyncio"} & loaded("edgespec.worker")
+    web = loaded(*in_rooms("server"), "edgespec.commands.serve.command")
+    templates = "jinja2"  # rendered in another process
+    assert not {"llama_cpp", "torch", "textual", "edgespec.engine.pair", templates} & web
+    assert not {"starlette", "fastapi", "pydantic", "uvicorn", "asyncio"} & loaded("edgespec.engine.worker")
 
 
 # --- the public names

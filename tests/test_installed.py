@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import tiny_gguf
 
-from edgespec import cli, config
-from edgespec.installed.words import ago, list_lines
+from edgespec.commands import cli
+from edgespec.commands.pairs.words import ago, list_lines
+from edgespec.system import config
 from edgespec_models import tiny
-from edgespec_models.found import find_models, find_pairs
-from edgespec_models.store import InstalledModel, InstalledPair, Speed, Store
+from edgespec_models.shelf.found import find_models, find_pairs
+from edgespec_models.shelf.store import InstalledModel, InstalledPair, Speed, Store
 
 Captured = pytest.CaptureFixture[str]
 
@@ -164,7 +165,7 @@ def test_what_an_interrupted_pull_left_is_told_and_can_be_deleted(home: Path, ca
 def test_commands_take_a_pair_by_name_and_the_last_one_by_default(
     files: tuple[Path, Path], capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edgespec.pair_files import pair_files
+    from edgespec.pairs.files import pair_files
 
     def taken(*words: str) -> tuple[Path, Path | None]:
         return pair_files(cli._parser().parse_args(words))
@@ -185,7 +186,7 @@ def test_commands_take_a_pair_by_name_and_the_last_one_by_default(
 
 def test_a_pair_whose_files_are_gone_says_how_to_get_them(files: tuple[Path, Path], capsys: Captured) -> None:
     from edgespec.errors import ModelFileError, SettingError
-    from edgespec.pair_files import pair_files
+    from edgespec.pairs.files import pair_files
 
     said(capsys, 0, "import", *files, "--name", "mine")
     files[1].unlink()

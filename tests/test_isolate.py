@@ -16,9 +16,9 @@ import pytest
 import tiny_gguf
 from commands import EDGESPEC, posix
 
-from edgespec import isolate
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
-from edgespec.interrupt import Interrupt
+from edgespec.system import isolate
+from edgespec.system.interrupt import Interrupt
 
 NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]  # the control tokens that end text
 
@@ -206,7 +206,7 @@ def test_the_first_ctrl_c_is_a_wish_and_the_second_a_demand() -> None:
 
 SERVE = """
 import os, sys
-from edgespec import isolate
+from edgespec.system import isolate
 
 def work():
     os.write(2, b"noise of C code\\n")

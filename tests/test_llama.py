@@ -17,11 +17,11 @@ import pytest
 import tiny_gguf
 from gguf import GGUFWriter
 
-from edgespec.context import Context, ContextSettings
-from edgespec.decode import Want
+from edgespec.core.loop import Want
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError, SettingError
-from edgespec.llama import C, Model, _keep_log
-from edgespec.pair_check import check_pair
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.model import C, Model, _keep_log
+from edgespec.pairs.check import check_pair
 
 TEXTS = {
     "ascii": "def main():\n    return [x for x in range(10) if x % 2]\n",
@@ -40,7 +40,7 @@ TEXTS = {
 LOAD = """
 import json, sys
 from edgespec.errors import EdgeSpecError
-from edgespec.llama import Model
+from edgespec.llama.model import Model
 for path in sys.argv[1:]:
     try:
         Model(path).close()
@@ -380,7 +380,7 @@ def test_a_closed_model_says_so(path: Path) -> None:
 CLOSED = """
 import sys
 from edgespec.errors import SettingError
-from edgespec.llama import Model
+from edgespec.llama.model import Model
 model = Model(sys.argv[1])
 model.close()
 for ask in (
@@ -511,9 +511,9 @@ def test_no_end_token_is_put_behind_a_prompt(folder: Path) -> None:
 
 DEEP = """
 import sys
-import edgespec.llama
-edgespec.llama.LONG_TEXT = int(sys.argv[2])
-with edgespec.llama.Model(sys.argv[1]) as model:
+import edgespec.llama.model
+edgespec.llama.model.LONG_TEXT = int(sys.argv[2])
+with edgespec.llama.model.Model(sys.argv[1]) as model:
     print(len(model.tokenize(b"a" * 300_000, special=False)))
 """
 

@@ -7,8 +7,8 @@ import random
 import pytest
 from rich.cells import cell_len
 
-from edgespec_tui.code_folds import folds
-from edgespec_tui.markdown_blocks import Block, Listing, Table, blocks, gap_above, same
+from edgespec_tui.widgets.code_folds import folds
+from edgespec_tui.widgets.markdown_blocks import Block, Listing, Table, blocks, gap_above, same
 
 TEXT = """# Head
 

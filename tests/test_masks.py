@@ -17,23 +17,23 @@ import numpy as np
 import pytest
 from fakes import Restless, TableModel, speculate, text_of, tokens_of
 
-from edgespec.acceptance import BINS, Odds, proportional
-from edgespec.conversation import Composed
-from edgespec.drafters import Drafter, Drafting, NoDrafter
-from edgespec.drafters.competition import Competition
-from edgespec.drafters.demanded import DemandedText
-from edgespec.drafters.draft_model import DraftModel
-from edgespec.drafters.recycling import TokenRecycling
-from edgespec.drafters.suffix_lookup import SuffixLookup
+from edgespec.chat.conversation import Composed
+from edgespec.chat.families.family import Family
+from edgespec.core.drafters import Drafter, Drafting, NoDrafter
+from edgespec.core.drafters.competition import Competition
+from edgespec.core.drafters.demanded import DemandedText
+from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.drafters.recycling import TokenRecycling
+from edgespec.core.drafters.suffix_lookup import SuffixLookup
+from edgespec.core.pace.odds import BINS, Odds, proportional
+from edgespec.core.values import Draft, Round
+from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.errors import GrammarError
-from edgespec.events import Draft, Round
-from edgespec.families.family import Family
-from edgespec.grammar import Grammar
-from edgespec.masks import Masks
-from edgespec.matchers import Matchers
-from edgespec.sampling import Sampler, Sampling, point_mass
+from edgespec.grammar.grammar import Grammar
+from edgespec.grammar.matchers import Matchers
+from edgespec.sampling.masks import Masks
+from edgespec.sampling.sampler import Sampler, Sampling, point_mass
 from edgespec.server.answering import behind_thoughts
-from edgespec.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 
 PIECES = [b"a", b"b", b"ab", b"c", b"", b"ba", b""]  # 4 ends a text; 6 is a control token
 END, SPARE, N = 4, 6, len(PIECES)
@@ -307,8 +307,8 @@ def test_the_librarys_own_forcing_would_be_seen(monkeypatch: pytest.MonkeyPatch)
             return [2] * (len(text) // 2) if text == b"ab" * (len(text) // 2) else [0] * len(text)
 
     forcing = Matchers(lambda shown: PIECES, ENDS, N)
-    monkeypatch.setattr("edgespec.matchers._Tokens", lambda pieces, end: Usual())
-    monkeypatch.setattr("edgespec.matchers.EXACT", "%llguidance {}\n")
+    monkeypatch.setattr("edgespec.grammar.matchers._Tokens", lambda pieces, end: Usual())
+    monkeypatch.setattr("edgespec.grammar.matchers.EXACT", "%llguidance {}\n")
     monkeypatch.setattr(f"{__name__}.matchers", forcing)
     assert law_error(verify_block, "abab", "none") > 1e-2
 
@@ -455,7 +455,7 @@ def test_a_grammar_that_runs_out_of_its_fuel_while_it_is_followed_ends_its_text(
 def test_a_grammar_whose_masks_take_too_long_ends_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single slow mask is forgiven, slow ones again and again are not: others wait meanwhile."""
     now = itertools.count(0, 1)
-    monkeypatch.setattr("edgespec.matchers.time.thread_time", lambda: next(now) * 0.15)
+    monkeypatch.setattr("edgespec.grammar.matchers.time.thread_time", lambda: next(now) * 0.15)
     masks = masks_of("[ab]+", 0)
     assert masks.after([]) and masks.after([0]) and masks.after([0, 0])
     with pytest.raises(GrammarError, match="too slow to follow"):

@@ -13,15 +13,15 @@ import psutil
 import pytest
 import tiny_gguf
 
-from edgespec.context import Context, ContextSettings
-from edgespec.engine import Pair, PairSettings
+from edgespec.engine.pair import Pair, PairSettings
 from edgespec.errors import DoesNotFitError, EngineDiedError, ModelFileError, ModelUnsupportedError
-from edgespec.llama import Model, listening
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.model import Model, listening
 from edgespec.memory import at_load, free
 from edgespec.memory.question import MemoryOracle, Question
-from edgespec_models.gguf_header import read_file
-from edgespec_models.memory_formulas import formula_need
-from edgespec_models.memory_need import RAM, Need
+from edgespec_models.fit.formulas import formula_need
+from edgespec_models.fit.need import RAM, Need
+from edgespec_models.gguf.header import read_file
 
 MIB = 2**20
 N_CTX = 4096
@@ -104,9 +104,9 @@ def test_the_process_grows_by_what_is_said(tmp_path: Path) -> None:
         said = oracle.need(question(path, n_ctx=8192))
     code = f"""
 import numpy as np, psutil
-from edgespec.context import Context, ContextSettings
-from edgespec.decode import Want
-from edgespec.llama import Model
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.core.loop import Want
+from edgespec.llama.model import Model
 held = lambda: psutil.Process().memory_info().rss
 before = held()
 with Model({str(path)!r}) as model, Context(model, ContextSettings(n_ctx=8192, n_rows=49)) as context:
@@ -241,7 +241,7 @@ def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
 
 
 def test_needs_are_added_up_by_device() -> None:
-    from edgespec_models.memory_need import Parts
+    from edgespec_models.fit.need import Parts
 
     need = Need({RAM: Parts(weights=3, cache=4), "CUDA0": Parts(weights=5, compute=6)}, 2)
     assert need.total == 18 and need.on(RAM) == 7 and need.on("Vulkan0") == 0

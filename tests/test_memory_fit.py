@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from edgespec_models.memory_fit import ALL, CARD_MARGIN, RAM_MARGIN, Fit, choose
-from edgespec_models.memory_need import RAM, Device, Need, Parts
+from edgespec_models.fit.fit import ALL, CARD_MARGIN, RAM_MARGIN, Fit, choose
+from edgespec_models.fit.need import RAM, Device, Need, Parts
 
 MIB, GIB = 2**20, 2**30
 LAYERS = 32  # of the target, and one for the output

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_endpoint import FakeEndpoint
 from hub_models import model_bytes
 from local_hub import Fault, LocalHub
 from textual.widgets import OptionList, ProgressBar
@@ -17,12 +18,11 @@ from tui_driver import Driven, driven
 
 from edgespec.errors import EndpointError, SettingError
 from edgespec_models import tiny
-from edgespec_models.hub import Hub
-from edgespec_models.store import InstalledModel, InstalledPair, Store
+from edgespec_models.hub.hub import Hub
+from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 from edgespec_tui.app import ChatApp
-from edgespec_tui.fake_endpoint import FakeEndpoint
-from edgespec_tui.model_pull import ModelPull
-from edgespec_tui.model_shelf import Shelf, fit_of, found, shelf
+from edgespec_tui.screens.model_pull import ModelPull
+from edgespec_tui.screens.model_shelf import Shelf, fit_of, found, shelf
 
 GB = 10**9
 

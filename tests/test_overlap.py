@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from fakes import TableModel
 
-from edgespec.costs import Beside, measure_beside
-from edgespec.decode import Limits, Rows, Want, drive, generate
-from edgespec.drafters.competition import Competition
-from edgespec.drafters.draft_model import DraftModel
+from edgespec.core.drafters.competition import Competition
+from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.loop import Limits, Rows, Want, drive, generate
+from edgespec.core.pace.controller import FixedLength
+from edgespec.core.pace.costs import Beside, measure_beside
+from edgespec.core.text import TextRelease
+from edgespec.core.values import Round
+from edgespec.core.verify import Coupled, Independent, Rule
+from edgespec.engine.ahead import Ahead
 from edgespec.errors import FatalDecodeError
-from edgespec.events import Round
-from edgespec.overlap import Ahead
-from edgespec.pace import FixedLength
-from edgespec.sampling import Sampler, Sampling
-from edgespec.text import TextRelease
-from edgespec.verify import Coupled, Independent, Rule
+from edgespec.sampling.sampler import Sampler, Sampling
 
 N_VOCAB = 12
 ALWAYS = Beside(0.0, 1.0, 0.0)

@@ -11,10 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.costs import CostTable
-from edgespec.errors import SettingError
-from edgespec.events import Ask, Round
-from edgespec.pace import (
+from edgespec.core.pace.controller import (
     CREDIT,
     FREE_START,
     LONGEST,
@@ -28,6 +25,9 @@ from edgespec.pace import (
     Record,
     best_length,
 )
+from edgespec.core.pace.costs import CostTable
+from edgespec.core.values import Ask, Round
+from edgespec.errors import SettingError
 
 TOKENS = np.arange(5, dtype=np.int32)
 

@@ -8,10 +8,10 @@ import pytest
 import tiny_gguf
 
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError
-from edgespec.pair_check import check_pair
-from edgespec_models.gguf_header import read_file
-from edgespec_models.pair_check import check_headers
-from edgespec_models.vocabulary import vocabulary_of
+from edgespec.pairs.check import check_pair
+from edgespec_models.gguf.header import read_file
+from edgespec_models.gguf.vocabulary import vocabulary_of
+from edgespec_models.shelf.pair_check import check_headers
 
 
 def write(path: Path, **changes: object) -> Path:

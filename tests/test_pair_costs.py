@@ -13,14 +13,11 @@ import pytest
 import tiny_gguf
 from numpy.typing import NDArray
 
-from edgespec import pair_costs
-from edgespec.config import cache_folder
-from edgespec.context import Context, ContextSettings
-from edgespec.costs import SIZES, CostTable
-from edgespec.decode import Want
-from edgespec.llama import Model
-from edgespec.pace import LONGEST, Costs
-from edgespec.pair_costs import (
+from edgespec.core.loop import Want
+from edgespec.core.pace.controller import LONGEST, Costs
+from edgespec.core.pace.costs import SIZES, CostTable
+from edgespec.engine import measuring as pair_costs
+from edgespec.engine.measuring import (
     LOOKED_AT,
     LOOKS,
     READING,
@@ -30,6 +27,9 @@ from edgespec.pair_costs import (
     still_true,
     time_again,
 )
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.model import Model
+from edgespec.system.config import cache_folder
 
 SETTINGS = ContextSettings(n_ctx=256, n_rows=LONGEST + 1, threads=1, flash_attention=True)
 WRITERS: dict[str, Callable[[Path], Path]] = {

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fake_endpoint import FAKE, FakeEndpoint
 
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
-from edgespec_tui.plain import PlainChat, one_answer
-from edgespec_tui.plain_lines import PlainLines, age_of
-from edgespec_tui.plain_text import WholeSentences
-from edgespec_tui.sessions import Sessions
+from edgespec_tui.plain.lines import PlainLines, age_of
+from edgespec_tui.plain.plain import PlainChat, one_answer
+from edgespec_tui.plain.text import WholeSentences
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.sessions import Sessions
 
 
 @dataclass

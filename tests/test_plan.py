@@ -19,23 +19,25 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 from local_hub import LocalHub
 
-from edgespec import cli, planned
-from edgespec.context import Context, ContextSettings
-from edgespec.decode import Want
+from edgespec.commands import cli
+from edgespec.commands.plan import before_pull, heads, model_cost, pair_plan, slices
+from edgespec.commands.plan.model_cost import ModelCost
+from edgespec.commands.plan.stub import write_stub
+from edgespec.core.loop import Want
 from edgespec.errors import PlanError
-from edgespec.llama import Model
-from edgespec.pair_settings import PairSettings
-from edgespec.plan import before_pull, heads, model_cost, pair_plan, slices
-from edgespec.plan.model_cost import ModelCost
-from edgespec.plan.stub import write_stub
-from edgespec_models import catalogue, tiny
-from edgespec_models.gguf_header import Header, Tensor, read_file
-from edgespec_models.gguf_slice import Layers, layers_of, write_slice
-from edgespec_models.hub import Hub
-from edgespec_models.number_formats import FORMATS, UnknownFormatError, format_of, n_bytes
-from edgespec_models.random_blocks import random_bytes
-from edgespec_models.store import Store
-from edgespec_tui.model_shelf import shelf
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.model import Model
+from edgespec.pairs import planned
+from edgespec.pairs.settings import PairSettings
+from edgespec_models import tiny
+from edgespec_models.gguf.header import Header, Tensor, read_file
+from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, format_of, n_bytes
+from edgespec_models.gguf.random_blocks import random_bytes
+from edgespec_models.gguf.slice import Layers, layers_of, write_slice
+from edgespec_models.hub.hub import Hub
+from edgespec_models.shelf import catalogue
+from edgespec_models.shelf.store import Store
+from edgespec_tui.screens.model_shelf import shelf
 
 ARCHITECTURES: dict[str, Callable[[Path], Path]] = {
     "dense": lambda path: tiny_gguf.write_llama(path, layers=6),
@@ -201,7 +203,7 @@ def test_a_cost_that_is_even_over_layers_is_scaled_exactly() -> None:
 
 def test_a_time_that_no_machine_takes_is_mended() -> None:
     """On a busy machine four tokens took longer than sixteen, and no guesses paid any more."""
-    from edgespec.plan.measuring import _undisturbed
+    from edgespec.commands.plan.measuring import _undisturbed
 
     assert _undisturbed({1: 1.0, 2: 1.5, 4: 9.0, 8: 2.0, 16: 3.0}) == {
         1: 1.0, 2: 1.5, 4: pytest.approx(2.3), 8: 2.0, 16: 3.0
@@ -357,7 +359,7 @@ def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
     local.add("acme/Big-GGUF", {"Big-Q8_0.gguf": big.read_bytes()})
     local.add("acme/Small-GGUF", {"Small-Q8_0.gguf": small.read_bytes()})
     ours = functools.partial(Hub, endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False)
-    monkeypatch.setattr("edgespec_models.hub.Hub", ours)
+    monkeypatch.setattr("edgespec_models.hub.hub.Hub", ours)
     assert cli.main(["plan", "acme/Big-GGUF", "--draft", "acme/Small-GGUF", "--json"]) == 0
     (pair,) = told(capsys)["pairs"]
     assert pair["plain_tok_per_s"] > 0 and pair["fits"] is True
@@ -437,7 +439,7 @@ def test_without_a_network_the_catalogue_is_given_up_in_one_sentence(
 ) -> None:
     """Each of its pairs was tried, and each failed in the same words."""
     ours = functools.partial(Hub, endpoint=local.endpoint, token=False, cache=tmp_path, offline=False)
-    monkeypatch.setattr("edgespec_models.hub.Hub", ours)
+    monkeypatch.setattr("edgespec_models.hub.hub.Hub", ours)
     assert cli.main(["plan"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert len({path for _, _, path in local.requests}) <= 2

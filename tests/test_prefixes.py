@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from test_scheduler import FakePair
 
-from edgespec.events import Emitted, Started
-from edgespec.request import Request
-from edgespec.sampling import Sampling
-from edgespec.scheduler import Engine
+from edgespec.core.request import Request
+from edgespec.core.values import Emitted, Started
+from edgespec.engine.engine import Engine
+from edgespec.sampling.sampler import Sampling
 
 LENGTH = 100
 REQUEST = Request(Sampling(temperature=0), max_tokens=4)

@@ -6,12 +6,12 @@ import asyncio
 import random
 
 import pytest
+from fake_endpoint import FakeEndpoint
 from test_tui_chat import on_a_loop
 from textual import events
 from tui_driver import Driven, driven
 
 from edgespec_tui.app import ChatApp
-from edgespec_tui.fake_endpoint import FakeEndpoint
 
 KEYS = {"\r": "enter", "\n": "ctrl+j", "\x7f": "backspace", "\x1b[D": "left", "\x1b[F": "end"}
 

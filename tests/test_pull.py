@@ -22,15 +22,16 @@ from gguf import GGUFReader, GGUFWriter
 from hub_models import as_large_as, model_bytes
 from local_hub import Fault, LocalHub
 
-from edgespec import cli, config
-from edgespec.pull.progress_line import ProgressLine, progress_text
-from edgespec_models.catalogue import find
-from edgespec_models.download import Cancelled, Download, FileProgress, Progress
-from edgespec_models.fetch import fetch
-from edgespec_models.hub import Hub
-from edgespec_models.hub_errors import HubError
-from edgespec_models.pull import Pull, order, plan_pull
-from edgespec_models.store import Store
+from edgespec.commands import cli
+from edgespec.commands.pull.progress_line import ProgressLine, progress_text
+from edgespec.system import config
+from edgespec_models.hub.download import Cancelled, Download, FileProgress, Progress
+from edgespec_models.hub.errors import HubError
+from edgespec_models.hub.fetch import fetch
+from edgespec_models.hub.hub import Hub
+from edgespec_models.hub.pull import Pull, order, plan_pull
+from edgespec_models.shelf.catalogue import find
+from edgespec_models.shelf.store import Store
 
 MB = 1 << 20
 
@@ -238,7 +239,7 @@ def test_offline_what_was_pulled_can_be_pulled_again(local: LocalHub, hub: Hub, 
 def at_local_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command asks the local hub; all else is the real thing."""
     ours = functools.partial(Hub, endpoint=hub.endpoint, token=False, cache=hub.cache, offline=False)
-    monkeypatch.setattr("edgespec.pull.command.Hub", ours)
+    monkeypatch.setattr("edgespec.commands.pull.command.Hub", ours)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -412,7 +413,7 @@ def test_something_smaller_is_taken_or_offered(
     large, small = (model_bytes(tmp_path, d=d, layers=4) for d in (512, 128))
     local.add("acme/M-GGUF", {"M-Q4_K_M.gguf": large, "M-Q3_K_M.gguf": small})
     room = int(len(large) * 0.8)
-    monkeypatch.setattr("edgespec.pull.command.memory_for_models", lambda: room)
+    monkeypatch.setattr("edgespec.commands.pull.command.memory_for_models", lambda: room)
     monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**28 + room, 2**30))
     assert cli.main(["pull", "acme/M-GGUF", "--target-only", "--check"]) == 0
     assert "target  M-Q3_K_M.gguf" in said(capsys)

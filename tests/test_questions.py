@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fake_endpoint import FakeEndpoint
 from test_tui_chat import on_a_loop
 from textual import events
 from tui_driver import Driven, driven
 
 from edgespec.errors import SettingError
 from edgespec_tui.app import ChatApp
-from edgespec_tui.attached_files import LARGEST_FILE, with_files
-from edgespec_tui.completions import choices
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.fake_endpoint import FakeEndpoint
-from edgespec_tui.question import Insert, Question, question_of
-from edgespec_tui.system_prompts import SystemPrompts
-from edgespec_tui.turn_view import QuestionView
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings.system_prompts import SystemPrompts
+from edgespec_tui.widgets.attached_files import LARGEST_FILE, with_files
+from edgespec_tui.widgets.completions import choices
+from edgespec_tui.widgets.question import Insert, Question, question_of
+from edgespec_tui.widgets.turn_view import QuestionView
 
 LOG = "\n".join(f"line {i}" for i in range(2000))
 

@@ -16,13 +16,13 @@ import pytest
 from numpy.typing import NDArray
 from tiny_gguf import CONTROL, write_hybrid, write_llama, write_recurrent
 
-from edgespec.context import Context
-from edgespec.engine import Pair
-from edgespec.events import Emitted, Failed
-from edgespec.pair_settings import PairSettings
-from edgespec.request import DrafterName, Request
-from edgespec.sampling import Sampling
-from edgespec.scheduler import Engine
+from edgespec.core.request import DrafterName, Request
+from edgespec.core.values import Emitted, Failed
+from edgespec.engine.engine import Engine
+from edgespec.engine.pair import Pair
+from edgespec.llama.context import Context
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampling
 
 WRITERS = {
     "hybrid": (write_hybrid, write_hybrid),

@@ -16,12 +16,12 @@ from fakes import Restless, TableModel, speculate, tokens_of
 from test_decode import DRAFTERS, drafter_named, exact_law, said
 from test_sampling import chain
 
+from edgespec.core.verify import Coupled, Independent, verify_block, verify_tokens
 from edgespec.errors import SettingError
-from edgespec.llama import Model
-from edgespec.repetition import Breakers, Repetition, _lengths
-from edgespec.sampling import Sampler, Sampling
-from edgespec.sampling_settings import ORDER, sampler_order
-from edgespec.verify import Coupled, Independent, verify_block, verify_tokens
+from edgespec.llama.model import Model
+from edgespec.sampling.repetition import Breakers, Repetition, _lengths
+from edgespec.sampling.sampler import Sampler, Sampling
+from edgespec.sampling.settings import ORDER, sampler_order
 
 RULES = pytest.mark.parametrize("judge", [verify_block, verify_tokens])
 WIDE = Sampling(temperature=1.0, top_p=1.0, min_p=0.0)

@@ -22,10 +22,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import edgespec.sampling
-from edgespec.distribution import WIDE
+import edgespec.sampling.sampler
 from edgespec.errors import EdgeSpecError, LogitsError, SettingError
-from edgespec.sampling import (
+from edgespec.sampling.distribution import WIDE
+from edgespec.sampling.sampler import (
     Distribution,
     Sampler,
     Sampling,
@@ -33,7 +33,7 @@ from edgespec.sampling import (
     point_mass,
     sampling_for,
 )
-from edgespec.truncation import largest
+from edgespec.sampling.truncation import largest
 
 OFF = Sampling(temperature=1, top_p=1, min_p=0)
 NEAR = 1e-5
@@ -576,11 +576,11 @@ def test_the_short_way_to_a_nucleus_leaves_what_the_whole_row_leaves(
         ways.add("neither" if found is None else "mass" if asked else "bounds")
         return found
 
-    head = edgespec.sampling.head
+    head = edgespec.sampling.sampler.head
     sampler = Sampler(Sampling(temperature=1, top_p=top_p, min_p=min_p), 20_011)
-    monkeypatch.setattr("edgespec.sampling.head", spied)
+    monkeypatch.setattr("edgespec.sampling.sampler.head", spied)
     short = [sampler(row) for row in rows]
-    monkeypatch.setattr("edgespec.sampling.head", lambda *_: None)
+    monkeypatch.setattr("edgespec.sampling.sampler.head", lambda *_: None)
     for quick, row in zip(short, rows, strict=True):
         whole = sampler(row)
         assert np.array_equal(quick.ids, whole.ids)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.saved import PrefixStore, Saved, same_beginning
+from edgespec.llama.saved import PrefixStore, Saved, same_beginning
 
 
 def tokens(*ids: int) -> bytes:

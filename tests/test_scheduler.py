@@ -14,28 +14,28 @@ import pytest
 from fakes import Remembering, TableModel, fits, joint, letter, speculate, tokens_of
 from numpy.typing import NDArray
 
-from edgespec import scheduler
-from edgespec.costs import Beside, CostTable
-from edgespec.decode import Limits, Rows, Scorer, Want, generate
-from edgespec.drafters import Drafter, Guesser, NoDrafter
-from edgespec.drafters.competition import Competition
-from edgespec.drafters.draft_model import DraftModel
-from edgespec.drafters.recycling import TokenRecycling
-from edgespec.drafters.suffix_lookup import SuffixLookup
-from edgespec.engine import MOST_ROWS
+from edgespec.core.drafters import Drafter, Guesser, NoDrafter
+from edgespec.core.drafters.competition import Competition
+from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.drafters.recycling import TokenRecycling
+from edgespec.core.drafters.suffix_lookup import SuffixLookup
+from edgespec.core.loop import Limits, Rows, Scorer, Want, generate
+from edgespec.core.pace.controller import Costs, Record
+from edgespec.core.pace.costs import Beside, CostTable
+from edgespec.core.pace.joint import Load
+from edgespec.core.request import Request
+from edgespec.core.stream import Stream
+from edgespec.core.text import TextRelease
+from edgespec.core.values import Emitted, Failed, Happening, ModelName, Reading, Round, Started
+from edgespec.core.verify import Coupled, Independent, Rule
+from edgespec.engine import engine as scheduler
+from edgespec.engine.ahead import Ahead
+from edgespec.engine.engine import Engine
+from edgespec.engine.pair import MOST_ROWS
+from edgespec.engine.slots import Cache
 from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
-from edgespec.events import Emitted, Failed, Happening, ModelName, Reading, Round, Started
-from edgespec.joint_pace import Load
-from edgespec.overlap import Ahead
-from edgespec.pace import Costs, Record
-from edgespec.request import Request
-from edgespec.sampling import Distribution, Sampling
-from edgespec.saved import Saved
-from edgespec.scheduler import Engine
-from edgespec.slots import Cache
-from edgespec.stream import Stream
-from edgespec.text import TextRelease
-from edgespec.verify import Coupled, Independent, Rule
+from edgespec.llama.saved import Saved
+from edgespec.sampling.sampler import Distribution, Sampling
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=1.0, top_p=1.0, min_p=0.0)

@@ -12,10 +12,10 @@ import llama_cpp
 import pytest
 import served
 
-from edgespec import builds, isolate, self_test
-from edgespec.client import Client
-from edgespec.doctor import machine_checks
-from edgespec.self_test import SelfTest
+from edgespec.client.client import Client
+from edgespec.commands.doctor import machine_checks
+from edgespec.system import builds, isolate, self_test
+from edgespec.system.self_test import SelfTest
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = Path(llama_cpp.__file__).parent

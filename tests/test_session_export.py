@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import SessionError
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.session_export import as_json, as_markdown, export, suggested_name
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.export import as_json, as_markdown, export, suggested_name
 
 
 def talked() -> Conversation:

@@ -19,12 +19,12 @@ from threading import Barrier
 import pytest
 
 from edgespec.errors import SessionError
-from edgespec_tui import session_database as database
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.session_names import name_of
-from edgespec_tui.session_rows import Listed
-from edgespec_tui.sessions import Sessions
-from edgespec_tui.unwritten_chats import rescue
+from edgespec_tui.sessions import database
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.names import name_of
+from edgespec_tui.sessions.rows import Listed
+from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.sessions.unwritten import rescue
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and limits as POSIX has them")
 SOON_S = 10.0
@@ -138,7 +138,7 @@ def test_saving_comes_back_at_once_while_another_program_holds_the_file(opened: 
 def test_what_could_not_be_written_for_long_is_told_once_and_written_later(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edgespec_tui import sessions as sessions_module
+    from edgespec_tui.sessions import sessions as sessions_module
 
     monkeypatch.setattr(database, "BUSY_S", 0.1)
     monkeypatch.setattr(sessions_module, "RETRY_S", 0.1)
@@ -174,9 +174,9 @@ def test_an_answer_is_kept_while_it_grows_and_a_kill_loses_less_than_a_second(op
 import sys, time
 from dataclasses import replace
 from pathlib import Path
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.sessions import Sessions
-from edgespec_tui.unwritten_chats import rescue
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.sessions.unwritten import rescue
 sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
 talk = Conversation()
 talk.add("user", "Count!")
@@ -481,8 +481,8 @@ def test_a_full_disk_is_told_once_and_the_chat_is_kept_when_there_is_room(
 ) -> None:
     import resource
 
-    from edgespec_tui import session_storage
-    from edgespec_tui import sessions as sessions_module
+    from edgespec_tui.sessions import sessions as sessions_module
+    from edgespec_tui.sessions import storage as session_storage
 
     monkeypatch.setattr(session_storage, "RETRY_S", 0.05)
     monkeypatch.setattr(sessions_module, "RETRY_S", 0.05)
@@ -525,9 +525,9 @@ def test_a_program_that_is_told_to_end_writes_what_is_left(opened: Opened) -> No
     code = """
 import sys
 from pathlib import Path
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.sessions import Sessions
-from edgespec_tui.unwritten_chats import rescue
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.sessions.unwritten import rescue
 sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
 talk = Conversation()
 talk.add("user", "Last words")

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from edgespec.core.pace.controller import LONGEST
+from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import SettingError
-from edgespec.events import LONGEST_DRAFT
-from edgespec.pace import LONGEST
-from edgespec.sampling import Sampling
-from edgespec.server.openai_requests import Speculation
-from edgespec_tui import settings_file
-from edgespec_tui.external_editor import editor
-from edgespec_tui.setting_values import SAMPLING, from_text
-from edgespec_tui.settings import Known, Settings, read, strictly
+from edgespec.sampling.sampler import Sampling
+from edgespec.server.dialects.openai.requests import Speculation
+from edgespec_tui.settings import file as settings_file
+from edgespec_tui.settings.settings import Known, Settings, read, strictly
+from edgespec_tui.settings.values import SAMPLING, from_text
+from edgespec_tui.widgets.external_editor import editor
 
 A_KEY = "a key like f2, ctrl+r or escape, several with commas"
 KNOWN = Known(

@@ -13,11 +13,11 @@ from commands import posix
 from hub_models import model_bytes
 from local_hub import LocalHub
 
-from edgespec import cli
+from edgespec.commands import cli
 from edgespec.errors import EdgeSpecError
-from edgespec.isolate import told
-from edgespec.terminal import guarded, one_line, shown
-from edgespec_models.hub import Hub
+from edgespec.system.isolate import told
+from edgespec.system.terminal import guarded, one_line, shown
+from edgespec_models.hub.hub import Hub
 
 HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\rsafe\x7f"
 
@@ -78,7 +78,7 @@ def test_file_names_of_a_hub_are_not_obeyed(
         ours = functools.partial(
             Hub, endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False
         )
-        monkeypatch.setattr("edgespec.pull.command.Hub", ours)
+        monkeypatch.setattr("edgespec.commands.pull.command.Hub", ours)
         assert cli.main(["pull", "acme/Big-GGUF", "--target-only", "--check"]) == 0
         assert cli.main(["pull", "acme/Big-GGUF:\x1b[2J"]) != 0
     out, err = capsys.readouterr()

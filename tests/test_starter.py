@@ -14,13 +14,13 @@ import pytest
 from commands import edgespec
 from local_hub import LocalHub
 
-from edgespec import config
-from edgespec.pull import starter as pulling
-from edgespec_models import starter
-from edgespec_models.hub import Hub
-from edgespec_models.hub_errors import HubError
-from edgespec_models.starter import NAME, STARTER, Starter, StarterError, from_package
-from edgespec_models.store import Store
+from edgespec.commands.pull import starter as pulling
+from edgespec.system import config
+from edgespec_models.hub import starter
+from edgespec_models.hub.errors import HubError
+from edgespec_models.hub.hub import Hub
+from edgespec_models.hub.starter import NAME, STARTER, Starter, StarterError, from_package
+from edgespec_models.shelf.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = config.data_folder() / "models" / NAME / STARTER.file  # the user's: tests have homes of their own

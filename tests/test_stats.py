@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edgespec.events import FinishReason, Round
-from edgespec.stats import Statistics, Tally
+from edgespec.core.stats import Statistics, Tally
+from edgespec.core.values import FinishReason, Round
 
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from edgespec.cli import main
-from edgespec.config import data_folder
-from edgespec_models.store import InstalledModel, InstalledPair, Speed, Store, StoreError
+from edgespec.commands.cli import main
+from edgespec.system.config import data_folder
+from edgespec_models.shelf.store import InstalledModel, InstalledPair, Speed, Store, StoreError
 
 
 def blob(folder: Path, repo: str, name: str, content: bytes, commit: str = "c1") -> Path:

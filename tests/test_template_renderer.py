@@ -20,10 +20,10 @@ import tiny_gguf
 from commands import edgespec
 from served import served, until
 
-from edgespec.chat import LONGEST_TEMPLATE, render
-from edgespec.conversation import compose
+from edgespec.chat.conversation import compose
+from edgespec.chat.renderer import Limits, Renderer, _overrun, _Task
+from edgespec.chat.template import LONGEST_TEMPLATE, render
 from edgespec.errors import TemplateError, TemplateOverrunError
-from edgespec.template_renderer import Limits, Renderer, _overrun, _Task
 
 USER = [{"role": "user", "content": "Hi"}]
 ENDLESS = "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}"
@@ -165,7 +165,7 @@ def test_memory_is_watched_where_the_system_does_not_limit_it() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
 def test_a_forked_process_starts_its_own() -> None:
     code = (
-        "import os\nfrom edgespec.chat import render\n"
+        "import os\nfrom edgespec.chat.template import render\n"
         "say = lambda text: render('{{ messages[0].content }}', [{'content': text}])\n"
         "assert say('a') == 'a'\n"
         "pid = os.fork()\n"
@@ -215,4 +215,4 @@ def test_a_server_with_an_endless_template_answers_and_ends(tmp_path: Path) -> N
 
 def busy(child: psutil.Process) -> bool:
     """Whether it is a renderer that has worked for a while."""
-    return "edgespec.template_child" in child.cmdline() and sum(child.cpu_times()[:2]) > 0.5
+    return "edgespec.chat.render_child" in child.cmdline() and sum(child.cpu_times()[:2]) > 0.5

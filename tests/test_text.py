@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from edgespec.core.text import TextRelease
 from edgespec.errors import SettingError
-from edgespec.text import TextRelease
 
 SAMPLE = "naïve façade: 你好, мир — 👩‍👩‍👧 ∑∞ \U0010ffff end"
 

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from edgespec.distribution import Distribution, point_mass
+from edgespec.core.scores import Scoring, of_distribution, of_logits
+from edgespec.core.values import Candidate
 from edgespec.errors import SettingError
-from edgespec.events import Candidate
-from edgespec.token_scores import Scoring, of_distribution, of_logits
+from edgespec.sampling.distribution import Distribution, point_mass
 
 
 def test_logits_become_log_probabilities_as_exact_as_they_are() -> None:

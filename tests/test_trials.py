@@ -12,11 +12,11 @@ import psutil
 import pytest
 from commands import posix
 
+from edgespec.engine.trials import Trials
 from edgespec.errors import GrammarError
-from edgespec.gbnf_lark import as_lark
-from edgespec.grammar import Grammar, json_schema
-from edgespec.matchers import CONTROL, Matchers
-from edgespec.trials import Trials
+from edgespec.grammar.grammar import Grammar, json_schema
+from edgespec.grammar.lark import as_lark
+from edgespec.grammar.matchers import CONTROL, Matchers
 
 SMALL = Grammar("gbnf", 'root ::= "a" root | "b"')
 SLOW = json_schema({"type": "object", "properties": {f"p{i}": {} for i in range(12_000)}})

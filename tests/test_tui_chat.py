@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_endpoint import FAKE, FakeEndpoint
 from textual.widgets import Collapsible
 from tui_driver import driven
 
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.endpoint import Info
-from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
-from edgespec_tui.settings import Settings
-from edgespec_tui.transcript import SHOWN
-from edgespec_tui.turn_view import AnswerView
+from edgespec_tui.endpoint.endpoint import Info
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings.settings import Settings
+from edgespec_tui.widgets.transcript import SHOWN
+from edgespec_tui.widgets.turn_view import AnswerView
 
 CODE = "Take this:\n\n```python\nprint(1)\n```\n\nand go."
 

@@ -8,23 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_endpoint import FAKE, FakeEndpoint
 from test_tui_chat import on_a_loop
 from textual.widgets import Input, OptionList
 from tui_driver import Driven, driven
 
+from edgespec.core.values import Round
 from edgespec.errors import EndpointError, EngineDiedError
-from edgespec.events import Round
-from edgespec_tui.answer_markdown import AnswerSegment, CodeFence, Prose
 from edgespec_tui.app import ChatApp
-from edgespec_tui.bench_screen import BenchScreen
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.endpoint import Told
-from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
-from edgespec_tui.race_screen import RaceScreen
-from edgespec_tui.sessions import Sessions
-from edgespec_tui.settings import Settings
-from edgespec_tui.transcript import SHOWN
-from edgespec_tui.turn_view import AnswerView, TurnView
+from edgespec_tui.endpoint.endpoint import Told
+from edgespec_tui.screens.bench import BenchScreen
+from edgespec_tui.screens.race_screen import RaceScreen
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.settings.settings import Settings
+from edgespec_tui.widgets.answer_markdown import AnswerSegment, CodeFence, Prose
+from edgespec_tui.widgets.transcript import SHOWN
+from edgespec_tui.widgets.turn_view import AnswerView, TurnView
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 ANSWER = """Reading line by line is **cheap**:

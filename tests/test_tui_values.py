@@ -8,22 +8,22 @@ import random
 from pathlib import Path
 
 import pytest
+from fake_endpoint import FakeEndpoint
 
+from edgespec.core.values import Round
 from edgespec.errors import SettingError
-from edgespec.events import Round
-from edgespec_tui.attached_files import read_file
-from edgespec_tui.bench_screen import summary, together
-from edgespec_tui.code_blocks import code_blocks, last_code, whole_block
-from edgespec_tui.endpoint import Message, Told, Wishes
-from edgespec_tui.fake_endpoint import FakeEndpoint
-from edgespec_tui.live_figures import LiveFigures
-from edgespec_tui.origins import by_character, part, runs_of_round, spans
-from edgespec_tui.panel import Measured
-from edgespec_tui.quiet_moments import QuietMoments
-from edgespec_tui.race import Leg, compared, drawn
-from edgespec_tui.reasoning import ReasoningSplitter
-from edgespec_tui.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, segments
-from edgespec_tui.slash_commands import parsed
+from edgespec_tui.endpoint.endpoint import Message, Told, Wishes
+from edgespec_tui.screens.bench import summary, together
+from edgespec_tui.screens.race import Leg, compared, drawn
+from edgespec_tui.widgets.attached_files import read_file
+from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
+from edgespec_tui.widgets.live_figures import LiveFigures
+from edgespec_tui.widgets.origins import by_character, part, runs_of_round, spans
+from edgespec_tui.widgets.panel import Measured
+from edgespec_tui.widgets.quiet_moments import QuietMoments
+from edgespec_tui.widgets.reasoning import ReasoningSplitter
+from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, segments
+from edgespec_tui.widgets.slash_commands import parsed
 
 PARAGRAPHS = "".join(f"Paragraph {i} has **some** words in it.\n\n" for i in range(60))
 LONG_CODE = "Before.\n\n```python\n" + "".join(f"line_{i} = {i}\n" for i in range(400)) + "```\n\nAfter.\n"

@@ -8,13 +8,13 @@ import sys
 import termios
 
 import pytest
+from fake_endpoint import FakeEndpoint
 from test_tui_chat import on_a_loop
 from tui_driver import driven
 
 from edgespec_tui.app import ChatApp
-from edgespec_tui.fake_endpoint import FakeEndpoint
-from edgespec_tui.settings import Settings
-from edgespec_tui.typed_ahead import TypedAhead, keys_of, light_by_environment
+from edgespec_tui.settings.settings import Settings
+from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of, light_by_environment
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from wrong_rules import flipped, without_residual
 
-from edgespec.events import Draft
-from edgespec.sampling import Distribution, draw, point_mass
-from edgespec.verify import (
+from edgespec.core.values import Draft
+from edgespec.core.verify import (
     Coupled,
     Independent,
     Target,
@@ -27,6 +26,7 @@ from edgespec.verify import (
     verify_block,
     verify_tokens,
 )
+from edgespec.sampling.sampler import Distribution, draw, point_mass
 
 EXACT = 1e-12
 RULES = pytest.mark.parametrize("judge", [verify_tokens, verify_block])

@@ -20,21 +20,23 @@ import pytest
 from commands import edgespec, in_process, interrupted, posix, refused
 from wrong_rules import accept_always, without_residual
 
-from edgespec import engine, isolate, verify
-from edgespec.engine import Pair
-from edgespec.events import Draft
-from edgespec.pair_settings import PairSettings
-from edgespec.sampling import Distribution, draw
-from edgespec.verify import Independent, Verdict
-from edgespec.verify_pair import samples, texts
-from edgespec.verify_pair.budget import LEAST_TOKENS, MOST_TOKENS, Speed, Watch, text_plan
-from edgespec.verify_pair.command import Effort, run_checks
-from edgespec.verify_pair.equality import BatchShape, Difference
-from edgespec.verify_pair.prompts import SAMPLE_PROMPTS, Prompt, fitting_prompts
-from edgespec.verify_pair.report import BROKEN, LOSSLESS, UNDECIDED, Report
-from edgespec.verify_pair.row_memory import RowMemory
-from edgespec.verify_pair.samples import NARROW, WIDE, Fit, check_distribution, telling_prompt
-from edgespec.verify_pair.texts import Comparison, Way
+from edgespec.commands.verify import samples, texts
+from edgespec.commands.verify.budget import LEAST_TOKENS, MOST_TOKENS, Speed, Watch, text_plan
+from edgespec.commands.verify.command import Effort, run_checks
+from edgespec.commands.verify.equality import BatchShape, Difference
+from edgespec.commands.verify.prompts import SAMPLE_PROMPTS, Prompt, fitting_prompts
+from edgespec.commands.verify.report import BROKEN, LOSSLESS, UNDECIDED, Report
+from edgespec.commands.verify.row_memory import RowMemory
+from edgespec.commands.verify.samples import NARROW, WIDE, Fit, check_distribution, telling_prompt
+from edgespec.commands.verify.texts import Comparison, Way
+from edgespec.core import verify
+from edgespec.core.values import Draft
+from edgespec.core.verify import Independent, Verdict
+from edgespec.engine import pair as engine
+from edgespec.engine.pair import Pair
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Distribution, draw
+from edgespec.system import isolate
 
 FALSE_ALARM = 1e-4
 MODEL = Way("model", 2)
@@ -218,7 +220,7 @@ def test_arithmetic_is_measured_and_allowed_for(tiny_target: Path, tiny_draft: P
 
 
 def test_a_memory_answers_what_the_context_would(pair: Pair, prompt: Prompt) -> None:
-    from edgespec.decode import Want
+    from edgespec.core.loop import Want
 
     context = pair.contexts["target"]
     memory = RowMemory(context)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgespec_models.vocabulary import Vocabulary, mismatch
+from edgespec_models.gguf.vocabulary import Vocabulary, mismatch
 
 TEXTS = [b"token %d" % i for i in range(1000)]
 BPE = Vocabulary("BPE", TEXTS, add_bos=True, bos=1, add_eos=False, eos=2)

@@ -9,11 +9,11 @@ import llama_cpp as C
 import pytest
 import tiny_gguf
 
-from edgespec.chat import render
-from edgespec.engine import Pair
+from edgespec.chat.template import render
+from edgespec.chat.well_known import WELL_KNOWN, template_or_fallback, turn_end, well_known
+from edgespec.engine.pair import Pair
 from edgespec.errors import SettingError
-from edgespec.pair_settings import PairSettings
-from edgespec.well_known_templates import WELL_KNOWN, template_or_fallback, turn_end, well_known
+from edgespec.pairs.settings import PairSettings
 
 TURNS = [("system", "Be brief."), ("user", "One?"), ("assistant", "1"), ("user", "Two?"), ("assistant", "2")]
 SHAPES = {"first": TURNS[1:2], "system": TURNS[:2], "again": TURNS[:4], "answered": TURNS, "two": TURNS[1:4]}

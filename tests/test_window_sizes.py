@@ -8,15 +8,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from fake_endpoint import FakeEndpoint
 from textual import events
 from textual.geometry import Size
 from tui_driver import Driven, driven
 
-from edgespec_models.store import Store
+from edgespec_models.shelf.store import Store
 from edgespec_tui.app import ChatApp
-from edgespec_tui.fake_endpoint import FakeEndpoint
-from edgespec_tui.model_shelf import Shelf
-from edgespec_tui.sessions import Sessions
+from edgespec_tui.screens.model_shelf import Shelf
+from edgespec_tui.sessions.sessions import Sessions
 
 ANSWER = (
     "# Head\n\nwords " * 40

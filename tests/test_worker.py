@@ -7,13 +7,13 @@ import queue
 from types import SimpleNamespace
 from typing import Any, cast
 
+from edgespec.core.values import Emitted, Failed, Round
+from edgespec.engine.intake import Intake, Ready, refused
+from edgespec.engine.messages import Refused, Step, Submit, receive
+from edgespec.engine.outlet import Outlet
+from edgespec.engine.worker import Worker
 from edgespec.errors import EngineError
-from edgespec.events import Emitted, Failed, Round
-from edgespec.intake import Intake, Ready, refused
-from edgespec.messages import Refused, Step, Submit, receive
-from edgespec.outlet import Outlet
-from edgespec.sampling import Sampling
-from edgespec.worker import Worker
+from edgespec.sampling.sampler import Sampling
 
 SAID, CONTROL = 1, 7
 

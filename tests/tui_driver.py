@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 
 from edgespec_tui.app import ChatApp
-from edgespec_tui.chat_screen import ChatScreen
-from edgespec_tui.told_line import ToldLine
+from edgespec_tui.screens.chat import ChatScreen
+from edgespec_tui.widgets.told_line import ToldLine
 
 PATIENCE_S = 10.0
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgespec import verify
-from edgespec.events import Draft
-from edgespec.sampling import Distribution
-from edgespec.verify import Target, Verdict
+from edgespec.core import verify
+from edgespec.core.values import Draft
+from edgespec.core.verify import Target, Verdict
+from edgespec.sampling.sampler import Distribution
 
 
 def accept_always(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:

@@ -17,13 +17,13 @@ from typing import Any, BinaryIO
 
 import llama_cpp as C
 
-from edgespec.context_settings import ContextSettings, new_context
 from edgespec.errors import EdgeSpecError
-from edgespec.ggml_devices import cards
-from edgespec.llama import Model, listening
+from edgespec.llama.devices import cards
+from edgespec.llama.model import Model, listening
+from edgespec.llama.settings import ContextSettings, new_context
 from edgespec.memory.question import Question
-from edgespec_models.gguf_header import HeaderError, read_file, split_names
-from edgespec_models.memory_need import RAM, Parts
+from edgespec_models.fit.need import RAM, Parts
+from edgespec_models.gguf.header import HeaderError, read_file, split_names
 
 MIB = 2**20
 _LAYER_OF_WEIGHTS = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+),")

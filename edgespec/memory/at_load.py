@@ -13,12 +13,12 @@ from typing import Literal
 from edgespec.errors import DoesNotFitError, EdgeSpecError, ModelFileError
 from edgespec.memory.free import free_memory
 from edgespec.memory.question import MemoryOracle, Question
-from edgespec.pair_settings import KvType, PairSettings
-from edgespec_models.gguf_header import Header, HeaderError, read_file, split_names
-from edgespec_models.memory_fit import ALL, RAM_MARGIN, USUAL_N_CTX, Asks, Fit, choose
-from edgespec_models.memory_formulas import formula_need
-from edgespec_models.memory_need import RAM, Device, Need
-from edgespec_models.model_facts import facts_of
+from edgespec.pairs.settings import KvType, PairSettings
+from edgespec_models.fit.fit import ALL, RAM_MARGIN, USUAL_N_CTX, Asks, Fit, choose
+from edgespec_models.fit.formulas import formula_need
+from edgespec_models.fit.need import RAM, Device, Need
+from edgespec_models.gguf.facts import facts_of
+from edgespec_models.gguf.header import Header, HeaderError, read_file, split_names
 
 ONE_AT_A_TIME = ("hybrid", "recurrent")  # memories that serve one request at a time, whatever is asked for
 ROOMY = 2.0  # times what the formula says that have to be free, so that nobody else is asked

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import EngineDiedError, ModelFileError, ModelUnsupportedError, SettingError
-from edgespec.isolate import cause_of_death
-from edgespec.pair_settings import KvType
-from edgespec_models.memory_need import Device, Need, Parts
+from edgespec.pairs.settings import KvType
+from edgespec.system.isolate import cause_of_death
+from edgespec_models.fit.need import Device, Need, Parts
 
 _ERRORS = {kind.__name__: kind for kind in (ModelFileError, ModelUnsupportedError, SettingError)}
 

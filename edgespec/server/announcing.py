@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgespec.attach import start_lock
-from edgespec.messages import Load, Stage
-from edgespec.self_test import self_test
+from edgespec.client.attach import start_lock
+from edgespec.client.state_file import Announcement, ServerState, digest
+from edgespec.engine.messages import Load, Stage
 from edgespec.server.logs import say
 from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
 from edgespec.server.situation import Situation
 from edgespec.server.supervisor import Supervisor
-from edgespec.state_file import Announcement, ServerState, digest
+from edgespec.system.self_test import self_test
 
 NO_TEMPLATE = (
     "conversations are written as ChatML (--chat-template NAME or --chat-template-file FILE choose another)"

@@ -20,18 +20,18 @@ from pydantic import BaseModel
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
-from edgespec.conversation import Composed, compose
+from edgespec.chat.conversation import Composed, compose
+from edgespec.chat.forced_call import forced
+from edgespec.chat.well_known import template_or_fallback, turn_end
+from edgespec.engine.messages import Load, Loaded, Submit
 from edgespec.errors import GrammarError, TemplateError
-from edgespec.forced_call import forced
-from edgespec.grammar import Grammar, json_schema
-from edgespec.messages import Load, Loaded, Submit
+from edgespec.grammar.grammar import Grammar, json_schema
+from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.generation import Audience, Generation
-from edgespec.server.openai_requests import ChatRequest
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import GONE, Refusal, unavailable
 from edgespec.server.settings import ServerSettings, Unsaid
 from edgespec.server.supervisor import Supervisor
-from edgespec.well_known_templates import template_or_fallback, turn_end
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")

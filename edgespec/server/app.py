@@ -13,25 +13,25 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from edgespec import __version__
+from edgespec.client.state_file import PROOF_PATH, ServerState
 from edgespec.server.answering import Answering, with_pair
-from edgespec.server.anthropic_dialect import AnthropicDialect
 from edgespec.server.bodies import CheckedRoute
-from edgespec.server.chat_answers import ChatAnswer, FillAnswer
-from edgespec.server.filling import FillIn, FillWishes
+from edgespec.server.dialects.anthropic.routes import AnthropicDialect
+from edgespec.server.dialects.llama_cpp.filling import FillIn, FillWishes
+from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
+from edgespec.server.dialects.openai.answers import Answer
+from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
+from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest
+from edgespec.server.dialects.responses.routes import ResponsesDialect
 from edgespec.server.gate import gated
-from edgespec.server.llama_cpp_dialect import LlamaCppDialect
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
 from edgespec.server.model_routes import ModelRoutes
-from edgespec.server.openai_answers import Answer
-from edgespec.server.openai_requests import ChatRequest, CompletionRequest, FillRequest
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, closed, unavailable
-from edgespec.server.responses_dialect import ResponsesDialect
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.turns import readers
-from edgespec.state_file import PROOF_PATH, ServerState
 
 TYPES = frozenset({"int", "float", "str", "bool", "dict", "list"})  # which of several is no part of a name
 HEARS_S = 2.0  # how long a worker may take to say that it is there

@@ -25,9 +25,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edgespec.client.state_file import PROOF_PATH
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
-from edgespec.state_file import PROOF_PATH
 
 DRAIN_S = 5.0
 LOCAL = "localhost"  # in place of an origin: pages that this machine serves, at any port

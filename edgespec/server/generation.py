@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from edgespec.events import Emitted, FinishReason, Reading, Round, Started
-from edgespec.messages import Accepted, Submit
+from edgespec.core.values import Emitted, FinishReason, Reading, Round, Started
+from edgespec.engine.messages import Accepted, Submit
 from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.supervisor import Said, Supervisor

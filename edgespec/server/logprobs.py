@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from edgespec.events import Candidate, Round, TokenScore
+from edgespec.core.values import Candidate, Round, TokenScore
 
 NEVER = -9999.0  # OpenAI's number for a token that cannot come; JSON has no infinity
 

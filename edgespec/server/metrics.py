@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from edgespec.events import Round
+from edgespec.core.values import Round
 from edgespec.server.generation import Choice
 from edgespec.server.supervisor import Supervisor
 

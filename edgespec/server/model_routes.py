@@ -13,15 +13,15 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from edgespec.messages import Load, Loaded
-from edgespec.self_test import self_test
+from edgespec.engine.messages import Load, Loaded
 from edgespec.server.answering import PING_S, Answering, unless_gone
+from edgespec.server.dialects.openai.answers import as_json
 from edgespec.server.front_page import HEADERS, ShownModel, front_page
-from edgespec.server.openai_answers import as_json
 from edgespec.server.pairs import KnownPair
 from edgespec.server.refusal import GONE, Refusal
 from edgespec.server.situation import Situation
-from edgespec_models.sizes import size_text
+from edgespec.system.self_test import self_test
+from edgespec_models.shelf.sizes import size_text
 
 
 class ModelChange(BaseModel):

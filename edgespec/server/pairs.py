@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgespec.messages import Load
+from edgespec.engine.messages import Load
 from edgespec.server.refusal import Refusal
 from edgespec_models import tiny
-from edgespec_models.store import EMBEDDED, InstalledPair, Store, StoreError
+from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreError
 
 
 @dataclass(frozen=True, slots=True)

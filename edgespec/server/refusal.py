@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgespec.messages import Refused
+from edgespec.engine.messages import Refused
 
 ANTHROPIC_PATHS = ("/v1/messages", "/messages")
 ANTHROPIC_TYPES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgespec.messages import DrafterChoice
+from edgespec.engine.messages import DrafterChoice
 from edgespec.server.logs import LogFormat
 
 

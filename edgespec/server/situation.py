@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from edgespec.messages import Load, Stage
+from edgespec.engine.messages import Load, Stage
 
 State = Literal["loading", "ready", "down", "unloaded", "stopped"]
 

@@ -21,9 +21,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from dataclasses import replace
 from typing import Literal
 
-from edgespec.events import Emitted, Reading, Started
-from edgespec.isolate import cause_of_death, kills_for_memory, telling
-from edgespec.messages import (
+from edgespec.core.values import Emitted, Reading, Started
+from edgespec.engine.messages import (
     Accepted,
     Cancel,
     Load,
@@ -44,6 +43,7 @@ from edgespec.messages import (
 from edgespec.server.refusal import Refusal, from_worker, unavailable
 from edgespec.server.situation import Situation, State
 from edgespec.server.worker_process import WorkerProcess, new_worker
+from edgespec.system.isolate import cause_of_death, kills_for_memory, telling
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 STEADY_S = 60.0  # a worker that lived this long did not die of its start

@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from edgespec.conversation import Composed
-from edgespec.events import Round
-from edgespec.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning, Turn
-from edgespec.families.reader import Parser
+from edgespec.chat.conversation import Composed
+from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning, Turn
+from edgespec.chat.families.reader import Parser
+from edgespec.core.values import Round
 
 
 @dataclass(slots=True)

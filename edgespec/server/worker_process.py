@@ -10,8 +10,8 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 
-from edgespec.isolate import PRIVATE
-from edgespec.messages import HEAD, ToWorker, packed, unpacked
+from edgespec.engine.messages import HEAD, ToWorker, packed, unpacked
+from edgespec.system.isolate import PRIVATE
 
 END_S = 6.0  # how long a worker may take to end
 LINES_KEPT = 40
@@ -86,7 +86,7 @@ async def new_worker() -> WorkerProcess:
             sys.executable,
             "-P",
             "-m",
-            "edgespec.worker",
+            "edgespec.engine.worker",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

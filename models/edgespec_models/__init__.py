@@ -2,13 +2,13 @@
 
 A picker, or any program, uses these:
 
-    from edgespec_models.catalogue import catalogue, find      # CatalogueEntry: pairs worth trying
-    from edgespec_models.store import Store                    # InstalledPair: pairs on this machine
-    from edgespec_models.found import find_models, find_pairs  # files other programs have downloaded
-    from edgespec_models.hub import Hub
-    from edgespec_models.pull import Cancelled, Pull, order, plan_pull
+    from edgespec_models.shelf.catalogue import catalogue, find      # CatalogueEntry: pairs worth trying
+    from edgespec_models.shelf.store import Store                    # InstalledPair: pairs on this machine
+    from edgespec_models.shelf.found import find_models, find_pairs  # files other programs have downloaded
+    from edgespec_models.hub.hub import Hub
+    from edgespec_models.hub.pull import Cancelled, Pull, order, plan_pull
 
-    store = Store(folder)                        # EdgeSpec's own: edgespec.config.data_folder()
+    store = Store(folder)                        # EdgeSpec's own: edgespec.system.config.data_folder()
     store.pairs(), store.default()               # installed pairs, and the name of the one taken by default
     wanted = order("qwen3-8b")                   # or order("owner/name:Q4_K_M", draft="owner/name")
     plan = plan_pull(Hub(), wanted)              # blocks for seconds: asks the hub, reads two headers

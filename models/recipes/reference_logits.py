@@ -11,9 +11,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from edgespec.context import Context, ContextSettings
-from edgespec.decode import Want
-from edgespec.llama import Model
+from edgespec.core.loop import Want
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.model import Model
 from edgespec_models import tiny
 
 TEXT = b'def read(path):\n    """Return the lines of a file."""\n    with open(path, encoding="utf-8") as'

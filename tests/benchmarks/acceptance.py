@@ -26,13 +26,13 @@ import numpy as np
 from bars import PROMPT_TOKENS, prompts
 from numpy.typing import NDArray
 
-from edgespec.bench.takers import tokenize
-from edgespec.decode import Want
-from edgespec.engine import Pair
-from edgespec.pace import gains
-from edgespec.pair_settings import PairSettings
-from edgespec.sampling import Sampler, draw
-from edgespec.sampling_settings import Sampling
+from edgespec.commands.bench.takers import tokenize
+from edgespec.core.loop import Want
+from edgespec.core.pace.controller import gains
+from edgespec.engine.pair import Pair
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampler, draw
+from edgespec.sampling.settings import Sampling
 from edgespec_models import tiny
 
 Floats = NDArray[np.float64]

@@ -28,17 +28,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pairs import QUALITIES, draft_file, target_file
 
-from edgespec.bench.figures import Ratio, Sample, against_best, combine, speedup, summary
-from edgespec.bench.lines import OURS, PLAIN, Line, Mode, units_for
-from edgespec.bench.measure import Measured, measure
-from edgespec.bench.peer_command import NAME, PeerSettings
-from edgespec.bench.prompts import Prompt
-from edgespec.bench.takers import Asked, PairTaker, PeerTaker, tokenize
-from edgespec.cores import threads_wanted
-from edgespec.engine import Pair
-from edgespec.pair_settings import PairSettings
-from edgespec.request import DrafterName
-from edgespec.sampling import Sampling
+from edgespec.commands.bench.figures import Ratio, Sample, against_best, combine, speedup, summary
+from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, units_for
+from edgespec.commands.bench.measure import Measured, measure
+from edgespec.commands.bench.peer_command import NAME, PeerSettings
+from edgespec.commands.bench.prompts import Prompt
+from edgespec.commands.bench.takers import Asked, PairTaker, PeerTaker, tokenize
+from edgespec.core.request import DrafterName
+from edgespec.engine.pair import Pair
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampling
+from edgespec.system.cores import threads_wanted
 from edgespec_models import tiny
 
 LENGTHS = (1, 2, 3, 4, 8, 16)

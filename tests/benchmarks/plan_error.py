@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tiny_gguf
 
-from edgespec.context import Context
-from edgespec.llama import Model
-from edgespec.plan import measuring, slices
-from edgespec_models.gguf_header import Tensor, read_file
-from edgespec_models.gguf_slice import Layers, layers_of, write_slice
+from edgespec.commands.plan import measuring, slices
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+from edgespec_models.gguf.header import Tensor, read_file
+from edgespec_models.gguf.slice import Layers, layers_of, write_slice
 
 TURNS = 16
 RNG = random.Random(1)

@@ -22,11 +22,11 @@ import llama_cpp
 from bars import prompts
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from edgespec.cores import threads_wanted
-from edgespec.engine import Pair
-from edgespec.pair_settings import PairSettings
-from edgespec.request import Request
-from edgespec.sampling import Sampling
+from edgespec.core.request import Request
+from edgespec.engine.pair import Pair
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampling
+from edgespec.system.cores import threads_wanted
 
 N_CTX = 2048
 

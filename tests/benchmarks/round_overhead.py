@@ -34,12 +34,12 @@ import numpy as np
 import psutil
 from tiny_gguf import write_llama
 
-from edgespec import context
-from edgespec.cores import threads_wanted
-from edgespec.engine import Pair
-from edgespec.pair_settings import PairSettings
-from edgespec.request import Request
-from edgespec.sampling import Sampler, Sampling
+from edgespec.core.request import Request
+from edgespec.engine.pair import Pair
+from edgespec.llama.model import context
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampler, Sampling
+from edgespec.system.cores import threads_wanted
 
 KINDS = {
     "greedy": Sampling(temperature=0),

@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 from pairs import draft_file, target_file
 
-from edgespec.bench.peer_command import PeerSettings, command
+from edgespec.commands.bench.peer_command import PeerSettings, command
 from edgespec_models import tiny
 
 OURS, THEIRS = "edgespec", "llama-server"

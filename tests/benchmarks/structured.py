@@ -20,12 +20,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from pairs import QUALITIES, draft_file, target_file
 
-from edgespec.engine import Pair
-from edgespec.grammar import json_schema
-from edgespec.masks import Masks
-from edgespec.pair_settings import PairSettings
-from edgespec.request import DrafterName, Request
-from edgespec.sampling import Sampling
+from edgespec.core.request import DrafterName, Request
+from edgespec.engine.pair import Pair
+from edgespec.grammar.grammar import json_schema
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.masks import Masks
+from edgespec.sampling.sampler import Sampling
 from edgespec_models import tiny
 
 WORD = {"type": "string", "pattern": "^[a-z_]{3,12}$"}

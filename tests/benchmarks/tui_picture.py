@@ -14,11 +14,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgespec.attach import Wanted
+from edgespec.client.attach import Wanted
 from edgespec_tui.app import ChatApp
-from edgespec_tui.attached_endpoint import AttachedEndpoint, attaching
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.question import Question
+from edgespec_tui.endpoint.attached import AttachedEndpoint, attaching
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.widgets.question import Question
 
 QUESTIONS = ("How do I sort a list?", "Hello! Who are you, and what can you help me with?")
 FONT = re.compile(r"@font-face \{.*?\}", re.S)

@@ -17,13 +17,13 @@ import time
 from dataclasses import replace
 
 import psutil
+from fake_endpoint import FAKE, FakeEndpoint
 from textual import events
 from textual.screen import Screen
 
 from edgespec_tui.app import ChatApp
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.fake_endpoint import FAKE, FakeEndpoint
-from edgespec_tui.question import Question
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.widgets.question import Question
 
 ANSWER = """Reading a file line by line is **cheap**, because a file is an iterator:
 

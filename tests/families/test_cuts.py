@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from edgespec.families import known
-from edgespec.families.deltas import CallArguments, Content, Delta, Turn
-from edgespec.families.family import Family
+from edgespec.chat.families import known
+from edgespec.chat.families.deltas import CallArguments, Content, Delta, Turn
+from edgespec.chat.families.family import Family
 
 TOOLS: dict[str, Any] = {
     "f": {"properties": {"a": {"type": "string"}, "n": {"type": "integer"}}},

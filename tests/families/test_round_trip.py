@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from edgespec.conversation import Composed, compose
-from edgespec.families.deltas import Turn
-from edgespec.families.known import family_of
-from edgespec.template_traits import traits_of
+from edgespec.chat.conversation import Composed, compose
+from edgespec.chat.families.deltas import Turn
+from edgespec.chat.families.known import family_of
+from edgespec.chat.traits import traits_of
 
 SCHEMA = {
     "type": "object",

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from edgespec.pair_settings import PairSettings
-from edgespec.verify_pair import equality
+from edgespec.commands.verify import equality
+from edgespec.pairs.settings import PairSettings
 
 BYTE_IDENTICAL = PairSettings(threads=1, flash_attention=True)  # where the machine has it: it is probed
 ELSEWHERE = PairSettings(threads=1, flash_attention=False)  # batches take other kernels than single tokens

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from real.embedded import complaint
 
-from edgespec.sampling import Distribution, draw
-from edgespec.verify_pair.equality import Difference, first_difference, largest_difference
-from edgespec.verify_pair.goodness import (
+from edgespec.commands.verify.equality import Difference, first_difference, largest_difference
+from edgespec.commands.verify.goodness import (
     REST,
     Prefix,
     chi_square,
@@ -21,6 +20,7 @@ from edgespec.verify_pair.goodness import (
     total_variation,
     visible,
 )
+from edgespec.sampling.sampler import Distribution, draw
 
 END = 0
 

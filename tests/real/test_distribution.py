@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from real.embedded import BYTE_IDENTICAL, held_out_prompts, pair_files
 from wrong_rules import accept_always, without_residual
 
-from edgespec import engine
-from edgespec.context import Context
-from edgespec.decode import Want
-from edgespec.engine import Pair
-from edgespec.request import Request
-from edgespec.sampling import Sampler, Sampling
-from edgespec.verify import Verdict
-from edgespec.verify_pair import goodness
+from edgespec.commands.verify import goodness
+from edgespec.core.loop import Want
+from edgespec.core.request import Request
+from edgespec.core.verify import Verdict
+from edgespec.engine import pair as engine
+from edgespec.engine.pair import Pair
+from edgespec.llama.context import Context
+from edgespec.sampling.sampler import Sampler, Sampling
 
 FALSE_ALARM = 1e-4
 FIRST = 3  # tokens looked at: the first is plain, the other two are drafted

@@ -12,15 +12,15 @@ import pytest
 from numpy.typing import NDArray
 from real.embedded import BYTE_IDENTICAL, ELSEWHERE, complaint, held_out_prompts, pair_files
 
-from edgespec import engine
-from edgespec.context import Context
-from edgespec.decode import Want
-from edgespec.engine import Pair
-from edgespec.pair_settings import PairSettings
-from edgespec.request import Request
-from edgespec.sampling import Sampling
-from edgespec.verify import Verdict
-from edgespec.verify_pair.equality import byte_identical, difference, output
+from edgespec.commands.verify.equality import byte_identical, difference, output
+from edgespec.core.loop import Want
+from edgespec.core.request import Request
+from edgespec.core.verify import Verdict
+from edgespec.engine import pair as engine
+from edgespec.engine.pair import Pair
+from edgespec.llama.context import Context
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampling
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, min_p=0.0)

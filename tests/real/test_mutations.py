@@ -30,8 +30,9 @@ ARGUMENTS = ["--no-draft", "--threads", "1", "-n", "8", "--temperature", "0", "-
 
 FORKS = """
 import os, signal, sys
-from edgespec import cli, isolate
-import edgespec.one_shot
+from edgespec.commands import cli
+from edgespec.system import isolate
+import edgespec.commands.run
 
 limit, arguments = int(sys.argv[1]), sys.argv[2].split("\\x1f")
 for path in sys.stdin.read().splitlines():

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.engine import Pair
-from edgespec.events import Emitted
-from edgespec.pair_settings import PairSettings
-from edgespec.request import Request
-from edgespec.sampling import Sampling
-from edgespec.scheduler import Engine
-from edgespec.token_scores import Scoring
+from edgespec.core.request import Request
+from edgespec.core.scores import Scoring
+from edgespec.core.values import Emitted
+from edgespec.engine.engine import Engine
+from edgespec.engine.pair import Pair
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampling
 
 Said = list[tuple[int, float]]  # token, logprob
 

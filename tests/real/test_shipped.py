@@ -13,9 +13,9 @@ from commands import EDGESPEC
 from real.embedded import BYTE_IDENTICAL, held_out_prompts, pair_files
 
 from edgespec import errors, load
-from edgespec.engine import Pair
-from edgespec.llama import Model
-from edgespec.pair_check import check_pair
+from edgespec.engine.pair import Pair
+from edgespec.llama.model import Model
+from edgespec.pairs.check import check_pair
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,15 @@ import pytest
 from numpy.typing import NDArray
 from real.embedded import BYTE_IDENTICAL, LOGITS_DIFFER_AT_MOST, held_out_prompts, pair_files
 
-from edgespec.context import Context
-from edgespec.decode import Want
-from edgespec.engine import Pair
-from edgespec.events import Emitted, Failed
-from edgespec.request import Request
-from edgespec.sampling import Sampling
-from edgespec.scheduler import Engine
-from edgespec.verify import uniforms
-from edgespec.verify_pair.equality import byte_identical, first_difference
+from edgespec.commands.verify.equality import byte_identical, first_difference
+from edgespec.core.loop import Want
+from edgespec.core.request import Request
+from edgespec.core.values import Emitted, Failed
+from edgespec.core.verify import uniforms
+from edgespec.engine.engine import Engine
+from edgespec.engine.pair import Pair
+from edgespec.llama.context import Context
+from edgespec.sampling.sampler import Sampling
 
 GREEDY = Sampling(temperature=0)
 UNCUT = Sampling(temperature=0.7, top_p=1.0, min_p=0.0)  # no threshold that a token could fall below

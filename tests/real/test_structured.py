@@ -14,12 +14,12 @@ from jsonschema import Draft202012Validator, FormatChecker
 from real.embedded import BYTE_IDENTICAL, pair_files
 from real.random_schemas import random_schema
 
-from edgespec.engine import Pair
-from edgespec.events import Emitted, Failed
-from edgespec.grammar import Grammar, any_json_object, json_schema
-from edgespec.request import DrafterName, Request
-from edgespec.sampling import Sampling
-from edgespec.scheduler import Engine
+from edgespec.core.request import DrafterName, Request
+from edgespec.core.values import Emitted, Failed
+from edgespec.engine.engine import Engine
+from edgespec.engine.pair import Pair
+from edgespec.grammar.grammar import Grammar, any_json_object, json_schema
+from edgespec.sampling.sampler import Sampling
 
 SAMPLE, EVERY = 15, 300
 LONGEST = 700  # tokens; texts that fit are shorter by far, so that a text that ends is one that fits

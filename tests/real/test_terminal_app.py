@@ -131,7 +131,7 @@ def test_a_window_that_is_closed_ends_app_and_engine() -> None:
 
 FAULT = """
 import sys
-from edgespec_tui import talk_screen
+from edgespec_tui.screens import talk as talk_screen
 
 def broken(self, *_):
     raise ZeroDivisionError("a fault of our own")

@@ -1,4 +1,4 @@
-"""`edgespec.attach`: a running server is found, or an engine started; whose it is, and its end."""
+"""`edgespec.client.attach`: a running server is found, or an engine started; whose it is, and its end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 from commands import posix
 from served import NO_END, served, until
 
-from edgespec.attach import Attached, Progress, Wanted, attach, connect
-from edgespec.client import Client, Ended, Wishes
+from edgespec.client.attach import Attached, Progress, Wanted, attach, connect
+from edgespec.client.client import Client, Ended, Wishes
+from edgespec.client.state_file import ServerState, announced
 from edgespec.errors import EndpointError, EndpointLostError
-from edgespec.state_file import ServerState, announced
 from edgespec_models import tiny
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
@@ -93,7 +93,7 @@ def test_two_that_start_together_load_one_pair() -> None:
 
 @posix
 def test_an_engine_ends_with_its_owner_even_by_kill_9() -> None:
-    code = "from edgespec.attach import attach\ne = attach()\nprint('attached', flush=True)\ninput()"
+    code = "from edgespec.client.attach import attach\ne = attach()\nprint('attached', flush=True)\ninput()"
     owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert owner.stdin and owner.stdout
     with owner.stdin, owner.stdout:

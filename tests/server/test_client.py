@@ -1,4 +1,4 @@
-"""`edgespec.client`: the endpoint seen from Python."""
+"""`edgespec.client.client`: the endpoint seen from Python."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import psutil
 import pytest
 from served import NO_END, Served, served, until
 
-from edgespec.answer import Span, Spans
-from edgespec.client import Client, Ended, Told, Wishes
+from edgespec.client.answer import Span, Spans
+from edgespec.client.client import Client, Ended, Told, Wishes
+from edgespec.client.state_file import ServerState, announced
 from edgespec.errors import EndpointError, EndpointLostError, PromptTooLongError, SettingError
-from edgespec.state_file import ServerState, announced
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
 ENDLESS = Wishes(sampling={"temperature": 2, "top_p": 1, "min_p": 0}, beside={"logit_bias": NO_END})

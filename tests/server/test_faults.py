@@ -19,7 +19,7 @@ from commands import edgespec, posix, refused
 from openai import OpenAI
 from served import Served, post, served, until
 
-from edgespec import state_file
+from edgespec.client import state_file
 
 LONG = {"max_tokens": 400, "logit_bias": {"0": -100, "1": -100, "2": -100, "3": -100}, "temperature": 2}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from edgespec.events import Candidate, Emitted, Round, Started, TokenScore
-from edgespec.messages import Accepted, Submit
-from edgespec.sampling import Sampling
+from edgespec.core.values import Candidate, Emitted, Round, Started, TokenScore
+from edgespec.engine.messages import Accepted, Submit
+from edgespec.sampling.sampler import Sampling
 from edgespec.server.generation import UNREAD_MOST, Choice, Generation
 from edgespec.server.metrics import ENOUGH, Plain
 from edgespec.server.refusal import Refusal

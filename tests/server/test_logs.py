@@ -11,10 +11,10 @@ import pytest
 from served import Served, served, until
 from starlette.testclient import TestClient
 
+from edgespec.client.state_file import ServerState
 from edgespec.server.app import make_app
 from edgespec.server.logs import set_up
 from edgespec.server.settings import ServerSettings
-from edgespec.state_file import ServerState
 
 KEY, QUESTION = "sk-of-the-test-of-logs", "What is EdgeSpec?"
 

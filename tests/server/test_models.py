@@ -15,11 +15,11 @@ from openai import OpenAI
 from served import NO_END, Served, served, until
 from tiny_gguf import write_llama
 
-from edgespec.attach import Wanted
-from edgespec.client import Client, Ended, Wishes
+from edgespec.client.attach import Wanted
+from edgespec.client.client import Client, Ended, Wishes
 from edgespec.errors import EndpointError
 from edgespec_models import tiny
-from edgespec_models.store import InstalledModel, InstalledPair, Store
+from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
 LONG = Wishes(sampling={"temperature": 2}, max_tokens=300, beside={"logit_bias": NO_END})

@@ -11,8 +11,8 @@ from commands import refused
 from openai import OpenAI
 from served import served
 
-from edgespec.client import Client
-from edgespec.well_known_templates import WELL_KNOWN
+from edgespec.chat.well_known import WELL_KNOWN
+from edgespec.client.client import Client
 
 ASKED: Any = [{"role": "system", "content": "ab"}, {"role": "user", "content": "cd"}]
 

@@ -14,7 +14,7 @@ from anthropic import Anthropic
 from openai import AuthenticationError, OpenAI
 from served import Served, served
 
-from edgespec import state_file
+from edgespec.client import state_file
 from edgespec.server.gate import _Door
 
 KEY, OTHER = "sk-secret-of-the-test", "another-key-in-the-file"

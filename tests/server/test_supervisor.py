@@ -16,10 +16,10 @@ import pytest
 from served import served, until
 from tiny_gguf import CONTROL, write_llama
 
-from edgespec.events import Emitted, Started
-from edgespec.messages import Load, Submit
-from edgespec.pair_settings import PairSettings
-from edgespec.sampling import Sampling
+from edgespec.core.values import Emitted, Started
+from edgespec.engine.messages import Load, Submit
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampling
 from edgespec.server.refusal import Refusal
 from edgespec.server.situation import Situation
 from edgespec.server.supervisor import Said, Supervisor
@@ -174,7 +174,9 @@ def test_force_waits_for_no_pair_that_is_being_loaded_and_leaves_no_worker_of_it
             with pytest.raises(Refusal, match="by force"):
                 await slow
             assert worker.pid != process
-            ours = [p for p in psutil.Process().children() if "edgespec.worker" in " ".join(p.cmdline())]
+            ours = [
+                p for p in psutil.Process().children() if "edgespec.engine.worker" in " ".join(p.cmdline())
+            ]
             assert [p.pid for p in ours] == [worker.pid]
 
     asyncio.run(play())

@@ -16,11 +16,11 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from served import Served
 
-from edgespec.conversation import Composed
-from edgespec.events import Round
-from edgespec.families.deltas import Content
-from edgespec.families.known import HERMES
-from edgespec.server.chat_answers import ChatAnswer
+from edgespec.chat.conversation import Composed
+from edgespec.chat.families.deltas import Content
+from edgespec.chat.families.known import HERMES
+from edgespec.core.values import Round
+from edgespec.server.dialects.openai.chat import ChatAnswer
 from edgespec.server.generation import Generation, Part
 from edgespec.server.turns import readers
 

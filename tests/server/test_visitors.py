@@ -17,9 +17,9 @@ from anthropic import Anthropic
 from openai import OpenAI
 from served import Served, served, until
 
-from edgespec.isolate import telling
-from edgespec.server import command
+from edgespec.commands.serve import command
 from edgespec.server.front_page import STATES, ShownModel, front_page
+from edgespec.system.isolate import telling
 
 
 @pytest.fixture(scope="module")

@@ -15,27 +15,29 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from edgespec.errors import EdgeSpecError, SessionError
-from edgespec_tui import faults, hang_up, palette, session_export, settings_file
-from edgespec_tui.chat_commands import ChatCommands
-from edgespec_tui.chat_context import ChatContext
-from edgespec_tui.chat_screen import ChatScreen
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.endpoint import Endpoint, Wishes
-from edgespec_tui.engine_state import EngineState
-from edgespec_tui.external_editor import editor
-from edgespec_tui.help_screen import HelpScreen
-from edgespec_tui.keys import key
-from edgespec_tui.model_shelf import Shelf, ShelfPair
-from edgespec_tui.models_screen import ModelsScreen
-from edgespec_tui.sessions import Sessions
-from edgespec_tui.sessions_screen import SessionsScreen
-from edgespec_tui.settings import Settings, read
-from edgespec_tui.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
-from edgespec_tui.typed_ahead import TypedAhead, keys_of
-from edgespec_tui.unwritten_chats import rescue
+from edgespec_tui import faults, hang_up, palette
+from edgespec_tui.endpoint.endpoint import Endpoint, Wishes
+from edgespec_tui.endpoint.engine_state import EngineState
+from edgespec_tui.screens.chat import ChatScreen
+from edgespec_tui.screens.chat_commands import ChatCommands
+from edgespec_tui.screens.chat_context import ChatContext
+from edgespec_tui.screens.help import HelpScreen
+from edgespec_tui.screens.model_shelf import Shelf, ShelfPair
+from edgespec_tui.screens.models import ModelsScreen
+from edgespec_tui.screens.sessions import SessionsScreen
+from edgespec_tui.sessions import export as session_export
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.sessions.unwritten import rescue
+from edgespec_tui.settings import file as settings_file
+from edgespec_tui.settings.keys import key
+from edgespec_tui.settings.settings import Known, Settings, read
+from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
+from edgespec_tui.widgets.external_editor import editor
+from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
 
 if TYPE_CHECKING:
-    from edgespec_tui.model_pull import ModelPull
+    from edgespec_tui.screens.model_pull import ModelPull
 
 QUIT_TWICE_S = 2.0  # in which Ctrl+C a second time ends
 
@@ -68,23 +70,25 @@ class ChatApp(App[int]):
         notices: list[str] | None = None,
         shelf: Shelf | None = None,
         typed: TypedAhead | None = None,
+        known: Known | None = None,
     ) -> None:
         """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile.
 
-        typed: has what was typed before the app had the keyboard.
+        typed: has what was typed before the app had the keyboard. known: the keys and themes that a settings
+        file may name; without it they are not checked.
         """
         super().__init__()
         self.settings = settings or Settings()
         self._settings_file, self._sessions, self._shelf = settings_file, sessions, shelf
         self._notices = notices if notices is not None else []
         engine = EngineState(endpoint, self._engine_changed)
-        self.context = ChatContext(endpoint, engine, ChatCommands(self), sessions)
+        self.context = ChatContext(endpoint, engine, sessions)
         if shelf is not None:  # from another thread: the list is looked at now and then
             shelf.on_end = self._pull_ended
         self.context.wishes = wishes or Wishes()
         self.context.new_conversation = self.settings.new_conversation
         self.context.first_conversation = first or self.settings.new_conversation()
-        self.chat = ChatScreen(self.context)
+        self.chat = ChatScreen(self.context, ChatCommands(self))
         self.chat.speculation = self.settings.speculation
         self.chat.set_class(not self.settings.panel, "-no-panel")
         self.context.tint = self.settings.tint
@@ -93,8 +97,9 @@ class ChatApp(App[int]):
         self._said: set[str] = set()  # of what answers
         self._typed = typed or TypedAhead(None)
         self._early: list[events.Event] | None = []  # keys before there is an input; None: there is one
-        for known in THEMES:
-            self.register_theme(known)
+        self._known = known
+        for theme in THEMES:
+            self.register_theme(theme)
         self.set_keymap(dict(self.settings.keys))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -280,9 +285,7 @@ class ChatApp(App[int]):
 
     def _take_settings(self, file: Path) -> None:
         """Reads the settings anew; they hold for new chats, keys and colours at once."""
-        from edgespec_tui.key_bindings import known_to_app  # it knows this app
-
-        self.settings, complaints = read(file, known=known_to_app())
+        self.settings, complaints = read(file, known=self._known)
         self._notices += complaints
         self.context.new_conversation = self.settings.new_conversation
         self.set_keymap(dict(self.settings.keys))
@@ -297,5 +300,5 @@ class ChatApp(App[int]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yields what the command palette lists."""
-        yield from palette.entries(self, screen)
+        yield from palette.entries(self, screen, self.chat.begin_command if screen is self.chat else None)
         yield from super().get_system_commands(screen)

@@ -6,7 +6,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from edgespec import config
+from edgespec.system import config
 
 
 def told(error: BaseException) -> str:

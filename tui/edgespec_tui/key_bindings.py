@@ -9,18 +9,18 @@ from textual.binding import Binding
 from textual.keys import Keys
 from textual.theme import BUILTIN_THEMES
 
-from edgespec_tui.answer_markdown import CodeFence
 from edgespec_tui.app import ChatApp
-from edgespec_tui.bench_screen import BenchScreen
-from edgespec_tui.chat_screen import ChatScreen
-from edgespec_tui.help_screen import HelpScreen
-from edgespec_tui.models_screen import ModelsScreen
-from edgespec_tui.prompt_input import PromptInput
-from edgespec_tui.race_screen import RaceScreen
-from edgespec_tui.sessions_screen import SessionsScreen
-from edgespec_tui.settings import Known
-from edgespec_tui.themes import THEMES
-from edgespec_tui.turn_view import TurnView
+from edgespec_tui.screens.bench import BenchScreen
+from edgespec_tui.screens.chat import ChatScreen
+from edgespec_tui.screens.help import HelpScreen
+from edgespec_tui.screens.models import ModelsScreen
+from edgespec_tui.screens.race_screen import RaceScreen
+from edgespec_tui.screens.sessions import SessionsScreen
+from edgespec_tui.settings.settings import Known
+from edgespec_tui.settings.themes import THEMES
+from edgespec_tui.widgets.answer_markdown import CodeFence
+from edgespec_tui.widgets.prompt_input import PromptInput
+from edgespec_tui.widgets.turn_view import TurnView
 
 PLACES = (
     ChatApp, ChatScreen, PromptInput, TurnView, CodeFence,

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgespec.attach import Wanted
+from edgespec.client.attach import Wanted
 from edgespec.errors import SettingError
-from edgespec.pair_store import open_store
-from edgespec_tui.attached_endpoint import AttachedEndpoint, Opening, attaching, connecting
-from edgespec_tui.beginning import api_key, begin, first_conversation, open_sessions, settings_path
-from edgespec_tui.conversation import Conversation
-from edgespec_tui.typed_ahead import TypedAhead
-from edgespec_tui.unwritten_chats import on_terminal, rescue
+from edgespec.pairs.store import open_store
+from edgespec_tui.endpoint.attached import AttachedEndpoint, Opening, attaching, connecting
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.unwritten import on_terminal, rescue
+from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions, settings_path
+from edgespec_tui.widgets.typed_ahead import TypedAhead
 
 
 def wants_screen(arguments: argparse.Namespace) -> bool:
@@ -32,7 +32,7 @@ def chat(arguments: argparse.Namespace) -> int:
     Raises EdgeSpecError for what can be told before the app is shown.
     """
     if not wants_screen(arguments):
-        from edgespec_tui.plain_command import plain_chat
+        from edgespec_tui.plain.command import plain_chat
 
         return plain_chat(arguments, opening)
     typed = TypedAhead()  # before anything that takes time
@@ -50,9 +50,10 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
     typed.ask_background()
     from edgespec_tui.app import ChatApp  # Textual takes a quarter of a second: a wrong flag is told before
     from edgespec_tui.key_bindings import known_to_app
-    from edgespec_tui.model_shelf import Shelf
+    from edgespec_tui.screens.model_shelf import Shelf
 
-    beginning = begin(arguments, known=known_to_app())
+    known = known_to_app()
+    beginning = begin(arguments, known=known)
     notices: list[str] = list(beginning.complaints)
     sessions = open_sessions(arguments, on_notice=notices.append)
     try:
@@ -66,6 +67,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
             notices=notices,
             shelf=Shelf(open_store()),
             typed=typed,
+            known=known,
         )
         code = app.run()
     finally:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
 
-from textual.app import SystemCommand
+from textual.app import App, SystemCommand
 from textual.screen import Screen
 
-from edgespec_tui.slash_commands import COMMANDS
-
-if TYPE_CHECKING:
-    from edgespec_tui.app import ChatApp
+from edgespec_tui.widgets.slash_commands import COMMANDS, SlashCommand
 
 
-def entries(app: ChatApp, screen: Screen[object]) -> Iterable[SystemCommand]:
-    """Yields what can be done on a screen."""
+def entries(
+    app: App[int], screen: Screen[object], begin: Callable[[SlashCommand], Awaitable[None]] | None
+) -> Iterable[SystemCommand]:
+    """Yields what can be done on a screen.
+
+    begin: runs a slash command, or puts it into the input; None where there is no input.
+    """
     for node in (screen, app):
         for _, binding in node._bindings:
             if binding.id and binding.description:  # Textual's own have no id
                 does = functools.partial(app.run_action, binding.action, node)
                 told = f"{binding.tooltip or ''} ({app.get_key_display(binding)})".strip()
                 yield SystemCommand(binding.description, told, does)
-    if screen is app.chat:
+    if begin is not None:
         for command in COMMANDS:
-            begin = functools.partial(app.chat.begin_command, command)
-            yield SystemCommand(f"{command.name} {command.wants}".strip(), command.does, begin)
+            told = f"{command.name} {command.wants}".strip()
+            yield SystemCommand(told, command.does, functools.partial(begin, command))

@@ -1,0 +1,269 @@
+"""A conversation as clients send it -> the prompt, and who reads the answer.
+
+Messages are given the shape that the model's template renders (`traits.py`). What a template does
+not know, it is told in words: tools and calls, in its family's way of writing them, and system messages
+within the user's. So a tool can be asked for of every model; whether it answers is another matter.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edgespec.chat.families.family import Family
+from edgespec.chat.families.known import DEEPSEEK_R1, DEEPSEEK_V3, GRANITE, HERMES, LFM, family_of
+from edgespec.chat.families.reader import Parser
+from edgespec.chat.template import render
+from edgespec.chat.traits import Traits, traits_of, variables_for
+from edgespec.errors import TemplateError
+
+Message = Mapping[str, Any]
+EXAMPLES = {
+    DEEPSEEK_R1: (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n{ARGUMENTS}\n```"
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+    ),
+    DEEPSEEK_V3: (
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜>"
+        "<｜tool▁calls▁end｜>"
+    ),
+    HERMES: '<tool_call>\n{"name": NAME, "arguments": {ARGUMENTS}}\n</tool_call>',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A prompt, and the way to read what comes behind it.
+
+    opened: it ends within a thought. tools: name -> schema of the arguments; none where nothing is called.
+    """
+
+    text: str
+    family: Family
+    opened: bool
+    tools: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The control tokens that have to be in the text."""
+        return self.family.shown(tools=bool(self.tools))
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts at which a turn ends."""
+        return self.family.stops if self.tools else ()
+
+    def parser(self) -> Parser:
+        """Returns a parser for one answer."""
+        return self.family.parser(self.tools, opened=self.opened)
+
+
+def compose(
+    template: str,
+    messages: Sequence[Message],
+    *,
+    bos: str = "",
+    eos: str = "",
+    tools: Sequence[Mapping[str, Any]] = (),
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    variables: Mapping[str, Any] | None = None,
+    add_generation_prompt: bool = True,
+    go_on: bool = False,
+    now: datetime.datetime | None = None,
+) -> Composed:
+    """Returns the prompt of a conversation. tools: as OpenAI describes them ({"type": "function", ...}).
+
+    go_on: the last message is an answer that has begun, and goes on. Raises TemplateError.
+    """
+    traits = traits_of(template)
+    family = _family(template, traits, bool(tools))
+    given = list(tools)
+    shaped = _one_system_first([_shaped(message, template, traits, family) for message in messages])
+    if given and not traits.tools:
+        shaped = _with_system(shaped, _instructions(given, family, traits))
+        given = []
+    if not traits.system:
+        shaped = _without_system(shaped)
+    if not traits.results:
+        shaped = _one_user_at_a_time(shaped)
+    begun = shaped.pop() if go_on else None
+    if traits.parts:
+        shaped = [_in_parts(message) for message in shaped]
+    text = render(
+        template, shaped, bos=bos, eos=eos, documents=documents, now=now,
+        tools=given or ([] if traits.empty_tools else None),
+        add_generation_prompt=add_generation_prompt or go_on,
+        variables={**variables_for(template, tools, now), **(variables or {})},
+    )  # fmt: skip
+    if begun is not None:
+        text += _begun(begun, family, family.opened(text))
+    schemas = {str(tool["function"]["name"]): tool["function"].get("parameters") or {} for tool in tools}
+    return Composed(text, family, family.opened(text), schemas)
+
+
+def _family(template: str, traits: Traits, tools: bool) -> Family:
+    family = family_of(template)
+    if tools and not family.calls and not family.whole:
+        return replace(HERMES, thoughts=family.thoughts)
+    return family
+
+
+# -- the shape of a message
+
+
+def _shaped(message: Message, template: str, traits: Traits, family: Family) -> dict[str, Any]:
+    """Returns a message as the template takes it."""
+    shaped = {key: value for key, value in message.items() if value is not None or key == "content"}
+    shaped["content"] = text_of(shaped.get("content"), traits.joint)
+    thought = shaped.get("reasoning_content")
+    if thought and "reasoning_content" not in template and "thinking" in template:
+        shaped["thinking"] = thought
+    calls = shaped.get("tool_calls")
+    if not calls:
+        shaped.pop("tool_calls", None)
+    elif traits.calls:
+        shaped["tool_calls"] = [_call(call, traits) for call in calls]
+        if not shaped["content"]:
+            shaped.update({"content": None} if traits.bare == "none" else {})
+            if traits.bare == "missing":
+                del shaped["content"]
+    else:
+        shaped["content"] = "\n".join(filter(None, [shaped["content"], _written(calls, family)]))
+        del shaped["tool_calls"]
+    if traits.nine and "tool_call_id" in shaped:
+        shaped["tool_call_id"] = nine(str(shaped["tool_call_id"]))
+    if shaped["role"] == "tool" and not traits.results:
+        shaped = {"role": "user", "content": f"<tool_response>\n{shaped['content']}\n</tool_response>"}
+    return shaped
+
+
+def text_of(content: object, joint: str = "") -> str:
+    """Returns the text of a message's content: a string, or parts of which those with text count."""
+    if isinstance(content, list | tuple):
+        texts = [str(part.get("text") or "") for part in content if isinstance(part, Mapping)]
+        return joint.join(filter(None, texts))
+    return "" if content is None else str(content)
+
+
+def _call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function.get("arguments")
+    if traits.as_text:
+        arguments = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    else:
+        arguments = _as_object(arguments)
+    id = str(call.get("id") or "")
+    return {
+        "id": nine(id) if traits.nine else id,
+        "type": "function",
+        "function": {"name": function["name"], "arguments": arguments},
+    }
+
+
+def _as_object(arguments: object) -> object:
+    """Returns arguments as an object. Text that is none (a model wrote it) is kept, under a name."""
+    if not isinstance(arguments, str):
+        return arguments or {}
+    try:
+        value = json.loads(arguments) if arguments.strip() else {}
+    except ValueError:
+        return {"arguments": arguments}
+    return value if isinstance(value, dict) else {"arguments": value}
+
+
+def nine(id: str) -> str:
+    """Returns an id of nine letters and digits, the same for the same."""
+    return id if re.fullmatch("[a-zA-Z0-9]{9}", id) else hashlib.sha256(id.encode()).hexdigest()[:9]
+
+
+def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {**message, "content": [{"type": "text", "text": text_of(message.get("content"))}]}
+
+
+def _one_system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the conversation with the system messages at its head as one: most templates read only one."""
+    n = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
+    if n < 2:
+        return messages
+    joined = "\n\n".join(text_of(message["content"]) for message in messages[:n])
+    return [{"role": "system", "content": joined}, *messages[n:]]
+
+
+# -- what a template does not know
+
+
+def _with_system(messages: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """Returns the conversation with more in its system message."""
+    if messages and messages[0]["role"] == "system":
+        joined = f"{text_of(messages[0]['content'])}\n\n{text}".strip()
+        return [{**messages[0], "content": joined}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the conversation with each system message at the head of the user's next one."""
+    found: list[dict[str, Any]] = []
+    waiting: list[str] = []
+    for message in messages:
+        if message["role"] == "system":
+            waiting.append(text_of(message["content"]))
+        elif waiting and message["role"] == "user":
+            found.append({**message, "content": "\n\n".join([*waiting, text_of(message["content"])])})
+            waiting = []
+        else:
+            found.append(message)
+    if waiting:
+        found.append({"role": "user", "content": "\n\n".join(waiting)})
+    if not found:
+        raise TemplateError(
+            "the chat template refuses these messages: it has no room for system messages alone"
+        )
+    return found
+
+
+def _one_user_at_a_time(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the conversation with the user's messages in a row as one, as roles have to alternate."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        if found and message["role"] == found[-1]["role"] == "user":
+            found[-1] = {**message, "content": f"{found[-1]['content']}\n{message['content']}"}
+        else:
+            found.append(message)
+    return found
+
+
+def _instructions(tools: Sequence[Mapping[str, Any]], family: Family, traits: Traits) -> str:
+    described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    example = EXAMPLES.get(family, EXAMPLES[HERMES])
+    return f"You can call these tools:\n{described}\nTo call one, write exactly:\n{example}"
+
+
+def _written(calls: Sequence[Mapping[str, Any]], family: Family) -> str:
+    """Returns calls in the family's own writing, for templates that leave them to the content."""
+    pairs = [(call["function"]["name"], _as_object(call["function"].get("arguments"))) for call in calls]
+    objects = [json.dumps({"name": name, "arguments": given}, ensure_ascii=False) for name, given in pairs]
+    if family is GRANITE:
+        return f"<|tool_call|>[{', '.join(objects)}]"
+    if family is LFM:
+        said = [_python(name, given) for name, given in pairs if isinstance(given, dict)]
+        return f"<|tool_call_start|>[{', '.join(said)}]<|tool_call_end|>"
+    return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in objects)
+
+
+def _python(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+def _begun(message: Mapping[str, Any], family: Family, opened: bool) -> str:
+    """Returns the words of an answer that goes on, behind a prompt that may end within a thought."""
+    content, thought = text_of(message.get("content")), str(message.get("reasoning_content") or "")
+    if not opened:
+        return content
+    if not content:
+        return thought
+    return f"{thought}{family.thoughts[0][1]}\n\n{content}"

@@ -1,0 +1,117 @@
+"""A family: which tags its models write, and what each of them means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from edgespec.chat.families.deltas import Calls, Content, Reasoning
+from edgespec.chat.families.reader import NotACall, Parser, Reader, Say, Steps
+
+
+class CallReader(Protocol):
+    """Reads calls behind the tag that opens them. Raises NotACall, before it has begun one."""
+
+    def read(self, reader: Reader, calls: Calls) -> Steps[None]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Family:
+    """How models of one kind write a turn.
+
+    calls: opening tag -> who reads what follows. passed_over: tags that say nothing more. thoughts: (opening
+    tag, closing tag). bare: a turn may begin with a call that no tag announces. stops: text that ends a
+    turn. whole: reads a turn in its own way, in place of all of these. tags: others that it must see.
+    leading: what may stand before the first words and is none of them. wraps: what stands around the words,
+    with tools or without.
+    """
+
+    name: str
+    calls: Mapping[str, CallReader] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
+    thoughts: tuple[tuple[str, str], ...] = ()
+    bare: CallReader | None = None
+    stops: tuple[str, ...] = ()
+    whole: Callable[[Reader, Calls, bool], Steps[None]] | None = None
+    tags: tuple[str, ...] = ()
+    leading: tuple[str, ...] = ()
+    wraps: tuple[str, ...] = ()
+
+    def shown(self, *, tools: bool) -> tuple[str, ...]:
+        """Returns the tags that have to be in the text, also where they are control tokens."""
+        thoughts = tuple(tag for pair in self.thoughts for tag in pair)
+        if not tools and not self.whole:
+            return (*thoughts, *self.wraps)
+        return (*thoughts, *self.wraps, *self.calls, *self.passed_over, *self.stops, *self.tags)
+
+    def opened(self, prompt: str) -> bool:
+        """Returns whether a prompt ends within a thought."""
+        end = prompt.rstrip()
+        return any(end.endswith(opening.rstrip()) for opening, _ in self.thoughts)
+
+    def parser(self, tools: Mapping[str, Mapping[str, Any]] | None, *, opened: bool = False) -> Parser:
+        """Returns a parser for one turn. tools: name -> schema; None or none: nothing is called."""
+        calls = Calls(tools or {})
+        if self.whole:
+            whole = self.whole
+            return Parser(lambda reader: whole(reader, calls, opened))
+        return Parser(lambda reader: self._turn(reader, calls, opened))
+
+    def _turn(self, reader: Reader, calls: Calls, opened: bool) -> Steps[None]:
+        closing = {opening.strip(): close for opening, close in self.thoughts}
+        readers = self.calls if calls.tools else {}
+        tags = (*closing, *self.wraps, *readers, *(self.passed_over if calls.tools else ()))
+        begins = tuple(tag for tag in tags if tag not in closing and tag not in self.wraps)
+        say: Say = Content
+        if opened and not (yield from self._thought(reader, tuple(closing.values()), begins)):
+            say = Reasoning
+        if calls.tools and self.bare:
+            yield from self._bare(reader, calls, self.bare)
+        if not tags:
+            yield from reader.until((), Content)
+            return
+        while True:
+            tag = yield from reader.until(tags, say, trim=True)
+            if tag is None:
+                return
+            if tag in closing:
+                closed = yield from self._thought(reader, (closing[tag],), begins)
+                say = Content if closed else Reasoning
+            elif tag in readers:
+                reader.note()
+                try:
+                    yield from readers[tag].read(reader, calls)
+                    reader.noted()
+                except NotACall:
+                    yield say(tag + reader.noted())
+                    continue
+            yield from reader.skip_space()
+
+    def _thought(self, reader: Reader, ends: tuple[str, ...], calls: tuple[str, ...]) -> Steps[bool]:
+        """Reads a thought; False where it was never closed, and left is what begins with the tag of a call.
+
+        A call that is only thought of is no call, so what begins like one is held until it is known whether
+        the thought is closed behind it.
+        """
+        yield from reader.skip_space()
+        calls = tuple(tag for tag in calls if tag not in ends)
+        tag = yield from reader.until((*ends, *calls), Reasoning, trim=True, leave=calls)
+        if tag in calls:
+            if not (yield from reader.comes(ends)):
+                return False
+            yield from reader.until(ends, Reasoning, trim=True)
+        yield from reader.skip_space()
+        return True
+
+    def _bare(self, reader: Reader, calls: Calls, read: CallReader) -> Steps[None]:
+        yield from reader.skip_space()
+        if self.leading and (yield from reader.starts_with(self.leading)):
+            return
+        reader.note()
+        try:
+            yield from read.read(reader, calls)
+            reader.noted()
+        except NotACall:
+            if said := reader.noted():
+                yield Content(said)

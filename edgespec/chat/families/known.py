@@ -1,0 +1,221 @@
+"""The families there are, and which one a chat template speaks of.
+
+The text of a template is the one thing every model file carries that says how its calls look: the markers
+below stand in it, the rarer ones first.
+"""
+
+from __future__ import annotations
+
+from edgespec.chat.families.addressed import TAGS as TO_TAGS
+from edgespec.chat.families.addressed import Addressed
+from edgespec.chat.families.family import Family
+from edgespec.chat.families.harmony import TAGS, harmony
+from edgespec.chat.families.json_calls import JsonCalls, NamedCall
+from edgespec.chat.families.literal_calls import QUOTE, GemmaCall, PythonCalls
+from edgespec.chat.families.nested_calls import NestedCall
+from edgespec.chat.families.tagged_calls import TaggedCall
+
+JSON = JsonCalls()
+THINK = (("<think>", "</think>"),)
+FUNCTION = TaggedCall(
+    name_ends=(">",), key="<parameter=", key_ends=">", value_ends="</parameter>",
+    ends=("</function>",), lines=True,
+)  # fmt: skip
+
+
+def _arg_key(suffix: str = "") -> TaggedCall:
+    return TaggedCall(
+        name_ends=("\n", f"<tool_sep{suffix}>", f"<arg_key{suffix}>", f"</tool_call{suffix}>"),
+        key=f"<arg_key{suffix}>", key_ends=f"</arg_key{suffix}>", value=f"<arg_value{suffix}>",
+        value_ends=f"</arg_value{suffix}>", ends=(f"</tool_call{suffix}>",),
+    )  # fmt: skip
+
+
+def _invoke(
+    prefix: str,
+    opening: str = "invoke",
+    argument: str = "parameter",
+    attribute: str = "",
+    around: tuple[str, str] | None = None,
+) -> TaggedCall:
+    return TaggedCall(
+        name_ends=('">',), key=f'<{prefix}{argument} name="', key_ends=">" if attribute else '">',
+        value_ends=f"</{prefix}{argument}>", ends=(f"</{prefix}{opening}>",), attribute=attribute,
+        around=around,
+    )  # fmt: skip
+
+
+PLAIN = Family("plain")
+HERMES = Family("hermes", {"<tool_call>": JSON}, ("</tool_call>",), THINK)
+QWEN_CODER = Family(
+    "qwen-coder",
+    {"<function=": FUNCTION},
+    ("<tool_call>", "</tool_call>"),
+    THINK,
+)
+SEED = Family(
+    "seed", {"<function=": FUNCTION}, ("<seed:tool_call>", "</seed:tool_call>"),
+    (("<seed:think>", "</seed:think>"),),
+)  # fmt: skip
+GLM = Family("glm", {"<tool_call>": _arg_key()}, ("</tool_call>",), THINK)
+LLAMA = Family(
+    "llama3",
+    {"<|python_tag|>": JsonCalls(only_known=True)},
+    bare=JsonCalls(only_known=True),
+)
+MISTRAL_LIST = Family("mistral-list", {"[TOOL_CALLS]": JSON}, thoughts=(("[THINK]", "[/THINK]"),))
+MISTRAL = Family(
+    "mistral",
+    {"[TOOL_CALLS]": NamedCall(("[ARGS]",), id_ends="[CALL_ID]")},
+    thoughts=(("[THINK]", "[/THINK]"),),
+    tags=("[ARGS]", "[CALL_ID]"),
+)
+GEMMA = Family(
+    "gemma", {"<|tool_call>": GemmaCall("<tool_call|>")}, ("<tool_call|>",),
+    (("<|channel>thought\n", "<channel|>"),), stops=("<|tool_response>",), tags=(QUOTE, "<|channel>"),
+)  # fmt: skip
+DEEPSEEK_SECTIONS = (
+    "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>", "```<｜tool▁call▁end｜>",
+)  # fmt: skip
+DEEPSEEK_R1 = Family(
+    "deepseek-r1",
+    {"<｜tool▁call▁begin｜>": NamedCall(("\n",), id_ends="<｜tool▁sep｜>", id_first=True)},
+    DEEPSEEK_SECTIONS, THINK, tags=("<｜tool▁sep｜>",),
+)  # fmt: skip
+DEEPSEEK_V3 = Family(
+    "deepseek-v3", {"<｜tool▁call▁begin｜>": NamedCall(("<｜tool▁sep｜>",))}, DEEPSEEK_SECTIONS, THINK,
+    tags=("<｜tool▁sep｜>",),
+)  # fmt: skip
+DSML = "｜DSML｜"
+DEEPSEEK_DSML = Family(
+    "deepseek-dsml",
+    {f'<{DSML}invoke name="': _invoke(DSML, attribute='" string="')},
+    tuple(f"{bracket}{DSML}{word}>" for word in ("function_calls", "tool_calls") for bracket in ("<", "</")),
+    THINK,
+    tags=(DSML,),
+)
+HARMONY = Family("harmony", whole=harmony, tags=TAGS)
+GRANITE = Family("granite", {"<|tool_call|>": JSON}, ("<|/tool_call|>", "<|end_of_tool_call|>"), THINK)
+COMMAND_R7B = Family(
+    "command-r7b", {"<|START_ACTION|>": JSON},
+    ("<|END_ACTION|>",), (("<|START_THINKING|>", "<|END_THINKING|>"),),
+    wraps=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+)  # fmt: skip
+COMMAND_R = Family("command-r", {"Action:\n```json": JSON, "Action: ```json": JSON}, ("```",))
+KIMI = Family(
+    "kimi", {"<|tool_call_begin|>": NamedCall(("<|tool_call_argument_begin|>",), before=r"^functions\.")},
+    ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>"), THINK,
+    tags=("<|tool_call_argument_begin|>",),
+)  # fmt: skip
+SOLAR = Family(
+    "solar",
+    {"<|tool_call:begin|>": NamedCall(("<|tool_call:args|>",), id_ends="<|tool_call:name|>", id_first=True)},
+    ("<|tool_calls|>", "<|tool_call:end|>", "<|calls|>", "<|content|>", "<|end|>", "<|begin|>assistant"),
+    (("<|think|>", "<|end|>"),), tags=("<|tool_call:args|>", "<|tool_call:name|>"),
+)  # fmt: skip
+LFM = Family("lfm", {"<|tool_call_start|>": PythonCalls("<|tool_call_end|>")}, ("<|tool_call_end|>",), THINK)
+FUNCTIONARY = Family("functionary-3.1", {"<function=": NamedCall((">",))}, ("</function>",))
+FUNCTIONARY_ALL = Family(
+    "functionary-3.2",
+    {">>>": NamedCall(("\n",))},
+    (">>>all\n",),
+    bare=NamedCall(("\n",), only_known=True),
+    leading=("all\n",),
+)
+MINIMAX = Family(
+    "minimax", {'<invoke name="': _invoke("")}, ("<minimax:tool_call>", "</minimax:tool_call>"), THINK
+)
+MINICPM = Family(
+    "minicpm", {'<function name="': _invoke("", "function", "param", around=("<![CDATA[", "]]>"))}, (), THINK
+)
+LISTED = "<tool_calls>", "</tool_calls>"
+TOOL_CALLS = Family("tool-calls", {LISTED[0]: JSON}, LISTED[1:], THINK)
+APRIEL = Family(
+    "apriel", {LISTED[0]: JSON}, (LISTED[1], "[BEGIN FINAL RESPONSE]", "<|end|>"),
+    (("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),),
+)  # fmt: skip
+NEMOTRON = Family("nemotron", {"<TOOLCALL>": JSON}, ("</TOOLCALL>",), THINK)
+FIREFUNCTION = Family("firefunction", {"functools": JSON})
+APERTUS = Family(
+    "apertus", {"<|tools_prefix|>": JsonCalls(keyed=True)}, ("<|tools_suffix|>",),
+    (("<|inner_prefix|>", "<|inner_suffix|>"),),
+)  # fmt: skip
+GIGACHAT = Family("gigachat", {"<|function_call|>": JSON, "function call<|role_sep|>": JSON},
+                  ("<|message_sep|>",), tags=("<|role_sep|>",))  # fmt: skip
+
+HUNYUAN = Family(
+    "hunyuan", {"<tool_call:opensource>": _arg_key(":opensource")},
+    ("<tool_calls:opensource>", "</tool_calls:opensource>"),
+    (("<think:opensource>", "</think:opensource>"),),
+)  # fmt: skip
+MUSE = Family(
+    "muse", tags=TO_TAGS,
+    whole=Addressed(
+        '<atem:invoke name="', _invoke("atem:"), ("<atem:function_calls>", "</atem:function_calls>")
+    ),
+)  # fmt: skip
+MARK = "]<]minimax[>["
+MINIMAX_M3 = Family(
+    "minimax-m3", {f'{MARK}<invoke name="': NestedCall(MARK)}, (f"{MARK}<tool_call>", f"{MARK}</tool_call>"),
+    (("<mm:think>", "</mm:think>"),), tags=(MARK,), wraps=("</mm:think>",),
+)  # fmt: skip
+KIMI_K3 = Family(
+    "kimi-k3",
+    {
+        '<|open|>call tool="': TaggedCall(
+            name_ends=('"',), key='<|open|>argument key="', key_ends="<|sep|>", attribute='" type="',
+            value_ends="<|close|>argument<|sep|>", ends=("<|close|>call<|sep|>",),
+        ),
+    },
+    tuple(f"<|{w}|>{part}<|sep|>" for w in ("open", "close") for part in ("tools", "response", "message")),
+    (("<|open|>think<|sep|>", "<|close|>think<|sep|>"),), tags=("<|open|>", "<|close|>", "<|sep|>"),
+)  # fmt: skip
+
+MARKERS: tuple[tuple[tuple[str, ...], Family], ...] = (
+    (("<|channel|>", "<|message|>", "<|start|>"), HARMONY),
+    (("<|tool_call>", "call:"), GEMMA),
+    ((DSML,), DEEPSEEK_DSML),
+    (("<|open|>", "<|sep|>", "argument"), KIMI_K3),
+    (("<arg_key:opensource>",), HUNYUAN),
+    (("arg_key", ":opensource"), HUNYUAN),
+    (("atem:invoke",), MUSE),
+    ((MARK,), MINIMAX_M3),
+    (("<｜tool▁sep｜>", "```json"), DEEPSEEK_R1),
+    (("<｜tool▁sep｜>",), DEEPSEEK_V3),
+    (("[TOOL_CALLS]", "[ARGS]"), MISTRAL),
+    (("[TOOL_CALLS]",), MISTRAL_LIST),
+    (("<|START_ACTION|>",), COMMAND_R7B),
+    (("Action:", "```json", "tool_name"), COMMAND_R),
+    (("<|tool_call_begin|>",), KIMI),
+    (("<|tool_call:begin|>",), SOLAR),
+    (("<minimax:tool_call>",), MINIMAX),
+    (("<seed:tool_call>",), SEED),
+    (("<arg_key>",), GLM),
+    (("<function=", "<parameter="), QWEN_CODER),
+    (("<function name=", "<param name="), MINICPM),
+    (("<function=",), FUNCTIONARY),
+    ((">>>", "all\n"), FUNCTIONARY_ALL),
+    ((">>>all",), FUNCTIONARY_ALL),
+    (("functools",), FIREFUNCTION),
+    (("<|tool_call_start|>",), LFM),
+    (("<|tool_list_start|>",), LFM),
+    (("<TOOLCALL>",), NEMOTRON),
+    (("<|tools_prefix|>",), APERTUS),
+    (("<|function_call|>",), GIGACHAT),
+    (("function call", "<|role_sep|>"), GIGACHAT),
+    (("[BEGIN FINAL RESPONSE]",), APRIEL),
+    (("<tool_calls>",), TOOL_CALLS),
+    (("<|tool_call|>",), GRANITE),
+    (("<tool_call>",), HERMES),
+    (("python_tag",), LLAMA),
+    (("ipython", '"parameters": '), LLAMA),
+)
+THOUGHTS: tuple[tuple[str, Family], ...] = (("<think>", Family("thinking", thoughts=THINK)),)
+
+
+def family_of(template: str) -> Family:
+    """Returns the family whose markers stand in a chat template; PLAIN where none do."""
+    for markers, family in MARKERS:
+        if all(marker in template for marker in markers):
+            return family
+    return next((family for marker, family in THOUGHTS if marker in template), PLAIN)

@@ -1,0 +1,233 @@
+"""Text that comes in pieces, read as though all of it were there.
+
+Parsers are generators: they read forward through a `Reader` and yield deltas; where text is missing they
+yield None and go on when there is more. So a parser is written as if it had the whole text, and a cut
+cannot make a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar
+
+from edgespec.chat.families.deltas import Delta
+
+T = TypeVar("T")
+Steps = Generator[Delta | None, None, T]
+Say = Callable[[str], Delta]
+
+
+class NotACall(Exception):
+    """What looked like a call is none: it is content."""
+
+
+class Reader:
+    """The text that is there and not yet read."""
+
+    def __init__(self) -> None:
+        self.held = ""
+        self.ended = False
+        self._noted: list[str] | None = None
+
+    def take(self, n: int) -> str:
+        """Reads n characters that are there."""
+        text, self.held = self.held[:n], self.held[n:]
+        if self._noted is not None:
+            self._noted.append(text)
+        return text
+
+    def note(self) -> None:
+        """Remembers what is read from here on, for the case that it has to be said after all."""
+        self._noted = []
+
+    def noted(self) -> str:
+        """Returns what was read since `note`, and forgets it."""
+        text, self._noted = "".join(self._noted or ()), None
+        return text
+
+    def more(self) -> Steps[bool]:
+        """Waits until there is more text than now; False at the end."""
+        before = len(self.held)
+        while len(self.held) == before:
+            if self.ended:
+                return False
+            yield None
+        return True
+
+    def until(
+        self,
+        tags: Sequence[str],
+        say: Say | None = None,
+        *,
+        trim: bool = False,
+        leave: Sequence[str] = (),
+    ) -> Steps[str | None]:
+        """Reads past the first of `tags` and returns it, None where none comes.
+
+        say: what becomes of the text before it, piece by piece. trim: whitespace next to the tag is no part
+        of that text. leave: tags that are not read past, nor what was trimmed before them.
+        """
+        while True:
+            at, tag = _first(self.held, tags, self.ended)
+            before = self.held[:at]
+            if tag is None and not self.ended and trim:
+                at = len(before.rstrip())
+            text = self.take(len(before.rstrip()) if tag in leave else at)
+            if tag is not None and tag not in leave:
+                self.take(len(tag))
+                text = text.rstrip() if trim else text
+            if text and say:
+                yield say(text)
+            if tag is not None or self.ended:
+                return tag
+            yield from self.more()
+
+    def comes(self, tags: Sequence[str]) -> Steps[bool]:
+        """Waits until it is known whether one of `tags` comes; reads nothing."""
+        looked, longest = 0, max(map(len, tags))
+        while not any(self.held.find(tag, max(0, looked - longest)) >= 0 for tag in tags):
+            looked = len(self.held)
+            if not (yield from self.more()):
+                return False
+        return True
+
+    def text_until(self, tags: Sequence[str]) -> Steps[tuple[str, str | None]]:
+        """Reads past the first of `tags`; returns the text before it, and the tag."""
+        while True:
+            at, tag = _first(self.held, tags, self.ended)
+            if tag is not None:
+                text = self.take(at)
+                self.take(len(tag))
+                return text, tag
+            if self.ended:
+                return self.take(len(self.held)), None
+            yield from self.more()
+
+    def skip_space(self) -> Steps[str]:
+        """Reads past whitespace; returns the character that comes next, "" at the end."""
+        while True:
+            space = len(self.held) - len(self.held.lstrip())
+            if space:
+                self.take(space)
+            if self.held:
+                return self.held[0]
+            if not (yield from self.more()):
+                return ""
+
+    def starts_with(self, tags: Sequence[str]) -> Steps[str | None]:
+        """Reads the longest of `tags` that the text goes on with, and returns it."""
+        while True:
+            found = max((tag for tag in tags if self.held.startswith(tag)), key=len, default=None)
+            longer = any(tag != self.held and tag.startswith(self.held) for tag in tags)
+            if longer and (yield from self.more()):
+                continue
+            if found is not None:
+                self.take(len(found))
+            return found
+
+    def json(self, say: Say | None = None) -> Steps[str]:
+        """Reads one JSON value, and returns its text. say: what becomes of it meanwhile.
+
+        Raises NotACall where no value begins here, or where the text ends within it and nothing was said.
+        """
+        if (yield from self.skip_space()) in ("", ",", ":", "}", "]"):
+            raise NotACall
+        span, parts = _Span(), []
+        while True:
+            text = self.take(span.reach(self.held))
+            parts.append(text)
+            if text and say:
+                yield say(text)
+            if span.done:
+                return "".join(parts)
+            if not (yield from self.more()):
+                if say or span.scalar:
+                    return "".join(parts)
+                raise NotACall
+
+
+class _Span:
+    """How far a JSON value reaches, character by character."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.scalar = False
+        self._depth = 0
+        self._in_string = self._escaped = False
+
+    def reach(self, text: str) -> int:
+        """Returns how many characters of `text` belong to the value."""
+        for i, character in enumerate(text):
+            if self.done:
+                return i
+            if self._in_string:
+                if self._escaped:
+                    self._escaped = False
+                elif character == "\\":
+                    self._escaped = True
+                elif character == '"':
+                    self._in_string = False
+                    self.done = self._depth == 0
+            elif character == '"':
+                self._in_string = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]" and self._depth:
+                self._depth -= 1
+                self.done = self._depth == 0
+            elif not self._depth:
+                if character in ",}] \n\r\t":
+                    self.done = True
+                    return i
+                self.scalar = True
+        return len(text)
+
+
+def _first(text: str, tags: Sequence[str], ended: bool) -> tuple[int, str | None]:
+    """Returns where the first tag begins, and the tag; with None, how far the text is surely none of them.
+
+    Of tags that begin at one place the longest counts, so one that may still grow is waited for.
+    """
+    at, found = len(text), None
+    for tag in tags:
+        i = text.find(tag)
+        if i >= 0 and (i < at or (i == at and (found is None or len(tag) > len(found)))):
+            at, found = i, tag
+    if ended:
+        return at, found
+    for i in range(max(0, len(text) - max(map(len, tags), default=0)), min(at + 1, len(text))):
+        if any(len(tag) > len(text) - i and tag.startswith(text[i:]) for tag in tags):
+            return i, None
+    return at, found
+
+
+class Parser:
+    """Feeds text to a parsing generator."""
+
+    def __init__(self, begin: Callable[[Reader], Steps[None]]) -> None:
+        self._reader = Reader()
+        self._steps = begin(self._reader)
+        self._over = False
+
+    def feed(self, text: str) -> list[Delta]:
+        """Returns what more text says."""
+        self._reader.held += text
+        return self._run()
+
+    def finish(self) -> list[Delta]:
+        """Returns what was held back, now that no more text comes."""
+        self._reader.ended = True
+        return self._run()
+
+    def _run(self) -> list[Delta]:
+        said: list[Delta] = []
+        while not self._over:
+            try:
+                delta = next(self._steps)
+            except StopIteration:
+                self._over = True
+                break
+            if delta is None:
+                break
+            said.append(delta)
+        return said

@@ -1,0 +1,115 @@
+"""Calls whose arguments stand between tags, each as its own text: what is a string and what a number, the
+tool's schema says.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from dataclasses import dataclass
+
+from edgespec.chat.families.deltas import Calls, as_json
+from edgespec.chat.families.reader import NotACall, Reader, Steps
+
+PYTHONS = {"True": "true", "False": "false", "None": "null"}
+LONGEST_NAME = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedCall:
+    """A name and arguments between tags.
+
+    name_ends: what ends the name, (among them `key` and `ends` where nothing else stands there). key: what
+    opens an argument, with its name up to key_ends; value: what then opens its value, "" where nothing
+    stands between. lines: the value has lines of its own, whose ends are no part of it. attribute: what
+    divides the name from a word that says whether the value is a string ("true", "string"). around: what
+    may stand around a value.
+    """
+
+    name_ends: tuple[str, ...]
+    key: str
+    key_ends: str
+    value_ends: str
+    ends: tuple[str, ...]
+    value: str = ""
+    lines: bool = False
+    attribute: str = ""
+    around: tuple[str, str] | None = None
+
+    def read(self, reader: Reader, calls: Calls) -> Steps[None]:
+        """Reads one call. Raises NotACall where no name stands here."""
+        name, tag = yield from reader.text_until(self.name_ends)
+        name = name.strip()
+        if tag is None or not name or len(name) > LONGEST_NAME:
+            raise NotACall
+        yield calls.begin(name)
+        opening = "{"
+        while True:
+            if tag in self.ends:
+                break
+            if tag != self.key:
+                tag = yield from reader.until((self.key, *self.ends))
+                if tag is None:
+                    return
+                continue
+            key, found = yield from reader.text_until((self.key_ends,))
+            if found is None:
+                return
+            key, _, said = key.partition(self.attribute) if self.attribute else (key, "", "")
+            yield calls.arguments(f"{opening}{as_json(key.strip())}: ")
+            opening = ", "
+            if self.value:
+                yield from reader.until((self.value,))
+            is_text = said.startswith(("true", "string")) if said else calls.is_text(name, key.strip())
+            if not (yield from self._value(reader, calls, is_text)):
+                return
+            tag = ""
+        yield calls.arguments("{}" if opening == "{" else "}")
+
+    def _value(self, reader: Reader, calls: Calls, is_text: bool | None) -> Steps[bool]:
+        """Reads a value up to its end; False where the text ends first."""
+        ends = (f"\n{self.value_ends}", self.value_ends) if self.lines else (self.value_ends,)
+        if self.lines:
+            yield from reader.starts_with(("\n",))
+        if self.around and (yield from reader.starts_with((self.around[0],))):
+            ends = (self.around[1] + self.value_ends, self.value_ends)
+        if is_text:
+            yield calls.arguments('"')
+            end = yield from reader.until(ends, lambda text: calls.arguments(as_json(text)[1:-1]))
+            if end is None:
+                return False
+            yield calls.arguments('"')
+            return True
+        text, end = yield from reader.text_until(ends)
+        if end is None:
+            return False
+        yield calls.arguments(_typed(text))
+        return True
+
+
+def _typed(text: str) -> str:
+    """Returns the JSON of a value that is no string, or may be one."""
+    bare = text.strip()
+    if bare in PYTHONS:
+        return PYTHONS[bare]
+    try:
+        json.loads(bare, parse_constant=_no_number)
+    except ValueError:
+        return as_json(_literal(bare) or text)
+    return bare
+
+
+def _literal(text: str) -> object:
+    """Returns the object or list that Python shows so, as some templates write them; None for others."""
+    if not text.startswith(("{", "[")):
+        return None
+    try:
+        value: object = ast.literal_eval(text)
+        as_json(value)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+    return value
+
+
+def _no_number(name: str) -> object:
+    raise ValueError(name)

@@ -1,0 +1,46 @@
+"""A call that has to be made: the prompt goes on to where its family writes calls, a schema has the rest.
+
+What follows is one JSON object, {"name": ..., "arguments": {...}}, of one of the tools. Families that write
+calls in another way get it as JSON too: what counts is that the name exists and the arguments fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from edgespec.chat.conversation import Composed
+from edgespec.chat.families.family import Family
+from edgespec.chat.families.json_calls import JsonCalls
+from edgespec.chat.families.known import GRANITE, HERMES, LLAMA, MISTRAL_LIST, NEMOTRON
+
+OPENINGS: Mapping[Family, str] = {
+    HERMES: "<tool_call>\n", MISTRAL_LIST: "[TOOL_CALLS][", GRANITE: "<|tool_call|>[",
+    NEMOTRON: "<TOOLCALL>[",
+}  # fmt: skip
+FORCED = Family("forced", bare=JsonCalls())
+
+
+def forced(composed: Composed) -> tuple[Composed, dict[str, Any]]:
+    """Returns the prompt of a turn that calls one of its tools, and the JSON schema of what has to follow."""
+    family = composed.family
+    key = "parameters" if family is LLAMA else "arguments"
+    closed = family.thoughts[0][1] + "\n\n" if composed.opened else ""
+    opening = next((text for known, text in OPENINGS.items() if known.name == family.name), "")
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, key: _object(schema)},
+            "required": ["name", key],
+            "additionalProperties": False,
+        }
+        for name, schema in composed.tools.items()
+    ]
+    text = composed.text + closed + opening
+    return replace(composed, text=text, family=FORCED, opened=False), {"anyOf": calls}
+
+
+def _object(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the schema of arguments: an object, also where it does not say so."""
+    return {"type": "object", **schema} if schema.get("type") is None else dict(schema)

@@ -1,0 +1,217 @@
+"""An answer as a client of the endpoint sees it: what is wished for, told, and how it ended. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edgespec.core.values import Round
+
+Drafter = Literal["auto", "model", "lookup", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How an answer is to be made. None leaves a value to the server.
+
+    sampling: temperature, top_k, top_p, min_p and the others, by the name they have in a request.
+    speculation: False asks for plain decoding. drafter, draft_length: who guesses, and how many tokens.
+    model: another installed pair, by its name. beside: further fields of the request, sent as they are.
+    """
+
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    max_tokens: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    speculation: bool = True
+    drafter: Drafter | None = None
+    draft_length: int | None = None
+    model: str | None = None
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+    def body(self, messages: Sequence[Mapping[str, Any]], *, ours: bool) -> dict[str, Any]:
+        """Returns the request as JSON has it. ours: the server knows of speculation; others are not told."""
+        wanted = {
+            "model": self.model,
+            "max_tokens": self.max_tokens,
+            "seed": self.seed,
+            "stop": list(self.stop) or None,
+        }
+        told = {name: value for name, value in wanted.items() if value is not None}
+        body = {
+            "messages": list(messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self.sampling,
+            **told,
+            **self.beside,
+        }
+        if ours:
+            how = {"drafter": self.drafter, "draft_length": self.draft_length}
+            named = {name: value for name, value in how.items() if value is not None}
+            body["edgespec"] = {"events": True, "speculation": self.speculation, **named}
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of shown text, and who produced it.
+
+    source: "target" (recovered or bonus token), "grammar" (no other token was allowed), or whose guess it
+    was: "model", "lookup", "recycling"; "" where the server does not tell.
+    """
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One round of an answer; for a server that tells no rounds, one piece of text.
+
+    round: its text is what may be shown. pieces: the text of each of its tokens; put together over the whole
+    answer they give its text, but a round's text may lag behind its pieces (half characters and half stop
+    strings are held back). spans: the round's text by who produced it. reasoning: text of the round that is
+    thinking and not answer. number: rounds of this answer so far, this one included. at: when it was
+    received, seconds on a monotonic clock. tool_calls: as OpenAI's stream has them.
+    """
+
+    round: Round
+    at: float
+    pieces: tuple[str, ...] = ()
+    reasoning: str = ""
+    number: int = 0
+    spans: tuple[Span, ...] = ()
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def why(self) -> str:
+        """Says how long the draft was and why, in a few words; "" where nothing was told."""
+        if not self.number:
+            return ""
+        if not self.round.drafted:
+            return "plain: no draft was expected to pay"
+        return f"{self.round.drafted} guessed: {self.round.gain:.2f} x plain decoding was expected"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The end of an answer, with its figures; None where they are not told.
+
+    finish: "stop", "length", "cancelled", or what another server says ("tool_calls").
+    prompt_tokens: of the whole prompt; cached_tokens: those of them that needed no evaluation.
+    n_tokens: of the answer. ttft_s: from the request to the first text, as it was seen here.
+    tpot_s: seconds per token after the first. drafted, accepted: tokens guessed, and those that stayed.
+    speedup: what plain decoding would have taken over what was taken; speedup_is says how it is known.
+    """
+
+    finish: str
+    model: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    n_tokens: int | None = None
+    n_ctx: int | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    prompt_s: float | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    speedup: float | None = None
+    speedup_is: Literal["estimated", "measured"] | None = None
+
+    @property
+    def tok_per_s(self) -> float | None:
+        """Returns tokens per second after the first."""
+        return 1 / self.tpot_s if self.tpot_s else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted and self.accepted is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What answers.
+
+    speculates: it tells its rounds, so that speculation can be shown. embedded: the pair that ships with the
+    program. n_ctx: tokens that prompt and answer may have together; n_ctx_train: what the model was trained
+    for. plain_s: seconds that a token of plain decoding takes, as the engine measured it. memory: bytes of
+    the target's file. loaded: False for a pair that is installed and would be loaded when asked for.
+    where: an address, for people. chatml: the model has no chat template, so that conversations are written
+    as ChatML. build_advice: what is wrong with this build of llama.cpp, and what mends it. None: not told.
+    """
+
+    model: str
+    draft: str | None = None
+    n_ctx: int | None = None
+    n_ctx_train: int | None = None
+    memory: int | None = None
+    plain_s: float | None = None
+    speculates: bool = False
+    embedded: bool = False
+    loaded: bool = True
+    where: str = ""
+    chatml: bool = False
+    build_advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """Where a server's engine stands.
+
+    state: "loading", "ready", "down" (it died, and is started again), "unloaded" (the next request loads).
+    model: which pair. stage, progress: while it is being loaded, what is done now ("target", "draft",
+    "caches", "measuring") and how much of the whole, 0 to 1. next: the pair that waits until nothing is
+    answered any more. requests: those answered or waiting. last_error: why the last load failed.
+    """
+
+    state: str
+    model: str
+    stage: str | None = None
+    progress: float = 0.0
+    next: str | None = None
+    requests: int = 0
+    last_error: str | None = None
+
+
+@dataclass(slots=True)
+class Spans:
+    """Finds out who produced which part of the shown text, which lags behind the tokens' own."""
+
+    _text: str = ""
+    _sources: list[tuple[int, str]] = field(default_factory=list)  # (characters, source) of _text
+
+    def take(self, text: str, pieces: Sequence[str], sources: Sequence[str]) -> tuple[Span, ...]:
+        """Takes the tokens of a round and its shown text; returns that text by source."""
+        for piece, source in zip(pieces, sources, strict=False):
+            self._text += piece
+            self._sources.append((len(piece), source))
+        if not text:
+            return ()
+        begin = self._text.find(text)
+        if begin < 0:  # it was changed on its way, as by a parser of tool calls
+            return (Span(text, ""),)
+        self._skip(begin)
+        return self._next(len(text))
+
+    def _skip(self, size: int) -> None:
+        self._next(size)
+
+    def _next(self, size: int) -> tuple[Span, ...]:
+        """Takes so many characters off the front; neighbours of one source become one span."""
+        spans: list[Span] = []
+        while size > 0:
+            length, source = self._sources[0]
+            step = min(length, size)
+            part, self._text = self._text[:step], self._text[step:]
+            if step == length:
+                del self._sources[0]
+            else:
+                self._sources[0] = (length - step, source)
+            size -= step
+            if spans and spans[-1].source == source:
+                spans[-1] = Span(spans[-1].text + part, source)
+            elif part:
+                spans.append(Span(part, source))
+        return tuple(spans)

@@ -1,0 +1,252 @@
+"""Attach or start: a client of a server that runs already, else of an engine started for us alone.
+
+    with attach(Wanted(), on_progress=print) as engine:
+        for told in engine.client.chat([{"role": "user", "content": "What is EdgeSpec?"}]):
+            ...
+
+A running server is found by the file it left, and is sent nothing before it has proved that it wrote that
+file. Where none runs, or none with the pair that is wanted, `edgespec serve` is started as a child on a free
+port of this machine (`private_engine`), which ends with us. Looking and starting are under a lock, so that
+two chats started together load one pair: the second finds the engine of the first. Where no lock can be had,
+as in a home that cannot be written, it is done without: at worst, two engines are loaded. A private engine
+belongs to its owner. Who else is attached hears, when it ends, that it did and why (EndpointLostError), and
+`again` gives it an engine of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from edgespec.client.answer import Info
+from edgespec.client.client import Client, proves
+from edgespec.client.private_engine import LOOK_AGAIN_S, PrivateEngine
+from edgespec.client.state_file import ServerState, states
+from edgespec.errors import EdgeSpecError, EndpointError
+from edgespec.pairs.store import default_files
+from edgespec.system import config
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which engine is wanted.
+
+    target, draft: files of the pair; None: whichever runs, else the default. n_ctx: tokens that a request
+    must be able to use, at least. flags: further ones of `edgespec serve`, for an engine that is started.
+    template: the digest of a chat template that it has to have been given.
+    """
+
+    target: Path | None = None
+    draft: Path | None = None
+    n_ctx: int | None = None
+    flags: tuple[str, ...] = ()
+    template: str = ""
+
+    def is_met(self, state: ServerState) -> bool:
+        """True where a server has what is wanted.
+
+        One that was started for everybody to use has it, whatever its pair, where none is named. Another
+        program's own has it only where it is what would be started here: its owner may have wanted
+        something else, and takes it away when it ends.
+        """
+        if state.private and self.target is None and not self._would_be_started(state):
+            return False
+        return (
+            (self.target is None or str(self.target.resolve()) == state.target)
+            and (self.draft is None or str(self.draft.resolve()) == state.draft)
+            and (self.n_ctx is None or state.n_ctx >= self.n_ctx)
+            and self.template in ("", state.template)
+        )
+
+    def _would_be_started(self, state: ServerState) -> bool:
+        """True where a server has the default pair, with the usual context where none is asked for."""
+        try:
+            target, draft = default_files()
+        except EdgeSpecError:  # its files are gone: starting it tells that
+            return False
+        drafts = self.draft is not None or state.draft == (str(draft.resolve()) if draft else None)
+        usual = self.n_ctx is not None or state.usual
+        return state.target == str(target.resolve()) and drafts and usual
+
+    def arguments(self) -> list[str]:
+        """Returns what `edgespec serve` is told."""
+        said = {"--target": self.target, "--draft": self.draft, "--ctx": self.n_ctx}
+        chosen = [part for flag, value in said.items() if value is not None for part in (flag, str(value))]
+        return [*chosen, *self.flags]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What goes on before there is an engine, in a few words. fraction: of loading, where it is known."""
+
+    stage: Literal["waiting", "starting", "loading", "ready"]
+    text: str
+    fraction: float | None = None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(slots=True)
+class Attached:
+    """An engine that answers, and whose it is. Use it in a `with`, or close it.
+
+    private: it was started here and ends with us. lent: it is another program's private engine and ends with
+    that. info: what answers. wanted: what was asked for.
+    """
+
+    client: Client
+    info: Info
+    wanted: Wanted
+    private: bool = False
+    lent: bool = False
+    _child: PrivateEngine | None = field(default=None, repr=False)
+
+    @property
+    def model(self) -> str:
+        return self.info.model
+
+    def __enter__(self) -> Attached:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the engine; a private one ends."""
+        if self._child:
+            self._child.end()
+
+    def fault(self) -> str | None:
+        """Returns why there is no engine any more, in a sentence; None while there is one. Asks it."""
+        if self._child:
+            return self._child.fault()
+        if self.client.lives() and (self.client.state is None or proves(self.client.state)):
+            return None
+        if self.lent:
+            return "the program that this engine was started for has ended, and the engine with it"
+        return f"the server at {self.client.where} has ended"
+
+    def again(
+        self, *, on_progress: OnProgress = lambda _: None, cancelled: Callable[[], bool] = lambda: False
+    ) -> Attached:
+        """Lets go of this engine and attaches or starts anew; raises as `attach` does."""
+        self.close()
+        if self.client.state is None and not self._child:
+            return connect(self.client)
+        return attach(self.wanted, on_progress=on_progress, cancelled=cancelled)
+
+
+def connect(client: Client) -> Attached:
+    """Attaches to a server that was named (`Client.at`), of ours or not. Raises EndpointError."""
+    return Attached(client, client.info(), Wanted())
+
+
+def attach(
+    wanted: Wanted | None = None,
+    *,
+    on_progress: OnProgress = lambda _: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Attached:
+    """Finds a running server of this user's that has what is wanted, else starts an engine for us alone.
+
+    on_progress: is told what goes on, in this thread. cancelled: asked every now and then; where it says
+    True, what was begun is ended and EndpointError raised. Raises EndpointError where the engine cannot be
+    started, with its reason, EngineDiedError where it died over it.
+    """
+    wanted = wanted or Wanted()
+    if found := _running(wanted):
+        return found
+    with _starting(on_progress, cancelled):
+        if found := _running(wanted):  # whoever had the lock before us has started it
+            return found
+        return _start(wanted, on_progress, cancelled)
+
+
+def _running(wanted: Wanted) -> Attached | None:
+    """Returns a server that has what is wanted; those that stay before those that go with their owner."""
+    fitting = [state for state in states() if wanted.is_met(state)]
+    for state in sorted(fitting, key=lambda state: state.private):
+        if proves(state):
+            client = Client.of(state)
+            with suppress(EndpointError):  # it is just ending
+                return Attached(client, client.info(), wanted, lent=state.private)
+    return None
+
+
+def start_lock() -> Any:
+    """Returns the lock under which engines are started; not taken yet."""
+    import filelock  # late: most starts of a program need none
+
+    folder = config.state_folder() / "servers"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return filelock.FileLock(folder / "start.lock", mode=0o600)
+
+
+@contextmanager
+def _starting(on_progress: OnProgress, cancelled: Callable[[], bool]) -> Iterator[None]:
+    """Waits until no other program starts an engine, and lets none until we are done."""
+    import filelock
+
+    waiting = False
+    lock = None
+    try:
+        lock = start_lock()
+        while not lock.is_locked:
+            try:
+                lock.acquire(timeout=0)
+            except filelock.Timeout:
+                if not waiting:
+                    on_progress(Progress("waiting", "another program is starting an engine"))
+                waiting = True
+                _heed(cancelled)
+                time.sleep(LOOK_AGAIN_S)
+    except OSError:  # nobody else can have it either
+        pass
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def _heed(cancelled: Callable[[], bool]) -> None:
+    if cancelled():
+        raise EndpointError("starting the engine was cancelled", code="cancelled")
+
+
+def _start(wanted: Wanted, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Attached:
+    on_progress(Progress("starting", "starting the engine"))
+    child = PrivateEngine(wanted.arguments())
+    try:
+        while True:
+            event = child.next_event()
+            _heed(cancelled)
+            if event is None:
+                continue
+            if event["event"] == "loading":
+                on_progress(_loading(event))
+            elif event["event"] == "ready":
+                break
+            elif event["event"] == "failed":
+                raise EndpointError(str(event["message"]), code="load_failed")
+            elif event["event"] == "ended":
+                raise child.death()
+        client = Client.at(f"http://{event['host']}:{event['port']}/v1", child.key)
+        info = client.info()
+    except BaseException:
+        child.end()
+        raise
+    on_progress(Progress("ready", f"{info.model} is ready"))
+    return Attached(client, info, wanted, private=True, _child=child)
+
+
+def _loading(event: dict[str, Any]) -> Progress:
+    names = [str(event[name]) for name in ("target", "draft") if event.get(name)]
+    fraction = event.get("fraction")
+    text = str(event.get("text") or "loading " + " and ".join(names))
+    return Progress("loading", text, float(fraction) if isinstance(fraction, int | float) else None)

@@ -1,0 +1,208 @@
+"""The endpoint seen from Python: a conversation in, rounds out, over HTTP. Standard library only.
+
+    for server in Client.found():
+        for told in server.chat([{"role": "user", "content": "What is EdgeSpec?"}]):
+            if isinstance(told, Told):
+                print(told.round.text, end="")
+
+Another OpenAI-style server works too (`Client.at(url, key)`): it tells no rounds, so each piece of text is
+one. An answer may be cancelled from another thread: its connection is shut, which ends it in the engine too.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from typing import Any
+from urllib.parse import urlsplit
+
+from edgespec.client.answer import Ended, EngineState, Info, Span, Told, Wishes
+from edgespec.client.connection import Server, complaint
+from edgespec.client.state_file import PROOF_PATH, ServerState, states
+from edgespec.client.stream import SILENCE_S, Answer, chunk_of, sent_events
+from edgespec.errors import EndpointError, EndpointLostError, SettingError
+
+__all__ = ["Answer", "Client", "Ended", "EngineState", "Info", "Span", "Told", "Wishes"]
+_STATE_FIELDS = tuple(one.name for one in fields(EngineState))
+PROOF_S = 2.0  # what a server on this machine has for its proof
+ANSWER_S = 30.0  # for what takes no evaluation
+
+
+@dataclass(slots=True)
+class Client:
+    """One endpoint. ours: it is EdgeSpec's own, and is told of speculation; None: it was not asked yet."""
+
+    server: Server
+    ours: bool | None = None
+    state: ServerState | None = field(default=None, repr=False)  # of a server that was found by its file
+
+    @classmethod
+    def at(cls, url: str, key: str | None = None) -> Client:
+        """Returns a client of the server at an address, as http://127.0.0.1:8080/v1. Asks nothing yet.
+
+        An address without a path gets /v1. Raises SettingError for one that is none.
+        """
+        wrong = f"the endpoint {url!r} is no address: write it like http://127.0.0.1:8080/v1"
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            raise SettingError(wrong) from None
+        if parts.scheme not in ("http", "https") or not host:
+            raise SettingError(wrong)
+        if key and not (key.isascii() and key.isprintable()):
+            raise SettingError(
+                "the API key has characters that HTTP cannot carry: use letters, digits and signs"
+            )
+        secure = parts.scheme == "https"
+        path = parts.path.rstrip("/") or "/v1"
+        return cls(Server(host, port or (443 if secure else 80), key, secure=secure, path=path))
+
+    @classmethod
+    def of(cls, state: ServerState) -> Client:
+        """Returns a client of one of our own servers, which has proved that it is."""
+        return cls(Server(state.host, state.port, state.key), ours=True, state=state)
+
+    @classmethod
+    def found(cls) -> list[Client]:
+        """Returns the running servers of this user, the newest first. Each has proved that it is one."""
+        return [cls.of(state) for state in states() if proves(state)]
+
+    @property
+    def where(self) -> str:
+        return self.server.where
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], wishes: Wishes | None = None) -> Answer:
+        """Returns the answer to a conversation; it is asked for with the first step of iterating.
+
+        messages: as OpenAI has them. Iterating yields `Told`, and last `Ended`. It raises EndpointError where
+        the server refuses or fails, EndpointLostError where it is not there any more, EngineDiedError where
+        its engine died, PromptTooLongError with both counts where it tells them.
+        """
+        ours = self.speculates()
+        body = (wishes or Wishes()).body(messages, ours=ours)
+        return Answer(self.server, "/chat/completions", body)
+
+    def speculates(self) -> bool:
+        """True where it is a server of ours; asks it once where that is not known."""
+        if self.ours is None:
+            self.models()
+        return bool(self.ours)
+
+    def models(self) -> tuple[Info, ...]:
+        """Returns what it can answer with, the loaded one first. Raises EndpointError."""
+        listed = self._json("GET", "/models").get("data")
+        if not isinstance(listed, list):
+            raise EndpointError(f"{self.where} lists no models: is it an OpenAI-style server?")
+        described = [one for one in listed if isinstance(one, dict) and isinstance(one.get("id"), str)]
+        self.ours = any(one.get("owned_by") == "edgespec" for one in described)
+        return tuple(sorted(map(self._info, described), key=lambda info: not info.loaded))
+
+    def info(self) -> Info:
+        """Returns what answers now. Raises EndpointError, also where no model is there."""
+        models = self.models()
+        if not models:
+            raise EndpointError(f"{self.where} has no model: load one there first")
+        return models[0]
+
+    def _info(self, told: Mapping[str, Any]) -> Info:
+        about = told.get("meta")
+        meta: Mapping[str, Any] = about if isinstance(about, dict) else {}
+
+        def whole(name: str, *others: str) -> int | None:
+            found = next((v for v in (meta.get(name), *map(told.get, others)) if isinstance(v, int)), None)
+            return found
+
+        plain, draft = meta.get("plain_s"), meta.get("draft")
+        status = told.get("status")
+        state = status.get("value") if isinstance(status, dict) else None
+        return Info(
+            model=str(told["id"]),
+            draft=draft if isinstance(draft, str) else None,
+            n_ctx=whole("n_ctx", "max_model_len", "context_length"),
+            n_ctx_train=whole("n_ctx_train"),
+            memory=whole("size"),
+            plain_s=float(plain) if isinstance(plain, int | float) else None,
+            speculates=bool(self.ours),
+            embedded=meta.get("embedded") is True,
+            loaded=state in (None, "loaded"),
+            where=self.where,
+            chatml=meta.get("chat_template_source") == "chatml",
+            build_advice=str(meta.get("build_advice") or ""),
+        )
+
+    def count(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
+        """Returns how many tokens the prompt of a conversation has; None where the server cannot say."""
+        if not self.speculates():
+            return None
+        counted = self._json("POST", "/edgespec/count", {"messages": list(messages)}, root=True)
+        n = counted.get("n_tokens")
+        return n if isinstance(n, int) else None
+
+    def load(self, model: str, *, force: bool = False) -> Iterator[EngineState]:
+        """Has another pair loaded; yields where that stands, and ends when it is there. Raises EndpointError.
+
+        Running answers are waited for; force ends them. A reader that stops early does not stop the loading.
+        """
+        return self._change({"action": "load", "model": model, "force": force})
+
+    def unload(self, *, force: bool = False) -> Iterator[EngineState]:
+        """Has the pair unloaded, as `load` loads one; the next request loads it again."""
+        return self._change({"action": "unload", "force": force})
+
+    def _change(self, wanted: Mapping[str, Any]) -> Iterator[EngineState]:
+        with self.server.connected(SILENCE_S) as connection:
+            body = {**wanted, "stream": True}
+            answer = self.server.ask(connection, "POST", "/edgespec/models", body, root=True)
+            if answer.status != 200:
+                raise complaint(self.server.read(answer), answer.status, dict(answer.headers))
+            for data in sent_events(answer):
+                if data == b"[DONE]":
+                    return
+                yield _state(chunk_of(data))
+        raise EndpointLostError(f"{self.where} went away while it loaded")
+
+    def lives(self) -> bool:
+        """True where it answers at all; says nothing of its engine."""
+        try:
+            with self.server.connected(PROOF_S) as connection:
+                self.server.ask(connection, "GET", "/health", None, root=True).read(10_000)
+        except EndpointError:
+            return False
+        return True
+
+    def _json(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, root: bool = False
+    ) -> dict[str, Any]:
+        with self.server.connected(ANSWER_S) as connection:
+            answer = self.server.ask(connection, method, path, body, root=root)
+            data = self.server.read(answer)
+            if answer.status != 200:
+                raise complaint(data, answer.status, dict(answer.headers))
+        with suppress(ValueError):
+            told = json.loads(data)
+            if isinstance(told, dict):
+                return told
+        raise EndpointError(f"{self.where} answered something else than JSON: is it an OpenAI-style server?")
+
+
+def _state(told: Mapping[str, Any]) -> EngineState:
+    try:
+        return EngineState(**{name: told[name] for name in _STATE_FIELDS if name in told})
+    except TypeError:
+        raise EndpointError("the server told nothing of its engine: is it of another version?") from None
+
+
+def proves(state: ServerState) -> bool:
+    """Asks the server of a file to show that it wrote it; nothing of the file goes over the wire."""
+    nonce = secrets.token_urlsafe(32)
+    server = Server(state.host, state.port, None)
+    proof = ""
+    with suppress(EndpointError, ValueError, KeyError, TypeError):
+        with server.connected(PROOF_S) as connection:
+            answer = server.ask(connection, "GET", f"{PROOF_PATH}?nonce={nonce}", None, root=True)
+            proof = str(json.loads(answer.read(10_000))["proof"])
+    return state.proves(nonce, proof)

@@ -1,0 +1,125 @@
+"""Where a running server is, for programs of the same user: one small file for each, readable by nobody else.
+
+A file may outlive its server, and another program may hold the port by then. So a client sends nothing of
+its own before the server has shown that it knows the file's secret: it asks for the proof of a number drawn
+for the occasion. The secret itself never goes over the wire; `key` opens a server that asks for keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from edgespec.system import config
+
+PROOF_PATH = "/edgespec/proof"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One server that runs, or ran.
+
+    target, draft: paths of what it was started with. n_ctx: tokens that a request may use. private: it was
+    started by a program for itself, and ends with it. template: the digest of a chat template that it was
+    given in place of the model's. usual: it has the context that suits model and machine, and not one that
+    somebody asked for.
+    """
+
+    host: str
+    port: int
+    pid: int
+    model: str
+    target: str = ""
+    draft: str | None = None
+    n_ctx: int = 0
+    private: bool = False
+    template: str = ""
+    usual: bool = False
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    def proof(self, nonce: str) -> str:
+        """Returns what only a holder of the secret can say of a nonce."""
+        return hmac.new(self.secret.encode(), nonce.encode(), hashlib.sha256).hexdigest()
+
+    def proves(self, nonce: str, proof: str) -> bool:
+        return hmac.compare_digest(self.proof(nonce).encode(), proof.encode())
+
+
+def digest(template: str) -> str:
+    """Returns what tells a chat template from others."""
+    return hashlib.sha256(template.encode("utf-8", "replace")).hexdigest()
+
+
+_FIELDS = tuple(one.name for one in fields(ServerState))
+
+
+def _folder() -> Path:
+    return config.state_folder() / "servers"
+
+
+class Announcement:
+    """The file of a server while it runs. Closing it takes the file away."""
+
+    def __init__(self) -> None:
+        self._written: tuple[Path, str] | None = None  # where, and the secret
+
+    def write(self, state: ServerState) -> Path:
+        """Writes the file, in place of what this server wrote before. OSError where that cannot be."""
+        folder = _folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"{state.port}.json"
+        part = path.with_suffix(f".{state.pid}")
+        with suppress(FileNotFoundError):
+            part.unlink()
+        try:
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                json.dump(asdict(state), file)
+            os.replace(part, path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            error.filename = str(path)  # a full disk does not name it
+            raise
+        self._written = path, state.secret
+        return path
+
+    def close(self) -> None:
+        if self._written:
+            path, secret = self._written
+            with suppress(OSError):
+                if (there := _read(path)) and there.secret == secret:  # else another server has this port now
+                    path.unlink()
+
+
+@contextmanager
+def announced(state: ServerState) -> Iterator[Path]:
+    """Keeps the file of a server while it runs. OSError where it cannot be written."""
+    announcement = Announcement()
+    try:
+        yield announcement.write(state)
+    finally:
+        announcement.close()
+
+
+def states() -> list[ServerState]:
+    """Returns the servers that have a file, the newest first; some may be gone."""
+    with suppress(OSError):
+        files = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        return [state for path in files if (state := _read(path))]
+    return []
+
+
+def _read(path: Path) -> ServerState | None:
+    """Returns what a file says; None for one that says nothing sensible."""
+    try:
+        told = json.loads(path.read_text())
+        return ServerState(**{name: told[name] for name in _FIELDS if name in told})
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,70 @@
+"""What was measured, and on what: machine, versions, files, settings."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+import sys
+from typing import Any
+
+from edgespec import __version__
+from edgespec.commands.bench import machine, peer
+from edgespec.commands.bench.measure import Measured
+from edgespec.commands.bench.takers import Asked
+from edgespec.engine.pair import Pair
+from edgespec.system.cores import threads_wanted
+
+
+def about(
+    arguments: argparse.Namespace, pair: Pair, asked: Asked, peer_version: str | None
+) -> dict[str, Any]:
+    """Returns what the document and the heading say of the run, before any figure."""
+    files = {"target": pair.target.path, "draft": pair.draft.path if pair.draft else None}
+    sampling = asked.sampling
+    return {
+        "edgespec": __version__,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["edgespec", *sys.argv[1:]]),
+        "machine": machine.describe(),
+        "models": {
+            role: {"file": path.name, "bytes": path.stat().st_size} if path else None
+            for role, path in files.items()
+        },
+        "peer": {"name": peer.NAME, "version": peer_version} if peer_version else None,
+        "settings": {
+            "threads": arguments.threads or threads_wanted(),
+            "n_ctx": pair.n_ctx,
+            "kv_type": arguments.kv_type,
+            "max_tokens": asked.max_tokens,
+            "seed": asked.seed,
+            "drafter": asked.drafter,
+            "draft_length": arguments.draft_length,
+            "sampling": {
+                name: getattr(sampling, name) for name in sampling.__slots__ if name != "logit_bias"
+            },
+        },
+    }
+
+
+def heading(measured: Measured, about: dict[str, Any]) -> list[str]:
+    """Returns the lines above the tables."""
+    models, settings, found = about["models"], about["settings"], about["machine"]
+    names = [f"{of['file']} ({_size(of['bytes'])})" for of in models.values() if of]
+    date = about["date"][:16].replace("T", " ")
+    took = f"{measured.finished} of {measured.planned} comparisons in {measured.seconds:.0f} s"
+    return [
+        *names,
+        f"{found['processor']}, {_count(found['cores'], 'core')}, {_count(settings['threads'], 'thread')}",
+        f"llama-cpp-python {found['llama-cpp-python']}, EdgeSpec {about['edgespec']}, {date} UTC",
+        *([f"peer: llama-server {about['peer']['version']}"] if about["peer"] else []),
+        f"{took}, up to {settings['max_tokens']} tokens each",
+    ]
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"

@@ -1,0 +1,241 @@
+"""`edgespec bench`: from flags to figures on the screen, in a file and in a picture."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.commands.bench import machine, markdown, peer, picture, record, report
+from edgespec.commands.bench.about import about, heading
+from edgespec.commands.bench.arguments import PEER_TAKES, SECONDS, SWEEP_TAKES
+from edgespec.commands.bench.figures import FEWEST_STEPS, Sample, summary
+from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
+from edgespec.commands.bench.measure import Measured, Take, measure
+from edgespec.commands.bench.progress import Progress
+from edgespec.commands.bench.prompts import Prompt, built_in, read_prompts
+from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker, tokenize
+from edgespec.commands.run import open_pair, request_for
+from edgespec.engine.pair import Pair
+from edgespec.errors import PeerError, SettingError
+from edgespec.pairs.files import pair_name
+from edgespec.pairs.store import note_speed
+from edgespec.system.cores import threads_wanted
+from edgespec.system.interrupt import Interrupt
+from edgespec.system.isolate import INTERRUPTED
+
+WIDTH = 79  # of sentences
+NO_TEMPLATE = "the model has no chat template: prompts were continued as they stand, as with --raw"
+FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measured
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the flags ask for, as far as it is known before anything is loaded."""
+
+    modes: tuple[Mode, ...]
+    prompts: tuple[Prompt, ...]
+    repeats: int
+    seconds: float
+    json: Path | None
+    markdown: Path | None
+    picture: Path | None
+    peer: Path | None
+    peer_version: str | None
+
+
+def plan(arguments: argparse.Namespace) -> Plan:
+    """Reads the flags. Raises SettingError for whatever would fail later, and PeerError."""
+    if arguments.no_draft or arguments.drafter == "none" or arguments.draft_length == 0:
+        raise SettingError("bench compares speculation with plain decoding: leave out what switches it off")
+    if arguments.max_tokens <= FEWEST_STEPS:
+        raise SettingError(f"-n is {arguments.max_tokens}: a speed needs {FEWEST_STEPS + 1} tokens or more")
+    if arguments.repeat < 1:
+        raise SettingError(f"--repeat is {arguments.repeat}: it must be 1 or more")
+    seconds = arguments.seconds
+    if seconds is None:
+        seconds = SECONDS * (SWEEP_TAKES if arguments.sweep else 1) * (PEER_TAKES if arguments.peer else 1)
+    if not seconds > 0:
+        raise SettingError(f"--seconds is {seconds}: it must be more than 0")
+    if arguments.seed is not None and arguments.seed < 0:
+        raise SettingError(f"--seed is {arguments.seed}: here it must be 0 or more")
+    modes = parse_modes(arguments.modes)
+    if arguments.temperature == 0:
+        modes = ("greedy",)  # the others would be the same
+    prompts = built_in() if arguments.prompts is None else read_prompts(Path(arguments.prompts))
+    json_file = Path(arguments.json) if arguments.json is not None else None
+    marked = Path(arguments.markdown) if arguments.markdown is not None else None
+    drawn = Path(arguments.picture) if arguments.picture is not None else None
+    if drawn:
+        picture.check_picture(drawn)
+    for flag, path in (("--json", json_file), ("--markdown", marked), ("--picture", drawn)):
+        if path:
+            record.check_writable(flag, path)
+    program = peer.parse_peer(arguments.peer) if arguments.peer is not None else None
+    version = peer.version(program) if program else None
+    return Plan(modes, prompts, arguments.repeat, seconds, json_file, marked, drawn, program, version)
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Measures, and shows what came of it; returns the exit code (130 after Ctrl+C, figures so far told)."""
+    request_for(arguments)  # nonsense is refused before anything is loaded
+    wanted = plan(arguments)
+    busy = machine.Others()
+    time.sleep(FIRST_LOOK_S)
+    before = busy.cores()
+    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt, ExitStack() as peers:
+        _warn_if_busy(before)
+        request = request_for(arguments, pair)
+        seed = 1 if arguments.seed is None else arguments.seed
+        asked = Asked(request.sampling, request.max_tokens, seed, request.stop, request.drafter)
+        modes = wanted.modes if request.sampling.temperature > 0 else ("greedy",)
+        prompts, tokens, left_out = _fitting(pair, wanted.prompts, asked, raw=arguments.raw)
+        lines = lines_for(
+            modes,
+            sweep=arguments.sweep,
+            draft_length=arguments.draft_length,
+            peer=peer.NAME if wanted.peer else None,
+        )
+        units = units_for(prompts, lines, repeats=wanted.repeats, rng=np.random.default_rng(seed))
+        ours = PairTaker(pair, asked, tokens, interrupt)
+        theirs = None
+        if wanted.peer:
+            settings = _peer_settings(arguments, pair, wanted.peer)
+            theirs = peers.enter_context(PeerTaker(settings, lines, asked, tokens, interrupt))
+        progress = Progress(len(units), wanted.seconds)
+        _warm_up(ours, asked, units, interrupt)
+        if theirs:
+            theirs.warm_up(lines)
+        measured = measure(
+            units,
+            _either(ours, theirs),
+            budget_s=wanted.seconds,
+            cancelled=interrupt,
+            on_progress=progress.show,
+            on_trouble=progress.trouble,
+        )
+        progress.clear()
+        described = about(arguments, pair, asked, wanted.peer_version)
+        template = pair.target.chat_template or arguments.raw
+    _keep_speed(arguments, measured, modes)
+    notes = [left_out, "" if template else NO_TEMPLATE, _others_note(measured, before)]
+    return _tell(measured, lines, wanted, described, notes)
+
+
+def _keep_speed(arguments: argparse.Namespace, measured: Measured, modes: tuple[Mode, ...]) -> None:
+    """Keeps for `edgespec list` how fast an installed pair was, with the model's own sampling if measured."""
+    name = pair_name(arguments)
+    mode = "sampled" if "sampled" in modes else modes[0]
+    ours, plain = (summary(measured.samples, mode, line, PLAIN) for line in (OURS, PLAIN))
+    if name and ours.n and arguments.draft_length is None and arguments.drafter == "auto":
+        tokens = ours.n * arguments.max_tokens
+        note_speed(name, tokens=tokens, tok_per_s=ours.tok_per_s, plain_tok_per_s=plain.tok_per_s)
+
+
+def _fitting(
+    pair: Pair, prompts: tuple[Prompt, ...], asked: Asked, *, raw: bool
+) -> tuple[list[Prompt], dict[str, NDArray[np.int32]], str]:
+    """Returns the prompts that the context holds with an answer, their tokens, and a note on the others."""
+    tokens = tokenize(pair, prompts, raw=raw)
+    room = pair.n_ctx - asked.max_tokens
+    fitting = [prompt for prompt in prompts if len(tokens[prompt.name]) <= room]
+    if not fitting:
+        raise SettingError(
+            f"no prompt fits a context of {pair.n_ctx:,} tokens with an answer of {asked.max_tokens}: "
+            "give a larger --ctx, a smaller -n, or shorter prompts"
+        )
+    gone = len(prompts) - len(fitting)
+    note = (
+        f"{gone} of {len(prompts)} prompts do not fit the context of {pair.n_ctx:,} tokens and are left out"
+    )
+    return fitting, tokens, note if gone else ""
+
+
+def _warm_up(ours: PairTaker, asked: Asked, units: list[Unit], cancelled: Interrupt) -> None:
+    """Runs all lines of ours once, for nothing: files are read in and costs measured before it counts."""
+    short = PairTaker(ours.pair, replace(asked, max_tokens=WARM_UP_TOKENS), ours.prompts, cancelled)
+    for line in units[0].lines:
+        if not line.peer and not cancelled():
+            short(line, units[0])
+
+
+def _either(ours: PairTaker, theirs: PeerTaker | None) -> Take:
+    def take(line: Line, unit: Unit) -> Sample | None:
+        if not line.peer:
+            return ours(line, unit)
+        assert theirs is not None
+        return theirs(line, unit)
+
+    return take
+
+
+def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> peer.PeerSettings:
+    return peer.PeerSettings(
+        program=program,
+        target=pair.target.path,
+        draft=pair.draft.path if pair.draft else None,
+        threads=arguments.threads or threads_wanted(),
+        n_ctx=pair.n_ctx,
+        n_gpu_layers=arguments.gpu_layers,
+        kv_type=arguments.kv_type,
+        draft_kv_type=arguments.draft_kv_type,
+    )
+
+
+def _warn_if_busy(cores: float) -> None:
+    if cores >= machine.BUSY_CORES:
+        warning = (
+            f"Other programs keep {cores:.1f} cores busy: the figures will be lower and less certain than "
+            "they could be. Close what you can, or measure later."
+        )
+        print(textwrap.fill(warning, WIDTH), file=sys.stderr)
+
+
+def _others_note(measured: Measured, before: float) -> str:
+    """Says how busy others kept the machine, where that may have changed the figures."""
+    during = sum(measured.others) / len(measured.others) if measured.others else before
+    if max(during, before) < machine.BUSY_CORES:
+        return ""
+    worst = max([before, *measured.others])
+    return f"other programs kept {during:.1f} cores busy (at worst {worst:.1f}): take these figures with care"
+
+
+def _tell(
+    measured: Measured, lines: list[Line], wanted: Plan, described: dict[str, Any], notes: list[str]
+) -> int:
+    found = report.results(measured.samples, lines)
+    head = heading(measured, described)
+    notes = _notes(measured, notes)
+    print("\n".join([*head, *report.tables(found), *_wrapped(notes)]))
+    if wanted.json:
+        record.write(wanted.json, record.document(found, measured, described))
+    if wanted.markdown:
+        record.write_text(wanted.markdown, markdown.document(found, head, notes))
+    if wanted.picture and measured.samples:
+        picture.draw(found, wanted.picture, head=head)
+    if measured.samples or measured.cancelled:
+        return INTERRUPTED if measured.cancelled else 0
+    raise PeerError("nothing was measured")
+
+
+def _notes(measured: Measured, notes: list[str]) -> list[str]:
+    said = [note for note in [*measured.troubles, *notes] if note]
+    if measured.cancelled:
+        said.append("stopped by Ctrl+C: these are the figures so far")
+    if measured.out_of_time and measured.finished:
+        whole = measured.seconds / measured.finished * measured.planned * 1.1
+        said.append(f"the time was up: --seconds {whole:.0f} would do all {measured.planned} comparisons")
+    return said
+
+
+def _wrapped(notes: list[str]) -> list[str]:
+    wrapped = [textwrap.wrap(note, WIDTH, initial_indent="* ", subsequent_indent="  ") for note in notes]
+    return ["", *(line for lines in wrapped for line in lines)] if notes else []

@@ -1,0 +1,89 @@
+"""Takes the measurements: runs units until they are done, the time is up, or somebody has had enough.
+
+Invariant: figures rest on whole units. Of one that was cut short nothing is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from edgespec.commands.bench.figures import Sample
+from edgespec.commands.bench.lines import Line, Unit
+from edgespec.commands.bench.machine import Others
+from edgespec.errors import PeerError
+
+Cancelled = Callable[[], bool]
+Take = Callable[[Line, Unit], Sample | None]  # None: cancelled before there was a sample
+OnProgress = Callable[[Unit, Line], None]
+
+
+@dataclass(slots=True)
+class Measured:
+    """What came of it. others: for each finished unit the cores that other programs kept busy meanwhile.
+
+    samples hold finished units alone: a line without its partners would shift the medians.
+    """
+
+    planned: int
+    samples: list[Sample] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+    finished: int = 0
+    seconds: float = 0.0
+    cancelled: bool = False
+    troubles: list[str] = field(default_factory=list)
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.finished < self.planned and not self.cancelled
+
+
+def measure(
+    units: Sequence[Unit],
+    take: Take,
+    *,
+    budget_s: float,
+    cancelled: Cancelled = lambda: False,
+    on_progress: OnProgress = lambda unit, line: None,
+    on_trouble: Callable[[str], None] = lambda sentence: None,
+    clock: Callable[[], float] = time.perf_counter,
+    others: Callable[[], float] | None = None,
+) -> Measured:
+    """Takes the units in order; begins none that would, as the ones before went, end past the budget.
+
+    A peer that fails is told in `troubles` and left out from there on.
+    """
+    others = others or Others().cores
+    result = Measured(len(units))
+    started, longest = clock(), 0.0
+    peer_works = True
+    for unit in units:
+        began = clock()
+        if result.finished and began - started + longest > budget_s:
+            break
+        taken: list[Sample] = []
+        for line in unit.lines:
+            if line.peer and not peer_works:
+                continue
+            on_progress(unit, line)
+            try:
+                sample = take(line, unit)
+            except PeerError as error:
+                if not cancelled():
+                    peer_works = False
+                    result.troubles.append(f"{error}; the bench went on without it")
+                    on_trouble(result.troubles[-1])
+                continue
+            if sample is None or cancelled():
+                break
+            taken.append(sample)
+        if cancelled():
+            result.cancelled = True
+            break
+        result.samples += taken
+        result.others.append(others())
+        result.finished += 1
+        longest = max(longest, clock() - began)
+    result.seconds = clock() - started
+    return result

@@ -1,0 +1,37 @@
+"""How far a run is, on stderr: one line that changes on a terminal, else a line now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from edgespec.commands.bench.lines import Line, Unit
+
+SHOWN_EVERY_S = 10.0  # where there is no terminal
+
+
+class Progress:
+    """Shows units and lines as they are begun, and troubles in lines of their own."""
+
+    def __init__(self, total: int, budget: float) -> None:
+        self.total, self.budget = total, budget
+        self.started = self.shown = time.monotonic()
+        self.terminal = sys.stderr.isatty()
+
+    def show(self, unit: Unit, line: Line) -> None:
+        now = time.monotonic()
+        text = f"{unit.number + 1}/{self.total}  {now - self.started:.0f} s of {self.budget:.0f} at most"
+        if self.terminal:
+            where = f"{text}  {unit.mode}  {unit.prompt.kind[:16]}  {line.name}"
+            print(f"\r\033[K{where[:78]}", end="", file=sys.stderr, flush=True)
+        elif now - self.shown >= SHOWN_EVERY_S:
+            self.shown = now
+            print(text, file=sys.stderr, flush=True)
+
+    def trouble(self, sentence: str) -> None:
+        self.clear()
+        print(f"edgespec: {sentence}", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self.terminal:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

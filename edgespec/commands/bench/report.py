@@ -1,0 +1,177 @@
+"""The figures as tables for people, 80 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgespec.commands.bench.figures import Contest, Ratio, Sample, Summary, against_best, speedup, summary
+from edgespec.commands.bench.lines import MEANING, OURS, PLAIN, Line
+from edgespec.commands.bench.plot import bars
+
+WIDTH = 80
+POSITIONS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All figures of a run, from samples."""
+
+    summaries: tuple[Summary, ...]
+    by_kind: dict[str, dict[str, Ratio]]  # kind -> mode -> speed-up of the line "edgespec"
+    contests: tuple[tuple[str, Contest], ...]  # (whom it is against, the contest)
+    against_peer: tuple[tuple[str, Ratio], ...]  # (mode, ours over the peer at its default)
+
+
+def results(samples: Sequence[Sample], lines: Sequence[Line]) -> Results:
+    """Computes every figure of the lines that were measured."""
+    seen = {(sample.mode, sample.line) for sample in samples}
+    lines = [line for line in lines if (line.mode, line.name) in seen]
+    modes = list(dict.fromkeys(line.mode for line in lines))
+    summaries, contests, against_peer = [], [], []
+    for mode in modes:
+        mine = [line for line in lines if line.mode == mode]
+        peer = next(
+            (line.name for line in mine if line.peer and not line.plain and not line.draft_length), None
+        )
+        for line in mine:
+            summaries.append(summary(samples, mode, line.name, f"{peer} {PLAIN}" if line.peer else PLAIN))
+        for whom, candidates in (
+            ("fixed length", [line.name for line in mine if line.draft_length and not line.peer]),
+            (str(peer), [line.name for line in mine if line.draft_length and line.peer]),
+        ):
+            contest = against_best(samples, mode, OURS, candidates) if len(candidates) > 1 else None
+            if contest:
+                contests.append((whom, contest))
+        ratio = speedup([s for s in samples if s.mode == mode], OURS, peer) if peer else None
+        if ratio:
+            against_peer.append((mode, ratio))
+    return Results(tuple(summaries), _by_kind(samples), tuple(contests), tuple(against_peer))
+
+
+def _by_kind(samples: Sequence[Sample]) -> dict[str, dict[str, Ratio]]:
+    table: dict[str, dict[str, Ratio]] = {}
+    for kind in dict.fromkeys(sample.kind for sample in samples):
+        for mode in dict.fromkeys(sample.mode for sample in samples):
+            ratio = speedup([s for s in samples if s.mode == mode], OURS, PLAIN, kind)
+            if ratio:
+                table.setdefault(kind, {})[mode] = ratio
+    return table
+
+
+def tables(found: Results) -> list[str]:
+    """Returns the report, line by line; nothing where nothing was measured."""
+    if not found.summaries:
+        return []
+    parts = [
+        _speeds(found.summaries),
+        _times(found.summaries),
+        _positions(found.summaries),
+        _kinds(found),
+        _bars(found.summaries),
+        _verdicts(found),
+    ]
+    return [line for part in parts if part for line in ["", *part]]
+
+
+def _speeds(summaries: Sequence[Summary]) -> list[str]:
+    out = [f"{'':<22}{'tok/s':>8}{'speed-up':>10}{'95 % interval':>15}{'accepted':>10}{'a check':>9}{'n':>5}"]
+    for mode in dict.fromkeys(s.mode for s in summaries):
+        out.append(f"{mode}: {MEANING[mode]}")  # type: ignore[index]
+        for s in summaries:
+            if s.mode == mode:
+                ratio = s.speedup
+                row = f"  {s.line:<20}{_speed(s.tok_per_s):>8}{_number(ratio.value if ratio else None):>10}"
+                row += f"{_interval(ratio):>15}{_number(s.acceptance_rate):>10}"
+                out.append(f"{row}{_number(s.mean_accepted_length):>9}{s.n:>5}")
+    return out
+
+
+def _times(summaries: Sequence[Summary]) -> list[str]:
+    out = [
+        f"{'milliseconds':<26}{'first':>7}{'a token':>8}{'p90':>7}{'p99':>7}"
+        f"{'draft %':>9}{'verify':>8}{'Python':>8}"
+    ]
+    for s in summaries:
+        if _is_detail(s.line):
+            continue
+        p50, p90, p99 = (_speed(1000 * x) for x in s.tpot_s) if s.tpot_s else ("", "", "")
+        first = _speed(1000 * s.ttft_s) if s.ttft_s is not None else ""
+        out.append(
+            f"{s.mode + ' ' + s.line:<26}{first:>7}{p50:>8}{p90:>7}{p99:>7}{_shares(s.seconds)}".rstrip()
+        )
+    return out
+
+
+def _shares(seconds: dict[str, float] | None) -> str:
+    whole = sum(seconds.values()) if seconds else 0.0
+    if not seconds or whole <= 0:
+        return ""
+    draft, verify, other = (round(100 * seconds[name] / whole) for name in ("draft", "verify", "other"))
+    return f"{draft:>9}{verify:>8}{other:>8}"
+
+
+def _is_detail(line: str) -> bool:
+    return " n=" in line
+
+
+def _positions(summaries: Sequence[Summary]) -> list[str]:
+    known = [s for s in summaries if s.acceptance_by_position and not _is_detail(s.line)]
+    if not known:
+        return []
+    head = "".join(f"{i:>6}" for i in range(1, POSITIONS + 1))
+    out = [f"{'accepted at position':<26}{head}"]
+    for s in known:
+        rates = "".join(f"{rate:>6.2f}" for rate in s.acceptance_by_position[:POSITIONS])
+        out.append(f"{s.mode + ' ' + s.line:<26}{rates}")
+    return out
+
+
+def _kinds(found: Results) -> list[str]:
+    modes = list(dict.fromkeys(mode for of in found.by_kind.values() for mode in of))
+    if len(found.by_kind) < 2:
+        return []
+    out = [f"{'speed-up by kind of task':<26}" + "".join(f"{mode:>12}" for mode in modes)]
+    for kind, of in found.by_kind.items():
+        cells = "".join(f"{_number(of[mode].value if mode in of else None):>12}" for mode in modes)
+        out.append(f"{kind[:25]:<26}{cells}".rstrip())
+    return out
+
+
+def _bars(summaries: Sequence[Summary]) -> list[str]:
+    plain = {s.mode: s.tok_per_s for s in summaries if s.line == PLAIN}
+    rows = [(f"{s.mode} {s.line}", s.tok_per_s, plain.get(s.mode)) for s in summaries if s.tok_per_s]
+    drawn = bars([(label, value, mark) for label, value, mark in rows if value], width=WIDTH - 1)
+    return ["tokens a second; | is plain decoding", *drawn] if drawn else []
+
+
+def _verdicts(found: Results) -> list[str]:
+    rows = [(s.mode, "plain decoding", s.speedup) for s in found.summaries if s.line == OURS and s.speedup]
+    rows += [(mode, "the peer at its default length", ratio) for mode, ratio in found.against_peer]
+    for whom, contest in found.contests:
+        best = ", ".join(dict.fromkeys(name.rpartition(" ")[2] for name in contest.chosen))
+        rows.append((contest.mode, f"the best {whom} ({best})", contest.ratio))
+    if not rows:
+        return []
+    out = [f"{'edgespec, times as fast as':<56}{'':>8}{'95 % interval':>16}"]
+    for mode, than, ratio in rows:
+        interval = _interval(ratio) or "too few values"
+        out.append(f"{mode + ': ' + than:<56}{_number(ratio.value):>8}{interval:>16}")
+    return out
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _speed(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _interval(ratio: Ratio | None) -> str:
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return ""
+    high = f"{ratio.high:.2f}" if ratio.high < 100 else "100 or more"
+    return f"{ratio.low:.2f} to {high}"

@@ -1,0 +1,100 @@
+"""What the doctor lets others do: a child that loads llama.cpp, tells of its build, or measures a pair.
+
+Prints one JSON object. It may be ended by llama.cpp at any time; the doctor then says so.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+SEVERAL = 6  # prompts
+LEAST_TOKENS = 16  # of an answer
+
+
+def build() -> dict[str, Any]:
+    """Returns what llama.cpp was built for, and what it finds."""
+    from edgespec.llama.devices import cpu_features, devices
+
+    return {"devices": [asdict(device) for device in devices()], "features": cpu_features()}
+
+
+def measure(asked: dict[str, Any]) -> dict[str, Any]:
+    """Runs a pair with speculation and without, in turn; returns speeds, costs and what was accepted."""
+    import numpy as np
+
+    from edgespec.commands.bench import figures
+    from edgespec.commands.bench.lines import OURS, PLAIN, lines_for, units_for
+    from edgespec.commands.bench.measure import measure as take_all
+    from edgespec.commands.bench.prompts import built_in
+    from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, tokenize
+    from edgespec.engine.pair import Pair
+    from edgespec.pairs.settings import PairSettings
+    from edgespec.sampling.sampler import sampling_for
+
+    settings = PairSettings(**asked["settings"])
+    began = time.perf_counter()
+    with Pair(asked["target"], asked["draft"], settings) as pair:
+        costs = pair.costs()
+        loaded = time.perf_counter() - began
+        sampling = sampling_for(pair.target.metadata)
+        mode = "sampled" if sampling.temperature > 0 else "greedy"
+        n_tokens = _tokens(asked, costs.target.seconds(1))
+        wish = Asked(sampling, n_tokens, 1)
+        raw = not pair.target.chat_template
+        prompts = [prompt for prompt in built_in() if pair.n_ctx > 2 * asked["tokens"]]
+        tokens = tokenize(pair, prompts, raw=raw)
+        prompts = [prompt for prompt in prompts if len(tokens[prompt.name]) + asked["tokens"] <= pair.n_ctx]
+        lines = lines_for((mode,), sweep=False)  # type: ignore[arg-type]
+        units = units_for(prompts, lines, repeats=1, rng=np.random.default_rng(1))
+        warm = PairTaker(pair, Asked(sampling, WARM_UP_TOKENS, 1), tokens, lambda: False)
+        for line in units[0].lines if units else ():
+            warm(line, units[0])
+        taker = PairTaker(pair, wish, tokens, lambda: False)
+        measured = take_all(units, taker, budget_s=asked["seconds"])
+        found = {name: figures.summary(measured.samples, mode, name, PLAIN) for name in (PLAIN, OURS)}
+        ours = found[OURS]
+        return {
+            "load_s": loaded,
+            "n_ctx": pair.n_ctx,
+            "mode": mode,
+            "plain_tok_per_s": found[PLAIN].tok_per_s,
+            "tok_per_s": ours.tok_per_s,
+            "speedup": asdict(ours.speedup) if ours.speedup else None,
+            "drafted": ours.drafted,
+            "accepted": ours.accepted,
+            "acceptance_rate": ours.acceptance_rate,
+            "sources": ours.sources,
+            "prompts": measured.finished,
+            "others": sum(measured.others) / len(measured.others) if measured.others else 0.0,
+            "target_s": {str(n): costs.target.seconds(n) for n in (1, 2, 4, 8, 16)},
+            "draft_s": costs.draft.seconds(1) if pair.draft else None,
+            "recurrent": any(m.has_recurrent_state for m in (pair.target, pair.draft) if m),
+        }
+
+
+def _tokens(asked: dict[str, Any], token_s: float) -> int:
+    """Returns how long answers are to be: short on a slow machine, since several tell more than one."""
+    most, within = int(asked["tokens"]), int(asked["seconds"] / (2 * SEVERAL * token_s))
+    return max(min(LEAST_TOKENS, most), min(most, within))
+
+
+def main() -> None:
+    """Reads what is asked, prints the answer or the sentence of an error."""
+    from edgespec.errors import EdgeSpecError
+
+    asked = json.load(sys.stdin)
+    try:
+        said = build() if asked["what"] == "build" else measure(asked)
+    except EdgeSpecError as error:
+        said = {"error": str(error)}
+    except (ImportError, OSError, RuntimeError) as error:  # of loading the library itself
+        said = {"broken": f"{type(error).__name__}: {error}".splitlines()[0]}
+    json.dump(said, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

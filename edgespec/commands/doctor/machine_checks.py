@@ -1,0 +1,166 @@
+"""Processor, graphics cards, the build of llama.cpp, threads, memory: is the machine used as it can be?"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from edgespec import __version__
+from edgespec.commands.bench.machine import BUSY_CORES, processor
+from edgespec.commands.doctor.cards import Card
+from edgespec.commands.doctor.findings import Finding, good, note, problem
+from edgespec.memory.free import free_memory
+from edgespec.system.builds import VERSION, Backend, Here, command, mending
+from edgespec.system.cores import performance_cores
+from edgespec.system.self_test import SelfTest
+
+BACKEND_NAMES: dict[str, Backend] = {
+    "CUDA": "CUDA", "Vulkan": "Vulkan", "MTL": "Metal", "Metal": "Metal", "ROCm": "ROCm", "HIP": "ROCm",
+}  # fmt: skip
+# What the processor says it can -> what llama.cpp calls it; each makes evaluation clearly faster.
+_FEATURES = {
+    "avx": "AVX", "avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "avx512f": "AVX512",
+    "avx512_vnni": "AVX512_VNNI", "asimd": "NEON", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8", "sve": "SVE",
+}  # fmt: skip
+LITTLE_MEMORY = 2 << 30
+
+
+def program(at: Here) -> list[Finding]:
+    """Looks at versions."""
+    try:
+        installed = metadata.version("llama-cpp-python")
+    except metadata.PackageNotFoundError:
+        installed = "none"
+    text = (
+        f"EdgeSpec {__version__}, llama-cpp-python {installed}, Python {platform.python_version()}, "
+        f"{platform.platform(terse=True)}, installed with {at.installer}"
+    )
+    facts = {"edgespec": __version__, "llama_cpp_python": installed, "python": platform.python_version()}
+    if installed != VERSION:
+        remedy = f"install the version that EdgeSpec is made for: {command('CPU', at)}"
+        return [problem("program", text, remedy, **facts)]
+    return [good("program", text, **facts)]
+
+
+def build(said: dict[str, Any], at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Finding]:
+    """Looks at whether llama.cpp can be loaded, and uses what the processor can. said: by the child."""
+    if reason := said.get("broken") or said.get("error"):
+        return [
+            problem(
+                "build",
+                f"llama-cpp-python cannot be loaded: {reason}",
+                f"install it anew: {command('CPU', at)}",
+            )
+        ]
+    built = set(said["features"])
+    text = f"{processor()}; llama.cpp uses {', '.join(said['features']) or 'no special instructions'}"
+    missing = [ours for flag, ours in _FEATURES.items() if flag in _cpu_flags(cpuinfo) and ours not in built]
+    facts = {"processor": processor(), "features": said["features"], "missing": missing}
+    if missing:
+        remedy = f"build it for this processor: {_compiled_here(at)}"
+        if set(missing) <= {"AVX512", "AVX512_VNNI", "SVE"}:
+            return [note("build", f"{text}; it was built without {', '.join(missing)}", remedy, **facts)]
+        return [problem("build", f"{text}; it was built without {', '.join(missing)}", remedy, **facts)]
+    return [good("build", text, **facts)]
+
+
+def arithmetic(found: SelfTest, at: Here) -> list[Finding]:
+    """Looks at whether this build computes right on this processor. found: by the self-test, just now."""
+    facts = asdict(found)
+    if not found.fault:
+        text = "the embedded pair gives the logits that it should, one by one, in a batch, on several threads"
+        return [good("arithmetic", text, **facts)]
+    text = f"this build of llama.cpp does not compute right on this processor: {found.fault}"
+    if found.sound:
+        text += "; models are loaded without its repacked weights, which is slower and right"
+    return [problem("arithmetic", text, f"build it again: {mending(at)}", **facts)]
+
+
+def _compiled_here(at: Here) -> str:
+    """Returns the command that compiles for this very processor; wheels are made for many."""
+    return command("CPU", at, compiled=True)
+
+
+def _cpu_flags(cpuinfo: Path) -> set[str]:
+    """Returns what the processor says it can (Linux only: elsewhere nothing is known to be missing)."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return set()
+    return {
+        flag
+        for line in lines
+        if line.partition(":")[0].strip() in ("flags", "Features")
+        for flag in line.partition(":")[2].split()
+    }
+
+
+def graphics(cards: Sequence[Card], said: dict[str, Any], at: Here) -> list[Finding]:
+    """Compares the cards of the machine with those that llama.cpp uses."""
+    used = [device for device in said.get("devices", ()) if device["kind"] in ("gpu", "igpu")]
+    found = [
+        good(
+            "graphics",
+            f"{device['name']}: {device['description']}, {device['free'] / 2**30:.1f} of "
+            f"{device['total'] / 2**30:.1f} GiB free",
+            **device,
+        )
+        for device in used
+    ]
+    covered = {BACKEND_NAMES.get(device["backend"]) for device in used}
+    for card in cards:
+        if not covered & set(card.backends):
+            found.append(_unused(card, said, at))
+    return found or [note("graphics", "no graphics card that llama.cpp could use: the processor evaluates")]
+
+
+def _unused(card: Card, said: dict[str, Any], at: Here) -> Finding:
+    backend = card.backends[0]
+    wanted = command(backend, Here(at.python, at.system, at.installer, at.executable, card.cuda))
+    built = {BACKEND_NAMES.get(device["backend"]) for device in said.get("devices", ())}
+    if backend in built:
+        text = f"{card.name} is there, llama.cpp was built for {backend}, and does not find it"
+        return problem("graphics", text, "update the driver of the card, and restart", card=card.name)
+    text = f"{card.name} is not used: this llama.cpp was not built for it"
+    facts = {"card": card.name, "backend": backend, "command": wanted}
+    if card.integrated and backend != "Metal":
+        remedy = f"it shares the machine's memory, so it may or may not be faster; to try: {wanted}"
+        return note("graphics", text, remedy, **facts)
+    return problem("graphics", text, f"install a build for {backend}: {wanted}", **facts)
+
+
+def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
+    """Looks at how many threads evaluation uses. chosen: by --threads. busy: cores that others keep busy."""
+    cores, said = performance_cores(), os.environ.get("EDGESPEC_THREADS", "")
+    wanted = chosen or (int(said) if said.isdecimal() else cores)
+    by = "--threads" if chosen else "EDGESPEC_THREADS" if said else "the cores that suit it"
+    logical = os.cpu_count() or cores
+    facts = {"threads": wanted, "cores": cores, "logical": logical, "busy": round(busy, 2)}
+    text = f"{wanted} by {by}; {cores} fast physical cores may be used, {logical} logical ones are there"
+    found: list[Finding]
+    if wanted > cores:
+        remedy = f"leave {by} out, or give {cores}: threads that share a core wait for each other"
+        found = [problem("threads", text, remedy, **facts)]
+    elif wanted < cores:
+        found = [note("threads", text, f"leave {by} out to use all {cores}", **facts)]
+    else:
+        found = [good("threads", text, **facts)]
+    if busy >= BUSY_CORES:
+        remedy = "close what you can: llama.cpp is as fast as its slowest core"
+        found.append(note("threads", f"other programs keep {busy:.1f} cores busy", remedy, busy=busy))
+    return found
+
+
+def memory() -> list[Finding]:
+    """Looks at what memory is free."""
+    free, total = free_memory()
+    text = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+    facts = {"free": free, "total": total}
+    if free < LITTLE_MEMORY:
+        return [note("memory", text, "close other programs: hardly any model fits into this", **facts)]
+    return [good("memory", text, **facts)]

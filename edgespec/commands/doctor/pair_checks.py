@@ -1,0 +1,103 @@
+"""The pair: are its files sound, do target and draft share a vocabulary, do both fit?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgespec.commands.doctor.findings import Finding, good, note, problem
+from edgespec.errors import EdgeSpecError
+from edgespec.memory.at_load import headers_of, pair_fit
+from edgespec.pairs.settings import PairSettings
+from edgespec_models.fit.fit import SMALLER, gib
+from edgespec_models.fit.need import Parts
+from edgespec_models.gguf.facts import facts_of, why_not_usable
+from edgespec_models.gguf.header import Header, HeaderError
+from edgespec_models.shelf.pair_check import check_headers
+
+
+def pair(target: Path, draft: Path | None) -> list[Finding]:
+    """Looks at files and vocabularies."""
+    headers: list[Header] = []
+    found: list[Finding] = []
+    for role, path in (("target", target), ("draft", draft)):
+        if path is None:
+            continue
+        try:
+            header = headers_of(path)[0]
+        except HeaderError as error:
+            return [
+                *found,
+                problem("pair", str(error), f"name another file with --{role}, or fetch it again"),
+            ]
+        if reason := why_not_usable(header):
+            return [*found, problem("pair", reason, f"name a model that generates text with --{role}")]
+        headers.append(header)
+        found.append(_model(role, path, header))
+        if role == "target" and not facts_of(header).has_template:
+            text = f"{path.name} has no chat template: conversations are written as ChatML"
+            found.append(note("pair", text, "--chat-template NAME, or --chat-template-file, chooses another"))
+    if draft is None:
+        remedy = "a small model of the same family with --draft guesses more than the text itself does"
+        return [*found, note("pair", "no draft model: guesses come from the text alone", remedy)]
+    verdict = check_headers(*headers)
+    if not verdict.usable:
+        remedy = (
+            "choose a draft of the target's own family (`edgespec pull` proposes some), or use --no-draft"
+        )
+        return [*found, problem("pair", f"{draft.name} cannot draft for {target.name}: {verdict}", remedy)]
+    found.append(good("pair", f"{verdict}: the draft may guess for the target", fit=verdict.fit))
+    sizes = [sum(tensor.n_bytes or 0 for tensor in header.tensors) for header in headers]
+    if sizes[1] * 3 > sizes[0]:
+        text = f"the draft is {sizes[1] / sizes[0]:.0%} of the target's size: its guesses cost much"
+        found.append(note("pair", text, "a draft of a tenth of the target, or less, mostly gains more"))
+    return found
+
+
+def _model(role: str, path: Path, header: Header) -> Finding:
+    facts = facts_of(header)
+    parts = [facts.architecture, facts.size_label, facts.quantisation, f"memory: {facts.sort}"]
+    text = f"{role} {path.name}: " + ", ".join(part for part in parts if part)
+    said = {"role": role, "file": str(path), "architecture": facts.architecture, "memory": facts.memory}
+    if facts.memory in ("hybrid", "recurrent"):
+        return note(
+            "pair", text, "it cannot forget single tokens, so it serves one request at a time", **said
+        )
+    return good("pair", text, **said)
+
+
+def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Finding]:
+    """Looks at whether the pair fits, asking llama.cpp."""
+    name = " and ".join(path.name for path in (target, draft) if path)
+    trained = headers_of(target)[0].of_architecture("context_length")
+    if settings.n_ctx and trained and settings.n_ctx > trained:
+        text = (
+            f"{settings.n_ctx:,} tokens of context are asked for: {target.name} was trained for {trained:,}"
+        )
+        return [problem("memory", text, f"--ctx {trained}, or less")]
+    try:
+        found = pair_fit(target, draft, settings)
+    except (HeaderError, EdgeSpecError) as error:
+        return [note("memory", f"what the pair takes cannot be said: {error}")]
+    choice = found.choice
+    facts = {
+        "n_ctx": choice.n_ctx,
+        "total": choice.total,
+        "n_gpu_layers": choice.n_gpu_layers,
+        "needs": {model: need.total for model, need in choice.needs.items()},
+    }
+    if not found.fits:
+        return [problem("memory", found.sentence(name), " or ".join(found.proposals) or SMALLER, **facts)]
+    parts = sum((need.parts for need in choice.needs.values()), start=Parts())
+    kinds = {
+        "weights": parts.weights, "cache": parts.cache, "recurrent state": parts.state,
+        "buffers": parts.output + parts.compute,
+    }  # fmt: skip
+    text = (
+        f"the pair takes {gib(choice.total)} with a context of {choice.n_ctx:,} tokens ("
+        + ", ".join(f"{kind} {gib(size)}" for kind, size in kinds.items() if size)
+        + ")"
+    )
+    if found.gave_up:
+        remedy = "; ".join(found.proposals) or "free memory, or choose a smaller model, to have all of it"
+        return [note("memory", "; ".join([text, *found.gave_up]), remedy, **facts)]
+    return [good("memory", text, **facts)]

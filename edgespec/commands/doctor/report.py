@@ -1,0 +1,67 @@
+"""Findings -> text for people, an object for programs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from edgespec import __version__
+from edgespec.commands.doctor.findings import Finding, Status
+
+WIDTH = 100  # of lines, where the terminal is no narrower
+MARKS: dict[Status, str] = {"good": "ok", "note": "--", "problem": "!!"}
+
+
+def lines(findings: Sequence[Finding]) -> list[str]:
+    """Returns the findings as lines, each under its topic, remedies beneath."""
+    said: list[str] = []
+    topic_width = max(len(finding.topic) for finding in findings) + 2
+    topic = ""
+    for finding in findings:
+        head = finding.topic if finding.topic != topic else ""
+        topic = finding.topic
+        lead = f"{MARKS[finding.status]}  {head:<{topic_width}}"
+        said += _wrapped(finding.text, lead)
+        if finding.remedy:
+            said += _wrapped(f"-> {finding.remedy}", " " * len(lead), deeper=3)
+    return said
+
+
+def _wrapped(text: str, lead: str, *, deeper: int = 0) -> list[str]:
+    """Wraps a sentence; a command in it is never broken, so that it can be copied."""
+    before, colon, after = text.partition(": ")
+    if deeper and _is_command(after):
+        return [
+            *_wrapped(before + ":", lead, deeper=deeper),
+            " " * (len(lead) + deeper) + after,
+        ]
+    return textwrap.wrap(
+        before + colon + after, _width(), initial_indent=lead, subsequent_indent=" " * (len(lead) + deeper),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _width() -> int:
+    return max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+
+
+def _is_command(text: str) -> bool:
+    return " install " in text and "llama-cpp-python" in text
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Returns the last line: is anything wrong?"""
+    n = sum(finding.status == "problem" for finding in findings)
+    if not n:
+        return "Nothing is wrong."
+    return f"{n} problem{'s' if n > 1 else ''}: see !! above, and what to do at ->."
+
+
+def document(findings: Sequence[Finding]) -> str:
+    """Returns all as JSON."""
+    problems = sum(finding.status == "problem" for finding in findings)
+    said = {"edgespec": __version__, "problems": problems, "findings": [asdict(f) for f in findings]}
+    return json.dumps(said, indent=1, default=str)

@@ -1,0 +1,104 @@
+"""What is around the program: running servers, the settings for the hub, folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+
+from edgespec.client.client import Client, proves
+from edgespec.client.state_file import ServerState, states
+from edgespec.commands.doctor.findings import Finding, good, note, problem
+from edgespec.errors import EndpointError
+from edgespec.system import config
+
+ROOM = 5 << 30  # bytes of disk that a usual pair takes
+
+
+def endpoint() -> list[Finding]:
+    """Looks at the servers of this user that have left a file."""
+    found = [_server(state) for state in states()]
+    return found or [note("endpoint", "no server runs (`edgespec serve` starts one)")]
+
+
+def _server(state: ServerState) -> Finding:
+    where = f"http://{state.host}:{state.port}/v1"
+    facts = {"where": where, "pid": state.pid, "model": state.model}
+    if not proves(state):
+        if not psutil.pid_exists(state.pid):
+            text = f"a server at {where} (process {state.pid}) has gone without a word; its file is ignored"
+            return note("endpoint", text, "`edgespec serve` starts a new one", **facts)
+        text = f"process {state.pid} should answer at {where} and does not"
+        remedy = f"end it (kill {state.pid}) and start `edgespec serve` again; its terminal may say why"
+        return problem("endpoint", text, remedy, **facts)
+    try:
+        info = Client.of(state).info()
+    except EndpointError as error:
+        return problem("endpoint", f"{where}: {error}", "its terminal says why; start it again", **facts)
+    guessing = f", {info.draft} guesses" if info.draft else ", no draft"
+    return good("endpoint", f"{info.model} answers at {where}{guessing}", draft=info.draft, **facts)
+
+
+def hub(environment: Mapping[str, str] = os.environ) -> list[Finding]:
+    """Looks at what `edgespec pull` will use. Nothing is asked of the hub itself."""
+    address = environment.get("HF_ENDPOINT") or "https://huggingface.co"
+    offline = environment.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+    cache = _hub_cache(environment)
+    token = "HF_TOKEN" if environment.get("HF_TOKEN") else "a file" if _token_file(environment) else "none"
+    facts = {"endpoint": address, "offline": offline, "cache": str(cache), "token": token}
+    found = [good("hub", f"{address}, cache {cache}, token: {token}", **facts)]
+    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
+        remedy = "set it to an address such as https://huggingface.co, or leave it out"
+        found = [problem("hub", f"HF_ENDPOINT is {address!r}, which is no address", remedy, **facts)]
+    if offline:
+        remedy = "leave HF_HUB_OFFLINE out to download"
+        found.append(note("hub", "offline: only what was downloaded before can be used", remedy))
+    if token == "none":
+        remedy = "`hf auth login`, or HF_TOKEN; without one, only open models can be fetched"
+        found.append(note("hub", "no token: gated models will be refused", remedy))
+    found += _room("hub", cache)
+    return found
+
+
+def _hub_cache(environment: Mapping[str, str]) -> Path:
+    home = environment.get("HF_HOME") or os.path.join(
+        environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
+    )
+    return Path(environment.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()
+
+
+def _token_file(environment: Mapping[str, str]) -> bool:
+    path = environment.get("HF_TOKEN_PATH") or str(_hub_cache(environment).parent / "token")
+    return os.path.isfile(os.path.expanduser(path))
+
+
+def folders() -> list[Finding]:
+    """Looks at whether what EdgeSpec keeps can be written."""
+    found: list[Finding] = []
+    for what, folder in (("cache", config.cache_folder()), ("state", config.state_folder())):
+        there = _nearest(folder)
+        if not os.access(there, os.W_OK):
+            variable = f"EDGESPEC_{what.upper()}_DIR"
+            remedy = f"make it writable, or name another folder with {variable}"
+            found.append(problem("folders", f"the {what} folder {folder} cannot be written", remedy))
+    return found or [good("folders", f"cache {config.cache_folder()}, state {config.state_folder()}")]
+
+
+def _room(topic: str, folder: Path) -> list[Finding]:
+    try:
+        free = shutil.disk_usage(_nearest(folder)).free
+    except OSError:
+        return []
+    if free >= ROOM:
+        return []
+    remedy = "make room there, or move the cache with HF_HOME"
+    return [note(topic, f"{free / 1e9:.1f} GB of disk are free at {folder}", remedy, free=free)]
+
+
+def _nearest(folder: Path) -> Path:
+    """Returns the folder itself, or the nearest above it that exists."""
+    return next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))

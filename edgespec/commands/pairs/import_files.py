@@ -1,0 +1,104 @@
+"""`edgespec import`: pairs of files that are on this machine already, used where they lie."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+
+from edgespec.commands.pull.words import table
+from edgespec.errors import ModelFileError, SettingError
+from edgespec.pairs.check import check_pair
+from edgespec_models.gguf.facts import why_not_usable
+from edgespec_models.gguf.header import HeaderError, read_file, split_names
+from edgespec_models.shelf.found import FoundModel, find_models, find_pairs
+from edgespec_models.shelf.sizes import size_text
+from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
+
+
+def list_found() -> int:
+    """Lists the models of other programs, and the pairs among them with the command for each."""
+    models = find_models()
+    if not models:
+        print(
+            "nothing was found of LM Studio, Ollama, llama.cpp or in the hub's cache: name your files, as in "
+            "`edgespec import big.gguf small.gguf`"
+        )
+        return 0
+    pairs, useless = find_pairs(models)
+    rows = [("program", "model", "size", "")]
+    for model in models:
+        rows.append((model.program, model.label, size_text(model.size), useless.get(model.label, "")))
+    print("\n".join(table(rows)))
+    print()
+    for pair in pairs:
+        print(f"fits: edgespec import '{pair.target.label}' '{pair.draft.label}'")
+    if not pairs:
+        print("no two of them fit as target and draft; one alone works: edgespec import LABEL --target-only")
+    return 0
+
+
+def import_pair(store: Store, arguments: argparse.Namespace) -> int:
+    """Installs the pair that the flags name; returns the exit code."""
+    found = {model.label: model for model in find_models()}
+    target = _model(arguments.target, found)
+    draft = _model(arguments.draft, found) if arguments.draft else None
+    if draft is None and not arguments.target_only:
+        draft = _fitting(target, list(found.values()))
+    name = check_name(arguments.name or _name(arguments.target))
+    if draft:
+        check_pair(target.path, draft.path)
+    else:
+        _check_alone(target.path)
+    pair = InstalledPair(name, target, draft, "imported", time.time())
+    store.add(pair)
+    with_draft = f" with draft {draft.path.name}" if draft else " without a draft"
+    print(f"imported {target.path.name}{with_draft} as {name}; next: edgespec chat", file=sys.stderr)
+    return 0
+
+
+def _model(named: str, found: dict[str, FoundModel]) -> InstalledModel:
+    if named in found:
+        paths = found[named].paths
+    else:
+        path = Path(named).expanduser()
+        paths = tuple(path.with_name(part) for part in split_names(path.name))
+        for part in paths:
+            if not part.is_file():
+                raise ModelFileError(
+                    f"there is no file {part}: check the path; `edgespec import` alone lists what was found"
+                )
+    paths = tuple(path.absolute() for path in paths)  # not resolved: a name in the hub's cache says more
+    return InstalledModel(tuple(map(str, paths)), sum(path.stat().st_size for path in paths))
+
+
+def _fitting(target: InstalledModel, found: list[FoundModel]) -> InstalledModel | None:
+    """Returns the draft among the found models that fits a target best, and says so."""
+    own = FoundModel("", target.paths[0], tuple(map(Path, target.paths)), target.size)
+    others = [model for model in found if model.paths[0].resolve() != target.path.resolve()]
+    pairs, _ = find_pairs([own, *others])
+    for pair in pairs:
+        if pair.target is own:
+            print(f"{pair.draft.label} of {pair.draft.program} fits as its draft", file=sys.stderr)
+            return InstalledModel(tuple(map(str, pair.draft.paths)), pair.draft.size)
+    return None
+
+
+def _check_alone(path: Path) -> None:
+    try:
+        reason = why_not_usable(read_file(path))
+    except HeaderError as error:
+        raise ModelFileError(str(error)) from None
+    if reason:
+        raise ModelFileError(reason)
+
+
+def _name(named: str) -> str:
+    """Makes a pair's name of a file's name or a label."""
+    stem = named.rpartition("/")[2].lower().removesuffix(".gguf")
+    name = re.sub(r"[^a-z0-9._-]+", "-", stem).strip("._-")[:64]
+    if not name:
+        raise SettingError(f"no name can be made of {named!r}: say one with --name")
+    return name

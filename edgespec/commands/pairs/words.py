@@ -1,0 +1,135 @@
+"""What `edgespec list` and `show` say, for people and for programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from edgespec.commands.pull.words import table
+from edgespec.system.terminal import one_line
+from edgespec_models import tiny
+from edgespec_models.gguf.facts import facts_of
+from edgespec_models.gguf.header import HeaderError, read_file
+from edgespec_models.gguf.vocabulary import vocabulary_of
+from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel
+from edgespec_models.shelf.pair_check import check_headers
+from edgespec_models.shelf.sizes import size_text
+from edgespec_models.shelf.store import EMBEDDED, InstalledModel, InstalledPair, Speed
+
+DAY = 86_400
+
+
+def list_lines(pairs: Sequence[InstalledPair], default: str | None, *, now: float) -> list[str]:
+    """Returns the installed pairs as a table."""
+    if not pairs:
+        return ["no pair is installed, so the embedded one answers; `edgespec pull` lists the catalogue"]
+    rows = [("", "pair", "target", "draft", "size", "used", "speed here")]
+    for pair in pairs:
+        mark = "*" if pair.name == default else ""
+        draft = pair.draft.path.name if pair.draft else "none"
+        speed = "files are missing" if pair.missing else speed_text(pair.speed)
+        used = ago(pair.last_used, now)
+        rows.append((mark, pair.name, pair.target.path.name, draft, size_text(pair.size), used, speed))
+    return table(rows)
+
+
+def speed_text(speed: Speed | None) -> str:
+    """Returns a measured speed, and what it is over plain decoding where that was measured too."""
+    if speed is None:
+        return "not measured"
+    text = f"{speed.tok_per_s:.1f} tok/s"
+    if speed.plain_tok_per_s:
+        text += f" ({speed.tok_per_s / speed.plain_tok_per_s:.2f} x plain)"
+    return text
+
+
+def ago(then: float | None, now: float) -> str:
+    """Returns when something was, roughly."""
+    if then is None:
+        return "never"
+    days = int((now - then) // DAY)
+    if days < 1:
+        return "today"
+    if days >= 60:
+        return time.strftime("%Y-%m", time.gmtime(then))
+    return "yesterday" if days == 1 else f"{days} days ago"
+
+
+def show_lines(pair: InstalledPair, default: str | None) -> list[str]:
+    """Returns all that is known of an installed pair."""
+    mark = ", taken where none is named" if pair.name == default else ""
+    day = time.strftime("%Y-%m-%d", time.localtime(pair.installed_at))
+    lines = [f"{pair.name}: {pair.source} {day}{mark}", *_model_lines("target", pair.target)]
+    if pair.draft:
+        lines += _model_lines("draft", pair.draft)
+    else:
+        lines.append("draft   none: guesses come from the text itself")
+    lines.append(f"check   {check_text(pair)}")
+    lines.append(f"used    {ago(pair.last_used, time.time())}")
+    lines.append(f"speed   {speed_text(pair.speed)}")
+    return lines
+
+
+def _model_lines(role: str, model: InstalledModel) -> list[str]:
+    origin = f"{model.repo} at {model.revision[:12]}" if model.repo else "a local file"
+    known = "SHA-256 verified" if model.sha256 else "not compared with any hash"
+    lines = [f"{role:<7} {size_text(model.size)} from {origin}, {known}"]
+    lines += [f"        {path}{' (missing)' if path in model.missing else ''}" for path in model.paths]
+    try:
+        header = read_file(model.path)
+        facts = facts_of(header)
+        said = (one_line(facts.name), facts.architecture, facts.quantisation, one_line(facts.licence))
+        words = " ".join(word for word in said if word)
+        context = f", context {facts.n_ctx_train:,}" if facts.n_ctx_train else ""
+        lines.append(f"        {words}, {facts.sort}{context}")
+        lines.append(f"        vocabulary {vocabulary_of(header).fingerprint}")
+    except HeaderError as error:
+        lines.append(f"        {error}")
+    return lines
+
+
+def check_text(pair: InstalledPair) -> str:
+    """Returns the verdict on an installed pair."""
+    if pair.draft is None:
+        return "nothing to compare"
+    try:
+        return str(check_headers(read_file(pair.target.path), read_file(pair.draft.path)))
+    except HeaderError as error:
+        return str(error)
+
+
+def pair_json(pair: InstalledPair, default: str | None) -> dict[str, Any]:
+    """Returns a pair for programs."""
+    return {**asdict(pair), "size": pair.size, "missing": list(pair.missing), "default": pair.name == default}
+
+
+def embedded_json(default: str | None) -> dict[str, Any]:
+    """Returns the pair that ships, as if it were installed."""
+    target, draft = (
+        InstalledModel((str(path),), path.stat().st_size) for path in (tiny.target_path(), tiny.draft_path())
+    )
+    pair = InstalledPair(EMBEDDED, target, draft, "imported", target.path.stat().st_mtime)
+    return {**pair_json(pair, default or EMBEDDED), "source": "shipped"}
+
+
+def entry_lines(entry: CatalogueEntry) -> list[str]:
+    """Returns what the catalogue knows of a pair that is not installed."""
+    lines = [f"{entry.name}: in the catalogue, not installed; `edgespec pull {entry.name}` gets it"]
+    lines.append(f"for     {entry.use} on {entry.machine}, context {entry.context:,}")
+    lines += _entry_model("target", entry.target) + _entry_model("draft", entry.draft)
+    lines.append(f"gain    {entry.gain or 'not known'} ({entry.gain_from})")
+    lines += [f"note    {note}" for note in entry.notes]
+    return lines
+
+
+def _entry_model(role: str, model: CatalogueModel) -> list[str]:
+    marks = [model.memory, *["mixture of experts"] * model.experts, *["gated"] * model.gated]
+    lines = [
+        f"{role:<7} {model.repo}, {model.file}",
+        f"        about {size_text(model.size)}, {', '.join(marks)}, licence {model.licence}",
+    ]
+    if model.unverified:
+        lines.append(f"        not looked up on the hub: {', '.join(sorted(model.unverified))}")
+    return lines

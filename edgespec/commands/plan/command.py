@@ -1,0 +1,115 @@
+"""`edgespec plan`: pairs -> how fast they would run here."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from edgespec.commands.plan import report
+from edgespec.commands.plan.before_pull import fit_of_heads
+from edgespec.commands.plan.heads import fitting_entries, local_pair, named_pair
+from edgespec.commands.plan.pair_plan import PairPlan, plan_pair
+from edgespec.commands.plan.report import Planned
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.memory.free import free_memory
+from edgespec.pairs.planned import PlannedSpeed, keep
+from edgespec.pairs.settings import PairSettings
+from edgespec.system.isolate import INTERRUPTED
+
+OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # told to programs beside the expected one
+
+
+GIVES_UP = 2  # pairs that could not be planned, and none before them that could
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Plans each pair; returns 0 where at least one could be, else 1."""
+    settings = _settings(arguments)
+    names = _names(arguments)
+    found = []
+    for name in names:
+        try:
+            found.append(_planned(name, arguments, settings))
+        except KeyboardInterrupt:
+            _progress("")
+            print("edgespec: stopped", file=sys.stderr)
+            return INTERRUPTED
+        _progress("")
+        if len(found) == GIVES_UP and not any(planned.plan for planned in found):
+            break  # it is the network, or the machine: the others will not fare better
+    if not any(planned.plan for planned in found) and not arguments.json:
+        raise EdgeSpecError(found[0].trouble)
+    print(report.document(found) if arguments.json else "\n".join(report.lines(found)))
+    return int(not any(planned.plan for planned in found))
+
+
+def _settings(arguments: argparse.Namespace) -> PairSettings:
+    """Returns how the pairs would be loaded. Raises SettingError for what makes no sense."""
+    accepted = arguments.acceptance
+    if accepted is not None and not 0 <= accepted <= 1:
+        raise SettingError(f"--acceptance is {accepted}: it is a share, from 0 to 1")
+    if arguments.target and arguments.pairs:
+        raise SettingError("--target names files, and a PAIR was named too: leave out one of them")
+    if arguments.draft and not arguments.target and len(arguments.pairs) != 1:
+        raise SettingError("--draft is for one pair: name it, or give --target")
+    return PairSettings(
+        n_ctx=arguments.ctx, kv_type=arguments.kv_type, threads=arguments.threads,
+        n_gpu_layers=arguments.gpu_layers,
+    )  # fmt: skip
+
+
+def _names(arguments: argparse.Namespace) -> list[str]:
+    if arguments.target:
+        return [arguments.target]
+    names: list[str] = arguments.pairs or [entry.name for entry in fitting_entries(free_memory()[0])]
+    if not names:
+        raise SettingError(
+            "no pair of the catalogue fits into the free memory: name one, to see it all the same"
+        )
+    return names
+
+
+def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -> Planned:
+    _progress(f"{name}: reading heads")
+    try:
+        if arguments.target:
+            heads = local_pair(arguments.target, arguments.draft)
+        else:
+            heads = named_pair(name, arguments.draft)
+
+        def stage(text: str) -> None:
+            _progress(f"{heads.name}: {text}")
+
+        expected = heads.acceptance if arguments.acceptance is None else arguments.acceptance
+        found = plan_pair(
+            heads.target, heads.draft, settings, acceptances=(expected, *OTHER_ACCEPTANCES),
+            on_stage=stage, anew=arguments.again,
+        )  # fmt: skip
+        assumed = heads.assumed and arguments.acceptance is None
+        if arguments.acceptance is None and settings == PairSettings():
+            _keep(heads.name, found, assumed)
+        return Planned(heads.name, found, fit_of_heads(heads.target, heads.draft, settings), assumed)
+    except EdgeSpecError as error:
+        return Planned(name, None, None, True, str(error))
+
+
+def _keep(name: str, plan: PairPlan, assumed: bool) -> None:
+    """Keeps what is told of a pair by its name, for lists of pairs."""
+    speed = plan.speeds[0] if plan.speeds else None
+    keep(
+        name,
+        PlannedSpeed(
+            plain_tok_per_s=plan.plain_tok_per_s,
+            tok_per_s=speed.tok_per_s if speed else None,
+            acceptance=speed.acceptance if speed else None,
+            assumed=assumed,
+            disturbed=plan.disturbed,
+        ),
+    )
+
+
+def _progress(text: str) -> None:
+    """Shows on a terminal what is going on."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text + ' ...' if text else ''}")
+        sys.stderr.flush()

@@ -1,0 +1,106 @@
+"""Where the heads of a pair's files come from: this machine, or the hub, of which only the heads are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.errors import DownloadError, SettingError
+from edgespec.memory.at_load import headers_of, memory_for_models
+from edgespec.system.config import data_folder
+from edgespec_models import tiny
+from edgespec_models.gguf.header import Header, HeaderError
+from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue, find
+from edgespec_models.shelf.store import EMBEDDED, Store, StoreError
+
+ACCEPTED = {"chat": 0.6, "code": 0.75, "fim": 0.7}  # of one guess, assumed where nothing is known
+EMBEDDED_ACCEPTED = 0.61  # measured on held-out prompts, greedy, four at a time (its model card)
+
+
+@dataclass(frozen=True, slots=True)
+class PairHeads:
+    """The heads of one pair, and what is known of its guesses. assumed: nothing is."""
+
+    name: str
+    target: tuple[Header, ...]
+    draft: tuple[Header, ...] | None
+    acceptance: float
+    assumed: bool
+
+
+def local_pair(target: str, draft: str | None) -> PairHeads:
+    """Returns the heads of two files of this machine. Raises SettingError."""
+    try:
+        heads = tuple(headers_of(target)), tuple(headers_of(draft)) if draft else None
+    except HeaderError as error:
+        raise SettingError(str(error)) from None
+    return PairHeads(Path(target).stem, *heads, ACCEPTED["chat"], True)
+
+
+def named_pair(name: str, draft: str | None) -> PairHeads:
+    """Returns the heads of the embedded pair, an installed one, one of the catalogue, or of repositories.
+
+    Raises SettingError for a name that is none, DownloadError where the hub does not give the heads.
+    """
+    if name == EMBEDDED:
+        heads = tuple(headers_of(tiny.target_path())), tuple(headers_of(tiny.draft_path()))
+        return PairHeads(EMBEDDED, *heads, EMBEDDED_ACCEPTED, False)
+    if draft is None and (installed := _installed(name)):
+        return installed
+    return _on_the_hub(name, draft)
+
+
+def _installed(name: str) -> PairHeads | None:
+    """Returns the heads of a pair that is installed; None where none is of that name.
+
+    Raises SettingError where its files are gone or damaged, and the hub cannot be asked for them by its name.
+    """
+    try:
+        store = Store(data_folder())
+        pair = next((pair for pair in store.pairs() if pair.name == name), None)
+        if pair is None:
+            return None
+        if pair.missing:
+            if name in {entry.name for entry in catalogue()}:
+                return None  # the hub has them
+            again = "`edgespec pull` it again" if pair.source == "pulled" else "`edgespec import` it again"
+            raise SettingError(f"{pair.missing[0]} of pair {name} is gone: {again}, or `edgespec rm {name}`")
+        target = tuple(headers_of(pair.target.path))
+        draft = tuple(headers_of(pair.draft.path)) if pair.draft else None
+    except (StoreError, HeaderError) as error:
+        raise SettingError(str(error)) from None
+    return PairHeads(name, target, draft, *acceptance_of(name))
+
+
+def _on_the_hub(name: str, draft: str | None) -> PairHeads:
+    from edgespec_models.hub.errors import HubError
+    from edgespec_models.hub.hub import Hub  # huggingface-hub takes a while to load
+    from edgespec_models.hub.pull import order, plan_pull
+
+    try:
+        hub = Hub()
+        wanted = order(name, draft=draft)
+        found = plan_pull(hub, wanted, room=False, memory=memory_for_models())
+        parts = found.heads
+    except (HubError, HeaderError) as error:
+        raise DownloadError(str(error)) from None
+    except (CatalogueError, StoreError) as error:
+        raise SettingError(str(error)) from None
+    return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name))
+
+
+def acceptance_of(name: str) -> tuple[float, bool]:
+    """Returns what is known of a pair's guesses, and whether it is only assumed."""
+    try:
+        entry = find(name)
+    except CatalogueError:
+        return ACCEPTED["chat"], True
+    if entry.acceptance is not None:
+        return entry.acceptance, False
+    return ACCEPTED[entry.use], True
+
+
+def fitting_entries(free: int) -> Sequence[CatalogueEntry]:
+    """Returns the pairs of the catalogue whose files leave a tenth of the free bytes for caches."""
+    return [entry for entry in catalogue() if entry.size <= 0.9 * free]

@@ -1,0 +1,96 @@
+"""The child that evaluates a slice: what is asked on stdin, seconds by number of tokens on stdout."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from edgespec.core.loop import Want
+from edgespec.core.pace import costs
+from edgespec.errors import EdgeSpecError
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.model import Model
+from edgespec.pairs.settings import KvType
+
+SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
+BEFORE = 4  # tokens in front of those that are timed
+N_CTX = 256
+LEAST_TURNS, MOST_TURNS = 3, 9
+
+
+def seconds(asked: dict[str, Any]) -> dict[int, float]:
+    """Returns number of tokens -> the usual seconds of an evaluation of so many with a row each."""
+    with Model(asked["path"], n_gpu_layers=asked["n_gpu_layers"]) as model:
+        settings = context_settings(model, threads=asked["threads"], kv_type=asked["kv_type"])
+        with Context(model, settings) as context:
+            evaluate = timed(context)
+            evaluate(1)
+            return _usual(evaluate, asked["budget"])
+
+
+def context_settings(model: Model, *, threads: int | None = None, kv_type: KvType = "f16") -> ContextSettings:
+    """Returns the settings of a context that slices are evaluated in."""
+    n_ctx = min(N_CTX, model.n_ctx_train)
+    return ContextSettings(n_ctx=n_ctx, n_rows=max(SIZES), threads=threads, kv_type=kv_type)
+
+
+def timed(context: Context) -> Callable[[int], float]:
+    """Returns what evaluates n tokens behind a few others, and returns its seconds inside llama.cpp."""
+    rng, n_vocab = np.random.default_rng(0), context.model.n_vocab
+
+    def evaluate(n: int) -> float:
+        # other tokens each time: a mixture of experts wakes others for each of them
+        tokens = rng.integers(0, n_vocab, BEFORE + n).astype(np.int32)
+        if not context.model.has_recurrent_state:
+            tokens[:BEFORE] = range(BEFORE)
+        context.score([Want(tokens[:BEFORE], (), 1)])
+        before = context.seconds
+        context.score([Want(tokens[:BEFORE], tuple(int(token) for token in tokens[BEFORE:]), n)])
+        return context.seconds - before
+
+    return evaluate
+
+
+def _usual(evaluate: Callable[[int], float], budget: float) -> dict[int, float]:
+    """Takes all sizes in turn, within about `budget` seconds but at least three times each; returns medians.
+
+    The median, because it is what a user has, and because the least of many is less than the least of few: a
+    small slice, of which there are more, would look cheaper than it is.
+    """
+    found: dict[int, list[float]] = {n: [] for n in SIZES}
+    spent, turns = 0.0, 0
+    while turns < LEAST_TURNS or spent < budget and turns < MOST_TURNS:
+        for n in SIZES:
+            found[n].append(evaluate(n))
+            spent += found[n][-1]
+        turns += 1
+    return _undisturbed({n: statistics.median(of) for n, of in found.items()})
+
+
+def _undisturbed(found: dict[int, float]) -> dict[int, float]:
+    """Returns the times without those that no machine takes: much longer than for more tokens."""
+    least, mended = math.inf, {}
+    for n in sorted(found, reverse=True):
+        mended[n] = min(found[n], costs.ODD * least)
+        least = min(least, found[n])
+    return {n: mended[n] for n in sorted(mended)}
+
+
+def main() -> None:
+    """Answers one question."""
+    said: dict[str, Any]
+    try:
+        said = {"seconds": seconds(json.load(sys.stdin))}
+    except EdgeSpecError as error:
+        said = {"error": str(error)}
+    json.dump(said, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

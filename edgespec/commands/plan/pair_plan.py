@@ -1,0 +1,110 @@
+"""How fast a pair would run: costs of both models and the acceptance of guesses -> tokens per second.
+
+The arithmetic is the controller's own (`pace`), for guesses that are each accepted with the same probability:
+a round of k guesses costs k evaluations of the draft and one of k + 1 tokens of the target, and yields
+1 + a + a^2 + ... + a^k tokens. Plain decoding is among the choices, as it is when the pair runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgespec.commands.plan.model_cost import ModelCost, OnStage, kept_cost, model_cost
+from edgespec.core.pace.controller import LONGEST, best_length
+from edgespec.core.pace.costs import CostTable, Hardware, from_measured
+from edgespec.pairs.settings import PairSettings
+from edgespec_models.gguf.header import Header
+
+ROUND_S = 0.0003  # of Python and numpy in a round, as measured (docs/performance.md)
+OFF_BY = 0.25  # how far plans were from whole models when they were compared (docs/plan.md)
+LARGEST_PLANNED = 16  # tokens of one evaluation that was measured; longer drafts are not planned
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What an acceptance comes to. draft_length: 0 is plain decoding."""
+
+    acceptance: float
+    tok_per_s: float
+    draft_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairPlan:
+    """How fast a pair would run here, at the beginning of a text.
+
+    plain_tok_per_s: the target alone. speeds: with speculation, by acceptance. off_by: how far figures may be
+    off, as a share.
+    """
+
+    target: ModelCost
+    draft: ModelCost | None
+    plain_tok_per_s: float
+    speeds: tuple[Speed, ...]
+    off_by: float = OFF_BY
+
+    @property
+    def busy(self) -> float:
+        """Cores that other programs kept busy while it was measured."""
+        return max(cost.busy for cost in (self.target, self.draft) if cost)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether that made it look slower than it is."""
+        return any(cost.disturbed for cost in (self.target, self.draft) if cost)
+
+
+def plan_pair(
+    target: Sequence[Header],
+    draft: Sequence[Header] | None,
+    settings: PairSettings | None = None,
+    *,
+    acceptances: Sequence[float] = (0.6, 0.8),
+    on_stage: OnStage = lambda text: None,
+    anew: bool = False,
+) -> PairPlan:
+    """Returns how fast a pair would run, measuring in some seconds what is not known yet.
+
+    target, draft: the headers of all parts of each file. acceptances: of one guess, each 0 to 1.
+    anew: measure again what is known. Raises PlanError.
+    """
+    settings = settings or PairSettings()
+    costs = model_cost(target, settings, on_stage=on_stage, anew=anew)
+    drafting = model_cost(draft, settings, on_stage=on_stage, anew=anew) if draft else None
+    return _plan(costs, drafting, acceptances)
+
+
+def kept_plan(
+    target: Sequence[Header],
+    draft: Sequence[Header] | None,
+    settings: PairSettings | None = None,
+    *,
+    acceptances: Sequence[float] = (0.6, 0.8),
+) -> PairPlan | None:
+    """Returns the plan of a pair that was measured on this machine before; None where it was not."""
+    settings = settings or PairSettings()
+    costs = kept_cost(target, settings)
+    drafting = kept_cost(draft, settings) if draft else None
+    if costs is None or draft and drafting is None:
+        return None
+    return _plan(costs, drafting, acceptances)
+
+
+def _plan(target: ModelCost, draft: ModelCost | None, acceptances: Sequence[float]) -> PairPlan:
+    plain = 1 / (target.seconds[1] + ROUND_S)
+    speeds = tuple(_speed(target, draft, a) for a in acceptances) if draft else ()
+    return PairPlan(target, draft, plain, speeds)
+
+
+def _speed(target: ModelCost, draft: ModelCost, acceptance: float) -> Speed:
+    prices = _table(target).prices(LARGEST_PLANNED) + ROUND_S
+    reach = tuple(acceptance**k for k in range(1, min(LONGEST, LARGEST_PLANNED - 1) + 1))
+    gain, length = best_length(reach, prices, draft.seconds[1])
+    return Speed(acceptance, gain / float(prices[1]), length)
+
+
+def _table(cost: ModelCost) -> CostTable:
+    """Returns the costs as the controller has them."""
+    hardware: Hardware = "cpu-quantised"  # it matters past the largest size measured only
+    return from_measured(hardware, cost.seconds)

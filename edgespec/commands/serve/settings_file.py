@@ -1,0 +1,97 @@
+"""The settings file of `edgespec serve`: its flags, written once, for a server that starts by itself.
+
+Each key is a flag without its dashes. What the command line says beats it; a model that the command line
+names takes the place of the file's. Paths are relative to the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from edgespec.errors import SettingError
+from edgespec.system import config
+
+NAME = "serve.toml"
+OF_MODEL = ("pair", "target", "draft", "no-draft", "grow")
+PATHS = ("target", "draft", "chat-template-file", "api-key-file")
+NOT_HERE = ("config", "owned", "help")
+
+
+def default_file() -> Path | None:
+    """Returns the file that is read where none is named; None where there is none."""
+    path = config.settings_folder() / NAME
+    return path if path.is_file() else None
+
+
+def flags_in(path: Path, command: argparse.ArgumentParser, *, model: bool) -> list[str]:
+    """Returns what the file says, as flags of `command`. model: which model it is, too.
+
+    Raises SettingError with the key that is wrong.
+    """
+    flags: list[str] = []
+    for key, value in _read(path).items():
+        name = key.replace("_", "-")
+        action = _action(command, name)
+        if action is None or name in NOT_HERE:
+            known = ", ".join(sorted(set(_names(command)) - set(NOT_HERE)))
+            raise SettingError(f"{path}: there is no setting {key!r}; there are {known}")
+        if model or name not in OF_MODEL:
+            flags += _said(path, key, name, value, action)
+    return flags
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise SettingError(f"--config {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SettingError(f"--config {path} is no TOML: {error or 'it is nested too deeply'}") from None
+
+
+def _names(command: argparse.ArgumentParser) -> list[str]:
+    flags = [flag for action in command._actions for flag in action.option_strings]
+    return ["pair", *(flag.lstrip("-") for flag in flags if flag.startswith("--") or flag == "-n")]
+
+
+def _action(command: argparse.ArgumentParser, name: str) -> argparse.Action | None:
+    """Returns what understands a setting: a flag, or the name of a pair."""
+    wanted = {f"--{name}", "-n"} if name == "n" else {f"--{name}"}
+    for action in command._actions:
+        if wanted & set(action.option_strings) or (name == "pair" and action.dest == "pair"):
+            return action
+    return None
+
+
+def _said(path: Path, key: str, name: str, value: object, action: argparse.Action) -> list[str]:
+    def wrong(wanted: str) -> SettingError:
+        return SettingError(f"{path}: {key} is {value!r}: it must be {wanted}")
+
+    flag = "-n" if name == "n" else f"--{name}"
+    if action.nargs == 0:
+        if not isinstance(value, bool):
+            raise wrong("true or false")
+        return [flag] if value else []
+    several = isinstance(action, argparse._AppendAction)
+    values = value if several and isinstance(value, list) else [value]
+    flags: list[str] = []
+    for one in values:
+        if isinstance(one, bool) or not isinstance(one, str | int | float):
+            raise wrong("a list of texts" if several else "a text or a number")
+        text = (
+            str(path.parent / Path(one).expanduser()) if name in PATHS and isinstance(one, str) else str(one)
+        )
+        if action.choices is not None and text not in action.choices:
+            raise wrong(f"one of {', '.join(map(str, action.choices))}")
+        if callable(action.type):
+            try:
+                action.type(text)
+            except (TypeError, ValueError):
+                raise wrong("a whole number" if action.type is int else "a number") from None
+        flags += [text] if name == "pair" else [f"{flag}={text}"] if flag != "-n" else [flag, text]
+    return flags

@@ -1,0 +1,88 @@
+"""How long checks may take, and what that is worth on this machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from edgespec.commands.verify.equality import REACH
+from edgespec.commands.verify.prompts import Prompt
+from edgespec.core.loop import Want
+from edgespec.engine.pair import Pair
+
+LEAST_TOKENS, MOST_TOKENS = 8, 48  # of a text
+Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Time left for a check. clock: seconds, monotonic; cancelled: asked often.
+
+    end: on that clock; nothing is begun that would take longer. last: nothing at all is begun that would.
+    """
+
+    clock: Callable[[], float]
+    end: float = math.inf
+    last: float = math.inf
+    cancelled: Callable[[], bool] = lambda: False
+
+    @property
+    def left(self) -> float:
+        return self.end - self.clock()
+
+    def over(self, needed: float = 0.0) -> bool:
+        """True where `needed` seconds are no longer there, or the person has had enough."""
+        return self.cancelled() or self.left < needed
+
+    def hopeless(self, needed: float = 0.0) -> bool:
+        """True where `needed` seconds are not there even if nothing else is done any more."""
+        return self.cancelled() or self.last - self.clock() < needed
+
+    def share(self, part: float) -> Watch:
+        """Returns a watch for `part` of the time that is left."""
+        return replace(self, end=self.clock() + part * self.left) if self.end < math.inf else self
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What the target takes, and how far its logits are apart.
+
+    read: seconds a token of a prompt. token: seconds for one token alone. spread: standard deviation of a
+    row of logits (of tokens that could be drawn at all).
+    """
+
+    read: float
+    token: float
+    spread: float
+
+
+def measured(pair: Pair, prompt: Prompt, clock: Callable[[], float]) -> Speed:
+    """Reads a prompt and four tokens behind it."""
+    pair.forget()
+    context, tokens = pair.contexts["target"], prompt.tokens
+    times = [clock()]
+    for _ in range(5):
+        row = context.score([Want(tokens)])[0][0]
+        times.append(clock())
+        tokens = np.append(tokens, np.int32(row.argmax()))
+    spread = float(row[row >= row.max() - REACH].std())
+    return Speed((times[1] - times[0]) / prompt.tokens.size, (times[-1] - times[1]) / 4, spread)
+
+
+def text_plan(speed: Speed, prompts: Sequence[Prompt], seconds: float) -> tuple[int, int]:
+    """Returns how long texts may be, and under how many ways of drafting each prompt is compared.
+
+    Such that four prompts, one of each kind, take the seconds. A text with a draft is reckoned at three
+    times the plain one, which a poor draft on one thread may well cost.
+    """
+    if math.isinf(seconds):
+        return MOST_TOKENS, 2
+    reading = speed.read * float(np.mean([prompt.tokens.size for prompt in prompts]))
+    for each in (2, 1):
+        tokens = (seconds / 4 - (1 + each) * reading) / (1 + 3 * each) / speed.token
+        if tokens >= MOST_TOKENS / 2:
+            break
+    return int(min(MOST_TOKENS, max(LEAST_TOKENS, tokens))), each

@@ -1,0 +1,193 @@
+"""The command: four checks, and what they found.
+
+They share the time by measured speed: batches beside single tokens, greedy texts, texts of a seed, and the
+distribution of sampled tokens. What there was no time for is said, and makes the verdict undecided; nothing
+is left out silently.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgespec.commands.run import open_pair
+from edgespec.commands.verify.budget import LEAST_TOKENS, Progress, Speed, Watch, measured, text_plan
+from edgespec.commands.verify.prompts import SAMPLE_PROMPTS, fitting_prompts
+from edgespec.commands.verify.report import Report
+from edgespec.commands.verify.samples import Fit, check_distribution, sampling_for, telling_prompt
+from edgespec.commands.verify.texts import GREEDY, SEEDED, Way, check_batches, compare_texts
+from edgespec.engine.pair import Pair
+from edgespec.errors import SettingError
+from edgespec.system.interrupt import Interrupt
+from edgespec.system.isolate import INTERRUPTED
+
+FALSE_ALARM = 1e-4  # of one run, over all its chi-square tests
+SHARES = {"batches": 0.12, "greedy": 0.35, "seeded": 0.45}  # each of the time that is left by then
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is done where there is time. seconds: for everything; the rest: at most so many."""
+
+    seconds: float = 120.0
+    prompts: int = 12
+    samples: int = 10_000
+
+
+def run_checks(
+    pair: Pair,
+    effort: Effort,
+    *,
+    rng_seed: int,
+    clock: Callable[[], float] = time.perf_counter,
+    started: float | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    on_progress: Progress = lambda what, done, total: None,
+) -> Report:
+    """Does all checks; after a cancellation the report has what was found until then.
+
+    started: when the time began to run, on `clock`.
+    """
+    started = clock() if started is None else started
+    end = started + 0.97 * effort.seconds
+    watch = Watch(clock, end, end, cancelled)
+    prompts = fitting_prompts(pair, LEAST_TOKENS)[: effort.prompts]
+    on_progress("speed", 0, 1)
+    pair.costs()  # measured now, not in the middle of a text that may have to be repeated
+    speed = measured(pair, prompts[0], clock)
+    batches = tuple(check_batches(pair, speed, watch=watch.share(SHARES["batches"]), on_progress=on_progress))
+    texts = {}
+    for name, sampling in (("greedy", GREEDY), ("seeded", SEEDED)):
+        own = watch.share(SHARES[name])
+        n_tokens, each = text_plan(speed, prompts, own.left)
+        compared = compare_texts(
+            pair, prompts, sampling=sampling, n_tokens=n_tokens, each=each, speed=speed, watch=own,
+            on_progress=on_progress,
+        )  # fmt: skip
+        texts[name] = tuple(compared)
+    fits = _fits(pair, effort.samples, rng_seed, speed, watch, on_progress)
+    return Report(
+        target=pair.target.path.name,
+        draft=pair.draft.path.name if pair.draft else None,
+        seconds=clock() - started,
+        rng_seed=rng_seed,
+        prompts=len(prompts),
+        left_out=min(effort.prompts, len(SAMPLE_PROMPTS)) - len(prompts),
+        spread=speed.spread,
+        greedy=texts["greedy"],
+        seeded=texts["seeded"],
+        fits=fits,
+        batches=batches,
+    )
+
+
+def _fits(
+    pair: Pair, samples: int, rng_seed: int, speed: Speed, watch: Watch, on_progress: Progress
+) -> tuple[Fit, ...]:
+    """Tests the distribution under the draft model and under all drafters together; else under lookup."""
+    ways = (Way("model", 2), Way("auto", 2)) if pair.draft else (Way("lookup", 2),)
+    prompts, found = fitting_prompts(pair, LEAST_TOKENS), []
+    for i, way in enumerate(ways):
+        own = watch.share(0.55) if i + 1 < len(ways) else watch
+        sampling = sampling_for(speed, own)
+        prompt = telling_prompt(pair, prompts, way, sampling, own.share(0.15))
+        fit = check_distribution(
+            pair,
+            prompt,
+            way,
+            sampling,
+            samples=samples,
+            false_alarm=FALSE_ALARM / len(ways),
+            rng=np.random.default_rng([rng_seed, i]),
+            speed=speed,
+            watch=own,
+            on_progress=on_progress,
+        )
+        if fit:
+            found.append(fit)
+    return tuple(found)
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Runs the checks and tells what they found; returns the exit code.
+
+    0: lossless. 1: not, or an error. 3: not everything could be checked. 130: stopped.
+    """
+    started = time.perf_counter()
+    if not 1 <= arguments.seconds <= 86_400:
+        raise SettingError(f"--seconds is {arguments.seconds:g}: it must be from 1 to 86400")
+    if arguments.rng_seed is not None and arguments.rng_seed < 0:
+        raise SettingError(f"--rng-seed is {arguments.rng_seed}: it must be 0 or more")
+    file = _json_file(arguments.json)
+    rng_seed = arguments.rng_seed
+    if rng_seed is None:
+        rng_seed = int(np.random.default_rng().integers(10**6))
+    shown = _Shown(started, arguments.seconds)
+    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
+        try:
+            report = run_checks(
+                pair,
+                Effort(arguments.seconds),
+                rng_seed=rng_seed,
+                started=started,
+                cancelled=interrupt,
+                on_progress=shown,
+            )
+        finally:
+            shown.clear()
+        if interrupt.asked:
+            print("edgespec: stopped, so nothing is decided", file=sys.stderr)
+            return INTERRUPTED
+    if arguments.json != "-":
+        print("\n".join(report.lines(min(100, shutil.get_terminal_size().columns))))
+    if arguments.json:
+        text = json.dumps(report.as_dict(), indent=None if file is None else 1)
+        if file is None:
+            print(text)
+        else:
+            file.write_text(text + "\n", encoding="utf-8")
+    return report.exit_code
+
+
+def _json_file(wanted: str | None) -> Path | None:
+    """Returns the file that --json names, None for stdout. Raises SettingError now rather than at the end."""
+    if wanted in (None, "-"):
+        return None
+    path = Path(str(wanted))
+    if (
+        not wanted
+        or path.is_dir()
+        or not os.access(path if path.exists() else path.absolute().parent, os.W_OK)
+    ):
+        raise SettingError(f"--json {wanted} cannot be written: name a file in a folder of yours")
+    return path
+
+
+class _Shown:
+    """One line on a terminal that says what goes on, and takes itself away."""
+
+    def __init__(self, started: float, seconds: float) -> None:
+        self._started, self._seconds, self._at = started, seconds, 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.perf_counter()
+        if not sys.stderr.isatty() or (now - self._at < 0.1 and done < total):
+            return
+        self._at = now
+        line = f"{what}: {done:,} of {total:,}; {now - self._started:.0f} s of {self._seconds:.0f} s at most"
+        width = shutil.get_terminal_size().columns
+        print(f"\r\033[K{line[: width - 1]}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

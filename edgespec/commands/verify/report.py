@@ -1,0 +1,236 @@
+"""What `edgespec verify` found: one value, its verdict, and how it is told to people and to programs."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edgespec.commands.verify.equality import BatchShape, complaint
+from edgespec.commands.verify.samples import FIRST, Fit
+from edgespec.commands.verify.texts import SEEDED, Comparison
+
+LOSSLESS, BROKEN, UNDECIDED = 0, 1, 3  # exit codes
+BELIEVABLE = 0.2
+"""What arithmetic may change in a logit, in standard deviations of a row.
+
+The most that was seen of a sound build is 0.09 (Q8_0 behind 560 tokens). A single lost cell, of 64 or of 560,
+changes 0.12 at the least; three of four such faults change more than is believed here.
+"""
+SHOWN = 5  # differences told one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that was found on one pair.
+
+    draft: None where lookup alone guesses. seconds: what all of it took. spread: standard deviation of
+    the target's logits, by which differences are judged. prompts: how many would have been compared;
+    left_out: how many more do not fit into the context.
+    """
+
+    target: str
+    draft: str | None
+    seconds: float
+    rng_seed: int
+    prompts: int
+    left_out: int
+    spread: float
+    greedy: tuple[Comparison, ...]
+    seeded: tuple[Comparison, ...]
+    fits: tuple[Fit, ...]
+    batches: tuple[BatchShape, ...]
+
+    def complaints(self) -> list[str]:
+        """Returns what is wrong, a phrase each."""
+        limit, found = BELIEVABLE * self.spread, []
+        for name, compared in (("greedy", self.greedy), ("seeded", self.seeded)):
+            wrong = complaint([c.difference for c in compared], identical=False, logits_differ_at_most=limit)
+            if wrong:
+                found.append(f"of the {name} texts {wrong}")
+        for fit in self.fits:
+            if not fit.passed:
+                found.append(
+                    f"the first tokens drafted by {fit.way} are not drawn from the model's distribution "
+                    f"(p = {fit.p_value:.1g})"
+                )
+        worst = max([s.logits_differ for s in self.batches] + [f.logits_differ for f in self.fits], default=0)
+        if not worst <= limit:
+            found.append(f"a logit of a batch is {worst:.3g} off, which is more than arithmetic does")
+        return found
+
+    def gaps(self) -> list[str]:
+        """Returns what could not be checked, a phrase each."""
+        found = []
+        for name, compared in (("greedy", self.greedy), ("seeded", self.seeded)):
+            if not compared:
+                found.append(f"there was no time for {name} texts")
+            elif not any(c.drafted for c in compared):
+                found.append(f"nothing was guessed in the {name} texts")
+        if not self.fits:
+            found.append("there was no time for samples")
+        elif not any(fit.visible < 1 for fit in self.fits):
+            found.append("the samples were too few to see anything")
+        elif not any(fit.drafted for fit in self.fits):
+            found.append("nothing was guessed in the samples")
+        if not self.batches:
+            found.append("there was no time, or no context, to compare batches with single tokens")
+        return found
+
+    @property
+    def exit_code(self) -> int:
+        return BROKEN if self.complaints() else UNDECIDED if self.gaps() else LOSSLESS
+
+    def verdict(self) -> str:
+        """Returns one sentence."""
+        texts = (*self.greedy, *self.seeded)
+        apart = sum(c.difference is not None for c in texts)
+        if wrong := self.complaints():
+            return f"NOT LOSSLESS: {'; '.join(wrong)}."
+        if gaps := self.gaps():
+            return f"NOT DECIDED: nothing wrong was found, but {', and '.join(gaps)}: allow more --seconds."
+        if apart:
+            return (
+                f"LOSSLESS up to arithmetic: {apart} of {len(texts)} texts differ, each for a batch that "
+                "rounds otherwise than a single token, and the samples have the model's own distribution."
+            )
+        return (
+            f"LOSSLESS: all {len(texts)} texts are those without a draft, token for token, "
+            "and the samples have the model's own distribution."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns every figure, ready for JSON: what is infinite or no number is None."""
+        figures = {
+            "verdict": self.verdict(),
+            "exit_code": self.exit_code,
+            "complaints": self.complaints(),
+            "gaps": self.gaps(),
+            **asdict(self),
+        }
+        return {name: _finite(value) for name, value in figures.items()}
+
+    def lines(self, width: int = 80) -> list[str]:
+        """Returns the report in lines of at most `width` characters."""
+        out = []
+        for head, body in self._paragraphs():
+            out += [*textwrap.wrap(head, width), *_indented(body, width), ""]
+        return [*out, *textwrap.wrap(self.verdict(), width)]
+
+    def _paragraphs(self) -> Iterator[tuple[str, list[str]]]:
+        who = f"guesses by {self.draft}" if self.draft else "no draft model: lookup alone is verified"
+        yield f"{self.target}, {who}; {self.seconds:.0f} s", []
+        yield self._texts("Greedy text", self.greedy, "temperature 0")
+        chance = f"temperature {SEEDED.temperature:g}, top-p {SEEDED.top_p:g}, a seed for each prompt"
+        yield self._texts("Text of a seed", self.seeded, chance)
+        yield self._distribution()
+        yield self._bytes()
+
+    def _texts(self, name: str, compared: Sequence[Comparison], how: str) -> tuple[str, list[str]]:
+        apart = [c for c in compared if c.difference]
+        if not compared:
+            return f"{name}: not compared, for lack of time.", []
+        same = f"{len(apart)} of {len(compared)} differ" if apart else "the same with a draft as without"
+        kinds, drafters = dict.fromkeys(c.kind for c in compared), dict.fromkeys(str(c.way) for c in compared)
+        prompts = len({c.prompt for c in compared})
+        drafted, accepted = sum(c.drafted for c in compared), sum(c.accepted for c in compared)
+        fewer = f" ({self.prompts} with more time)" if prompts < self.prompts else ""
+        fewer += f" ({self.left_out} more do not fit the context)" if self.left_out else ""
+        body = [
+            f"{_counted(len(compared), 'text')} of up to {max(c.n_tokens for c in compared)} tokens behind "
+            f"{_counted(prompts, 'prompt')}{fewer}: {', '.join(kinds)}; {how}.",
+            f"Drafted by {', '.join(drafters)}: {accepted:,} of {drafted:,} guesses accepted. Compared token "
+            "by token: no chance, so no false alarms.",
+        ]
+        for c in apart[:SHOWN]:
+            assert c.difference
+            d = c.difference
+            cause = "arithmetic: each run's replay gives its own token" if d.explained else "NOT EXPLAINED"
+            body.append(
+                f"- {c.kind}, {c.way}, token {d.at}: the logits of the two tokens are {abs(d.margin):.3g} "
+                f"apart, those of the two rows up to {d.logits_differ:.3g}; {cause}."
+            )
+        return f"{name}: {same}.", body
+
+    def _distribution(self) -> tuple[str, list[str]]:
+        if not self.fits:
+            return "Sampled text: not tested, for lack of time.", []
+        passed = all(fit.passed for fit in self.fits)
+        verdict = "no deviation from the model's own distribution" if passed else "IT DEVIATES"
+        body = [
+            f"Chi-square of the first {FIRST} tokens, with block verification at temperature 1, against what "
+            "the model's own logits say, token by token."
+        ]
+        for fit in self.fits:
+            how = f"{fit.way}, {fit.kind}, top-k {fit.sampling.top_k}"
+            body.append(
+                f"- Drafted by {how}: {fit.samples:,} samples in {fit.cells} cells, p = {fit.p_value:.2g}; "
+                f"{fit.accepted:,} of {fit.drafted:,} guesses accepted. {_power(fit)}"
+            )
+        rate = sum(fit.false_alarm for fit in self.fits)
+        body.append(
+            f"Fails at p < {self.fits[0].false_alarm:.0e}: of {1 / rate:,.0f} runs of a sound method one is "
+            f"a false alarm. Repeat this one with --rng-seed {self.rng_seed}."
+        )
+        return f"Sampled text: {verdict}.", body
+
+    def _bytes(self) -> tuple[str, list[str]]:
+        name = "Batches and single tokens"
+        if not self.batches:
+            return f"{name}: not compared, for lack of time or context.", []
+        same, n = sum(s.identical for s in self.batches), len(self.batches)
+        told = (
+            "the same bytes" if same == n else "never the same bytes" if not same else "partly the same bytes"
+        )
+        body = []
+        for held in dict.fromkeys(s.held for s in self.batches):
+            here = sorted((s for s in self.batches if s.held == held), key=lambda s: s.size)
+            equal = ", ".join(str(s.size) for s in here if s.identical) or "none"
+            other = ", ".join(str(s.size) for s in here if not s.identical)
+            body.append(
+                f"Behind {held} tokens: identical for batches of {equal}"
+                + (
+                    f"; not for {other} (up to {max(s.logits_differ for s in here):.2g} in a logit)"
+                    if other
+                    else ""
+                )
+                + "."
+            )
+        if same < n:
+            body.append(
+                "This is information, no fault: where the bytes differ, two tokens that stand all but equal "
+                "may change places. A logit's standard deviation here is "
+                f"{self.spread:.2g}; a difference past {BELIEVABLE * self.spread:.2g} would count as a fault."
+            )
+        return f"{name}: {told}.", body
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _power(fit: Fit) -> str:
+    if not fit.visible < 1:
+        return "These are too few to see anything."
+    told = f"9 of 10 deviations of {fit.visible:.2g} or more (total variation) would be found."
+    if fit.arithmetic > 1e-9:
+        told += f" Batches alone shift it by {fit.arithmetic:.1g}, which is allowed for."
+    return told
+
+
+def _indented(body: Sequence[str], width: int) -> list[str]:
+    out = []
+    for text in body:
+        hang = "    " if text.startswith("- ") else "  "
+        out += textwrap.wrap(text, max(width, 20), initial_indent="  ", subsequent_indent=hang)
+    return out
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,226 @@
+"""Sampled tokens of the whole loop against the model's own distribution, at a stated rate of false alarms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.commands.verify.budget import Progress, Speed, Watch
+from edgespec.commands.verify.equality import largest_difference
+from edgespec.commands.verify.goodness import (
+    LEAST,
+    Prefix,
+    chi_square,
+    divergence,
+    expected_cells,
+    shares,
+    total_variation,
+    visible,
+)
+from edgespec.commands.verify.prompts import Prompt
+from edgespec.commands.verify.row_memory import RowMemory
+from edgespec.commands.verify.texts import Way
+from edgespec.core.loop import Want
+from edgespec.core.request import Request
+from edgespec.core.values import ModelName
+from edgespec.engine.pair import Pair
+from edgespec.sampling.sampler import Distribution, Sampler, Sampling
+
+WIDE = Sampling(temperature=1.0, top_k=8, top_p=0.98, min_p=0.02)  # few sequences, and none too rare
+NARROW = Sampling(temperature=1.0, top_k=3, top_p=1.0, min_p=0.0)  # fewer still, for slow models
+FEW = 5000  # evaluations that there is time for, below which a model is slow
+FIRST = 3  # tokens whose distribution is looked at: the first is plain, the others are drafted
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The chi-square test of one way of drafting.
+
+    p_value: how often chance alone deviates this much. visible: total variation from which on 9 of 10
+    deviations would be found. arithmetic: total variation between the model's distribution in batches
+    and token by token, which is allowed for.
+    """
+
+    way: Way
+    kind: str
+    sampling: Sampling
+    samples: int
+    cells: int
+    p_value: float
+    false_alarm: float
+    visible: float
+    arithmetic: float
+    logits_differ: float
+    drafted: int
+    accepted: int
+
+    @property
+    def passed(self) -> bool:
+        return self.p_value >= self.false_alarm
+
+
+@dataclass(slots=True)
+class Sampled:
+    """Draws first tokens from the whole loop, over contexts that remember; counts guesses."""
+
+    pair: Pair
+    prompt: Prompt
+    way: Way
+    sampling: Sampling
+    rng: np.random.Generator
+    scorers: dict[ModelName, RowMemory]
+    drafted: int = 0
+    accepted: int = 0
+
+    def draw(self) -> Prefix:
+        """Returns the first tokens of one more generation."""
+        request = self.way.of(Request(self.sampling, 4 * FIRST + 4, rng_seed=int(self.rng.integers(2**32))))
+        tokens: list[int] = []
+        for round_ in self.pair.generate(self.prompt.tokens, request, scorers=self.scorers):
+            tokens += round_.tokens
+            self.drafted += round_.drafted
+            self.accepted += round_.accepted
+            if len(tokens) >= FIRST:
+                break
+        return tuple(tokens[:FIRST])
+
+
+def sampling_for(speed: Speed, watch: Watch) -> Sampling:
+    """Returns how to sample: the fewer evaluations there is time for, the fewer sequences there may be."""
+    return NARROW if watch.left < FEW * speed.token else WIDE
+
+
+def check_distribution(
+    pair: Pair,
+    prompt: Prompt,
+    way: Way,
+    sampling: Sampling,
+    *,
+    samples: int,
+    false_alarm: float,
+    rng: np.random.Generator,
+    speed: Speed,
+    watch: Watch,
+    on_progress: Progress,
+) -> Fit | None:
+    """Tests the first tokens behind `prompt`, drafted in this way and sampled so, by chi-square.
+
+    Draws at most `samples`. Where time ends before, the sample begun by then still counts: so each cell's
+    expected count stays its share of those drawn (Wald), though slower ones are likelier to be the last.
+    None where there is no time, or the person stopped it.
+    """
+    if watch.hopeless(20 * FIRST * speed.token):
+        return None
+    memories: dict[ModelName, RowMemory] = {name: RowMemory(c) for name, c in pair.contexts.items()}
+    drawn, drawing = Sampled(pair, prompt, way, sampling, rng, memories), watch.share(0.75)
+    sequences: list[Prefix] = []
+    while len(sequences) < samples and not drawing.over():
+        if len(sequences) % 20 == 0:
+            on_progress("first tokens", len(sequences), samples)
+        sequences.append(drawn.draw())
+    if watch.cancelled() or not sequences:
+        return None
+    n = len(sequences)
+    tree = _Tree(pair, prompt, sampling, memories["target"], way.length or 4)
+    prefixes = max(watch.left, 1.0) / (2 * speed.token)  # that there is time to evaluate, in both shapes
+    least = max(LEAST, n * min(0.05, 2 / prefixes))  # at most 1 / share of each length are looked into
+    cells = expected_cells(tree.plain, FIRST, n, pair.target.end_tokens, least=least)
+    batched = shares(cells, tree.batched, pair.target.end_tokens)
+    allowed = divergence(cells.probs, batched)
+    p_value, df = chi_square(cells, sequences, allowed)
+    return Fit(
+        way=way,
+        kind=prompt.kind,
+        sampling=sampling,
+        samples=n,
+        cells=df + 1,
+        p_value=p_value,
+        false_alarm=false_alarm,
+        visible=visible(df, n, false_alarm, allowed) if df else math.inf,
+        arithmetic=total_variation(cells.probs, batched),
+        logits_differ=tree.logits_differ,
+        drafted=drawn.drafted,
+        accepted=drawn.accepted,
+    )
+
+
+@dataclass(slots=True)
+class _Tree:
+    """The model's own distribution behind a prompt, token by token and in the batches of speculation."""
+
+    pair: Pair
+    prompt: Prompt
+    sampling: Sampling
+    memory: RowMemory
+    k: int
+    logits_differ: float = 0.0
+    sampler: Sampler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sampler = Sampler(self.sampling, self.pair.target.n_vocab)
+
+    def _one(self, prefix: Prefix) -> NDArray[np.float32]:
+        tokens = np.concatenate([self.prompt.tokens, np.array(prefix, np.int32)])
+        row: NDArray[np.float32] = self.memory.score([Want(tokens)])[0][0]
+        return row
+
+    def plain(self, prefix: Prefix) -> Distribution:
+        """Returns what follows, evaluated one token at a time."""
+        return self.sampler(self._one(prefix))
+
+    def batched(self, prefix: Prefix) -> Distribution:
+        """Returns what follows, evaluated in a batch of k + 1 behind the first token (which has none)."""
+        if not prefix:
+            return self.plain(prefix)
+        tokens = np.append(self.prompt.tokens, np.int32(prefix[0]))
+        tail = (*prefix[1:], *(0,) * self.k)[: self.k]
+        row = self.memory.score([Want(tokens, tail, self.k + 1)])[0][len(prefix) - 1]
+        one = self._one(prefix)
+        kept = np.isfinite(row) & np.isfinite(one)  # by the memory, of both
+        self.logits_differ = max(self.logits_differ, largest_difference(row[kept], one[kept]))
+        return self.sampler(row)
+
+
+def telling_prompt(
+    pair: Pair, prompts: Sequence[Prompt], way: Way, sampling: Sampling, watch: Watch
+) -> Prompt:
+    """Returns the prompt behind which a wrong rule would show best.
+
+    The wrong rule is one that draws from p, not from the residual, after a rejection; how far it would be
+    from p is reckoned for the second token, after the likeliest first one. Without a draft, what a few
+    samples say. Looks at as many prompts as there is time for, but at one.
+    """
+    if "draft" not in pair.contexts:
+        return _copied(pair, prompts, way, sampling, watch)
+    best, most, longest = prompts[0], -1.0, 0.0
+    sampler = Sampler(sampling, min(model.n_vocab for model in (pair.target, pair.draft) if model))
+    for prompt in prompts:
+        started = watch.clock()
+        if watch.over(longest):
+            break
+        first = sampler(pair.contexts["target"].score([Want(prompt.tokens)])[0][0])
+        tokens = np.append(prompt.tokens, np.int32(first.ids[first.probs.argmax()]))
+        p, q = (sampler(pair.contexts[name].score([Want(tokens)])[0][0]) for name in ("target", "draft"))
+        accepted = np.minimum(p.probs, q.on(p.ids))
+        worth = float(first.probs.max() * ((accepted - p.probs * accepted.sum()) ** 2 / p.probs).sum())
+        if worth > most:
+            best, most = prompt, worth
+        longest = max(longest, watch.clock() - started)
+    return best
+
+
+def _copied(pair: Pair, prompts: Sequence[Prompt], way: Way, sampling: Sampling, watch: Watch) -> Prompt:
+    """Returns the prompt behind which most guesses of a lookup are accepted, and some are not."""
+    found: dict[int, int] = {}
+    for i, prompt in enumerate(prompts):
+        if not (found and watch.over()):
+            memories: dict[ModelName, RowMemory] = {name: RowMemory(c) for name, c in pair.contexts.items()}
+            drawn = Sampled(pair, prompt, way, sampling, np.random.default_rng(0), memories)
+            for _ in range(12):
+                drawn.draw()
+            found[i] = drawn.accepted * (drawn.drafted - drawn.accepted) + drawn.drafted
+    return prompts[max(found, key=found.__getitem__, default=0)]

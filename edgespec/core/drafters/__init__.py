@@ -1,0 +1,89 @@
+"""Ways of guessing what the target will say. One file each; verification knows nothing of them.
+
+A drafter is entered with `yield from`: it yields an `Ask` for every evaluation it needs, stops where the
+answer is None, and returns a `Draft`. A free guesser evaluates nothing and makes an `Offer` at once.
+
+EXACTNESS: a token that was drawn is never withdrawn after looking at it. A drafter may stop by the shape
+of the distribution that it is about to draw from, or after a token it keeps; both leave the output exact,
+while dropping unlikely-looking tokens from the tail does not (total variation up to 0.25). Only a guess
+that is deterministic as a whole may be cut anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.pace.odds import Odds
+from edgespec.core.values import Ask, Draft, Judged, Reach
+from edgespec.core.verify import Rule
+from edgespec.sampling.sampler import point_mass
+
+Drafting = Generator[Ask, "NDArray[np.float32] | None", Draft]
+HOPELESS = 0.03  # a guess that counts less often than this is not made
+
+certain = lru_cache(maxsize=4096)(point_mass)  # the same tokens are guessed again and again
+
+
+class Drafter(Protocol):
+    """Something that guesses. It may keep state, which it syncs to the tokens that it is given."""
+
+    def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
+        """Guesses at most `limit` tokens behind `tokens` ((n,) int32, prompt and output so far)."""
+        ...
+
+    def learn(self, judged: Judged) -> None:
+        """Takes note of what a verification showed."""
+        ...
+
+
+class NoDrafter:
+    """Never guesses: plain decoding through the same loop."""
+
+    def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
+        return Draft()
+        yield  # a generator, as the protocol wants
+
+    def learn(self, judged: Judged) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A guess that cost nothing: tokens, how sure their maker was, and how likely each counts."""
+
+    tokens: tuple[int, ...] = ()
+    confidence: tuple[float, ...] = ()
+    reach: Reach = ()
+
+
+def offer(tokens: Sequence[int], confidence: Sequence[float], odds: Odds) -> Offer:
+    """Returns an offer that ends where it becomes hopeless."""
+    reach, out = 1.0, []
+    for sure in confidence[: len(tokens)]:
+        reach *= odds.of(sure)
+        if reach < HOPELESS:
+            break
+        out.append(reach)
+    n = len(out)
+    return Offer(tuple(tokens[:n]), tuple(confidence[:n]), tuple(out))
+
+
+class Guesser(Protocol):
+    """Something that offers guesses without evaluating anything."""
+
+    name: str
+    odds: Odds
+
+    def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
+        """Offers at most `limit` tokens behind `tokens`; deterministic, given what it learned."""
+        ...
+
+    def learn(self, judged: Judged) -> None:
+        """Takes note of what a verification showed."""
+        ...

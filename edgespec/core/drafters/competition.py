@@ -1,0 +1,65 @@
+"""All drafters at once: the free ones make their offers, and the pace chooses between the best and the model.
+
+Under a grammar an offer ends before the first token that it forbids: that one could never be accepted.
+
+Free offers are also scored where they were not taken, by what was said instead: so what each is worth is
+known without trying it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.drafters import Drafting, Guesser, Offer, certain
+from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.values import Ask, Draft, Judged
+from edgespec.core.verify import Rule
+from edgespec.sampling.masks import Masks
+
+
+class Competition:
+    """Takes the offer that promises most tokens, unless the pace prefers the model."""
+
+    def __init__(
+        self, guessers: Sequence[Guesser], model: DraftModel | None = None, masks: Masks | None = None
+    ) -> None:
+        """masks: of the grammar that the text is written in."""
+        self.guessers, self.model, self.masks = guessers, model, masks
+        self._offers: list[Offer] = []
+
+    def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
+        if (yield Ask("draft", tokens, (), 0)) is None:
+            return Draft()
+        self._offers = [self._fitting(tokens, guesser.offer(tokens, limit)) for guesser in self.guessers]
+        best, name = Offer(), ""
+        for guesser, made in zip(self.guessers, self._offers, strict=True):
+            if sum(made.reach) > sum(best.reach):
+                best, name = made, guesser.name
+        if self.model:
+            guess = yield from self.model.draft(tokens, limit, rule, otherwise=best.reach)
+            if guess.tokens:
+                return guess
+        probs = tuple(certain(token) for token in best.tokens)
+        return Draft(best.tokens, probs, (name,) * len(probs), best.confidence, best.reach)
+
+    def _fitting(self, tokens: NDArray[np.int32], made: Offer) -> Offer:
+        """Returns as much of an offer as the grammar allows."""
+        if self.masks is None or not made.tokens:
+            return made
+        n = self.masks.fitting(tokens, made.tokens)
+        return Offer(made.tokens[:n], made.confidence[:n], made.reach[:n])
+
+    def learn(self, judged: Judged) -> None:
+        said = judged.tokens[judged.tokens.size - judged.fresh :].tolist()
+        for guesser, made in zip(self.guessers, self._offers or [Offer()] * len(self.guessers), strict=True):
+            for token, sure, truth in zip(made.tokens, made.confidence, said, strict=False):
+                guesser.odds.note(sure, token == truth)
+                if token != truth:
+                    break
+            guesser.learn(judged)
+        self._offers = []
+        if self.model and judged.draft.sources[:1] == ("model",):
+            self.model.learn(judged)

@@ -1,0 +1,164 @@
+"""The draft model: a small model guesses token by token, each drawn from its own distribution."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.drafters import HOPELESS, Drafting, certain
+from edgespec.core.drafters.draft_temperature import DraftTemperature
+from edgespec.core.pace.controller import LONGEST
+from edgespec.core.pace.odds import BINS, Odds, proportional
+from edgespec.core.values import Ask, Draft, Judged, Reach
+from edgespec.core.verify import Rule
+from edgespec.errors import GrammarError, LogitsError
+from edgespec.sampling.sampler import Distribution, Sampler
+
+FORESEEN = 32  # guesses to come that a decision takes into account
+SHORTEST = 64  # tokens of context below which a window of it is of no use
+EVERY = 4  # rounds from which one is used to choose the temperature
+
+
+class DraftModel:
+    """Guesses with the draft's logits through the user's sampler (greedy where that is greedy).
+
+    The draft context is synced to tokens + guesses, so after a rejection its next evaluation is of one
+    token, after full acceptance of two (the last guess, never evaluated so far, and the bonus).
+    Whether to go on is asked twice for each guess: before it is evaluated, by how often guesses at its
+    place were accepted, and before it is drawn, by how often guesses were of which the draft was as sure.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        *,
+        n_ctx: int,
+        n_vocab: int,
+        odds: Odds | None = None,
+        places: Odds | None = None,
+        temperature: DraftTemperature | None = None,
+    ) -> None:
+        """Sets the bounds of the draft.
+
+        sampler: over the ids that target and draft share. n_ctx: tokens the draft context holds.
+        n_vocab: ids the draft knows. odds: acceptance by confidence; places: by place in the draft.
+        temperature: how much warmer or colder than the target it guesses.
+        """
+        self.temperature = temperature or DraftTemperature()
+        self._asked_for = sampler
+        self.sampler, self._factor = sampler, 1.0
+        self._rounds = 0
+        self.n_ctx = n_ctx
+        self.n_vocab = n_vocab
+        self.odds = odds or proportional(0.2, 0.95)
+        self.places = places or Odds((0.7,) * BINS)
+
+    def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule, otherwise: Reach = ()) -> Drafting:
+        """Guesses at most `limit` tokens. otherwise: the reach of what stands in its place if refused."""
+        skipped = self._skipped(tokens.size)
+        read = tokens[skipped:]
+        limit = min(limit, self.n_ctx - read.size)
+        if limit <= 0 or int(read.max()) >= self.n_vocab:  # an id of the target's padding
+            return Draft()
+        self._adjust()
+        guesses: list[int] = []
+        probs: list[Distribution] = []
+        confidence: list[float] = []
+        reach = 1.0  # probability that all guesses so far are accepted
+        places = self.places.onward(min(limit, FORESEEN))
+        sources: list[str] = []
+        while (n := len(guesses)) < limit:
+            expected = _onward(reach, places[n:] or places[-1:])
+            only = self._forced(tokens, guesses)
+            if only is not None:
+                if (yield Ask("draft", read, tuple(guesses), 0, (reach, *expected), skipped=skipped)) is None:
+                    break
+                guesses.append(only)
+                probs.append(certain(only))
+                confidence.append(1.0)
+                sources.append("grammar")
+                continue
+            row = yield Ask(
+                "draft", read, tuple(guesses), 1, expected, () if n else otherwise, skipped=skipped
+            )
+            if row is None:
+                break
+            try:
+                q = self.sampler(row[0], self._history(tokens, guesses))
+            except (
+                LogitsError,
+                GrammarError,
+            ):  # it costs speed, not the answer
+                break
+            best, sure = q.likeliest()
+            if sure == 1.0:  # greedy: the logits know more
+                sure = _lead(row[0, : self.sampler.n_vocab], best)
+            reach *= self.odds.of(sure)
+            onward = (reach, *_onward(reach, places[n + 1 :]))
+            if (yield Ask("draft", read, tuple(guesses), 0, onward, skipped=skipped)) is None:
+                break  # by q's shape, before x ~ q: exact
+            guesses.append(rule.draw(q, tokens.size + n))
+            probs.append(q)
+            confidence.append(sure)
+            sources.append("model")
+            if self.sampler.masks and guesses[-1] in self.sampler.masks.end_tokens:
+                break  # behind a token that is kept: exact
+        return Draft(tuple(guesses), tuple(probs), tuple(sources), tuple(confidence))
+
+    def _skipped(self, n: int) -> int:
+        """Returns how many of n settled tokens are left out in front, for the draft has a shorter memory.
+
+        Steps of a quarter of its context, so that what it has read stays read for a while.
+        """
+        step = self.n_ctx // 4
+        over = n + min(LONGEST, step) - self.n_ctx
+        return -(-over // step) * step if over > 0 and self.n_ctx >= SHORTEST else 0
+
+    def _forced(self, tokens: NDArray[np.int32], guesses: list[int]) -> int | None:
+        """Returns the token behind the guesses that a grammar leaves no choice about, if it is so."""
+        if not (guesses and self.sampler.masks):  # behind settled tokens the loop has settled them
+            return None
+        found = self.sampler.masks.forced(self._history(tokens, guesses), 1)
+        return found[0] if found and found[0] < self.n_vocab else None
+
+    def _adjust(self) -> None:
+        """Follows the temperature that was chosen."""
+        if self._factor != self.temperature.factor:
+            self._factor, base = self.temperature.factor, self._asked_for
+            warmer = replace(base.sampling, temperature=min(base.sampling.temperature * self._factor, 100.0))
+            self.sampler = base.at(warmer)
+
+    def _history(self, tokens: NDArray[np.int32], guesses: list[int]) -> NDArray[np.int32]:
+        """Returns what penalties and grammar look at; all of it only where there are any."""
+        return np.append(tokens, np.array(guesses, np.int32)) if self.sampler.looks_back else tokens
+
+    def learn(self, judged: Judged) -> None:
+        """Counts which of its guesses were accepted, and now and then compares both distributions."""
+        self._rounds += 1
+        if self._rounds % EVERY == 0:
+            self.temperature.learn(judged.p[0], judged.draft.probs[0])
+        for n, sure in enumerate(judged.draft.confidence[: judged.accepted + 1]):
+            if judged.draft.sources[n] == "grammar":
+                continue
+            self.odds.note(sure, n < judged.accepted)
+            self.places.note_bin(min(n, BINS - 1), n < judged.accepted)
+
+
+def _onward(reach: float, places: list[float]) -> Reach:
+    """Returns how likely each guess to come counts, going by places alone."""
+    out = []
+    for accepted in places:
+        reach *= accepted
+        if reach < HOPELESS:
+            break
+        out.append(reach)
+    return tuple(out) or (reach,)
+
+
+def _lead(row: NDArray[np.float32], best: int) -> float:
+    """Returns how sure a greedy choice is: the largest probability's share of the largest two."""
+    second = max(row[:best].max(initial=-np.inf), row[best + 1 :].max(initial=-np.inf))
+    return 1 / (1 + math.exp(min(float(second) - row.item(best), 0.0)))

@@ -1,0 +1,253 @@
+"""The speculative loop, and its direct driver.
+
+The last token is kept outside the target's KV cache; one evaluation of [last, x_1..x_k] gives the k+1
+rows that judge the k guesses and offer the token after them. The loop is a generator: it asks (`Ask`),
+is answered with logits, and yields a `Round` for every evaluation of the target. It knows neither who
+evaluates nor how long drafts may be; its driver does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.drafters import Drafter
+from edgespec.core.pace.controller import LONGEST, Pace
+from edgespec.core.scores import Scoring, of_distribution, of_logits
+from edgespec.core.text import TextRelease
+from edgespec.core.values import Ask, Draft, FinishReason, Judged, ModelName, Round, TokenScore
+from edgespec.core.verify import Rule, Verdict
+from edgespec.errors import PromptTooLongError, SettingError
+from edgespec.sampling.masks import Masks
+from edgespec.sampling.sampler import Distribution, Sampler
+
+Rows = NDArray[np.float32]
+Loop = Generator[Ask | Round, Rows | None, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where generation ends: after `max_tokens`, where prompt + output fill `n_ctx`, or at an end token."""
+
+    max_tokens: int
+    n_ctx: int
+    end_tokens: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
+            raise SettingError(f"the number of tokens wanted is {self.max_tokens!r}: it must be 1 or more")
+
+
+def generate(
+    prompt: Sequence[int] | NDArray[np.int32],
+    *,
+    drafter: Drafter,
+    sampler: Sampler,
+    rule: Rule,
+    text: TextRelease,
+    limits: Limits,
+    scoring: Scoring | None = None,
+) -> Loop:
+    """Generates behind `prompt`; ends with a Round that has a finish reason.
+
+    scoring: how likely each token was is told with it.
+
+    The first evaluation is the prompt alone, so that the first token is not kept waiting for a draft.
+    Where a grammar leaves one token only, no evaluation is asked for it; it is read with what follows.
+    Raises PromptTooLongError, SettingError for a prompt without tokens or with unknown ones, or GrammarError.
+    """
+    _check_prompt(prompt, limits, sampler.n_vocab)
+    tokens, n = np.zeros(limits.n_ctx + LONGEST + 1, np.int32), len(prompt)
+    tokens[:n] = prompt
+    end = min(n + limits.max_tokens, limits.n_ctx)
+    masks = sampler.masks
+    settling = None if scoring else masks  # a token that is scored needs a row
+    lead = _settled(settling, tokens, n, (), end - 1)  # told with the first round
+    n += len(lead)
+    forced, first = 0, True  # forced: the last of tokens[:n] that were settled without the target
+    finish: FinishReason | None = None
+    while finish is None:
+        draft = Draft()
+        if not first and end - n > 1:
+            draft = yield from drafter.draft(tokens[:n], min(end - n - 1, LONGEST), rule)
+        k = len(draft.tokens)
+        rows = yield Ask("target", tokens[:n], draft.tokens, k + 1, draft.reach, forced=forced)
+        assert rows is not None
+        draft = draft.cut(len(rows) - 1)
+        p, seen = _target_distributions(sampler, rows, tokens, n, draft)
+        verdict = rule.verify(draft, p, n)
+        looked_at = tuple(p(i) for i in range(max([verdict.accepted, *seen]) + 1))
+        fresh = (*draft.tokens[: verdict.accepted], verdict.token)
+        after = _settled(settling, tokens, n, fresh, end)
+        said = (*lead, *fresh, *after)
+        released, kept, finish = _release(said, text, limits.end_tokens, end - n + len(lead))
+        stayed = max(0, kept - len(lead))
+        n += stayed
+        if finish is None and masks and masks.ended(tokens[:n]):
+            released, finish = released + text.flush(), "stop"
+        yield Round(
+            said[:kept], released, len(draft.tokens), verdict.accepted,
+            _sources(lead, draft, verdict, after)[:kept], finish,
+            scores=_scores(scoring, rows[:, : sampler.n_vocab], p, fresh[:kept]) if scoring else (),
+            stopped_by=text.stopped_by,
+        )  # fmt: skip
+        drafter.learn(Judged(tokens[:n], stayed, draft, verdict.accepted, looked_at))
+        lead, forced, first = (), len(after), False
+
+
+def _settled(
+    masks: Masks | None, tokens: NDArray[np.int32], n: int, fresh: Sequence[int], end: int
+) -> tuple[int, ...]:
+    """Writes `fresh` behind tokens[:n], then what a grammar leaves no choice about, and returns that."""
+    tokens[n : n + len(fresh)] = fresh
+    n += len(fresh)
+    forced = tuple(masks.forced(tokens[:n], end - n)) if masks else ()
+    tokens[n : n + len(forced)] = forced
+    return forced
+
+
+def _sources(lead: Sequence[int], draft: Draft, verdict: Verdict, after: Sequence[int]) -> tuple[str, ...]:
+    """Returns who each token of a round is from."""
+    by = (*draft.sources[: verdict.accepted], "target")
+    return ("grammar",) * len(lead) + by + ("grammar",) * len(after)
+
+
+def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_vocab: int) -> None:
+    if len(prompt) == 0:
+        raise SettingError("the prompt has no tokens: say something for the model to continue")
+    if len(prompt) >= limits.n_ctx:
+        raise PromptTooLongError(len(prompt), limits.n_ctx)
+    low, high = int(np.min(prompt)), int(np.max(prompt))
+    if low < 0 or high >= n_vocab:
+        wrong = low if low < 0 else high
+        raise SettingError(f"token {wrong} of the prompt does not exist: the target has {n_vocab:,} tokens")
+
+
+def _target_distributions(
+    sampler: Sampler, rows: Rows, tokens: NDArray[np.int32], n: int, draft: Draft
+) -> tuple[Callable[[int], Distribution], dict[int, Distribution]]:
+    """Returns i -> p at draft position i, computed when first asked for; and where it is kept then.
+
+    The guesses are written behind the settled tokens, so that each position's history is a view.
+    """
+    seen: dict[int, Distribution] = {}
+    tokens[n : n + len(draft.tokens)] = draft.tokens
+
+    def p(i: int) -> Distribution:
+        if i not in seen:
+            seen[i] = sampler(rows[i], tokens[: n + i])
+        return seen[i]
+
+    return p, seen
+
+
+def _scores(
+    scoring: Scoring, rows: Rows, p: Callable[[int], Distribution], fresh: Sequence[int]
+) -> tuple[TokenScore, ...]:
+    """Returns how likely each of the tokens was where it stands."""
+    if scoring.sampled:
+        return tuple(of_distribution(p(i), token, scoring.top) for i, token in enumerate(fresh))
+    return tuple(of_logits(rows[i], token, scoring.top) for i, token in enumerate(fresh))
+
+
+def _release(
+    fresh: Sequence[int], text: TextRelease, end_tokens: frozenset[int], room: int
+) -> tuple[str, int, FinishReason | None]:
+    """Returns the text that may be shown, how many of `fresh` stay, and why generation ends, if it does."""
+    released = ""
+    for kept, token in enumerate(fresh):
+        if token in end_tokens:
+            return released + text.flush(), kept, "stop"
+        released += text.feed(token)
+        if text.stopped:
+            return released, kept + 1, "stop"
+        if kept + 1 == room:
+            return released + text.flush(), kept + 1, "length"
+    return released, len(fresh), None
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What one sequence wants of a context: hold tokens + tail, and give the last `rows` logit rows."""
+
+    tokens: NDArray[np.int32]
+    tail: tuple[int, ...] = ()
+    rows: int = 1
+    seq: int = 0
+
+
+class Scorer(Protocol):
+    """A model's context as the drivers see it; `llama.Context` is one, the tests have others."""
+
+    @property
+    def evaluated(self) -> int:
+        """Returns how many tokens it has evaluated so far."""
+        ...
+
+    def missing(self, want: Want) -> int:
+        """Returns how many tokens `score` would evaluate for this."""
+        ...
+
+    def score(self, wants: Sequence[Want]) -> list[Rows]:
+        """Returns for each want float32 (rows, n_vocab), valid until the next call."""
+        ...
+
+
+NO_ROWS: Rows = np.empty((0, 0), np.float32)
+
+
+def drive(
+    loop: Loop,
+    contexts: Mapping[ModelName, Scorer],
+    pace: Pace,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Round]:
+    """Answers one loop directly, as `pace` grants; yields its rounds. Cancellation is seen between rounds."""
+    answer: Rows | None = None
+    told: Ask | None = None  # the evaluation whose time is running, with what Python makes of it
+    read_from = 0  # the draft reads the settled tokens from here on, or from where its context begins
+    evaluated, since = 0, clock()
+    while not cancelled():
+        try:
+            item = loop.send(answer)
+        except StopIteration:
+            return
+        if isinstance(item, Round) or item.rows:
+            now = clock()
+            pace.spent(told, evaluated, now - since)
+            told, since = None, now
+        answer = None
+        if isinstance(item, Round):
+            yield replace(item, gain=pace.observe(item))
+            since = clock()
+            continue
+        want = Want(item.tokens, item.tail, item.rows)
+        if item.model == "target":
+            tail = item.tail[: pace.grants_rows(item)]
+            want = Want(item.tokens, tail, item.rows - len(item.tail) + len(tail))
+            item = replace(item, tail=tail, rows=want.rows) if want.rows < item.rows else item
+        elif not item.rows:
+            answer = NO_ROWS if pace.grants_step(item, 0) else None
+            continue
+        else:
+            lag, window = 1, item.tokens[max(0, read_from - item.skipped) :]
+            if not item.tail:
+                lag = contexts["draft"].missing(Want(window, (), item.rows))
+                if lag and (allowed := pace.window(lag)) < lag:  # what lies before is left out from now on
+                    lag, window = allowed, item.tokens[item.tokens.size - allowed :]
+                    read_from = item.skipped + item.tokens.size - allowed
+            want = Want(window, item.tail, item.rows)
+            if not pace.grants_step(item, lag):
+                continue
+        context = contexts[item.model]
+        before = context.evaluated
+        answer = context.score([want])[0]
+        told, evaluated = item, context.evaluated - before
+    loop.close()

@@ -1,0 +1,68 @@
+"""What is wanted of one generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from edgespec.core.pace.controller import FixedLength
+from edgespec.core.scores import Scoring
+from edgespec.core.text import TextRelease
+from edgespec.errors import SettingError
+from edgespec.grammar.grammar import Grammar
+from edgespec.sampling.sampler import Sampling
+
+DrafterName = Literal["auto", "model", "lookup", "none"]
+RuleName = Literal["block", "token"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is wanted of one generation.
+
+    seed: the user's; selects coupled mode, in which the text depends on seed, choice, prompt and target
+    alone. Without it tokens are drawn with `rng_seed` (None: anew every time) and judged by `rule`.
+    drafter: who may guess; "auto" lets all compete. draft_length: None leaves it to the controller, which
+    decides anew each round; a number is kept to. scoring: how likely each token was is told with it.
+    shown: control tokens whose text is part of the answer's. grammar: what the text may look like.
+    fresh: of the prompt, only what was evaluated as a fresh reading would evaluate it is used again.
+    """
+
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int = 512
+    stop: Sequence[str] = ()
+    seed: int | None = None
+    choice: int = 0
+    rule: RuleName = "block"
+    rng_seed: int | None = None
+    drafter: DrafterName = "auto"
+    draft_length: int | None = None
+    scoring: Scoring | None = None
+    shown: frozenset[int] = frozenset()
+    grammar: Grammar | None = None
+    fresh: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises SettingError for nonsense, before anything is loaded."""
+        for name, value in (("seed", self.seed), ("choice", self.choice), ("rng_seed", self.rng_seed)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                raise SettingError(f"the {name} is {value!r}: it must be a whole number")
+        if self.rng_seed is not None and self.rng_seed < 0:
+            raise SettingError(f"the rng_seed is {self.rng_seed}: it must be 0 or more")
+        if self.drafter not in get_args(DrafterName):
+            drafters = ", ".join(get_args(DrafterName))
+            raise SettingError(f"the drafter is {self.drafter!r}: it must be one of {drafters}")
+        if self.rule not in get_args(RuleName):
+            raise SettingError(f"the acceptance rule is {self.rule!r}: it must be block or token")
+        if self.draft_length is not None:
+            FixedLength(self.draft_length)
+        TextRelease(lambda _: b"", self.stop)
+
+    @property
+    def kind(self) -> str:
+        """What requests have in common whose guesses fare alike."""
+        mode = "coupled" if self.seed is not None else "drawn"
+        fixed = "" if self.draft_length is None else ", fixed length"
+        masked = "" if self.grammar is None else ", by a grammar"
+        return f"{mode} at temperature {self.sampling.temperature:.1f}{fixed}{masked}"

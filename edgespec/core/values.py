@@ -1,0 +1,173 @@
+"""The values that flow between loop, drafters, drivers and readers. Values only: nothing here acts.
+
+A round of speculation (Leviathan et al., ICML 2023, arXiv 2211.17192): a drafter makes a `Draft`, the
+loop asks the target for the rows that judge it (`Ask`), a rule turns them into a verdict, and what was
+emitted goes out as a `Round`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from edgespec.errors import EdgeSpecError
+    from edgespec.sampling.sampler import Distribution
+
+ModelName = Literal["target", "draft"]
+# tokens, for settings, flags and endpoint alike; batches past 63 rows may use other kernels
+LONGEST_DRAFT = 48
+FinishReason = Literal["stop", "length", "cancelled"]
+Reach = tuple[float, ...]  # for each token of a guess, the probability that it and all before it are accepted
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for logits: "what follows these tokens, on this model?"
+
+    The answer is a float32 array of shape (rows, n_vocab), valid until the next ask to the same model,
+    or None where the driver refuses (only asks to the draft may be refused). An ask of no rows to the
+    draft evaluates nothing: it asks whether one more guess may be drawn, to be verified with the others, or,
+    where it has no reach either, whether anybody should look for guesses at all.
+
+    reach: what the asking drafter expects. Of an ask to the target: how likely each token of the tail
+    counts; empty where the tail was drawn and may not be cut. Of an ask to the draft: how likely the next
+    guess counts, and those that may follow it.
+    otherwise: the reach of the guess that stands where this ask is refused.
+    skipped: settled tokens that are left out in front of `tokens`, because the draft cannot hold them.
+    forced: how many of `tokens` a grammar settled by itself, so that the target has not seen them yet.
+    """
+
+    model: ModelName
+    tokens: NDArray[np.int32]  # (n,) settled tokens
+    tail: tuple[int, ...]  # drafted tokens behind them, not settled yet
+    rows: int  # logits wanted for the last `rows` positions of tokens + tail
+    reach: Reach = ()
+    otherwise: Reach = ()
+    skipped: int = 0
+    forced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A guess: tokens, and for each the distribution that it was really drawn from.
+
+    A deterministic guess (lookup, recycling, greedy) has point masses. `source` names who guessed each
+    token. confidence: for each token how sure the drafter was of it, in (0, 1], on its own scale.
+    reach: see `Ask`; given only where the guess is deterministic as a whole, so that it may be cut.
+    """
+
+    tokens: tuple[int, ...] = ()
+    probs: tuple[Distribution, ...] = ()
+    sources: tuple[str, ...] = ()
+    confidence: tuple[float, ...] = ()
+    reach: Reach = ()
+
+    def cut(self, length: int) -> Draft:
+        """Returns the first `length` tokens. Exact only where `length` does not depend on drawn tokens."""
+        if length >= len(self.tokens):
+            return self
+        return Draft(
+            self.tokens[:length],
+            self.probs[:length],
+            self.sources[:length],
+            self.confidence[:length],
+            self.reach[:length],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a verification showed, for drafters to learn from.
+
+    tokens: prompt and output so far, the last `fresh` of them from this round. draft: what was judged.
+    p: the target's distributions at the draft's positions, as far as they were looked at: at least up to
+    the first token that did not stay.
+    """
+
+    tokens: NDArray[np.int32]  # (n,)
+    fresh: int
+    draft: Draft
+    accepted: int
+    p: tuple[Distribution, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token, and the natural logarithm of how likely it was. spelt: its bytes, where they are wanted."""
+
+    token: int
+    logprob: float
+    spelt: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """How likely a token was that was said, and the likeliest there, the likeliest first."""
+
+    said: Candidate
+    top: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one evaluation of the target brought. scores: one for each token, where they were asked for.
+
+    `tokens` are those that stay (without the end token, and cut at a stop string); `drafted` and
+    `accepted` count what was verified; `sources` says for each of `tokens` who produced it: a drafter's
+    name, "target" for the recovered or bonus token, "grammar" where no other was allowed, or where the text
+    that a grammar demands was guessed. gain: the speed-up over plain decoding that was expected of this round
+    when its draft was chosen (1: plain decoding, or nothing was expected). stopped_by: the stop string met.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    drafted: int
+    accepted: int
+    sources: tuple[str, ...]
+    finish: FinishReason | None = None
+    gain: float = 1.0
+    scores: tuple[TokenScore, ...] = ()
+    stopped_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A request left the queue. cached_tokens: of its prompt, those that need not be evaluated again."""
+
+    id: str
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A piece of a long prompt has been read. known_tokens: of the prompt, those that the target has now.
+
+    A request that had to give its cells up reads again, and tells so.
+    """
+
+    id: str
+    known_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A round of one request; the last has a finish reason."""
+
+    id: str
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request ended without a last round, and why."""
+
+    id: str
+    error: EdgeSpecError
+
+
+Happening = Started | Reading | Emitted | Failed  # what one step of the engine may tell of its requests

@@ -1,0 +1,1 @@
+"""A loaded pair, many requests, one process: slots, steps, prefix reuse, the worker."""

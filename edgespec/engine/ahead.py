@@ -1,0 +1,181 @@
+"""Drafting while the target verifies: the draft goes on as if all its guesses were right.
+
+What runs ahead is evaluation, not guessing. While the target judges x_1..x_k, the draft reads, in a thread
+of its own, the likeliest token after them, the likeliest after that, and so on, and the logits are
+remembered. Where the loop then asks for just these, it has them at once; else they are forgotten. So guesses
+are drawn from the logits they would be drawn from anyway, and neither loop nor drafters nor rules know.
+(The idea: PEARL, Liu et al., ICLR 2025, arXiv 2408.11850; Mirror-SD, arXiv 2510.13161.)
+
+It pays where the draft has hardware of its own, or cores that the target leaves idle. So it is measured when
+a pair is loaded (`costs.measure_beside`), and used only while what it hides, going by how often it was right,
+is more than what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.loop import Rows, Scorer, Want
+from edgespec.core.pace.costs import FURTHER, Beside
+from edgespec.errors import EngineError
+
+FADE = 0.95  # of what earlier rounds say about being right, with each new one
+PRIOR = 4.0  # rounds that the first idea is worth
+BONUS_RIGHT = 0.7  # the first idea: how often, all guesses being right, the likeliest token is the target's
+
+
+class _Share:
+    """How often something was so, lately."""
+
+    def __init__(self, first: float) -> None:
+        self._so, self._seen = PRIOR * first, PRIOR
+
+    def note(self, so: bool) -> None:
+        self._so, self._seen = FADE * self._so + so, FADE * self._seen + 1
+
+    @property
+    def value(self) -> float:
+        return self._so / self._seen
+
+
+class Ahead:
+    """The draft of one pair, reading ahead; `draft` and `target` stand where the two contexts stood.
+
+    Between calls of `target.score` no thread runs, so everything else may use the contexts as before.
+    Close it before them.
+    """
+
+    def __init__(self, target: Scorer, draft: Scorer, beside: Beside, *, n_ctx: int, n_vocab: int) -> None:
+        """n_ctx: tokens the draft holds. n_vocab: ids that target and draft share."""
+        self.beside = beside
+        self.draft, self.target = _Draft(self, draft), _Target(self, target)
+        self.used = 0  # rows that were ready when they were asked for
+        self._reads, self._n_ctx, self._n_vocab = draft, n_ctx, n_vocab
+        self._pool = ThreadPoolExecutor(1, "draft-ahead")  # one thread: it keeps its team of helpers
+        self._accepted, self._right = _Share(0.6), _Share(BONUS_RIGHT)
+        self._path: NDArray[np.int32] = np.empty(0, np.int32)  # what was read, in the draft's window
+        self._rows: list[Rows] = []  # row i follows the path without its last len(rows) - 1 - i tokens
+        self._seq = 0
+        self._foretold: tuple[NDArray[np.int32], int | None] | None = None  # if all are accepted
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._pool.shutdown()
+
+    @property
+    def expected(self) -> float:
+        """Returns how likely what is read ahead will be of use."""
+        return self._accepted.value * self._right.value
+
+    def row(self, want: Want) -> Rows | None:
+        """Returns the row that answers `want`: (1, n_vocab) float32, or None where it was not foreseen."""
+        n = want.tokens.size + len(want.tail)
+        i = n - (self._path.size - len(self._rows) + 1)
+        if want.rows != 1 or want.seq != self._seq or not 0 <= i < len(self._rows):
+            return None
+        path, settled = self._path, want.tokens.size
+        same = np.array_equal(path[:settled], want.tokens) and tuple(path[settled:n]) == want.tail
+        return self._rows[i] if same else None
+
+    def beside_target(self, want: Want, last: Want | None, verify: Callable[[], list[Rows]]) -> list[Rows]:
+        """Verifies, and reads ahead meanwhile where that should pay. last: what the draft was asked last."""
+        self._look_back(want)
+        self._rows = []
+        path = _path(want, last)
+        if path is None:
+            self._foretold = None
+            return verify()
+        self._foretold = np.append(want.tokens, np.array(want.tail, np.int32)), None
+        if not self.beside.pays(self.expected) or path.size >= self._n_ctx:
+            return verify()
+        self._path, self._seq = path, want.seq
+        stop = Event()
+        reading = self._pool.submit(self._read, stop, len(want.tail) + FURTHER)
+        try:
+            return verify()
+        finally:
+            stop.set()
+            reading.result()
+            if self._path.size > path.size:
+                self._foretold = self._foretold[0], int(self._path[path.size])
+
+    def _read(self, stop: Event, most: int) -> None:
+        """Reads the likeliest tokens one by one, in the thread, until it is to stop."""
+        try:
+            while len(self._rows) < most and not (self._rows and stop.is_set()):
+                if self._rows:
+                    best = int(self._rows[-1][0, : self._n_vocab].argmax())
+                    if self._path.size >= self._n_ctx:
+                        return
+                    self._path = np.append(self._path, np.int32(best))
+                self._rows.append(self._reads.score([Want(self._path, (), 1, self._seq)])[0].copy())
+        except EngineError:  # whoever asks next will meet it where it can be told
+            self._rows = []
+
+    def _look_back(self, want: Want) -> None:
+        """Sees what came of the last verification."""
+        if self._foretold is None:
+            return
+        tokens, bonus = self._foretold
+        n = tokens.size
+        accepted = want.tokens.size > n and np.array_equal(want.tokens[:n], tokens)
+        self._accepted.note(accepted)
+        if accepted and bonus is not None:
+            self._right.note(bool(want.tokens[n] == bonus))
+
+
+def _path(want: Want, last: Want | None) -> NDArray[np.int32] | None:
+    """Returns what the draft holds if all of `want` is right, in its window; None if it guessed nothing."""
+    if last is None or not want.tail or last.seq != want.seq or last.tail != want.tail[: len(last.tail)]:
+        return None
+    window = want.tokens[want.tokens.size - last.tokens.size :]
+    if last.tokens.size > want.tokens.size or not np.array_equal(window, last.tokens):
+        return None
+    return np.append(window, np.array(want.tail, np.int32))
+
+
+class _Draft:
+    """The draft's context, with what was read ahead before it."""
+
+    def __init__(self, ahead: Ahead, context: Scorer) -> None:
+        self._ahead, self._context = ahead, context
+        self.last: Want | None = None
+
+    @property
+    def evaluated(self) -> int:
+        return self._context.evaluated
+
+    def missing(self, want: Want) -> int:
+        return 0 if self._ahead.row(want) is not None else self._context.missing(want)
+
+    def score(self, wants: Sequence[Want]) -> list[Rows]:
+        self.last = wants[0] if len(wants) == 1 else None
+        row = self._ahead.row(self.last) if self.last else None
+        if row is not None:
+            self._ahead.used += 1
+            return [row]
+        return self._context.score(wants)
+
+
+class _Target:
+    """The target's context, beside which the draft reads ahead."""
+
+    def __init__(self, ahead: Ahead, context: Scorer) -> None:
+        self._ahead, self._context = ahead, context
+
+    @property
+    def evaluated(self) -> int:
+        return self._context.evaluated
+
+    def missing(self, want: Want) -> int:
+        return self._context.missing(want)
+
+    def score(self, wants: Sequence[Want]) -> list[Rows]:
+        if len(wants) > 1:
+            return self._context.score(wants)
+        return self._ahead.beside_target(wants[0], self._ahead.draft.last, lambda: self._context.score(wants))

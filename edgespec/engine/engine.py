@@ -1,0 +1,279 @@
+"""The engine with slots: several streams on one loaded pair, evaluated together.
+
+`decode.generate` runs once for each stream, and nothing of it is written again here: where `decode.drive`
+answers one loop, `Engine.step` gathers what all of them ask. A step is either a piece of a new prompt, or a
+round of all: steps of the draft, one evaluation for all who want one, until nobody is granted another; then
+one evaluation of the target with the rows of all. Requests join and leave between steps.
+
+Prompts are read one piece at a time, so that a first token is told before anything else is evaluated; between
+two rounds so many tokens of them as one piece has, so that running streams never wait for more. The pieces
+of a prompt are those it would be read in alone, and evaluations of several sequences stay below 64 tokens:
+so arithmetic is the same beside others as alone, as far as the order of cells in the cache allows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.loop import Scorer, Want
+from edgespec.core.pace.controller import LONGEST, Costs, FixedLength
+from edgespec.core.pace.joint import JointController, Trust
+from edgespec.core.request import Request
+from edgespec.core.stream import Stream
+from edgespec.core.values import Ask, Emitted, Failed, Happening, ModelName, Reading, Round, Started
+from edgespec.engine.prefixes import Prefixes, piece_of
+from edgespec.engine.slots import Cache, Running, Slot
+from edgespec.engine.step import Step
+from edgespec.errors import NoRoomError, QueueFullError, SettingError
+from edgespec.llama.saved import PrefixStore
+
+AHEAD = LONGEST + 1  # tokens that a request should find room for, beyond those it has, when it comes
+PIECE = 512  # tokens of prompts read between two rounds; a context's chunk
+
+
+class Loaded(Protocol):
+    """A loaded pair as the engine sees it; `engine.Pair` is one, the tests have others."""
+
+    @property
+    def slots(self) -> int:
+        """Sequences that its contexts hold."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """Rows, and tokens of several sequences, that one evaluation of the target may have."""
+        ...
+
+    @property
+    def cells(self) -> int:
+        """Tokens that all sequences may hold together."""
+        ...
+
+    @property
+    def contexts(self) -> Mapping[ModelName, Cache]:
+        """The contexts of target and, where there is one, draft."""
+        ...
+
+    @property
+    def scorers(self) -> Mapping[ModelName, Scorer]:
+        """Who evaluates: the contexts, or what stands before them."""
+        ...
+
+    def costs(self) -> Costs:
+        """Returns what evaluations cost here."""
+        ...
+
+    def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
+        """Makes a generation ready."""
+        ...
+
+
+class Engine:
+    """Runs requests on one loaded pair. Not for two threads at once."""
+
+    def __init__(
+        self,
+        pair: Loaded,
+        *,
+        slots: int,
+        queue: int = 64,
+        piece: int = PIECE,
+        clock: Callable[[], float] = time.perf_counter,
+        cache_ram: int = 0,
+    ) -> None:
+        """slots: requests evaluated at once, at most as many as the pair has; queue: that may wait.
+
+        cache_ram: bytes of host memory for prompts that are in no slot any more.
+        """
+        if not 1 <= slots <= pair.slots:
+            raise SettingError(f"{slots} slots were asked for: the pair was loaded with {pair.slots}")
+        self._pair, self._contexts = pair, pair.contexts
+        self._costs = pair.costs()  # now, because measuring needs the caches
+        self._slots = [Slot(seq) for seq in range(slots)]
+        store = PrefixStore(cache_ram) if cache_ram else None
+        self._prefixes = Prefixes(self._slots, self._contexts, store, piece)
+        self._queue: deque[Running] = deque()
+        self._longest_queue, self._piece, self._clock = queue, piece, clock
+        self._left = piece  # tokens of prompts that may be read before the next round
+        self._pending: list[Happening] = []
+        self._trust: dict[int, Trust] = {}  # in free offers, by how many streams there are
+        self._submitted = self._steps = 0
+        self.in_slots = 0  # requests that had a slot in the last step
+
+    @property
+    def idle(self) -> bool:
+        """True where `step` would do nothing."""
+        return not (self._queue or self._pending or self._running())
+
+    def submit(self, id: str, prompt: NDArray[np.int32], request: Request) -> None:
+        """Queues a request. Raises QueueFullError, PromptTooLongError or SettingError at once."""
+        if any(id == running.id for running in self._known()):
+            raise SettingError(f"request {id!r} is being answered: choose another id")
+        if len(self._queue) >= self._longest_queue + len(self._slots) - len(self._running()):
+            raise QueueFullError(f"{len(self._queue)} requests wait already: try again later")
+        stream = self._pair.stream(prompt, request)
+        ask = next(stream.loop)  # as far as here nothing is evaluated, and prompt and settings are checked
+        assert isinstance(ask, Ask)
+        self._submitted += 1
+        self._queue.append(Running(id, prompt, stream, ask, self._submitted))
+
+    def cancel(self, id: str) -> None:
+        """Ends a request; its last round comes with the next step. One that is not there is passed over."""
+        for running in self._known():
+            if running.id == id:
+                last = Round((), running.stream.text.flush(), 0, 0, (), "cancelled")
+                self._pending.append(Emitted(id, last))
+                self._leave(running)
+                return
+
+    def step(self) -> list[Happening]:
+        """Does one step, and returns what happened in it."""
+        happened, self._pending = self._pending, []
+        self._steps += 1
+        for context in self._contexts.values():
+            context.keep_cells(len(self._running()) + len(self._queue) > 1)
+        self._admit(happened)
+        self.in_slots = len(self._running())
+        if self._read(happened):
+            return happened
+        left, self._left = self._left, self._piece
+        ready = self._ready()
+        if ready:
+            among = 1 << (len(ready) - 1).bit_length()
+            trust = self._trust.setdefault(among, Trust())
+            step = Step(
+                ready, self._contexts, self._costs, self._clock, self._prefixes, trust, self._pair.scorers
+            )
+            step.speculate(self._pair.n_rows, left)
+            self._tell(step, happened)
+        return happened
+
+    def tidy(self) -> bool:
+        """Does what spares later requests time, for when nobody waits; False where nothing is left to do."""
+        return self.idle and self._prefixes.tidy()
+
+    def _tell(self, step: Step, happened: list[Happening]) -> None:
+        """Tells what a step brought; who is done leaves."""
+        for slot, round_ in step.rounds:
+            happened.append(Emitted(slot.request.id, round_))
+        for slot, error in step.failures:
+            happened.append(Failed(slot.request.id, error))
+        for slot in step.suspended:
+            running, slot.running = slot.request, None
+            if not self._running():
+                happened.append(Failed(running.id, NoRoomError("the KV cache is too small for one request")))
+                continue
+            running.reading = running.first = True
+            running.read_from = None
+            self._queue.appendleft(running)
+        for slot in {*(s for s, round_ in step.rounds if round_.finish), *(s for s, _ in step.failures)}:
+            self._leave(slot.request)
+
+    # ---- coming and going --------------------------------------------------------------------------------
+
+    def _running(self) -> list[Slot]:
+        return [slot for slot in self._slots if slot.running]
+
+    def _known(self) -> list[Running]:
+        return [*(slot.request for slot in self._running()), *self._queue]
+
+    def _admit(self, happened: list[Happening]) -> None:
+        """Gives free slots to those who wait, first come, first served.
+
+        Whose beginning another is reading waits until it can be shared; others go first.
+        """
+        for running in list(self._queue):
+            if all(slot.running for slot in self._slots) or not self._fits(running):
+                return
+            if not running.stream.fresh and self._prefixes.is_being_read(running.ask.tokens):
+                continue
+            self._queue.remove(running)
+            place = self._prefixes.place_fresh if running.stream.fresh else self._prefixes.place
+            slot, cached = place(running.ask.tokens)
+            slot.running, running.fed = running, self._steps - 1
+            stream, pace = running.stream, running.pace
+            if isinstance(pace, JointController):  # it was suspended
+                pace.slot = slot.seq
+            elif stream.draft_length is None:
+                running.pace = JointController(
+                    self._costs, stream.record(1), slot=slot.seq, max_tokens=stream.max_tokens
+                )
+            else:
+                running.pace = FixedLength(stream.draft_length)
+            if not running.told:
+                running.told = True
+                known = min(cached, running.prompt.size)  # a grammar may have settled the tokens behind it
+                happened.append(Started(running.id, running.prompt.size, known))
+
+    def _fits(self, running: Running) -> bool:
+        """Is there room for one more beside those who run? Idle sequences do not count: they give theirs."""
+        others = [slot.request for slot in self._running()]
+        wanted = sum(one.ask.tokens.size + AHEAD for one in [running, *others])
+        return not others or wanted <= self._pair.cells
+
+    def _ready(self) -> list[Slot]:
+        """Returns who takes part in the next evaluation: all whose drawn guesses find room in it."""
+        ready: list[Slot] = []
+        rows = len(self._running())
+        for slot in self._running():
+            if not slot.request.reading and rows + slot.request.drawn <= self._pair.n_rows:
+                rows += slot.request.drawn
+                ready.append(slot)
+        return ready
+
+    def _leave(self, running: Running) -> None:
+        """Takes a request out of slot or queue; the slot keeps its tokens."""
+        running.stream.loop.close()
+        for slot in self._slots:
+            if slot.running is running:
+                slot.running, slot.used, slot.holds = None, self._steps, True
+        if running in self._queue:
+            self._queue.remove(running)
+        if not (self._running() or self._queue):
+            for context in self._contexts.values():
+                context.keep_cells(False)
+                context.give_back_cells()
+
+    # ---- prompts -----------------------------------------------------------------------------------------
+
+    def _read(self, happened: list[Happening]) -> bool:
+        """Shows the target one piece of a new prompt; False where there is none, or a round is due before it.
+
+        Whoever waited longest comes first. A prompt is read in the pieces it would be read in alone. A last
+        piece that is short joins the evaluation of all, which then comes before what is behind it.
+        """
+        target, due = self._contexts["target"], False
+        reading = [slot for slot in self._running() if slot.request.reading]
+        joined = self._pair.n_rows - len(self._running())
+        for slot in sorted(reading, key=lambda s: (s.request.fed, s.request.number)):
+            want = slot.want()
+            lag = target.missing(want)
+            if lag <= joined + 1:
+                joined -= lag - 1
+                slot.request.reading, due = False, True
+                continue
+            size = piece_of(lag, self._piece)
+            if due or size > self._left:
+                return False
+            self._left -= size
+            slot.request.fed = self._steps
+            if size == self._piece and slot.whole + lag == want.tokens.size + len(want.tail):
+                slot.whole += size
+            if size < lag:
+                end = want.tokens.size + len(want.tail) - lag + size
+                want = Want(want.tokens[:end], (), 1, slot.seq)
+            slot.request.reading = size < lag
+            step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
+            request = slot.request
+            step.read(slot, want)
+            if request.reading and not step.failures and not step.suspended:
+                happened.append(Reading(request.id, min(want.tokens.size, request.prompt.size)))
+            self._tell(step, happened)
+            return True
+        return False

@@ -1,0 +1,135 @@
+"""What a pair has shown so far: its costs, and what its guesses were worth at each kind of request.
+
+Kept from one request to the next, and in the cache folder from one start to the next. A file that cannot
+be read or written is no reason to stop: what it held is then measured and learned anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgespec.core.drafters.demanded import ASSUMED as DEMANDED
+from edgespec.core.drafters.draft_temperature import FACTORS, DraftTemperature
+from edgespec.core.drafters.recycling import ASSUMED
+from edgespec.core.pace.controller import CREDIT, START, Costs, Gain, Record
+from edgespec.core.pace.costs import Beside, CostTable
+from edgespec.core.pace.odds import BINS, Odds, proportional
+from edgespec.system.whole_file import write_whole
+
+FORMAT = 2  # of the file; others are not read
+
+
+@dataclass(slots=True)
+class Experience:
+    """What is known for one kind of request: the record of the draft model, and the odds of all drafters."""
+
+    record: Record = field(default_factory=Record)
+    model: Odds = field(default_factory=lambda: proportional(0.2, 0.95))
+    places: Odds = field(default_factory=lambda: Odds((0.7,) * BINS))
+    lookup: Odds = field(default_factory=lambda: proportional(0.0, 0.95))
+    recycling: Odds = field(default_factory=lambda: Odds(ASSUMED))
+    grammar: Odds = field(default_factory=lambda: Odds(DEMANDED))
+    temperature: DraftTemperature = field(default_factory=DraftTemperature)
+
+
+@dataclass(slots=True)
+class Known:
+    """Costs (None: not measured yet) and experience by kind of request."""
+
+    costs: Costs | None = None
+    kinds: dict[str, Experience] = field(default_factory=dict)
+
+    def at(self, kind: str) -> Experience:
+        """Returns the experience with one kind of request, a new one where there is none."""
+        return self.kinds.setdefault(kind, Experience())
+
+
+def load(path: Path) -> Known:
+    """Reads what was saved; nothing where there is no such file or it makes no sense."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            return Known()
+        held = found["costs"]
+        costs = Costs(_table(held["target"]), _table(held["draft"]), _beside(held["beside"]))
+        return Known(costs, {kind: _experience(held) for kind, held in found["kinds"].items()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return Known()
+
+
+def save(path: Path, known: Known) -> None:
+    """Writes the file whole or not at all; a full disk or a folder that is closed is passed over."""
+    if known.costs is None:
+        return
+    text = json.dumps(
+        {
+            "format": FORMAT,
+            "costs": {
+                "target": _saved(known.costs.target),
+                "draft": _saved(known.costs.draft),
+                "beside": known.costs.beside and asdict(known.costs.beside),
+            },
+            "kinds": {kind: asdict(held) for kind, held in known.kinds.items()},
+        }
+    )
+    with contextlib.suppress(OSError):
+        write_whole(path, text)
+
+
+def _saved(table: CostTable) -> dict[str, Any]:
+    return {**asdict(table), "measured": sorted(table.measured)}
+
+
+def _table(held: Mapping[str, Any]) -> CostTable:
+    points = {int(n): float(seconds) for n, seconds in held["points"].items()}
+    seen = {int(n): int(times) for n, times in held["seen"].items()}
+    level = _number(held["level"], above=1e-9)
+    return CostTable(points, frozenset(map(int, held["measured"])), _number(held["slope"]), level, seen)
+
+
+def _beside(held: Mapping[str, Any] | None) -> Beside | None:
+    if held is None:
+        return None
+    return Beside(**{name: _number(held[name]) for name in ("seconds", "hidden", "step")})
+
+
+def _number(value: object, *, above: float = 0.0) -> float:
+    """Returns a float that can be reckoned with."""
+    if not isinstance(value, int | float) or not above <= value < math.inf:
+        raise ValueError(f"{value!r} is out of range")
+    return float(value)
+
+
+def _experience(held: Mapping[str, Any]) -> Experience:
+    kept = held["record"]
+    odds = {name: _odds(held[name]) for name in ("model", "places", "lookup", "recycling")}
+    odds["grammar"] = _odds(held["grammar"]) if "grammar" in held else Odds(DEMANDED)  # older files have none
+    model, all_ = (Gain(_number(kept[of]["tokens"]), _number(kept[of]["cost"])) for of in ("model", "all"))
+    emitted, since_plain = (int(_number(kept[of])) for of in ("emitted", "since_plain"))
+    lost, free_lost = (_number(kept[of], above=-CREDIT) for of in ("lost", "free_lost"))
+    trying = _number(kept.get("trying", START), above=-START)  # older files have none
+    saving = max(START, _number(kept.get("saving", START)))
+    record = Record(model, all_, lost, free_lost, emitted, since_plain, trying, saving)
+    return Experience(record, **odds, temperature=_temperature(held["temperature"]))
+
+
+def _temperature(held: Mapping[str, Any]) -> DraftTemperature:
+    overlap = [_number(x) for x in held["overlap"]]
+    if len(overlap) != len(FACTORS) or not 0 <= held["chosen"] < len(FACTORS):
+        raise ValueError("temperatures of another choice")
+    return DraftTemperature(int(held["chosen"]), overlap, _number(held["compared"]), _number(held["seen"]))
+
+
+def _odds(held: Mapping[str, Any]) -> Odds:
+    assumed, accepted, seen = ([_number(x) for x in held[of]] for of in ("assumed", "accepted", "seen"))
+    if {len(assumed), len(accepted), len(seen)} != {BINS} or max(assumed) > 1:
+        raise ValueError("odds of another shape")
+    if any(a > s for a, s in zip(accepted, seen, strict=True)):
+        raise ValueError("more accepted than seen")
+    return Odds(tuple(assumed), accepted, seen)

@@ -1,0 +1,197 @@
+"""Measuring a loaded pair: what one token, or several, cost on target and draft."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.loop import Want
+from edgespec.core.pace import costs
+from edgespec.core.pace.controller import LONGEST, Costs
+from edgespec.core.pace.costs import FURTHER, Beside, CostTable, Hardware
+from edgespec.errors import NoRoomError
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+from edgespec.system.config import cache_folder
+from edgespec.system.cores import threads_wanted
+
+TARGET_BUDGET, DRAFT_BUDGET = 0.65, 0.15  # seconds; about one together with what follows
+BESIDE_BUDGET = 0.2  # for one verification with the draft beside it; there are three
+VERIFIED = 5  # tokens of these
+LOOKS, LOOKED_AT = 3, 16  # times that each size is timed again when idle, up to this one
+READING = 64  # tokens of a prompt that the draft is timed on
+BEFORE = 4  # tokens in front of those that are timed
+STRIDE = 7919  # between the tokens of a verification
+CHECK_BUDGET = 0.3  # seconds that a look at whether old figures still hold may take
+AGAIN_BUDGET = 0.4  # seconds for timing sizes again
+STRANGE = 2.0  # times that the draft's share of the target's cost may have changed, or a token be slower
+FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
+
+
+def measure_costs(target: Context, draft: Context | None) -> Costs:
+    """Times evaluations of both contexts in about a second. Their caches hold other tokens afterwards."""
+    sizes = tuple(n for n in costs.SIZES if n <= LONGEST + 1 and n + BEFORE <= target.n_ctx)
+    verifying = _measured(target, _verification(target), sizes, TARGET_BUDGET)
+    if draft is None:
+        return Costs(verifying, CostTable({1: verifying.points[1]}))
+    sizes = tuple(n for n in (1, 2, READING) if n + BEFORE <= draft.n_ctx)
+    drafting = _measured(draft, _reading(draft), sizes, DRAFT_BUDGET)
+    alone, step = verifying.seconds(VERIFIED), drafting.seconds(1)
+    return Costs(verifying, drafting, _beside(target, draft, alone, step))
+
+
+def _beside(target: Context, draft: Context, alone: float, step: float) -> Beside | None:
+    """Times verifications with the draft at work beside them; None where that takes too long to measure."""
+    if any(context.model.has_recurrent_state for context in (target, draft)):
+        return None  # what was read ahead in vain cannot just be dropped
+    if target.n_ctx < VERIFIED + BEFORE or alone + step > BESIDE_BUDGET:
+        return None
+    verify, read = _verification(target), _reading(draft)
+    return costs.measure_beside(
+        lambda: verify(VERIFIED), lambda: read(1), alone=alone, one_step=step, steps=VERIFIED - 1 + FURTHER
+    )
+
+
+def _measured(
+    context: Context, evaluate: Callable[[int], None], sizes: tuple[int, ...], budget: float
+) -> CostTable:
+    hardware = _hardware(context.model)
+    return costs.from_measured(hardware, costs.measure(evaluate, hardware, sizes=sizes, budget=budget))
+
+
+def still_true(costs_: Costs, target: Context, draft: Context | None) -> bool:
+    """Times single tokens again, and adapts the tables to a machine that is faster or slower than then.
+
+    False where the two models no longer compare as they did, or where one token is said to cost far more than
+    the first two did just now, with all that is read for the first time: a measurement was disturbed.
+    """
+    shares = []
+    for context, table in ((target, costs_.target), (draft, costs_.draft)):
+        if context and table.seconds(1) > STRANGE * context.first_s:
+            return False
+        if context and table.seconds(1) * (BEFORE + 4) < CHECK_BUDGET:
+            found = costs.measure(_reading(context), _hardware(context.model), sizes=(), budget=CHECK_BUDGET)
+            shares.append(found[1] / table.points[1])
+            table.level = shares[-1]
+    return max(shares, default=1.0) < STRANGE * min(shares, default=1.0)
+
+
+def time_again(costs_: Costs, target: Context, budget: float = AGAIN_BUDGET) -> None:
+    """Times verifications again, for about `budget` seconds: of the sizes that were seen most rarely.
+
+    Done at each start, so that no moment of the first is believed for ever, by programs that are never idle.
+    """
+    table, evaluate = costs_.target, _verification(target)
+    level = table.level  # known from single tokens by now
+    known = [n for n in costs.SIZES if n in table.measured and n <= min(LOOKED_AT, target.n_ctx - BEFORE)]
+    for n in sorted(known, key=lambda n: table.seen.get(n, 0)):
+        expected = min(table.points[n], costs.in_parts(table.points, n)) * table.level
+        if expected > budget:
+            continue
+        before = target.seconds
+        evaluate(n)
+        table.learn(n, BEFORE, target.seconds - before)
+        budget -= target.seconds - before
+    table.level = level
+
+
+class SecondLook:
+    """Times sizes again while nobody waits, one at a time, so that one slow moment is not believed for ever.
+
+    What a draft length is thought to cost decides whether it is tried; one wrongly thought dear never is.
+    """
+
+    def __init__(self, target: Context, table: CostTable) -> None:
+        self._target, self._table = target, table
+        self._turns = [n for _ in range(LOOKS) for n in costs.SIZES if n in table.measured and n <= LOOKED_AT]
+
+    def take(self) -> bool:
+        """Evaluates one size behind the longest text that is held; False where all were seen often enough.
+
+        The sequence then holds some tokens more, which the next request removes.
+        """
+        seq = max(range(self._target.settings.n_seq), key=lambda seq: self._target.held(seq).size)
+        held = self._target.held(seq)
+        if not self._turns or self._target.model.has_recurrent_state or not held.size:
+            return False
+        n = self._turns.pop(0)
+        if held.size + n > self._target.n_ctx:
+            return False
+        want = Want(held, (0,) * (n - 1), n, seq)
+        try:
+            self._target.score([want])  # a warm-up: idle cores are slow ones
+            before = self._target.seconds
+            self._target.score([want])
+        except NoRoomError:
+            return False
+        self._table.learn(n, held.size - 1, self._target.seconds - before)
+        return True
+
+
+def _verification(context: Context) -> Callable[[int], None]:
+    """Returns what evaluates n tokens with a row each, as a verification of n - 1 guesses does."""
+    n_vocab = context.model.n_vocab
+
+    def evaluate(n: int) -> None:
+        # all different: of a mixture of experts, the same token again would wake the same experts
+        tail = tuple(STRIDE * i % n_vocab for i in range(1, n))
+        context.score([Want(np.append(_front(context, n), np.int32(0)), tail, n)])
+
+    return evaluate
+
+
+def _reading(context: Context) -> Callable[[int], None]:
+    """Returns what evaluates n tokens with one row, other ones each time."""
+    turn = 0
+
+    def evaluate(n: int) -> None:
+        nonlocal turn
+        turn = 1 - turn
+        context.score([Want(np.append(_front(context, n), np.full(n, turn, np.int32)), (), 1)])
+
+    return evaluate
+
+
+def _front(context: Context, n: int) -> NDArray[np.int32]:
+    """Returns tokens behind which n can be evaluated, and no others with them.
+
+    A recurrent model goes back by evaluating again what stands before, so there the text grows instead.
+    """
+    held = context.held(0)
+    if context.model.has_recurrent_state and 0 < held.size <= context.n_ctx - n:
+        return held
+    return np.arange(2, BEFORE + 1, dtype=np.int32) % context.model.n_vocab
+
+
+def _hardware(model: Model) -> Hardware:
+    if model.on_gpu:
+        return "gpu"
+    kind = model.metadata.get("general.file_type", "")
+    return "cpu-float" if kind.isdigit() and int(kind) in FLOAT_TYPES else "cpu-quantised"
+
+
+def costs_path(target: Context, draft: Context | None) -> Path:
+    """Returns the file that keeps what is known of this pair on this machine with these settings."""
+    said = [part for context in (target, draft) if context for part in _identity(context)]
+    said += [platform.node(), platform.machine(), metadata.version("llama_cpp_python")]
+    key = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:20]
+    return cache_folder() / "pairs" / f"{target.model.path.stem[:40]}-{key}.json"
+
+
+def _identity(context: Context) -> list[str]:
+    """Returns what the costs of a context depend on."""
+    path, settings = context.model.path, context.settings
+    file = os.stat(path)
+    parts = (
+        path.resolve(), file.st_size, file.st_mtime_ns, context.model.on_gpu,
+        settings.threads or threads_wanted(), settings.kv_type, settings.flash_attention, settings.chunk,
+    )  # fmt: skip
+    return [str(part) for part in parts]

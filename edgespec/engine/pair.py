@@ -1,0 +1,412 @@
+"""One loaded pair: models, contexts, and generation from a prompt to rounds."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.chat import template as chat
+from edgespec.chat.well_known import template_or_fallback
+from edgespec.core.drafters import Drafter, Guesser, NoDrafter
+from edgespec.core.drafters.competition import Competition
+from edgespec.core.drafters.demanded import DemandedText
+from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.drafters.recycling import TokenRecycling
+from edgespec.core.drafters.suffix_lookup import SuffixLookup
+from edgespec.core.loop import Limits, Loop, Scorer, drive, generate
+from edgespec.core.pace.controller import LONGEST, Controller, Costs, FixedLength, Pace, Record
+from edgespec.core.request import Request
+from edgespec.core.stream import Stream
+from edgespec.core.text import TextRelease
+from edgespec.core.values import ModelName, Round
+from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
+from edgespec.engine.ahead import Ahead
+from edgespec.engine.experience import Experience, load, save
+from edgespec.engine.measuring import SecondLook, costs_path, measure_costs, still_true, time_again
+from edgespec.errors import SettingError
+from edgespec.grammar.grammar import Grammar
+from edgespec.grammar.matchers import CONTROL, Matchers
+from edgespec.llama.context import Context
+from edgespec.llama.devices import cards
+from edgespec.llama.model import Model
+from edgespec.llama.settings import settings_for
+from edgespec.memory.at_load import fitted
+from edgespec.pairs.check import check_pair
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.masks import Masks
+from edgespec.sampling.repetition import Breakers, Repetition
+from edgespec.sampling.sampler import Sampler, Sampling
+
+WEIGHTS = 0.9  # of the time of loading
+OnProgress = Callable[[Literal["target", "draft", "caches"], float], None]
+MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
+
+
+class Pair:
+    """A target and, where there is one, its draft. Use it in a `with`, or close it.
+
+    `generate` makes one text at a time; `stream` makes several ready for a scheduler. Raises the errors of
+    Model and Context, and PairMismatchError before any weights are loaded.
+    """
+
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        draft: str | os.PathLike[str] | None = None,
+        settings: PairSettings | None = None,
+        *,
+        on_progress: OnProgress = lambda stage, progress: None,
+    ) -> None:
+        """on_progress: told what is being loaded, and how much of the whole is, 0 to 1."""
+        self.settings = settings = settings or PairSettings()
+        if draft is not None:
+            check_pair(target, draft)
+        small = Path(draft) if draft is not None else None
+        self.settings, self.gave_up = fitted(Path(target), small, settings, cards())  # to fit into memory
+        settings = self.settings
+        with ExitStack() as opened:
+            self.target, self.draft = _models(opened, target, draft, settings, on_progress)
+            on_progress("caches", WEIGHTS)
+            wanted = settings_for(self.target, settings)
+            self.n_rows = LONGEST + 1 if settings.slots == 1 else MOST_ROWS
+            self._target_context = opened.enter_context(
+                Context(self.target, replace(wanted, n_rows=self.n_rows))
+            )
+            self._draft_context: Context | None = None
+            if self.draft:
+                n_ctx = min(wanted.n_ctx, self.draft.n_ctx_train)
+                cells = min(wanted.cells, n_ctx * settings.slots) if wanted.cells else None
+                wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type)
+                self._draft_context = opened.enter_context(Context(self.draft, wanted))
+            self._end_tokens = self.target.end_tokens  # asked of llama.cpp now, not before the first token
+            self._opened = opened.pop_all()
+        self._known_in = costs_path(self._target_context, self._draft_context)
+        self._known = load(self._known_in)
+        self._costs_checked = False
+        self._second_look: SecondLook | None = None
+        self._ahead: Ahead | None = None
+        self._lookup = SuffixLookup()
+        self._recycling = TokenRecycling(self.target.n_vocab)
+        self._recycling_masked: TokenRecycling | None = None  # what grammars allow follows other tables
+        self._breakers = Breakers(self._every_piece, self._usual)
+        self.matchers = Matchers(self._pieces, self._end_tokens, self.target.n_vocab)
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Keeps what was learned of the pair, and frees models and caches."""
+        if self.settings.remember:
+            save(self._known_in, self._known)
+        if self._ahead:
+            self._ahead.close()
+        self._opened.close()
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that prompt and output may have together."""
+        return self._target_context.n_ctx
+
+    @property
+    def cells(self) -> int:
+        """Tokens that all sequences may hold together."""
+        return self._target_context.settings.cells or self.n_ctx * self.slots
+
+    @property
+    def slots(self) -> int:
+        """Sequences that the contexts hold."""
+        return self.settings.slots
+
+    def busy(self) -> tuple[float, float]:
+        """Returns the seconds spent so far inside llama.cpp: (draft, target)."""
+        draft = self._draft_context.seconds if self._draft_context else 0.0
+        return draft, self._target_context.seconds
+
+    @property
+    def decodes(self) -> int:
+        """Evaluations of the target so far."""
+        return self._target_context.calls
+
+    def costs(self) -> Costs:
+        """Returns what evaluations cost here: as known, if still true, else measured in about a second."""
+        contexts = self._target_context, self._draft_context
+        if not self._costs_checked:
+            self._costs_checked = True
+            if self._known.costs is None or not still_true(self._known.costs, *contexts):
+                self._known.costs = measure_costs(*contexts)
+            else:
+                time_again(self._known.costs, self._target_context)
+            save(self._known_in, self._known)
+        assert self._known.costs is not None
+        return self._known.costs
+
+    def look_again(self) -> bool:
+        """Times one size again, for when nobody waits; False where there is nothing left to time."""
+        self._second_look = self._second_look or SecondLook(self._target_context, self.costs().target)
+        return self._second_look.take()
+
+    @property
+    def contexts(self) -> dict[ModelName, Context]:
+        """The contexts of target and, where there is one, draft."""
+        contexts: dict[ModelName, Context] = {"target": self._target_context}
+        if self._draft_context:
+            contexts["draft"] = self._draft_context
+        return contexts
+
+    @property
+    def scorers(self) -> Mapping[ModelName, Scorer]:
+        """Returns who evaluates: the contexts, with the draft reading ahead where that was seen to pay."""
+        if self._ahead is None and self.draft and self._draft_context and self._known.costs:
+            beside = self._known.costs.beside
+            if beside and beside.pays(1.0):
+                self._ahead = Ahead(
+                    self._target_context,
+                    self._draft_context,
+                    beside,
+                    n_ctx=self._draft_context.n_ctx,
+                    n_vocab=min(self.target.n_vocab, self.draft.n_vocab),
+                )
+        if self._ahead:
+            return {"target": self._ahead.target, "draft": self._ahead.draft}
+        return self.contexts
+
+    def forget(self) -> None:
+        """Forgets all texts, so that a generation can be repeated evaluation for evaluation.
+
+        What was learned of costs and acceptance stays.
+        """
+        for context in self.contexts.values():
+            for seq in range(self.slots):
+                context.clear(seq)
+        self._lookup = SuffixLookup()
+        self._recycling = TokenRecycling(self.target.n_vocab)
+        self._recycling_masked = None
+
+    def _pieces(self, shown: frozenset[int]) -> list[bytes]:
+        """Returns the text of every token; behind CONTROL that of those which are not text."""
+        piece, every = self.spelling(shown), range(self.target.n_vocab)
+        named = partial(self.target.piece, special=True)
+        return [piece(i) or (CONTROL + name if (name := named(i)) else b"") for i in every]
+
+    def prepare(self, grammar: Grammar | None, sampling: Sampling, shown: frozenset[int]) -> None:
+        """Does what a request needs once for a vocabulary. From any thread. Raises GrammarError."""
+        if grammar:
+            self.matchers.compile(grammar, shown)
+        self._repetition(sampling)
+
+    def is_prepared(self, grammar: Grammar | None, sampling: Sampling, shown: frozenset[int]) -> bool:
+        """True where `prepare` would do nothing."""
+        known = not sampling.repeats_dry or self._breakers.knows(sampling.dry_sequence_breakers)
+        return known and (grammar is None or self.matchers.knows(grammar, shown))
+
+    def control_pieces(self) -> list[bytes]:
+        """Returns the control tokens' names, as a grammar may name them."""
+        return [piece for piece in self._pieces(frozenset()) if piece.startswith(CONTROL)]
+
+    def _every_piece(self) -> list[bytes]:
+        """Returns the text of every token, control tokens included."""
+        return [self.target.piece(token, special=True) for token in range(self.target.n_vocab)]
+
+    def _masks(self, request: Request, start: int) -> Masks | None:
+        """Returns the masks of a text behind a prompt of so many tokens, where a grammar is asked for."""
+        if request.grammar is None:
+            return None
+        masks = self.matchers.masks(request.grammar, start, request.shown)
+        bias = request.sampling.logit_bias
+        masks.banned = frozenset(token for token, value in bias.items() if value == -math.inf)
+        return masks
+
+    def _repetition(self, sampling: Sampling) -> Repetition:
+        """Returns the penalties of DRY, with the breakers as this vocabulary writes them."""
+        if not sampling.repeats_dry:
+            return Repetition(sampling)
+        return Repetition(sampling, self._breakers.tails(sampling.dry_sequence_breakers), self.n_ctx)
+
+    def _table(self, request: Request) -> TokenRecycling:
+        """Returns the table of what follows what, at this kind of request."""
+        if request.grammar is None:
+            return self._recycling
+        if self._recycling_masked is None:
+            self._recycling_masked = TokenRecycling(self.target.n_vocab)
+        return self._recycling_masked
+
+    def prompt_tokens(self, text: str, *, special: bool = False) -> NDArray[np.int32]:
+        """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it are meant."""
+        return self.target.tokenize(text.encode("utf-8", "replace"), special=special)
+
+    def chat_tokens(self, messages: Sequence[chat.Message], template: str | None = None) -> NDArray[np.int32]:
+        """Returns the prompt of a conversation, by the template given, the model's own, or ChatML."""
+        template = template or template_or_fallback(self.target.chat_template)
+        bos = self.target.bos_text
+        text = chat.render(template, messages, bos=bos, eos=self.target.eos_text)
+        add_bos = not (bos and text.startswith(bos))  # most templates write the start token themselves
+        return self.target.tokenize(text.encode("utf-8", "replace"), special=True, add_bos=add_bos)
+
+    def generate(
+        self,
+        prompt: Sequence[int] | NDArray[np.int32],
+        request: Request,
+        *,
+        cancelled: Callable[[], bool] = lambda: False,
+        scorers: Mapping[ModelName, Scorer] | None = None,
+    ) -> Iterator[Round]:
+        """Generates behind `prompt` (token ids); what it shares with the one before is not evaluated again.
+
+        scorers: who evaluates in place of `contexts`, as a memory in front of them does.
+        Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
+        """
+        if request.fresh:
+            self._target_context.clear()
+        experience = self._known.at(request.kind)
+        text = TextRelease(self.spelling(request.shown), request.stop)
+        loop = self._loop(prompt, request, text, self._lookup, self._table(request))
+        pace = self._pace(request, experience)
+        rounds = drive(loop, scorers or self.scorers, pace, cancelled=cancelled)
+        return _to_the_end(rounds, text)
+
+    def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
+        """Makes a generation ready that others may run beside. Raises PromptTooLongError or SettingError."""
+        text = TextRelease(self.spelling(request.shown), request.stop)
+        loop = self._loop(prompt, request, text, SuffixLookup(), copy.copy(self._table(request)))  # one table
+        fixed = 0 if request.drafter == "none" else request.draft_length
+        record = partial(self._record, request.kind)
+        masked = request.grammar is not None
+        return Stream(loop, text, request.max_tokens, fixed, record, masked, request.fresh)
+
+    def spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
+        """Returns what tells the bytes of a token, of the control tokens only those `shown`."""
+        piece = self.target.piece
+        return (lambda token: piece(token, special=token in shown)) if shown else piece
+
+    def _record(self, kind: str, streams: int) -> Record:
+        """Returns what requests of a kind have shown among about so many: each power of two has its own."""
+        among = 1 << (streams - 1).bit_length()
+        return self._known.at(kind if among == 1 else f"{kind}, among {among}").record
+
+    def _loop(
+        self,
+        prompt: Sequence[int] | NDArray[np.int32],
+        request: Request,
+        text: TextRelease,
+        lookup: SuffixLookup,
+        recycling: TokenRecycling,
+    ) -> Loop:
+        known = self._known.at(request.kind)
+        lookup.odds, recycling.odds = known.lookup, known.recycling
+        masks = self._masks(request, len(prompt))
+        request = replace(request, sampling=request.sampling.in_context(self.n_ctx))
+        sampler = Sampler(request.sampling, self.target.n_vocab, masks, self._repetition(request.sampling))
+        guessers: list[Guesser] = [lookup, recycling]
+        if masks:
+            guessers.append(DemandedText(masks, self._usual, known.grammar))
+        return generate(
+            prompt,
+            sampler=sampler,
+            drafter=self._drafter(request, known, guessers, sampler),
+            rule=_rule(request),
+            text=text,
+            limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
+            scoring=request.scoring,
+        )
+
+    def _pace(self, request: Request, experience: Experience) -> Pace:
+        if request.drafter == "none":
+            return FixedLength(0)
+        if request.draft_length is not None:
+            return FixedLength(request.draft_length)
+        return Controller(self.costs(), experience.record, max_tokens=request.max_tokens)
+
+    def _usual(self, text: bytes) -> list[int]:
+        """Returns the tokens that a text is usually written with."""
+        tokens: list[int] = self.target.tokenize(text, special=False, add_bos=False).tolist()
+        return tokens
+
+    def _drafter(
+        self, request: Request, known: Experience, guessers: list[Guesser], sampler: Sampler
+    ) -> Drafter:
+        if request.drafter == "none" or request.draft_length == 0:
+            return NoDrafter()
+        masks = sampler.masks
+        if request.drafter == "model" and not self.draft:
+            raise SettingError(
+                "drafting by a model was asked for and no draft is loaded: name one with --draft"
+            )
+        if request.drafter == "lookup":
+            return Competition(guessers[:1], masks=masks)
+        guessers = [] if request.drafter == "model" else guessers
+        if not self.draft or not self._draft_context:
+            return Competition(guessers, masks=masks)
+        shared = min(self.target.n_vocab, self.draft.n_vocab)  # the rest is padding
+        model = DraftModel(
+            Sampler(_shared_bias(request.sampling, shared), shared, masks, sampler.repetition),
+            n_ctx=self._draft_context.n_ctx,
+            n_vocab=self.draft.n_vocab,
+            odds=known.model,
+            places=known.places,
+            temperature=known.temperature,
+        )
+        return Competition(guessers, model, masks)
+
+
+def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:
+    """Yields the rounds and, after a cancellation, a last one with the text that was held back."""
+    finish = None
+    for round_ in rounds:
+        finish = round_.finish
+        yield round_
+    if finish is None:
+        yield Round((), text.flush(), 0, 0, (), "cancelled")
+
+
+def _models(
+    opened: ExitStack,
+    target: str | os.PathLike[str],
+    draft: str | os.PathLike[str] | None,
+    settings: PairSettings,
+    on_progress: OnProgress,
+) -> tuple[Model, Model | None]:
+    """Loads the weights."""
+    share = _share(target, draft)
+    layers = settings.n_gpu_layers
+    large = opened.enter_context(
+        Model(target, n_gpu_layers=layers, on_progress=lambda done: on_progress("target", share * done))
+    )
+    if draft is None:
+        return large, None
+
+    def show(done: float) -> None:
+        on_progress("draft", share + (WEIGHTS - share) * done)
+
+    layers = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
+    return large, opened.enter_context(Model(draft, n_gpu_layers=layers, on_progress=show))
+
+
+def _share(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> float:
+    """Returns what part of loading the target is, as far as sizes of files tell."""
+    sizes = [Path(file).stat().st_size if Path(file).exists() else 0 for file in (target, draft) if file]
+    return WEIGHTS * (sizes[0] / max(sum(sizes), 1))
+
+
+def _shared_bias(sampling: Sampling, n_vocab: int) -> Sampling:
+    bias = {token: value for token, value in sampling.logit_bias.items() if token < n_vocab}
+    return replace(sampling, logit_bias=bias)
+
+
+def _rule(request: Request) -> Rule:
+    if request.seed is not None:
+        return Coupled(request.seed, request.choice)
+    judge = verify_block if request.rule == "block" else verify_tokens
+    return Independent(np.random.default_rng(request.rng_seed), judge)

@@ -1,0 +1,197 @@
+"""Where a request begins: in the slot, or behind the saved prefix, that spares most of its prompt.
+
+A beginning may be in a free slot, which is then taken as it is; in another slot, busy or too good to be
+overwritten, whose cells are then shared; or in host memory, from where it is copied back. Who comes while
+another reads the same beginning (choices of one prompt, agents that start together) waits for it. What a
+slot holds is saved before it is lost. Where cells run out, idle slots are emptied first, the one used
+longest ago before others; so they are when nobody waits (`tidy`), because texts that were written at the
+same time lie in each other's cells, and what is read among them takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.loop import Want
+from edgespec.core.values import ModelName
+from edgespec.engine.slots import Cache, Slot
+from edgespec.errors import EngineError
+from edgespec.llama.saved import PrefixStore, Saved, same_beginning
+
+WORTH_MOVING = 64  # tokens: for fewer, evaluating them is as quick, and keeps arithmetic as it is alone
+MOSTLY = 0.5  # a slot of which less stays in use is not overwritten where another can be
+
+
+def piece_of(lag: int, piece: int) -> int:
+    """Returns how many of the tokens still to be read come next: the last piece of a long prompt is whole."""
+    return min(piece, lag - piece) if lag > piece else lag
+
+
+class Prefixes:
+    """All that is known of prompts evaluated before: in slots and, if there is a store, in host memory."""
+
+    def __init__(
+        self,
+        slots: Sequence[Slot],
+        contexts: Mapping[ModelName, Cache],
+        store: PrefixStore | None,
+        piece: int = 512,
+    ) -> None:
+        """piece: tokens of a prompt that are read at once."""
+        self._slots, self._contexts, self.store, self._piece = slots, contexts, store, piece
+        self._unmoved = -1  # when the slot was used last whose text is too long for the store
+
+    def place_fresh(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
+        """Returns what `place` does, for a prompt of which only pieces read from nothing may be used again.
+
+        What else is held was evaluated in other company, and differs in last digits from a fresh reading.
+        """
+        free = [slot for slot in self._slots if not slot.running]
+        best = max(free, key=lambda slot: (self._whole(slot, prompt), not slot.holds, -slot.used))
+        n = self._whole(best, prompt)
+        self.keep(best)
+        target = self._contexts["target"]
+        target.cut(best.seq, n)
+        if target.held(best.seq).size != n:
+            target.clear(best.seq)
+        best.whole = self._held("target", best)
+        return best, best.whole
+
+    def _whole(self, slot: Slot, prompt: NDArray[np.int32]) -> int:
+        """Returns how many tokens of a prompt a slot holds in the pieces that it is read in from nothing."""
+        shared = min(slot.whole, same_beginning(self._tokens(slot), prompt.tobytes()))
+        n = 0
+        while n + self._piece <= shared and piece_of(prompt.size - n, self._piece) == self._piece:
+            n += self._piece
+        return min(n, prompt.size - 1) // self._piece * self._piece
+
+    def place(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
+        """Returns a free slot for a prompt, and how many of its tokens the target holds there now."""
+        slot, cached = self._place(prompt)
+        slot.whole = min(slot.whole, cached // self._piece * self._piece)
+        return slot, cached
+
+    def _place(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
+        free = [slot for slot in self._slots if not slot.running]
+        own = {slot: self._spared("target", slot, prompt) for slot in self._slots}
+        best = max(free, key=lambda slot: (own[slot], self._spared_draft(slot, prompt, own), -slot.used))
+        held = self._held("target", best)
+        stays = own[best] > MOSTLY * held or held < WORTH_MOVING  # so few are not worth keeping
+        source = max(self._slots, key=lambda slot: own[slot])
+        saved, n_saved = self.store.best(prompt.tobytes()) if self.store else (None, 0)
+        most = max(own[source], n_saved)
+        if most < own[best] + WORTH_MOVING and (stays or most < WORTH_MOVING):
+            if not stays:
+                best = self._least_missed(free)
+                if self._held("target", best) >= WORTH_MOVING:
+                    self.keep(best)
+            return best, self._spared("target", best, prompt)
+        into = self._least_missed([slot for slot in free if slot is not source] or free)
+        restores = saved if n_saved > own[source] else None
+        if restores and self.store:
+            self.store.use(restores)  # first: what is kept now may push out what was used longest ago
+        self.keep(into)
+        into.whole = 0  # what comes into it was evaluated elsewhere
+        if restores:
+            for name, context in self._contexts.items():
+                if name not in restores or not self._restored(context, into, restores[name]):
+                    context.clear(into.seq)
+        elif source is not into:
+            for name, context in self._contexts.items():
+                n = self._spared(name, source, prompt)
+                if n < WORTH_MOVING or not context.share(source.seq, into.seq, n):
+                    context.clear(into.seq)
+        into.holds = True
+        return into, self._spared("target", into, prompt)
+
+    def is_being_read(self, prompt: NDArray[np.int32]) -> bool:
+        """Is a running slot about to hold so much of a prompt that it is worth waiting for?"""
+        if not self._contexts["target"].batches:  # recurrent state is not shared
+            return False
+        reading = [slot for slot in self._slots if slot.running and slot.request.reading]
+        if not reading:
+            return False
+        tokens = prompt[:-1].tobytes()
+        held = {slot: same_beginning(self._tokens(slot), tokens) for slot in self._slots}
+        coming = {slot: same_beginning(slot.request.ask.tokens.tobytes(), tokens) for slot in reading}
+        reader = max(reading, key=coming.__getitem__)
+        elsewhere = max((held[slot] for slot in self._slots if slot is not reader), default=0)
+        return coming[reader] > held[reader] and coming[reader] >= elsewhere + WORTH_MOVING
+
+    def keep(self, slot: Slot) -> None:
+        """Saves what a slot holds, where that is worth it and not saved yet."""
+        store = self.store
+        if store is None:
+            return
+        tokens = self._tokens(slot)
+        if len(tokens) < 4 * WORTH_MOVING or store.holds(tokens):
+            return
+        prefix: dict[ModelName, Saved] = {}
+        try:
+            for name, context in self._contexts.items():
+                if self._held(name, slot) >= WORTH_MOVING:
+                    prefix[name] = context.save(slot.seq)
+        except (EngineError, MemoryError):  # then it is evaluated again some day
+            return
+        store.put(prefix)
+
+    def make_room(self) -> bool:
+        """Has the idle slot that was used longest ago give its cells; False where there is none."""
+        holding = [slot for slot in self._slots if not slot.running and slot.holds]
+        if not holding:
+            return False
+        slot = min(holding, key=lambda slot: slot.used)
+        self.put_aside(slot)
+        return True
+
+    def tidy(self) -> bool:
+        """Moves the text that was used longest ago to host memory; False where all is in order.
+
+        The one used last stays, since it is the likeliest to go on; and all do where half of the memory is
+        taken, because what was saved before is worth as much.
+        """
+        holding = sorted((s for s in self._slots if not s.running and s.holds), key=lambda s: s.used)
+        if self.store is None or 2 * self.store.n_bytes > self.store.budget or len(holding) < 2:
+            return False
+        slot, tokens = holding[0], self._tokens(holding[0])
+        if slot.used == self._unmoved:
+            return False
+        self.keep(slot)
+        if len(tokens) >= 4 * WORTH_MOVING and not self.store.holds(tokens):
+            self._unmoved = slot.used
+            return False
+        self.put_aside(slot)
+        return True
+
+    def put_aside(self, slot: Slot) -> None:
+        """Moves what a slot holds to host memory, as far as there is a store for it."""
+        self.keep(slot)
+        slot.holds = False
+        for context in self._contexts.values():
+            context.clear(slot.seq)
+
+    def _restored(self, context: Cache, into: Slot, saved: Saved) -> bool:
+        into.holds = False
+        while not context.restore(into.seq, saved):
+            if not self.make_room():
+                return False
+        return True
+
+    def _least_missed(self, free: Sequence[Slot]) -> Slot:
+        return min(free, key=lambda slot: (self._held("target", slot) > 0, slot.used))
+
+    def _tokens(self, slot: Slot) -> bytes:
+        return self._contexts["target"].held(slot.seq).tobytes()
+
+    def _held(self, name: ModelName, slot: Slot) -> int:
+        return int(self._contexts[name].held(slot.seq).size)
+
+    def _spared(self, name: ModelName, slot: Slot, prompt: NDArray[np.int32]) -> int:
+        """Returns how many tokens of a prompt need not be evaluated again in a slot."""
+        return prompt.size - self._contexts[name].missing(Want(prompt, seq=slot.seq))
+
+    def _spared_draft(self, slot: Slot, prompt: NDArray[np.int32], own: Mapping[Slot, int]) -> int:
+        return self._spared("draft", slot, prompt) if own[slot] and "draft" in self._contexts else 0

@@ -1,0 +1,120 @@
+"""Sequences of a pair's contexts, and the requests that hold them. A slot keeps its tokens at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.loop import Rows, Scorer, Want
+from edgespec.core.pace.controller import FixedLength
+from edgespec.core.pace.joint import JointController
+from edgespec.core.stream import Stream
+from edgespec.core.values import Ask, Round
+from edgespec.llama.saved import Saved
+
+
+class Cache(Scorer, Protocol):
+    """A context that can forget, and have its sequences saved, restored and shared."""
+
+    @property
+    def batches(self) -> bool:
+        """False where several sequences are evaluated one after another."""
+        ...
+
+    def held(self, seq: int = 0) -> NDArray[np.int32]:
+        """Returns the tokens that a sequence holds."""
+        ...
+
+    def save(self, s: int) -> Saved:
+        """Returns a copy of what a sequence holds."""
+        ...
+
+    def restore(self, s: int, saved: Saved) -> bool:
+        """Makes a sequence hold what was saved; False, and nothing is held, where there is no room."""
+        ...
+
+    def share(self, source: int, s: int, n: int) -> bool:
+        """Makes a sequence hold the first n tokens of another; False where that cannot be."""
+        ...
+
+    def clear(self, s: int = 0) -> None:
+        """Forgets what a sequence holds."""
+        ...
+
+    def cut(self, s: int, n: int) -> None:
+        """Forgets what a sequence holds behind its first n tokens, or more where it cannot go back there."""
+        ...
+
+    def keep_cells(self, on: bool) -> None:
+        """on: what is removed leaves its cells taken, so that those of others stay in their order."""
+        ...
+
+    def give_back_cells(self) -> bool:
+        """Frees the cells that were kept; False where there were none."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A request, waiting or in its slot: its loop stands at `ask`. Entering it checks prompt and settings."""
+
+    id: str
+    prompt: NDArray[np.int32]
+    stream: Stream
+    ask: Ask
+    number: int  # of the requests so far
+    pace: JointController | FixedLength = FixedLength(0)
+    reading: bool = True  # the target lacks more than what one evaluation beside others may hold
+    first: bool = True  # no round has ended since it came into its slot
+    told: bool = False  # that it has started
+    fed: int = 0  # the step in which it was last shown a piece of its prompt
+    read_from: int | None = None  # the draft reads the settled tokens from here on
+
+    def advance(self, answer: Rows | None) -> Round | None:
+        """Answers the ask; returns the round that this ends, or None where another ask follows."""
+        item = self.stream.loop.send(answer)
+        if isinstance(item, Round):
+            self.first = False
+            return item
+        self.ask = item
+        return None
+
+    @property
+    def drawn(self) -> int:
+        """Guesses that were drawn and wait for the target: they may not be withdrawn."""
+        return 0 if self.ask.model == "draft" or self.ask.reach else len(self.ask.tail)
+
+    def go_on(self) -> bool:
+        """Goes from a round to the next ask; False where there is none."""
+        try:
+            item = self.stream.loop.send(None)
+        except StopIteration:
+            return False
+        assert isinstance(item, Ask)
+        self.ask = item
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One sequence of both contexts, with the request that it is lent to."""
+
+    seq: int
+    running: Running | None = None
+    used: int = 0  # the step in which it was last given back
+    holds: bool = False  # tokens of a request that has ended
+    whole: int = 0  # first tokens that the target read in whole pieces, as it would from nothing
+
+    def want(self, n_guesses: int | None = None) -> Want:
+        """Returns what the request asks of the target, with so many of its guesses."""
+        ask = self.request.ask
+        tail = ask.tail[:n_guesses]
+        return Want(ask.tokens, tail, ask.rows - len(ask.tail) + len(tail), self.seq)
+
+    @property
+    def request(self) -> Running:
+        assert self.running is not None
+        return self.running

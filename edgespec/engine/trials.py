@@ -1,0 +1,123 @@
+"""Grammars tried in child processes first, where one that never ends can be stopped.
+
+A thread cannot be stopped, a process can: so a grammar that somebody sent is read, and compiled for a
+vocabulary of bytes, in a child with a limit of processor time and memory (`trial_child.py`). What comes back
+is the grammar as llguidance reads it; to compile it again takes no longer than it took there. Children are
+started when they are wanted, a few at most, and kept: who tries one that takes long holds up no other.
+"""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO, cast
+
+from edgespec.engine.messages import HEAD, receive
+from edgespec.engine.trial_child import CPU_S
+from edgespec.errors import GrammarError
+from edgespec.grammar.grammar import NAMES, Grammar
+
+PATIENCE_S = 60.0  # of the clock, on a machine that is busy with other things
+CHILDREN = 4
+
+
+class Trials:
+    """The children of one vocabulary. For several threads at once; close it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        controls: Callable[[], Sequence[bytes]] = tuple,
+        *,
+        cpu_s: float = CPU_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """controls: the control tokens that a grammar may name, as `matchers.CONTROL` and their names.
+
+        cpu_s, patience_s: what one grammar may take, of the processor and of the clock.
+        """
+        self._controls, self._cpu_s, self._patience_s = controls, cpu_s, patience_s
+        self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()
+        for _ in range(CHILDREN):
+            self._idle.put(None)  # one that may be started
+        self._started: set[subprocess.Popen[bytes]] = set()
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the children."""
+        for child in tuple(self._started):
+            self._end(child)
+
+    def lark(self, grammar: Grammar) -> str:
+        """Returns a grammar as llguidance reads it. Raises GrammarError: it is wrong, or takes too much."""
+        child = self._idle.get()
+        try:
+            if child and child.poll() is not None:
+                self._end(child)
+                child = None
+            child = child or self._new()
+            said = self._asked(child, grammar)
+            if said is None:
+                self._end(child)
+                child = None
+                raise GrammarError(
+                    f"the {NAMES[grammar.kind]} cannot be used: to read it takes more than {self._cpu_s:g} "
+                    "s, or more memory than it may have; make it smaller or simpler"
+                )
+        finally:
+            self._idle.put(child)
+        lark, complaint = said
+        if complaint is not None:
+            raise GrammarError(complaint)
+        return str(lark)
+
+    def _new(self) -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "edgespec.engine.trial_child", str(self._cpu_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # Rust's last words say nothing to anybody here
+        )
+        self._started.add(child)
+        _send(child, tuple(self._controls()))
+        return child
+
+    def _asked(self, child: subprocess.Popen[bytes], grammar: Grammar) -> Any | None:
+        """Returns what a child says of a grammar; None where it died of it, or took too long."""
+        assert child.stdout
+        late = threading.Timer(self._patience_s, child.kill)
+        late.start()
+        try:
+            _send(child, grammar)
+            return receive(cast(BinaryIO, child.stdout))
+        finally:
+            late.cancel()
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        assert child.stdin and child.stdout
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        try:
+            child.stdin.close()
+        except OSError:  # what was not read of a grammar
+            pass
+        self._started.discard(child)
+
+
+def _send(child: subprocess.Popen[bytes], value: object) -> None:
+    assert child.stdin
+    body = pickle.dumps(value)
+    try:
+        child.stdin.write(HEAD.pack(len(body)) + body)
+        child.stdin.flush()
+    except OSError:  # it died, which its answer tells
+        pass

@@ -1,0 +1,257 @@
+"""The engine in a process of its own: requests come in at stdin, what became of them goes out at stdout.
+
+It runs the engine and nothing else: no HTTP, no JSON, no templates. One thread reads and has requests made
+ready (`intake.py`), the main thread submits, cancels and steps. The pipe is the life line: when its owner is
+gone, even by kill -9, the pipe closes and the worker ends. Ctrl+C is for the owner; SIGTERM ends the worker
+once what was accepted is answered.
+
+stdout belongs to the messages alone: it is moved aside before llama.cpp is loaded, and whatever else is
+printed goes to stderr, whose last lines the owner shows when a worker died.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import queue
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from edgespec.core.request import Request
+from edgespec.core.values import Candidate, Emitted, Failed, Happening, Reading, Started, TokenScore
+from edgespec.engine.engine import Engine
+from edgespec.engine.intake import Intake, Ready, refused, shown_tokens
+from edgespec.engine.messages import (
+    Accepted,
+    Cancel,
+    Load,
+    Loaded,
+    LoadFailed,
+    Loading,
+    Refused,
+    Stage,
+    Step,
+    Submit,
+    receive,
+)  # fmt: skip
+from edgespec.engine.outlet import Outlet
+from edgespec.engine.pair import Pair
+from edgespec.engine.trials import Trials
+from edgespec.errors import EdgeSpecError
+from edgespec.memory.free import free_memory
+from edgespec.pairs.settings import PairSettings
+
+MOST_CACHE_RAM = 8 * 2**30
+LAST_STAGE = 0.95  # of loading is done when measuring begins
+FAR = 1000  # tokens; what a token takes longer behind so many is told per token
+
+
+class Worker:
+    """One pair and its requests, from the first message to the last."""
+
+    def __init__(self, pair: Pair, engine: Engine, intake: Intake, outlet: Outlet) -> None:
+        self._pair, self._engine, self._intake, self._outlet = pair, engine, intake, outlet
+        self._pieces: dict[str, _Pieces] = {}  # of those who want them
+        self.draining = False
+        self._used = False  # costs are looked at again only where somebody has use for them
+        self._decodes = self._in_slots = 0  # what the next `Step` tells
+
+    def run(self) -> None:
+        """Works until the owner is gone, or, after SIGTERM, until nothing is left to answer."""
+        while not (self.draining and self._engine.idle and self._intake.idle):
+            try:
+                while True:
+                    wait = self._engine.idle and not (self.draining and self._intake.idle)
+                    item = self._intake.items.get(wait, timeout=0.5 if wait else None)
+                    if item is None:
+                        return
+                    self._take(item)
+            except queue.Empty:
+                if self._engine.idle and self._used and not self._engine.tidy():
+                    self._pair.look_again()
+            if not self._engine.idle:
+                self._used = True
+                began, calls = time.monotonic(), self._pair.decodes
+                self._intake.step_began = began
+                happenings = self._engine.step()
+                self._intake.step_began = None
+                self._decodes += self._pair.decodes - calls
+                self._in_slots += (self._pair.decodes - calls) * self._engine.in_slots
+                self._tell(began, happenings)
+
+    def _take(self, item: Ready | Cancel) -> None:
+        if isinstance(item, Cancel):
+            self._engine.cancel(item.id)
+            self._pieces.pop(item.id, None)
+            return
+        message = item.message
+        if self.draining:
+            sentence = "the engine is ending: try again in a moment"
+            self._outlet.send(Refused(message.id, "draining", sentence))
+            return
+        if not self._intake.is_prepared(message):  # too many others came in between
+            self._intake.prepare(message)
+            return
+        try:
+            self._engine.submit(message.id, item.tokens, self._request(message))
+        except EdgeSpecError as error:
+            self._outlet.send(refused(message.id, error))
+            return
+        except Exception as error:  # ours: nothing was begun, so others go on
+            traceback.print_exc()
+            self._outlet.send(refused(message.id, error))
+            return
+        if message.pieces:
+            self._pieces[message.id] = _Pieces(self._pair.spelling(shown_tokens(self._pair, message.shown)))
+        self._outlet.send(Accepted(message.id, len(item.tokens)))
+
+    def _request(self, message: Submit) -> Request:
+        sampling = message.sampling
+        if message.ignore_eos:
+            never = dict.fromkeys(self._pair.target.end_tokens, float("-inf"))
+            sampling = replace(sampling, logit_bias={**sampling.logit_bias, **never})
+        return Request(
+            sampling=sampling,
+            max_tokens=self._pair.n_ctx if message.max_tokens is None else message.max_tokens,
+            stop=message.stop,
+            seed=message.seed,
+            choice=message.choice,
+            drafter=message.drafter,
+            draft_length=message.draft_length,
+            scoring=message.scoring,
+            shown=shown_tokens(self._pair, message.shown),
+            grammar=message.grammar,
+            fresh=message.fresh,
+        )
+
+    def _tell(self, began: float, happenings: Iterable[Happening]) -> None:
+        said: list[Started | Reading | Emitted | Refused] = []
+        pieces: dict[str, tuple[str, ...]] = {}
+        for happening in happenings:
+            if isinstance(happening, Failed):
+                self._pieces.pop(happening.id, None)
+                said.append(refused(happening.id, happening.error))
+                continue
+            if isinstance(happening, Emitted) and happening.round.scores:
+                happening = self._spelt(happening)
+            said.append(happening)
+            if isinstance(happening, Emitted) and (spelt := self._pieces.get(happening.id)):
+                pieces[happening.id] = tuple(map(spelt.of, happening.round.tokens))
+                if happening.round.finish:
+                    del self._pieces[happening.id]
+        if said:
+            busy, plain_s = self._pair.busy(), self._pair.costs().target.seconds(1)
+            counts = self._decodes, self._in_slots
+            self._decodes = self._in_slots = 0
+            self._outlet.send(Step(began, time.monotonic(), tuple(said), pieces, busy, plain_s, *counts))
+
+    def _spelt(self, emitted: Emitted) -> Emitted:
+        """Returns a round with the bytes of the tokens that its scores name."""
+
+        def spell(candidate: Candidate) -> Candidate:
+            return replace(candidate, spelt=self._pair.target.piece(candidate.token))
+
+        scores = tuple(
+            TokenScore(spell(score.said), tuple(map(spell, score.top))) for score in emitted.round.scores
+        )
+        return Emitted(emitted.id, replace(emitted.round, scores=scores))
+
+
+class _Pieces:
+    """The text of single tokens: what each adds to the text so far."""
+
+    def __init__(self, spelling: Callable[[int], bytes]) -> None:
+        self._spelling = spelling
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def of(self, token: int) -> str:
+        return self._decoder.decode(self._spelling(token))
+
+
+class Progress:
+    """Tells the owner how far loading is: each new stage, and every hundredth of the whole."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet, self._said = outlet, ("", -1)
+
+    def __call__(self, stage: Stage, progress: float) -> None:
+        if (stage, round(100 * progress)) != self._said:
+            self._said = stage, round(100 * progress)
+            self._outlet.send(Loading(stage, progress))
+
+
+def open_pair(load: Load, outlet: Outlet) -> Pair:
+    """Loads what the owner asks for, and measures it where its costs are not known."""
+    progress = Progress(outlet)
+    pair = Pair(load.target, load.draft, load.settings, on_progress=progress)
+    progress("measuring", LAST_STAGE)
+    pair.costs()
+    return pair
+
+
+def cache_ram(settings: PairSettings) -> int:
+    """Returns how many bytes of host memory may keep prompts that are in no slot any more."""
+    if settings.cache_ram is not None:
+        return settings.cache_ram
+    free, _ = free_memory()
+    return min(free // 4, MOST_CACHE_RAM)
+
+
+def about(pair: Pair) -> Loaded:
+    """Returns what the owner has to know of a pair."""
+    target = pair.target
+    plain = pair.costs().target
+    return Loaded(
+        name=target.path.stem,
+        draft_name=pair.draft.path.stem if pair.draft else None,
+        n_ctx=pair.n_ctx,
+        n_ctx_train=target.n_ctx_train,
+        n_vocab=target.n_vocab,
+        n_bytes=target.path.stat().st_size,
+        chat_template=target.chat_template,
+        bos=target.bos_text,
+        eos=target.eos_text,
+        sampling={k: v for k, v in target.metadata.items() if k.startswith("general.sampling.")},
+        plain_s=plain.seconds(1),
+        plain_growth_s=(plain.seconds(1, FAR) - plain.seconds(1)) / FAR,
+        path=str(target.path),
+        slots=pair.slots,
+        bos_token=target.vocabulary.bos if target.vocabulary.add_bos else None,
+        fill=target.fill_tokens,
+    )
+
+
+def main() -> int:
+    """Runs a worker for the process that started it; returns its exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    pipe, outlet = os.fdopen(os.dup(0), "rb"), Outlet(os.fdopen(os.dup(1), "wb"))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    load = receive(pipe)
+    if not isinstance(load, Load):
+        return 2
+    intake = Intake(pipe, outlet, most=load.queue + load.settings.slots)
+    try:
+        pair = open_pair(load, outlet)
+    except EdgeSpecError as error:
+        outlet.send(LoadFailed(str(error), error.exit_code))
+        return error.exit_code
+    with pair, Trials(pair.control_pieces) as trials:
+        pair.matchers.lark = trials.lark
+        intake.pair = pair
+        ram = cache_ram(load.settings)
+        engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram)
+        worker = Worker(pair, engine, intake, outlet)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
+        outlet.send(about(pair))
+        worker.run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

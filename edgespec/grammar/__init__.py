@@ -1,0 +1,1 @@
+"""JSON schemas, GBNF, Lark and regular expressions become masks over the vocabulary."""

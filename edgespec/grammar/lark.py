@@ -1,0 +1,325 @@
+"""GBNF -> what llguidance reads, with exactly the same texts.
+
+llguidance cuts a text into lexemes, each a regular expression, and takes the longest that fits; what GBNF
+allows only with a shorter one would be lost. So a part of a grammar becomes a lexeme only where that cannot
+happen: no character with which a lexeme could go on may also follow it. Where it could, the part is taken
+apart, down to single characters, which are slower to follow and never ambiguous. A grammar without
+recursion is one regular expression.
+
+Sets of characters are the bits of a number: one for each stretch of characters that the grammar never tells
+apart. So a list of thousands of words costs in proportion to its length.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from edgespec.grammar.gbnf import LAST, Chars, Choice, Node, Repeat, Rule, Sequence, names_in, read
+
+LONGEST_LEXEME = 100_000  # characters of a regular expression: a list of ten thousand words
+
+
+def as_lark(text: str) -> str:
+    """Returns a Lark grammar, whose `start` is the GBNF's `root`. Raises GrammarError."""
+    rules = read(text)
+    return _Translation(rules).text()
+
+
+@dataclass(slots=True)
+class _Lexeme:
+    """A part of the grammar as a regular expression, and the sets of characters around it."""
+
+    regex: str
+    first: int
+    last: int  # may come behind a whole match and belong to it
+    inner: int  # may come behind its beginning
+    empty: bool  # may be the empty text
+    follow: int = field(default=0)
+
+
+class _Sets:
+    """The characters that a grammar names, as bits. What no class tells apart has one bit."""
+
+    def __init__(self, rules: Mapping[str, Node]) -> None:
+        edges = {0}
+        for node in _all_chars(rules):
+            for low, high in node.ranges:
+                edges |= {low, high + 1}
+        self._edges = sorted(edges)
+        self._known: dict[Chars, int] = {}
+
+    def bits(self, chars: Chars) -> int:
+        """Returns the set of a class of characters."""
+        if chars not in self._known:
+            found = 0
+            for low, high in chars.ranges:
+                first = bisect.bisect_left(self._edges, low)
+                behind = bisect.bisect_left(self._edges, high + 1)
+                found |= (1 << behind) - (1 << first)
+            self._known[chars] = found
+        return self._known[chars]
+
+
+def _all_chars(rules: Mapping[str, Node]) -> Iterator[Chars]:
+    waiting, seen = list(rules.values()), set[Node]()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, Chars):
+            yield node
+        elif isinstance(node, Repeat):
+            waiting.append(node.part)
+        elif isinstance(node, Sequence | Choice):
+            waiting += node.parts
+
+
+class _Translation:
+    """One grammar on its way to Lark."""
+
+    def __init__(self, rules: Mapping[str, Node]) -> None:
+        self._rules, self._sets = rules, _Sets(rules)
+        self._apart: set[Node] = set()  # parts that may be no lexeme
+        self._lexemes: dict[Node, _Lexeme | None] = {}
+        regular, self._order = _regular_first(rules)
+        self._regular = set(regular)
+        for name in regular:  # so that no rule is looked into through another: chains may be long
+            self._inner(rules[name])
+
+    def text(self) -> str:
+        while True:
+            used = self._follows()
+            wrong = _ambiguous(used)
+            if not wrong:
+                break
+            for node in wrong:
+                self._take_apart(node)
+        names = {name: f"rule_{i}" for i, name in enumerate(self._rules)} | {"root": "start"}
+        return "".join(
+            f"{names[name]}: {self._written(node, names)}\n"
+            for name, node in self._rules.items()
+            if name == "root" or name in self._used
+        )
+
+    # ---- lexemes -------------------------------------------------------------------------------------
+
+    def _lexeme(self, node: Node) -> _Lexeme | None:
+        """Returns a part as a lexeme; None where it is none."""
+        return None if node in self._apart else self._inner(node)
+
+    def _take_apart(self, node: Node) -> None:
+        """Has a part be no lexeme, and the rules that it only names neither."""
+        while node not in self._apart:
+            self._apart.add(node)
+            if isinstance(node, Rule):
+                node = self._rules[node.name]
+
+    def _inner(self, node: Node) -> _Lexeme | None:
+        """Returns the same of a part of a lexeme, where nothing needs to be taken apart."""
+        if node not in self._lexemes:
+            made = self._made(node)
+            self._lexemes[node] = made if made and len(made.regex) <= LONGEST_LEXEME else None
+        return self._lexemes[node]
+
+    def _made(self, node: Node) -> _Lexeme | None:
+        if isinstance(node, Chars):
+            return _Lexeme(_class(node), self._sets.bits(node), 0, 0, False)
+        if isinstance(node, Rule):
+            return self._inner(self._rules[node.name]) if node.name in self._regular else None
+        if isinstance(node, Repeat):
+            return self._repeated(node)
+        made = []
+        length = 0
+        for part in node.parts:
+            lexeme = self._inner(part)
+            length += len(lexeme.regex) if lexeme else 0
+            if lexeme is None or length > LONGEST_LEXEME:
+                return None
+            made.append(lexeme)
+        return _chosen(made) if isinstance(node, Choice) else _joined(made)
+
+    def _repeated(self, node: Repeat) -> _Lexeme | None:
+        part = self._inner(node.part)
+        if part is None:
+            return None
+        most = "" if node.most is None else str(node.most)
+        again = part.first if node.most != 1 else 0
+        regex = f"({part.regex}){{{node.least},{most}}}"
+        empty = part.empty or node.least == 0
+        return _Lexeme(regex, part.first, part.last | again, part.inner | again, empty)
+
+    # ---- what follows --------------------------------------------------------------------------------
+
+    def _follows(self) -> dict[Node, _Lexeme]:
+        """Returns the lexemes that the grammar is made of now, each with what may follow it."""
+        self._first = dict.fromkeys(self._rules, 0)
+        self._empty = dict.fromkeys(self._rules, False)
+        changed = True
+        while changed:
+            changed = False
+            for name in self._order:  # mostly behind those that it names, so that few rounds do
+                node, known = self._rules[name], (self._first[name], self._empty[name])
+                self._first[name] |= self._begins(node)
+                self._empty[name] = self._may_be_empty(node)
+                changed = changed or known != (self._first[name], self._empty[name])
+        behind = dict.fromkeys(self._rules, 0)
+        self._used: set[str] = set()
+        found: dict[Node, _Lexeme] = {}
+        changed = True
+        while changed:
+            changed = False
+            for name in reversed(self._order):
+                if name != "root" and name not in self._used:
+                    continue
+                for part, follow in self._walk(self._rules[name], behind[name]):
+                    if (lexeme := self._lexeme(part)) is not None:
+                        if part not in found:
+                            lexeme.follow = 0
+                        kept = found.setdefault(part, lexeme)
+                        wider = kept.follow | follow
+                        changed, kept.follow = changed or wider != kept.follow, wider
+                    elif isinstance(part, Rule):
+                        wider = behind[part.name] | follow
+                        changed = changed or wider != behind[part.name] or part.name not in self._used
+                        behind[part.name] = wider
+                        self._used.add(part.name)
+        return found
+
+    def _begins(self, node: Node) -> int:
+        if (lexeme := self._lexeme(node)) is not None:
+            return lexeme.first
+        if isinstance(node, Rule):
+            return self._first[node.name]
+        if isinstance(node, Repeat):
+            return self._begins(node.part)
+        assert isinstance(node, Choice | Sequence)
+        found = 0
+        for part in node.parts:
+            found |= self._begins(part)
+            if isinstance(node, Sequence) and not self._may_be_empty(part):
+                break
+        return found
+
+    def _may_be_empty(self, node: Node) -> bool:
+        if (lexeme := self._lexeme(node)) is not None:
+            return lexeme.empty
+        if isinstance(node, Rule):
+            return self._empty[node.name]
+        if isinstance(node, Repeat):
+            return node.least == 0 or self._may_be_empty(node.part)
+        assert isinstance(node, Choice | Sequence)
+        kind = any if isinstance(node, Choice) else all
+        return kind(self._may_be_empty(part) for part in node.parts)
+
+    def _walk(self, node: Node, follow: int) -> Iterator[tuple[Node, int]]:
+        """Yields lexemes and rules of a node, with what may follow each."""
+        if self._lexeme(node) is not None or isinstance(node, Rule | Chars):
+            yield node, follow
+        elif isinstance(node, Repeat):
+            yield from self._walk(node.part, follow | self._begins(node.part))
+        elif isinstance(node, Choice):
+            for part in node.parts:
+                yield from self._walk(part, follow)
+        else:
+            for part in reversed(node.parts):
+                yield from self._walk(part, follow)
+                begins = self._begins(part)
+                follow = follow | begins if self._may_be_empty(part) else begins
+
+    # ---- writing -------------------------------------------------------------------------------------
+
+    def _written(self, node: Node, names: Mapping[str, str]) -> str:
+        if (lexeme := self._lexeme(node)) is not None:
+            return f"/{lexeme.regex}/" if lexeme.regex != "()" else '""'
+        if isinstance(node, Rule):
+            return names[node.name]
+        if isinstance(node, Repeat):
+            most = "" if node.most is None else str(node.most)
+            return f"({self._written(node.part, names)}){{{node.least},{most}}}"
+        assert isinstance(node, Choice | Sequence)
+        parts = [self._written(part, names) for part in node.parts]
+        return f"({' | '.join(parts)})" if isinstance(node, Choice) else f"({' '.join(parts)})"
+
+
+def _regular_first(rules: Mapping[str, Node]) -> tuple[list[str], list[str]]:
+    """Returns the rules that lead to no recursion, each behind those it names; and all, these first."""
+    names = {name: names_in(node) for name, node in rules.items()}
+    named_by: defaultdict[str, list[str]] = defaultdict(list)
+    for name, found in names.items():
+        for other in found:
+            named_by[other].append(name)
+    missing = {name: len(found) for name, found in names.items()}
+    regular = [name for name, n in missing.items() if n == 0]
+    for name in regular:  # it grows meanwhile
+        for other in named_by[name]:
+            missing[other] -= 1
+            if not missing[other]:
+                regular.append(other)
+    known = set(regular)
+    return regular, [*regular, *(name for name in reversed(list(rules)) if name not in known)]
+
+
+def _ambiguous(used: Mapping[Node, _Lexeme]) -> list[Node]:
+    """Returns the lexemes whose longest match might take what belongs to the next."""
+    by_follow: defaultdict[int, list[_Lexeme]] = defaultdict(list)
+    for lexeme in used.values():
+        by_follow[lexeme.follow].append(lexeme)
+    firsts = dict.fromkeys(by_follow, 0)
+    for follow, group in by_follow.items():
+        for lexeme in group:
+            firsts[follow] |= lexeme.first
+
+    def takes_from_others(long: _Lexeme) -> bool:
+        """Might it go on where a shorter one has ended?"""
+        return any(
+            long.inner & follow
+            and long.first & first
+            and any(short.first & long.first and short is not long for short in by_follow[follow])
+            for follow, first in firsts.items()
+        )
+
+    return [
+        node
+        for node, lexeme in used.items()
+        if lexeme.last & lexeme.follow
+        or (lexeme.empty and lexeme.first & lexeme.follow)
+        or takes_from_others(lexeme)
+    ]
+
+
+def _chosen(parts: list[_Lexeme]) -> _Lexeme:
+    """Returns one of several; what is whole in one may be the beginning of another."""
+    first = last = inner = 0
+    for part in parts:
+        first, last, inner = first | part.first, last | part.last, inner | part.inner
+    regex = f"({'|'.join(part.regex for part in parts)})" if parts else "()"
+    return _Lexeme(regex, first, last | inner, inner, any(part.empty for part in parts))
+
+
+def _joined(parts: list[_Lexeme]) -> _Lexeme:
+    """Returns one after another."""
+    first = last = inner = 0
+    empty = True
+    for part in parts:
+        inner |= part.inner | (0 if empty and not first else part.first)
+        last = part.last | (last | part.first if part.empty else 0)
+        first = first | part.first if empty else first
+        empty = empty and part.empty
+    return _Lexeme("".join(part.regex for part in parts) or "()", first, last, inner, empty)
+
+
+def _class(chars: Chars) -> str:
+    """Returns a class of characters, every one by its number but for single letters and digits."""
+    if not chars.ranges:
+        return "[^\\u{0}-\\u{10FFFF}]"
+    if chars.ranges == ((0, LAST),):
+        return "(.|\\n)"
+    (low, high), *more = chars.ranges
+    if low == high and not more and chr(low).isalnum() and chr(low).isascii():
+        return chr(low)
+    spans = (f"\\u{{{a:X}}}" + (f"-\\u{{{b:X}}}" if b > a else "") for a, b in chars.ranges)
+    return f"[{''.join(spans)}]"

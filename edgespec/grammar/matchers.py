@@ -1,0 +1,265 @@
+"""Grammars -> matchers, over one vocabulary, by llguidance (https://github.com/guidance-ai/llguidance).
+
+llguidance says what may follow, and nothing more: its forcing of the usual tokenisation is switched off
+(`no_forcing`), because a mask would then hide tokens that the target may well choose, and the text would no
+longer have the target's distribution.
+
+What a hostile grammar can cost is limited by llguidance's own counters: fuel for building its lexer, and
+work for each mask. A grammar that runs out of them is refused, or ends its request; nobody waits for it. What
+they do not count, a trial in a child process bounds (`trials.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import llguidance
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import GrammarError
+from edgespec.grammar.grammar import NAMES, Grammar
+from edgespec.grammar.lark import as_lark
+from edgespec.sampling.masks import Masks
+
+CONTROL = b"\xff"  # no text begins with it; a grammar that means the token says <name>
+REMEMBERED = 16  # compiled grammars: clients send the same schema again and again
+VOCABULARIES = 4  # by the control tokens that are shown: one or two for a chat template
+Shown = frozenset[int]
+_Asked = tuple[Grammar, Shown]
+NOTHING: Shown = frozenset()
+_Key = TypeVar("_Key")
+ALLOWANCE_S = 0.02  # what a mask may take again and again
+PATIENCE_S = 0.4  # what masks may take beyond that, together: others wait meanwhile
+WORDY = 300  # characters of a complaint that are passed on
+EXACT = '%llguidance {"no_forcing": true}\n'
+WHITESPACE = r"[ ]|\n[ \t]{0,20}"  # one space, or a new line with its indent: a small model cannot get lost
+OPTIONS = re.compile(r"%llguidance\s*\{[^}]*\}")  # of a Lark grammar's own; ours stand in front
+LISTING = re.compile(r"^\s*\d+ \| ")  # a line of the grammar as llguidance was given it
+
+
+class Matchers:
+    """Compiles grammars for one vocabulary. For several threads at once."""
+
+    def __init__(
+        self, pieces: Callable[[Shown], Sequence[bytes]], end_tokens: frozenset[int], n_vocab: int
+    ) -> None:
+        """pieces: returns the bytes of every token: CONTROL and its name for a control token not shown."""
+        self._pieces, self._end_tokens, self._n_vocab = pieces, end_tokens, n_vocab
+        self.lark = lark_of  # how a grammar is read; `Trials.lark` does so in a child
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._vocabularies: OrderedDict[Shown, Any] = OrderedDict()
+        self._compiled: OrderedDict[_Asked, Any] = OrderedDict()
+        self._making: dict[_Asked, Future[Any]] = {}
+
+    def compile(self, grammar: Grammar, shown: Shown = NOTHING) -> None:
+        """Makes a grammar ready, and the vocabulary when it is the first (half a second for a large one).
+
+        shown: control tokens that are text here. Raises GrammarError with what is wrong.
+        """
+        self._matcher(grammar, shown)
+
+    def masks(self, grammar: Grammar, start: int, shown: Shown = NOTHING) -> Masks:
+        """Returns the masks of a text that begins behind `start` tokens. Raises GrammarError."""
+        matcher = LLGuidance(self._matcher(grammar, shown).deep_copy(), self._n_vocab, NAMES[grammar.kind])
+        return Masks(matcher, n_vocab=self._n_vocab, start=start, end_tokens=self._end_tokens)
+
+    def knows(self, grammar: Grammar, shown: Shown = NOTHING) -> bool:
+        """True where a grammar has been compiled, and is remembered."""
+        return (grammar, shown - self._end_tokens) in self._compiled
+
+    def _matcher(self, grammar: Grammar, shown: Shown) -> Any:
+        """Returns the matcher of a grammar, known or new. Who wants one waits for no other."""
+        key = grammar, shown - self._end_tokens
+        with self._lock:
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+                return self._compiled[key]
+            making = self._making.get(key)
+            if mine := making is None:
+                making = self._making[key] = Future()
+        assert making is not None
+        if not mine:
+            return making.result()
+        try:
+            made = self._build(*key)
+        except BaseException as error:
+            making.set_exception(error)
+            raise
+        else:
+            making.set_result(made)
+            with self._lock:
+                _remember(self._compiled, key, made, REMEMBERED)
+            return made
+        finally:
+            with self._lock:
+                del self._making[key]
+
+    def _build(self, grammar: Grammar, shown: Shown) -> Any:
+        name, lark = NAMES[grammar.kind], self.lark(grammar)
+        matcher = matcher_for(self._vocabulary(shown), lark)
+        if matcher.is_error():
+            why = _why(matcher.get_error())
+            if why.startswith(("Unimplemented keys", "Unknown format")):
+                why += ', which cannot be enforced: leave it out, or pass over it with "strict": false'
+            raise GrammarError(f"the {name} cannot be used: {why}")
+        first = LLGuidance(matcher.deep_copy(), self._n_vocab, name)
+        if not first.mask().any():
+            raise GrammarError(f"the {name} cannot be used: no text fits it")
+        return matcher
+
+    def _vocabulary(self, shown: Shown) -> Any:
+        with self._reading:
+            known = self._vocabularies.get(shown)
+            if known is None:
+                known = tokenizer_of(self._pieces(shown), self._end_tokens)
+                _remember(self._vocabularies, shown, known, VOCABULARIES)
+            return known
+
+
+def _remember(known: OrderedDict[_Key, Any], key: _Key, value: object, most: int) -> None:
+    known[key] = value
+    while len(known) > most:
+        known.popitem(last=False)
+
+
+class _Tokens:
+    """A vocabulary as llguidance reads it. Nothing is ever tokenised: nothing is forced."""
+
+    bos_token_id = None
+    special_token_ids: Sequence[int] = ()
+
+    def __init__(self, tokens: Sequence[bytes], eos_token_id: int) -> None:
+        self.tokens, self.eos_token_id = list(tokens), eos_token_id
+
+    def __call__(self, text: bytes) -> list[int]:
+        return []
+
+
+def tokenizer_of(pieces: Sequence[bytes], end_tokens: frozenset[int]) -> llguidance.LLTokenizer:
+    """Returns a vocabulary as llguidance wants it. pieces: as `Matchers` takes them."""
+    tokens = _Tokens(pieces, min(end_tokens, default=0))
+    ends = sorted(end_tokens) or None
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(tokens), eos_token=ends)
+
+
+def matcher_for(vocabulary: llguidance.LLTokenizer, lark: str) -> llguidance.LLMatcher:
+    """Compiles a grammar; what is wrong with it, the matcher tells (`is_error`)."""
+    return llguidance.LLMatcher(vocabulary, lark, log_level=0, limits=_limits())
+
+
+class LLGuidance:
+    """A matcher of llguidance's: `masks.Matcher`."""
+
+    def __init__(self, matcher: Any, n_vocab: int, name: str) -> None:
+        self._matcher, self._name = matcher, name
+        self._words = np.zeros((n_vocab + 31) // 32, np.uint32)
+        self._spent = 0.0  # seconds past the allowance
+
+    def mask(self) -> NDArray[np.uint32]:
+        began = time.thread_time()  # of this thread alone, whatever else the machine does
+        self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        self._check()
+        self._spent += time.thread_time() - began - ALLOWANCE_S
+        self._spent = max(self._spent, 0.0)
+        if self._spent > PATIENCE_S:
+            raise GrammarError(
+                f"the {self._name} is too slow to follow: it says the same text in too many ways, or has too "
+                "many parts that may be left out; make it simpler"
+            )
+        return self._words
+
+    def takes(self, token: int) -> bool:
+        if not self._matcher.validate_tokens([token]):
+            self._check()
+            return False
+        taken = bool(self._matcher.consume_token(token))
+        self._check()
+        return taken
+
+    def take_back(self, n: int) -> None:
+        self._matcher.rollback(n)
+        self._check()
+
+    def only_text(self) -> bytes:
+        found: bytes = self._matcher.compute_ff_bytes()
+        return found
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            why = _why(self._matcher.get_error())
+            if why.startswith("NoExtension"):
+                raise GrammarError(f"the {self._name} leads to where nothing fits it any more")
+            raise GrammarError(f"the {self._name} became too complex while it was followed: {why}")
+
+
+def _limits() -> Any:
+    return llguidance.LLParserLimits(
+        initial_lexer_fuel=1_000_000,  # about 20 ms
+        step_lexer_fuel=200_000,  # about 14 ms
+        step_max_items=50_000,  # about 3 ms
+        max_lexer_states=50_000,  # about 100 MB at most
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
+
+
+def lark_of(grammar: Grammar) -> str:
+    """Returns a grammar as llguidance reads it. What it describes may stand behind a thought.
+
+    Raises GrammarError for GBNF that is wrong.
+    """
+    body = _body(grammar)
+    if not grammar.behind:
+        return EXACT + body
+    thought = f"thought[lazy]: /(.|\\n)*{_in_regex(grammar.behind)}/\nTHOUGHT_WS: /[ \\n]{{1,4}}/\n"
+    lead = "thought THOUGHT_WS?"
+    if grammar.opening:
+        lead = f"({json.dumps(grammar.opening)} {lead})?"
+    return f"{EXACT}start: {lead} the_text\n{thought}" + re.sub(r"\bstart(?=\s*:)", "the_text", body, count=1)
+
+
+def _body(grammar: Grammar) -> str:
+    if grammar.kind == "json_schema":
+        schema = json.loads(grammar.text)
+        if isinstance(schema, bool):
+            schema = {} if schema else {"not": {}}
+        own = schema.get("x-guidance")
+        own = own if isinstance(own, dict) else {}
+        flexible = own.get("whitespace_flexible") is not False
+        options = {"lenient": grammar.lenient} | ({"whitespace_pattern": WHITESPACE} if flexible else {})
+        schema["x-guidance"] = {**options, **own}
+        return f"start: %json {json.dumps(schema)}\n"
+    if grammar.kind == "regex":
+        return f"start: /{llguidance.regex_to_lark(_unanchored(grammar.text), 'd')}/\n"
+    return as_lark(grammar.text) if grammar.kind == "gbnf" else OPTIONS.sub("", grammar.text)
+
+
+def _in_regex(text: str) -> str:
+    """Returns a regular expression of one text, fit to stand between slashes."""
+    return "".join(c if c.isalnum() else f"\\u{{{ord(c):x}}}" for c in text)
+
+
+def _unanchored(regex: str) -> str:
+    """Returns a regular expression without ^ and $ at its ends: the whole text has to match anyway."""
+    regex = regex.removeprefix("^")
+    backslashes = len(regex[:-1]) - len(regex[:-1].rstrip("\\"))
+    return regex[:-1] if regex.endswith("$") and backslashes % 2 == 0 else regex
+
+
+def _why(complaint: str) -> str:
+    """Returns llguidance's complaint in one line, without the grammar and the state it shows behind it."""
+    lines = []
+    for line in complaint.splitlines():
+        if LISTING.match(line) or line.strip() == "<state>":
+            break
+        lines.append(line.replace("<non-verbose/>", "").strip())
+    text = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", " ".join(filter(None, lines)))
+    return (text if len(text) <= WORDY else text[:WORDY] + "...") or "it says nothing of why"

@@ -1,0 +1,1 @@
+"""Models, contexts and devices: the only room that imports llama_cpp (with `memory/answer.py`)."""

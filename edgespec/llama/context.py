@@ -1,0 +1,406 @@
+"""A model's working state: KV caches that are synced to token lists, and the one verb that does it.
+
+`score` finds what a sequence already holds, removes the rest, decodes what is missing and returns logits.
+Rewinding after a rejection, edits, cancellation and new turns are all that verb. Models with recurrent
+state cannot forget their last tokens at will; what they can do is probed when the context is made:
+
+- attention only: any tail can be removed;
+- snapshots (`n_rs_seq`, some hybrid architectures): tokens of the last evaluation can be rolled back,
+  once, as far as snapshots were written, never its first. llama.cpp does not check how many there are and
+  silently continues from a wrong state, so the limit is kept here;
+- otherwise: the state is checkpointed before tokens that may be withdrawn are decoded, and restored.
+
+Sliding-window layers keep all cells (`swa_full`), but llama.cpp saves none that the window masks, and gives
+such cells to other sequences. So before a sequence goes back, it is asked where its cells begin; where the
+window of the next token is not whole any more, all is evaluated again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import llama_cpp as C
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.loop import Rows, Want
+from edgespec.errors import (
+    DecodeAbortedError,
+    EngineError,
+    FatalDecodeError,
+    InvalidBatchError,
+    ModelUnsupportedError,
+    NoRoomError,
+    SettingError,
+)
+from edgespec.llama.batch import Batch
+from edgespec.llama.model import Model, last_complaint
+from edgespec.llama.saved import Saved
+from edgespec.llama.settings import ContextSettings, keeps_order, new_context
+from edgespec.pairs.settings import whole
+
+__all__ = ["Context", "ContextSettings"]
+
+CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state alone, kept in host memory
+NO_CELLS = 1  # code of llama_decode
+_UNCHANGED = (NO_CELLS, -1)  # codes of llama_decode that leave the cache as it was
+_address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(
+    ctypes.cast(C.llama_get_logits_ith, ctypes.c_void_p).value or 0
+)  # returns a number; the function as llama_cpp has it makes a pointer object, which costs more than it does
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """What one sequence of the cache holds, and how far it can go back."""
+
+    tokens: bytearray = field(default_factory=bytearray)  # int32 each
+    snapshots: int = 0  # how many last tokens can be rolled back now
+    checkpoint: tuple[int, NDArray[np.uint8] | None] = field(
+        default=(0, None)
+    )  # (tokens held then, state blob)
+
+    @property
+    def held(self) -> int:
+        return len(self.tokens) // 4
+
+    def keep(self, n: int) -> None:
+        del self.tokens[4 * n :]
+
+
+class Context:
+    """Evaluates tokens of one model. Logits it returns are views, valid until the next `score`.
+
+    `seconds` counts the time spent inside llama.cpp, `calls` its decode calls, `evaluated` the tokens that
+    it evaluated. `first_s` is what the very first two took, before all of these, weights still to be read.
+    Not for two threads at once. Close it before its model, or use it in a `with`.
+    """
+
+    def __init__(self, model: Model, settings: ContextSettings) -> None:
+        """Raises SettingError or ModelUnsupportedError with a reason instead of letting llama.cpp abort."""
+        self.model, self.settings = model, settings
+        self.n_ctx = settings.n_ctx
+        self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
+        self._handle: Any = new_context(model, settings)
+        self._memory: Any = C.llama_get_memory(self._handle)
+        self._batch = Batch(settings.chunk, settings.n_ctx)
+        self._sequences = [_Sequence() for _ in range(settings.n_seq)]
+        self._keeper = settings.n_seq if keeps_order(model, settings) else None  # see `keep_cells`
+        self._keeping = self._kept = False
+        self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits that lie there
+        self._n_rs_seq = int(C.llama_n_rs_seq(self._handle)) if model.has_recurrent_state else 0
+        try:
+            self._probe()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the caches."""
+        if self._handle:
+            C.llama_free(self._handle)
+            self._handle = None
+
+    def _probe(self) -> None:
+        """Evaluates two tokens (a warm-up as well) and tries to remove the second."""
+        self._decode([(0, bytes(8), 1)])
+        if not self.model.has_recurrent_state and not C.llama_memory_seq_rm(self._memory, 0, 1, -1):
+            raise ModelUnsupportedError(
+                f"{self.model.path.name} cannot take back evaluated tokens (llama_memory_seq_rm refused), "
+                "so guesses cannot be withdrawn from it"
+            )
+        self.clear(0)
+        self.first_s = self.seconds
+        self.seconds, self.calls, self.evaluated = 0.0, 0, 0
+
+    @property
+    def batches(self) -> bool:
+        """False where several sequences are evaluated one after another."""
+        return not self.model.has_recurrent_state
+
+    def held(self, seq: int = 0) -> NDArray[np.int32]:
+        """Returns the tokens that a sequence holds."""
+        return np.frombuffer(bytes(self._sequences[seq].tokens), np.int32)
+
+    def missing(self, want: Want) -> int:
+        """Returns how many tokens `score` would evaluate for this, the cache being as it is."""
+        tokens, seq = _bytes_of(want), self._sequences[want.seq]
+        return len(tokens) // 4 - self._reached(want.seq, _shared(seq.tokens, tokens, want.rows))
+
+    def _window_is_whole(self, s: int, keep: int) -> bool:
+        """Are all cells there that the token behind the first `keep` of a sequence sees?"""
+        if keep == 0 or not self.model.window:
+            return True
+        first = C.llama_memory_seq_pos_min(self._memory, s)
+        return bool(0 <= first <= max(0, keep + 1 - self.model.window))
+
+    def _near(self, seq: _Sequence) -> int:
+        """Returns how many last tokens can be rolled back. What others did to its window is not known."""
+        return 0 if self.model.window and len(self._sequences) > 1 else seq.snapshots
+
+    def _reached(self, s: int, keep: int) -> int:
+        """Returns how many tokens stay where all behind the first `keep` have to go."""
+        seq = self._sequences[s]
+        if keep == seq.held:
+            return keep
+        if not self.model.has_recurrent_state:
+            return keep if self._window_is_whole(s, keep) else 0
+        if 0 < seq.held - keep <= self._near(seq):
+            return keep
+        at, state = seq.checkpoint
+        return at if state is not None and at <= keep else 0
+
+    def score(self, wants: Sequence[Want]) -> list[Rows]:
+        """Makes each sequence hold its tokens + tail; returns the last `rows` logits rows of each.
+
+        Rows are float32 (rows, n_vocab), views into llama.cpp's buffer, valid until the next call.
+        Raises SettingError for what llama.cpp would abort on and EngineError for its failures; the record
+        of what is held stays true in either case.
+        """
+        self._check(wants)
+        if len(wants) > 1 and not self.batches:  # unequal lengths in one batch would split it
+            return [self.score([want])[0].copy() for want in wants]
+        missing = [self._sync(want) for want in wants]
+        share = (self.settings.chunk - sum([want.rows for want in wants])) // len(wants)
+        if sum(map(len, missing)) <= 4 * self.settings.chunk:
+            share = self.settings.chunk
+        for i, want in enumerate(wants):  # all but what fits the last, common evaluation
+            n_unread = len(missing[i]) // 4 - want.rows - share
+            if n_unread > 0:
+                self._decode_unread(want.seq, missing[i][: 4 * n_unread])
+                missing[i] = missing[i][4 * n_unread :]
+        parts = [(want.seq, tokens, want.rows) for want, tokens in zip(wants, missing, strict=True)]
+        return self._decode(parts)
+
+    def _check(self, wants: Sequence[Want]) -> None:
+        if not self._handle:
+            raise SettingError("this context has been closed: make a new one")
+        rows, settings = 0, self.settings
+        for want in wants:
+            n = want.tokens.size + len(want.tail)
+            if not (0 <= want.seq < settings.n_seq and 0 < n <= self.n_ctx and 0 < want.rows <= n):
+                whole("the sequence", want.seq, 0, settings.n_seq - 1)
+                whole("the number of tokens", n, 1, self.n_ctx)
+                whole("the number of rows", want.rows, 1, n)
+            rows += want.rows
+        if not 0 < rows <= settings.n_rows:
+            whole("the number of rows", rows, 1, settings.n_rows)
+        if len(wants) > 1 and len({want.seq for want in wants}) != len(wants):
+            raise SettingError("a sequence was asked for twice in one evaluation")
+
+    def _sync(self, want: Want) -> bytes:
+        """Rewinds the sequence to what it shares with `want`; returns the tokens still to be decoded."""
+        seq = self._sequences[want.seq]
+        tokens = _bytes_of(want)
+        keep = _shared(seq.tokens, tokens, want.rows)
+        fresh = memoryview(tokens)[4 * keep :].cast("i")
+        if min(fresh) < 0 or max(fresh) >= self.model.n_vocab:
+            wrong = next(token for token in fresh if not 0 <= token < self.model.n_vocab)
+            raise SettingError(f"token {wrong} does not exist: the model has {self.model.n_vocab:,} tokens")
+        if keep < seq.held:
+            self._rewind(want.seq, keep)
+        if self.model.has_recurrent_state and len(want.tail) > self._n_rs_seq:
+            settled = min(want.tokens.size, len(tokens) // 4 - want.rows)
+            if seq.held <= settled:
+                self._decode_unread(want.seq, tokens[4 * seq.held : 4 * settled])
+                self._save_checkpoint(want.seq)
+        return tokens[4 * seq.held :]
+
+    def _rewind(self, s: int, keep: int) -> None:
+        """Makes the sequence hold its first `keep` tokens, or fewer where the model cannot go back there."""
+        seq = self._sequences[s]
+        if self.model.has_recurrent_state:
+            near = seq.held - keep <= self._near(seq)
+        else:
+            near = self._window_is_whole(s, keep)
+        seq.snapshots = 0  # whatever follows, they are used up
+        if near and keep > 0:
+            if self._remove(s, keep):
+                seq.keep(keep)
+                return
+        at, state = seq.checkpoint
+        if state is not None and at <= keep:
+            # this first removal may be refused while the old recurrent state is there; the second counts
+            C.llama_memory_seq_rm(self._memory, s, at, -1)
+            data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+            if C.llama_state_seq_set_data_ext(self._handle, data, state.size, s, CHECKPOINT_FLAGS):
+                C.llama_memory_seq_rm(self._memory, s, at, -1)
+                seq.keep(at)
+                return
+        self.clear(s)
+
+    def _remove(self, s: int, keep: int) -> bool:
+        if self._keeping and self._sequences[s].held > keep:
+            C.llama_memory_seq_cp(self._memory, s, self._keeper, keep, -1)
+            self._kept = True
+        return bool(C.llama_memory_seq_rm(self._memory, s, keep, -1))
+
+    def keep_cells(self, on: bool) -> None:
+        """on: what is removed from now on leaves its cells taken, until `give_back_cells` or cells run out.
+
+        For while several sequences are written in turn. Else their next tokens would take such cells, before
+        older ones of their own; attention sums in the order of cells, and would round differently than alone.
+        """
+        self._keeping = on and self._keeper is not None
+
+    def give_back_cells(self) -> bool:
+        """Frees the cells that were kept; False where there were none."""
+        kept, self._kept = self._kept, False
+        if kept:
+            C.llama_memory_seq_rm(self._memory, self._keeper, -1, -1)
+        return kept
+
+    def clear(self, s: int = 0) -> None:
+        """Forgets what a sequence holds."""
+        self._remove(s, 0)
+        seq = self._sequences[s]
+        seq.keep(0)
+        seq.snapshots, seq.checkpoint = 0, (0, None)
+
+    def cut(self, s: int, n: int) -> None:
+        """Forgets what a sequence holds behind its first n tokens, or more where it cannot go back there."""
+        if n < self._sequences[s].held:
+            self._rewind(s, n)
+
+    def save(self, s: int) -> Saved:
+        """Returns a copy of what a sequence holds, in host memory."""
+        held = self._sequences[s].held
+        least = 0
+        if self.model.has_recurrent_state:
+            least = held
+        elif self.model.window and held > self.model.window:  # cells before the window are left out
+            least = held - 1
+        return Saved(bytes(self._sequences[s].tokens), self._state(s, 0), least)
+
+    def restore(self, s: int, saved: Saved) -> bool:
+        """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
+        self.clear(s)
+        state = saved.state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not C.llama_state_seq_set_data(self._handle, state, saved.state.size, s):
+            self.clear(s)
+            return self.give_back_cells() and self.restore(s, saved)
+        self._sequences[s].tokens += saved.tokens
+        return True
+
+    def share(self, source: int, s: int, n: int) -> bool:
+        """Makes a sequence hold the first n tokens of another, in the same cells; False where it cannot."""
+        if self.model.has_recurrent_state or n > self._sequences[source].held:
+            return False
+        if not self._window_is_whole(source, n):
+            return False
+        self.clear(s)
+        C.llama_memory_seq_cp(self._memory, source, s, 0, n)
+        self._sequences[s].tokens += self._sequences[source].tokens[: 4 * n]
+        return True
+
+    def _state(self, s: int, flags: int) -> NDArray[np.uint8]:
+        state = np.empty(C.llama_state_seq_get_size_ext(self._handle, s, flags), np.uint8)
+        into = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if C.llama_state_seq_get_data_ext(self._handle, into, state.size, s, flags) != state.size:
+            raise EngineError(f"the state of {self.model.path.name} cannot be saved: {last_complaint()}")
+        return state
+
+    def _save_checkpoint(self, s: int) -> None:
+        seq = self._sequences[s]
+        if seq.checkpoint[0] == seq.held and seq.checkpoint[1] is not None or seq.held == 0:
+            return
+        seq.checkpoint = (seq.held, self._state(s, CHECKPOINT_FLAGS))
+
+    def _decode_unread(self, s: int, tokens: bytes) -> None:
+        """Evaluates tokens of which no logits are wanted, in pieces."""
+        size = 4 * self.settings.chunk
+        for at in range(0, len(tokens), size):
+            self._decode([(s, tokens[at : at + size], 0)])
+
+    def _decode(self, parts: Sequence[tuple[int, bytes, int]]) -> list[Rows]:
+        """Evaluates (sequence, tokens, rows) parts in one llama_decode and keeps the record true."""
+        batch = self._batch
+        batch.fill([(s, tokens, rows, self._sequences[s].held) for s, tokens, rows in parts])
+        started = time.perf_counter()
+        code = C.llama_decode(self._handle, batch.struct)
+        if code == NO_CELLS and self.give_back_cells():
+            code = C.llama_decode(self._handle, batch.struct)
+        ends = self._ends(parts) if code == 0 else []
+        self.seconds += time.perf_counter() - started
+        self.calls += 1
+        if code not in _UNCHANGED:
+            self.evaluated += batch.n_tokens
+            for s, tokens, _ in parts:
+                self._note(self._sequences[s], tokens)
+        if code != 0:
+            for s, _, _ in parts:
+                if code not in _UNCHANGED:
+                    self._resync(s)
+            raise self._failure(code)
+        return [self._views[end] if end in self._views else self._view(*end) for end in ends]
+
+    def _note(self, seq: _Sequence, tokens: bytes) -> None:
+        """Records tokens that were evaluated."""
+        if self.model.has_recurrent_state:
+            if seq.checkpoint[0] > seq.held:
+                seq.checkpoint = (0, None)
+            seq.snapshots = min(len(tokens) // 4 - 1, self._n_rs_seq)
+        seq.tokens += tokens
+
+    def _ends(self, parts: Sequence[tuple[int, bytes, int]]) -> list[tuple[int, int]]:
+        """Returns (address of the last row, rows) for each part that wants some. Waits for the GPU."""
+        found, at = [], 0
+        for _, tokens, rows in parts:
+            at += len(tokens) // 4
+            if rows:
+                found.append((_address_of(self._handle, at - 1), rows))
+        return found
+
+    def _view(self, last: int | None, rows: int) -> Rows:
+        """Returns the rows of which the last lies at an address; llama.cpp has them one behind another."""
+        if not last:
+            raise EngineError(f"llama.cpp returned no logits: {last_complaint()}")
+        n_vocab = self.model.n_vocab
+        buffer: Any = (ctypes.c_float * (n_vocab * rows)).from_address(last - 4 * n_vocab * (rows - 1))
+        view = np.frombuffer(buffer, np.float32).reshape(rows, n_vocab)
+        self._views[last, rows] = view
+        return view
+
+    def _resync(self, s: int) -> None:
+        """After a failure in the middle: believes the cache, not the plan."""
+        seq = self._sequences[s]
+        reached = C.llama_memory_seq_pos_max(self._memory, s) + 1
+        if self.model.has_recurrent_state or not 0 < reached <= seq.held:
+            self.clear(s)
+        else:
+            C.llama_memory_seq_rm(self._memory, s, reached, -1)
+            seq.keep(reached)
+
+    def _failure(self, code: int) -> EngineError:
+        n, held = self._batch.n_tokens, sum(seq.held for seq in self._sequences)
+        if code == NO_CELLS:
+            return NoRoomError(f"the KV cache has no room for {n} more tokens beside {held:,}: raise --ctx")
+        if code == 2:
+            return DecodeAbortedError("the evaluation was interrupted")
+        kind = InvalidBatchError if code == -1 else FatalDecodeError
+        return kind(f"llama.cpp failed with code {code} on {n} tokens: {last_complaint()}")
+
+
+def _bytes_of(want: Want) -> bytes:
+    """Returns tokens + tail."""
+    tokens = want.tokens if want.tokens.dtype == np.int32 else want.tokens.astype(np.int32)
+    return tokens.tobytes() + array("i", want.tail).tobytes() if want.tail else tokens.tobytes()
+
+
+def _shared(held: bytearray, tokens: bytes, rows: int) -> int:
+    """Returns how many first tokens of `tokens` but the last `rows` are those that are held."""
+    end = min(len(held), len(tokens) - 4 * rows)
+    if held.startswith(memoryview(tokens)[:end]):  # the usual case, at the speed of memory
+        return end // 4
+    differs = np.frombuffer(held, np.int32, end // 4) != np.frombuffer(tokens, np.int32, end // 4)
+    return int(differs.argmax())

@@ -1,0 +1,357 @@
+"""llama.cpp seen from Python: models. (`context.py` has the contexts; no other file imports llama_cpp.)
+
+llama.cpp ends the process on a wrong argument, so every value is checked here before it gets there; and
+it prints to the terminal, so its log goes to a short memory of last lines, quoted in error messages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else an abort spawns a debugger and hangs
+
+import llama_cpp as C
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.chat.fill_in import FillTokens
+from edgespec.errors import EngineError, ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.system.self_test import self_test
+from edgespec_models.gguf.vocabulary import Vocabulary
+
+log_tail: deque[str] = deque(maxlen=40)  # what llama.cpp said last, newest at the end
+_listeners: list[list[str]] = []
+LOG_LEVEL_CONTINUES = 5
+LONG_TEXT = 1000  # bytes; longer texts are turned into tokens on a deep stack
+
+
+@C.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
+def _keep_log(level: int, text: bytes, _user_data: object) -> None:
+    line = text.decode("utf-8", "replace").rstrip("\n")
+    for log in (log_tail, *_listeners):
+        if level == LOG_LEVEL_CONTINUES and log:
+            log[-1] += line
+        elif line.strip(" ."):
+            log.append(line)
+    if os.environ.get("EDGESPEC_LOG"):
+        sys.stderr.write(text.decode("utf-8", "replace"))
+
+
+C.llama_log_set(_keep_log, ctypes.c_void_p(0))
+C.llama_backend_init()
+
+_TOKENISERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
+
+
+@contextmanager
+def listening() -> Iterator[list[str]]:
+    """Gives a list that all lines go into which llama.cpp says meanwhile."""
+    lines: list[str] = []
+    _listeners.append(lines)
+    try:
+        yield lines
+    finally:
+        _listeners[:] = [log for log in _listeners if log is not lines]
+
+
+def last_complaint() -> str:
+    """Returns llama.cpp's last words about a failure, for an error message."""
+    wrong = [line for line in log_tail if "error" in line.lower() or "fail" in line.lower()]
+    return (wrong[0] if wrong else log_tail[-1] if log_tail else "it gave no reason").strip()
+
+
+class Model:
+    """A GGUF file, loaded. Close it, or use it in a `with`.
+
+    Raises ModelFileError for a file that is missing or broken, ModelUnsupportedError for one that cannot
+    generate text, SettingError for nonsense arguments.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        n_gpu_layers: int = -1,
+        vocab_only: bool = False,
+        no_alloc: bool = False,
+        extra_buffers: bool | None = None,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """path: the file (the first one of a split model). n_gpu_layers: how many layers to put on the GPU
+        where there is one; negative means all. vocab_only: read metadata and vocabulary, no weights.
+        no_alloc: plan all memory and take none, to learn how much it would be.
+        extra_buffers: let llama.cpp repack weights for this processor; None: where the self-test passed so.
+        on_progress: told how much of the weights is loaded, 0 to 1."""
+        self.path = Path(path)
+        if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers <= 10_000:
+            raise SettingError(
+                f"n_gpu_layers is {n_gpu_layers!r}: it must be a whole number from -1 (all) to 10000"
+            )
+        _check_gguf(self.path)
+        self.on_gpu = n_gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
+        params = C.llama_model_default_params()
+        params.n_gpu_layers = n_gpu_layers
+        params.vocab_only = vocab_only
+        params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or _may_repack())
+        self.no_alloc = params.no_alloc = no_alloc
+        if no_alloc:
+            params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file llama.cpp ends the process
+        if on_progress:
+            told = C.llama_progress_callback(lambda share, _: on_progress(share) is None)  # True: go on
+            params.progress_callback = told
+        log_tail.clear()
+        self._handle: Any = C.llama_model_load_from_file(os.fsencode(self.path), params)
+        if not self._handle:
+            raise ModelFileError(
+                f"llama.cpp cannot load {self.path}: {last_complaint()}; "
+                "the file may be damaged (download it again) or too new for this version"
+            )
+        try:
+            self.metadata: Mapping[str, str] = self._read_metadata()
+            self._refuse_unsupported()
+        except BaseException:
+            self.close()
+            raise
+        self.n_vocab: int = C.llama_vocab_n_tokens(self._vocab)
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the weights. Contexts of this model must be closed before."""
+        if self._handle:
+            C.llama_model_free(self._handle)
+            self._handle = None
+
+    @property
+    def handle(self) -> Any:
+        """The llama_model pointer."""
+        if not self._handle:
+            raise SettingError(f"{self.path.name} has been closed: load it again")
+        return self._handle
+
+    @property
+    def _vocab(self) -> Any:
+        return C.llama_model_get_vocab(self.handle)
+
+    def _read_metadata(self) -> dict[str, str]:
+        pairs = {}
+        for i in range(C.llama_model_meta_count(self._handle)):
+            key = _grown(
+                lambda buffer, size, i=i: C.llama_model_meta_key_by_index(self._handle, i, buffer, size)
+            )
+            pairs[key] = _grown(
+                lambda buffer, size, i=i: C.llama_model_meta_val_str_by_index(self._handle, i, buffer, size)
+            )
+        return pairs
+
+    def _refuse_unsupported(self) -> None:
+        name, kind = self.path.name, C.llama_vocab_type(self._vocab)
+        if kind == C.LLAMA_VOCAB_TYPE_NONE:
+            raise ModelUnsupportedError(f"{name} has no vocabulary: text cannot be turned into tokens for it")
+        if kind not in _TOKENISERS:
+            raise ModelUnsupportedError(f"{name} has a tokeniser of type {kind}, which is not known here")
+        if C.llama_model_has_encoder(self._handle) or not C.llama_model_has_decoder(self._handle):
+            raise ModelUnsupportedError(
+                f"{name} is an encoder model: it does not generate text token by token"
+            )
+        if C.llama_model_is_diffusion(self._handle):
+            raise ModelUnsupportedError(
+                f"{name} is a diffusion model: it does not generate text token by token"
+            )
+        if self.metadata.get(f"{self.architecture}.attention.causal") == "false":
+            raise ModelUnsupportedError(f"{name} is an embedding model: it does not generate text")
+
+    @property
+    def architecture(self) -> str:
+        return self.metadata.get("general.architecture", "")
+
+    @property
+    def name(self) -> str:
+        return self.metadata.get("general.name", self.path.stem)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja text of the chat template in the file."""
+        return self.metadata.get("tokenizer.chat_template")
+
+    @cached_property
+    def n_ctx_train(self) -> int:
+        return int(C.llama_model_n_ctx_train(self.handle))
+
+    @cached_property
+    def has_recurrent_state(self) -> bool:
+        """True for recurrent and hybrid models, whose memory cannot simply forget its last tokens."""
+        return bool(C.llama_model_is_recurrent(self.handle) or C.llama_model_is_hybrid(self.handle))
+
+    @cached_property
+    def window(self) -> int:
+        """How many last tokens sliding-window layers see; 0 where every layer sees all."""
+        return int(C.llama_model_n_swa(self.handle))
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        vocab = self._vocab
+        return Vocabulary(
+            kind=_TOKENISERS[C.llama_vocab_type(vocab)],
+            texts=[C.llama_vocab_get_text(vocab, i) for i in range(self.n_vocab)],
+            add_bos=bool(C.llama_vocab_get_add_bos(vocab)),
+            bos=C.llama_vocab_bos(vocab),
+            add_eos=bool(C.llama_vocab_get_add_eos(vocab)),
+            eos=C.llama_vocab_eos(vocab),
+        )
+
+    @property
+    def bos_text(self) -> str:
+        """The text of the start token, "" where there is none."""
+        return self._token_text(C.llama_vocab_bos(self._vocab))
+
+    @property
+    def eos_text(self) -> str:
+        """The text of the end token, "" where there is none."""
+        return self._token_text(C.llama_vocab_eos(self._vocab))
+
+    def _token_text(self, token: int) -> str:
+        return C.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace") if token >= 0 else ""
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Every token that ends a generation (end of text, of turn, of message)."""
+        return frozenset(i for i in range(self.n_vocab) if C.llama_vocab_is_eog(self._vocab, i))
+
+    @cached_property
+    def fill_tokens(self) -> FillTokens | None:
+        """The tokens between which it fills in text; None where it was not made for that."""
+        vocab = self._vocab
+        found = FillTokens(
+            prefix=C.llama_vocab_fim_pre(vocab),
+            suffix=C.llama_vocab_fim_suf(vocab),
+            middle=C.llama_vocab_fim_mid(vocab),
+            repository=C.llama_vocab_fim_rep(vocab),
+            separator=C.llama_vocab_fim_sep(vocab),
+        )
+        return None if min(found.prefix, found.suffix, found.middle) < 0 else found
+
+    def tokenize(self, text: bytes, *, special: bool, add_bos: bool = True) -> NDArray[np.int32]:
+        """Returns the token ids of UTF-8 bytes: (n,) int32.
+
+        special: control tokens spelt out in the text become those tokens (templates); else they stay text.
+        add_bos: put the start token in front where the model wants one.
+        """
+        if len(text) > 2**30:
+            raise SettingError(f"the text has {len(text):,} bytes: at most 1 GiB can be turned into tokens")
+        if len(text) > LONG_TEXT:
+            return _on_a_deep_stack(lambda: self._tokenize(text, special, add_bos), len(text))
+        return self._tokenize(text, special, add_bos)
+
+    def _tokenize(self, text: bytes, special: bool, add_bos: bool) -> NDArray[np.int32]:
+        bos = C.llama_vocab_bos(self._vocab)
+        start = [bos] if add_bos and bos >= 0 and C.llama_vocab_get_add_bos(self._vocab) else []
+        room = len(text) + 8
+        while True:  # llama.cpp's own add_special would put an end token behind the text as well
+            ids = np.empty(room, np.int32)
+            pointer = ids.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+            n = C.llama_tokenize(self._vocab, text, len(text), pointer, room, False, special)
+            if n >= 0:
+                return np.concatenate([np.array(start, np.int32), ids[:n]])
+            room = -n
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Returns the bytes of one token; control tokens are empty unless `special`."""
+        known = self._pieces.get((token, special))
+        if known is None:
+            known = self._pieces[token, special] = self._piece(self._checked(token), special)
+        return known
+
+    def _piece(self, token: int, special: bool) -> bytes:
+        room = 32
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            n = C.llama_token_to_piece(self._vocab, token, buffer, room, 0, special)
+            if n >= 0:
+                return buffer.raw[:n]
+            room = -n
+
+    def _checked(self, token: int) -> int:
+        if not 0 <= token < self.n_vocab:
+            raise SettingError(f"token {token} does not exist: {self.path.name} has {self.n_vocab:,} tokens")
+        return token
+
+    def detokenize(self, tokens: NDArray[np.int32] | list[int], *, special: bool = False) -> bytes:
+        """Returns the bytes of many tokens, one after another."""
+        return b"".join(self.piece(int(token), special=special) for token in tokens)
+
+
+def _may_repack() -> bool:
+    """Returns whether models may be loaded with repacked weights. Raises EngineError where nothing helps."""
+    found = self_test()
+    if not found.sound:
+        raise EngineError(found.advice)
+    return found.extra_buffers
+
+
+def _on_a_deep_stack(work: Callable[[], NDArray[np.int32]], n_bytes: int) -> NDArray[np.int32]:
+    """Runs `work` in a thread with room for llama.cpp's recursive regular expressions.
+
+    Some pre-tokenisers recurse once for every character of an unbroken run; 40,000 of them overflow the
+    usual 8 MB. Where the system refuses so large a stack, the usual one has to do.
+    """
+    done: list[NDArray[np.int32]] = []
+    before = threading.stack_size()
+    try:
+        threading.stack_size(min(1024 * n_bytes + 2**20, 2**30))
+        thread = threading.Thread(target=lambda: done.append(work()))
+        thread.start()
+        thread.join()
+    except (RuntimeError, ValueError):
+        pass
+    finally:
+        threading.stack_size(before)
+    return done[0] if done else work()
+
+
+def _grown(call: Any) -> str:
+    """Calls a C function that fills (buffer, size) and returns the length wanted, with room enough."""
+    size = 256
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        wanted = call(buffer, size)
+        if wanted < size:
+            return buffer.value.decode("utf-8", "replace") if wanted >= 0 else ""
+        size = wanted + 1
+
+
+def _check_gguf(path: Path) -> None:
+    """Looks at the first bytes, so that the commonest mistakes are named before llama.cpp sees them."""
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelFileError(f"{path} is not an ordinary file: name a .gguf file")
+        with open(path, "rb") as file:
+            head = file.read(8)
+    except FileNotFoundError:
+        raise ModelFileError(f"there is no file {path}: check the path") from None
+    except IsADirectoryError:
+        raise ModelFileError(f"{path} is a folder: name the .gguf file in it") from None
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from None
+    if head[:4] != b"GGUF":
+        what = "is empty" if not head else "is not a GGUF file"
+        raise ModelFileError(f"{path} {what}: EdgeSpec runs models in GGUF format")
+    if head[4:8] == b"\x00\x00\x00\x03":
+        raise ModelFileError(f"{path} is a big-endian GGUF: convert it, or download one for this machine")

@@ -1,0 +1,104 @@
+"""What a sequence held, kept in host memory: saved states of target and draft, by the tokens they are of.
+
+A prefix that is not in a slot any more need not be evaluated again: its state is copied back. The store has
+a budget of bytes; what was used longest ago goes first. It knows nothing of llama.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.values import ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The state of one sequence of one context."""
+
+    tokens: bytes  # int32 each
+    state: NDArray[np.uint8]  # llama.cpp's own bytes
+    least: int  # restored, it can be cut to no fewer tokens: all of them for recurrent state
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.tokens) + int(self.state.nbytes)
+
+    def useful(self, tokens: bytes) -> int:
+        """Returns how many tokens of a prompt this spares: all but the last one at most."""
+        n = same_beginning(self.tokens, tokens[:-4])
+        return n if n >= self.least else 0
+
+    def serves(self, tokens: bytes) -> bool:
+        """Can it be restored and cut to just these tokens?"""
+        return self.tokens.startswith(tokens) and len(tokens) >= 4 * self.least
+
+
+Prefix = Mapping[ModelName, Saved]  # of target and, where it is worth it, draft
+
+
+def same_beginning(one: bytes | bytearray, other: bytes | bytearray | memoryview) -> int:
+    """Returns how many first tokens two lists share."""
+    end = min(len(one), len(other)) // 4 * 4
+    if one[:end] == other[:end]:
+        return end // 4
+    differs = np.frombuffer(one, np.int32, end // 4) != np.frombuffer(other, np.int32, end // 4)
+    return int(differs.argmax())
+
+
+class PrefixStore:
+    """Keeps prefixes, as many as `budget` bytes hold."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget, self.n_bytes = budget, 0
+        self._prefixes: list[Prefix] = []  # the one used last at the end
+
+    def __len__(self) -> int:
+        return len(self._prefixes)
+
+    def holds(self, tokens: bytes) -> bool:
+        """Is all of this the beginning of something kept? Then it counts as used."""
+        for prefix in reversed(self._prefixes):
+            if prefix["target"].serves(tokens):
+                self.use(prefix)
+                return True
+        return False
+
+    def put(self, prefix: Prefix) -> None:
+        """Keeps a prefix; those that are beginnings of it go, and what was used longest ago where it must."""
+        new = prefix["target"]
+        for old in [p for p in self._prefixes if new.serves(p["target"].tokens)]:
+            self._drop(old)
+        size = _n_bytes(prefix)
+        if size > self.budget:
+            return
+        while self.n_bytes + size > self.budget:
+            self._drop(self._prefixes[0])
+        self._prefixes.append(prefix)
+        self.n_bytes += size
+
+    def best(self, tokens: bytes) -> tuple[Prefix | None, int]:
+        """Returns what spares most of a prompt's tokens, and how many."""
+        best, most = None, 0
+        for prefix in self._prefixes:
+            n = prefix["target"].useful(tokens)
+            if n > most:
+                best, most = prefix, n
+        return best, most
+
+    def use(self, prefix: Prefix) -> None:
+        """Counts a prefix as used now, if it is still kept."""
+        others = [kept for kept in self._prefixes if kept is not prefix]
+        if len(others) < len(self._prefixes):
+            self._prefixes = [*others, prefix]
+
+    def _drop(self, prefix: Prefix) -> None:
+        self._prefixes = [kept for kept in self._prefixes if kept is not prefix]
+        self.n_bytes -= _n_bytes(prefix)
+
+
+def _n_bytes(prefix: Prefix) -> int:
+    return sum(saved.n_bytes for saved in prefix.values())

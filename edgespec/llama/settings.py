@@ -1,0 +1,118 @@
+"""How a context is made: its settings, checked before llama.cpp sees them, and its making."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import llama_cpp as C
+import psutil
+
+from edgespec.errors import ModelUnsupportedError, SettingError
+from edgespec.llama.cache_size import check_memory, kv_bytes
+from edgespec.llama.model import Model, last_complaint, log_tail
+from edgespec.pairs.settings import KvType, PairSettings, check_kv, check_threads, whole
+from edgespec.system.cores import threads_wanted
+
+_KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # llama.cpp's ids
+DEFAULT_N_CTX = 8192
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+SNAPSHOTS = (
+    8  # recurrent states kept for rollback where the architecture can; each is a copy of the whole state
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextSettings:
+    """How a context is made. None means: what suits this machine.
+
+    n_ctx: tokens one sequence may hold, at most what the model was trained for. n_seq: sequences at once.
+    cells: tokens that all of them may hold together; None: n_ctx for each.
+    n_rows: logits rows one call may ask for, over all sequences (sizes llama.cpp's output buffer).
+    kv_type: the cache's number format; below f16 the logits change. flash_attention: None lets llama.cpp
+    choose. chunk: tokens in one evaluation; a prompt is evaluated in such pieces.
+    """
+
+    n_ctx: int
+    n_seq: int = 1
+    n_rows: int = 1
+    kv_type: KvType = "f16"
+    flash_attention: bool | None = None
+    threads: int | None = None
+    chunk: int = 512
+    cells: int | None = None
+
+    def __post_init__(self) -> None:
+        whole("the context length", self.n_ctx, 2, 2**31 - 1)
+        whole("the number of sequences", self.n_seq, 1, MAX_SEQUENCES)
+        whole("the number of logits rows", self.n_rows, self.n_seq, 2**16)
+        if self.cells is not None:
+            whole("the number of tokens in the cache", self.cells, self.n_ctx, self.n_ctx * self.n_seq)
+        check_threads(self.threads)
+        whole("the chunk", self.chunk, max(2, self.n_rows), 2**16)
+        check_kv(self.kv_type, self.flash_attention)
+
+
+def keeps_order(model: Model, settings: ContextSettings) -> bool:
+    """Has a context a sequence more, which keeps cells taken? See `Context.keep_cells`."""
+    return 1 < settings.n_seq < MAX_SEQUENCES and not model.has_recurrent_state
+
+
+def new_context(model: Model, settings: ContextSettings) -> Any:
+    """Returns a llama_context. Raises SettingError or ModelUnsupportedError where llama.cpp would abort."""
+    if settings.n_ctx > model.n_ctx_train:
+        raise SettingError(
+            f"the context length is {settings.n_ctx:,}: {model.path.name} was trained for "
+            f"{model.n_ctx_train:,} tokens; ask for no more than that"
+        )
+    cells = settings.cells or settings.n_ctx * settings.n_seq
+    if not model.no_alloc:
+        check_memory(model, cells, settings.kv_type)
+    params = C.llama_context_default_params()
+    params.n_ctx = cells
+    params.n_batch = params.n_ubatch = settings.chunk
+    params.n_seq_max = settings.n_seq + keeps_order(model, settings)
+    if model.has_recurrent_state:  # a micro-batch must be longer than the snapshots, else llama.cpp aborts
+        params.n_rs_seq = max(0, min(settings.n_rows - 1, settings.chunk - 2, params.n_ctx - 2, SNAPSHOTS))
+    params.n_outputs_max = max(settings.n_rows, params.n_seq_max)  # llama.cpp reserves one for each
+    params.n_outputs_max_per_seq = settings.n_rows
+    threads = settings.threads or threads_wanted()
+    params.n_threads = params.n_threads_batch = threads
+    params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
+    params.type_k = params.type_v = _KV_TYPES[settings.kv_type]
+    params.kv_unified = True  # sequences of unequal length share one batch and one pool of cells
+    params.swa_full = True  # sliding-window layers keep all cells, so that tails can be withdrawn
+    params.no_perf = True
+    log_tail.clear()
+    handle = C.llama_init_from_model(model.handle, params)
+    if not handle:
+        raise ModelUnsupportedError(
+            f"llama.cpp cannot make a context for {model.path.name}: {last_complaint()}"
+        )
+    return handle
+
+
+def settings_for(model: Model, settings: PairSettings) -> ContextSettings:
+    """Returns the settings of a model's context as the pair's settings ask for it."""
+    n_ctx = settings.n_ctx
+    if n_ctx is None:  # what the model knows, a usual length at most, and half of the free memory
+        n_ctx = min(model.n_ctx_train, DEFAULT_N_CTX)
+        while (
+            n_ctx > 512
+            and kv_bytes(model, n_ctx * settings.slots, settings.kv_type)
+            > psutil.virtual_memory().available / 2
+        ):
+            n_ctx //= 2
+    cells = None
+    if settings.cache_tokens is not None:
+        n_ctx = min(n_ctx, settings.cache_tokens)
+        cells = min(settings.cache_tokens, n_ctx * settings.slots)
+    return ContextSettings(
+        n_ctx=n_ctx,
+        n_seq=settings.slots,
+        n_rows=settings.slots,
+        cells=cells,
+        kv_type=settings.kv_type,
+        flash_attention=settings.flash_attention,
+        threads=settings.threads,
+    )

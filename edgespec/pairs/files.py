@@ -1,0 +1,127 @@
+"""Which files a command runs on, and how they are loaded: what flags and environment say, in one place.
+
+Without a file: an installed pair, a grown one, or the embedded one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from edgespec.chat.well_known import well_known
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.pairs.settings import PairSettings
+from edgespec.pairs.store import installed_pair, note_use
+from edgespec.system import config
+from edgespec_models import tiny
+
+LONGEST_TEMPLATE = 2**20  # characters; what is longer is some other file
+
+
+def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
+    """Returns target and draft as flags and environment name them.
+
+    Where they name none: the pair that was pulled or imported last, else the embedded one. That an installed
+    pair is used is kept.
+    """
+    wants_draft = not arguments.no_draft and arguments.drafter not in ("none", "lookup")
+    for flag, value in (("--target", arguments.target), ("--draft", arguments.draft)):
+        if value == "":
+            raise SettingError(f"{flag} names no file: give a path, or leave it out")
+    target = arguments.target or config.default_target()
+    draft = arguments.draft or (config.default_draft() if wants_draft else None)
+    if arguments.pair is not None and (arguments.target or arguments.draft):
+        raise SettingError(
+            f"pair {arguments.pair} has a target and a draft of its own: leave out --target and --draft"
+        )
+    if arguments.grow:
+        if arguments.target or arguments.draft:
+            raise SettingError("--grow grows the embedded pair: leave out --target and --draft")
+        if arguments.pair is not None:
+            raise SettingError(f"--grow grows the embedded pair: leave out pair {arguments.pair}")
+        target_file, draft_file = _grown(arguments.grow)
+        return target_file, draft_file if wants_draft else None
+    if target and arguments.pair is None:
+        return Path(target), Path(draft) if draft else None
+    if arguments.draft:
+        raise SettingError(f"--draft {arguments.draft} has no target to guess for: name one with --target")
+    pair = installed_pair(arguments.pair)
+    if pair:
+        note_use(pair.name)
+        return pair.target.path, pair.draft.path if pair.draft and wants_draft else None
+    return tiny.target_path(), tiny.draft_path() if wants_draft else None
+
+
+def pair_name(arguments: argparse.Namespace) -> str | None:
+    """Returns the name of the installed pair that `pair_files` takes; None where it takes another."""
+    if arguments.grow or (arguments.pair is None and (arguments.target or config.default_target())):
+        return None
+    pair = installed_pair(arguments.pair)
+    return pair.name if pair else None
+
+
+def pair_settings(
+    arguments: argparse.Namespace,
+    *,
+    slots: int = 1,
+    cache_tokens: int | None = None,
+    cache_ram: int | None = None,
+    remember: bool = True,
+) -> PairSettings:
+    """Returns how the flags ask for a pair to be loaded. Raises SettingError."""
+    return PairSettings(
+        n_ctx=arguments.ctx,
+        kv_type=arguments.kv_type,
+        draft_kv_type=arguments.draft_kv_type,
+        threads=arguments.threads,
+        n_gpu_layers=arguments.gpu_layers,
+        remember=remember,
+        slots=slots,
+        cache_tokens=cache_tokens,
+        cache_ram=cache_ram,
+    )
+
+
+def chat_template(arguments: argparse.Namespace) -> str | None:
+    """Returns the chat template that the flags name; None where they name none. Raises SettingError."""
+    if arguments.chat_template is not None:
+        return well_known(arguments.chat_template)
+    if arguments.chat_template_file is None:
+        return None
+    flag = f"--chat-template-file {arguments.chat_template_file}"
+    try:
+        template = Path(arguments.chat_template_file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"{flag} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingError(f"{flag} cannot be read: it is no text") from None
+    if len(template) > LONGEST_TEMPLATE:
+        raise SettingError(
+            f"{flag} has {len(template):,} characters: a template has {LONGEST_TEMPLATE:,} at most"
+        )
+    return template
+
+
+def _grown(spec: str) -> tuple[Path, Path]:
+    from edgespec_models.grow import grow  # gguf takes a while to load, and only this needs it
+
+    def show(done: int, total: int) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\rgrowing the embedded pair to {spec}: {done / max(total, 1):4.0%}")
+            sys.stderr.write("\n" if done >= total else "")
+
+    try:
+        return grow.grow_pair(
+            tiny.target_path(),
+            tiny.draft_path(),
+            config.cache_folder() / "grown",
+            grow.parse_spec(spec),
+            on_progress=show,
+        )
+    except grow.GrowError as error:
+        raise SettingError(str(error)) from None
+    except OSError as error:
+        raise EdgeSpecError(
+            f"the grown pair cannot be written: {error}; check the space in {config.cache_folder()}"
+        ) from None

@@ -1,0 +1,74 @@
+"""What `edgespec plan` last said of pairs on this machine, by their names, for whoever lists pairs.
+
+Standard library only. A file that cannot be read or written is no fault: nothing is known then.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from edgespec.system.config import cache_folder
+from edgespec.system.whole_file import write_whole
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSpeed:
+    """How fast a pair would run here. acceptance: of guesses, that this rests on; assumed: nobody knows it.
+
+    tok_per_s: with speculation; None without a draft.
+    """
+
+    plain_tok_per_s: float
+    tok_per_s: float | None
+    acceptance: float | None
+    assumed: bool
+    disturbed: bool = False  # other programs kept the machine busy while it was measured
+
+    @property
+    def gain(self) -> float | None:
+        """The expected speed-up."""
+        return self.tok_per_s / self.plain_tok_per_s if self.tok_per_s else None
+
+    def sentence(self) -> str:
+        """Says it in a few words."""
+        where = "planned on a busy machine" if self.disturbed else "planned here"
+        text = f"{where}: {self.plain_tok_per_s:.1f} tok/s plain"
+        if self.tok_per_s is None or self.acceptance is None:
+            return text
+        accepted = f"{self.acceptance:.0%} of guesses accepted" + (" (assumed)" if self.assumed else "")
+        return f"{text}, {self.tok_per_s:.1f} with {accepted}"
+
+
+def planned(name: str) -> PlannedSpeed | None:
+    """Returns what was said of a pair on this machine; None where nothing was."""
+    found = _read().get(name)
+    with suppress(TypeError, ValueError):
+        if isinstance(found, dict):
+            speed = PlannedSpeed(**found)
+            if speed.plain_tok_per_s > 0:
+                return speed
+    return None
+
+
+def keep(name: str, speed: PlannedSpeed) -> None:
+    """Keeps what was said of a pair."""
+    known = _read()
+    known[name] = asdict(speed)
+    with suppress(OSError):
+        write_whole(_path(), json.dumps(known))
+
+
+def _read() -> dict[str, object]:
+    with suppress(OSError, ValueError):
+        found = json.loads(_path().read_text(encoding="utf-8"))
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _path() -> Path:
+    return cache_folder() / "plans" / f"names-{platform.node() or 'here'}.json"

@@ -1,0 +1,76 @@
+"""How a pair is loaded: the settings, checked before any model is opened.
+
+They are made in one place (`pair_files.pair_settings`, from flags), travel to the worker as they are, and
+`engine.Pair` reads them. This module knows nothing of llama.cpp, so the web process may hold them too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from edgespec.errors import SettingError
+from edgespec.system.cores import MOST_THREADS
+
+KvType = Literal["f16", "q8_0", "q4_0"]
+MOST_SLOTS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class PairSettings:
+    """How a pair is loaded. None means: what suits model and machine.
+
+    n_ctx: tokens that one request may use, prompt and answer together. slots: requests that may be
+    evaluated at once. cache_tokens: tokens that all of them may use together (None: n_ctx each); where
+    they want more, the youngest waits. cache_ram: bytes of host memory for prompts that are in no slot any
+    more; None: a quarter of what is free, 8 GiB at most.
+    n_gpu_layers: -1 is as many as fit. draft_gpu_layers: None is as many as n_gpu_layers says.
+    remember: what is learned of the pair is kept in the cache folder when it is closed.
+    """
+
+    n_ctx: int | None = None
+    kv_type: KvType = "f16"
+    draft_kv_type: KvType = "f16"
+    flash_attention: bool | None = None
+    threads: int | None = None
+    n_gpu_layers: int = -1
+    draft_gpu_layers: int | None = None
+    remember: bool = True
+    slots: int = 1
+    cache_tokens: int | None = None
+    cache_ram: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises SettingError for nonsense, before anything is loaded."""
+        whole("the number of slots", self.slots, 1, MOST_SLOTS)
+        if self.n_ctx is not None:
+            whole("the context length", self.n_ctx, 2, 2**31 - 1)
+        if self.cache_tokens is not None:
+            whole("the number of tokens in the cache", self.cache_tokens, self.n_ctx or 2, 2**31 - 1)
+        if self.cache_ram is not None:
+            whole("the memory for prompts", self.cache_ram, 0, 2**50)
+        check_threads(self.threads)
+        for kv_type in (self.kv_type, self.draft_kv_type):
+            check_kv(kv_type, self.flash_attention)
+
+
+def whole(name: str, value: object, low: int, high: int) -> None:
+    """Raises SettingError for what is no whole number from `low` to `high`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise SettingError(f"{name} is {value!r}: it must be a whole number from {low} to {high:,}")
+
+
+def check_threads(threads: int | None) -> None:
+    """Raises SettingError for a number of threads that no machine has."""
+    if threads is not None:
+        whole("the number of threads", threads, 1, MOST_THREADS)
+
+
+def check_kv(kv_type: str, flash_attention: bool | None) -> None:
+    """Raises SettingError for a KV cache that there is not."""
+    if kv_type not in get_args(KvType):
+        raise SettingError(
+            f"the KV cache type is {kv_type!r}: it must be one of {', '.join(get_args(KvType))}"
+        )
+    if kv_type != "f16" and flash_attention is False:
+        raise SettingError(f"a {kv_type} KV cache needs flash attention: leave it on, or keep f16")

@@ -1,0 +1,73 @@
+"""The installed pairs as commands see them: where the store is, and its errors in EdgeSpec's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from edgespec.errors import ModelFileError, SettingError
+from edgespec.system import config
+from edgespec_models import tiny
+from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreError
+
+FEWEST_TOKENS = 32  # a speed over fewer says little
+
+
+def open_store() -> Store:
+    """Returns the store of this user's pairs."""
+    return Store(config.data_folder())
+
+
+@contextmanager
+def store_told() -> Iterator[None]:
+    """Turns what is wrong with the store or a name into a SettingError."""
+    try:
+        yield
+    except StoreError as error:
+        raise SettingError(str(error)) from None
+
+
+def installed_pair(name: str | None) -> InstalledPair | None:
+    """Returns the pair of that name, or the default one; None for the embedded pair, or where none is there.
+
+    Raises SettingError for a name that is not installed, ModelFileError where its files are gone.
+    """
+    if name == EMBEDDED:
+        return None
+    with store_told():
+        store = open_store()
+        wanted = name or store.default()
+        if wanted is None:
+            return None
+        pair = store.get(wanted)
+    if pair.missing:
+        again = f"edgespec pull {pair.target.repo}" if pair.source == "pulled" else f"edgespec rm {pair.name}"
+        raise ModelFileError(
+            f"pair {pair.name} lacks {Path(pair.missing[0]).name}, which is no longer at "
+            f"{Path(pair.missing[0]).parent}: `{again}`, or name another pair with --pair"
+        )
+    return pair
+
+
+def default_files() -> tuple[Path, Path | None]:
+    """Returns target and draft of the pair that is taken where none is named; raises as `installed_pair`."""
+    pair = installed_pair(None)
+    if pair is None:
+        return tiny.target_path(), tiny.draft_path()
+    return pair.target.path, pair.draft.path if pair.draft else None
+
+
+def note_use(name: str) -> None:
+    """Keeps that a pair was used now; a store that cannot be written is no reason to fail."""
+    with suppress(StoreError):
+        open_store().note_use(name)
+
+
+def note_speed(
+    name: str, *, tokens: int, tok_per_s: float | None, plain_tok_per_s: float | None = None
+) -> None:
+    """Keeps how fast a pair was, if enough tokens were made to say."""
+    if tok_per_s and tokens >= FEWEST_TOKENS:
+        with suppress(StoreError):
+            open_store().note_speed(name, tok_per_s, plain_tok_per_s)

@@ -1,0 +1,1 @@
+"""Logits become a distribution: temperature, truncation, penalties, masks, and drawing from it."""

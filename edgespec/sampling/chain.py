@@ -1,0 +1,120 @@
+"""llama.cpp's chain of samplers in any order, stage by stage; and the usual one's end: XTC and temperature.
+
+XTC leaves out the likeliest tokens with a probability of its own. Instead of drawing that lot, both cases
+are weighed: p = (1 - x) * p(all) + x * p(without them), which is what drawing comes to. So a distribution
+depends on row and history alone, and seeds and speculation need to know nothing of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.sampling.distribution import Distribution, Ids, PointMass
+from edgespec.sampling.settings import Sampling
+from edgespec.sampling.truncation import typical
+
+Logits = NDArray[np.float64]
+Edit = Callable[[Ids, Logits], Logits]
+COLDEST = 1e-30  # as colder ones: the largest logit alone
+
+
+def chain(ids: Ids, logits: Logits, s: Sampling, edits: Mapping[str, Edit]) -> Distribution:
+    """Returns the distribution that the stages leave, in the order of `s.samplers`.
+
+    ids: ascending. edits: the stages that change logits by what was said before: penalties and dry.
+    """
+    return _go_on(ids, logits, s.samplers, s, edits)
+
+
+def finish(ids: Ids, logits: Logits, s: Sampling) -> Distribution:
+    """Returns the distribution of what the truncations left: XTC and (dynamic) temperature."""
+    return _go_on(ids, logits, ("xtc", "temperature"), s, {})
+
+
+def _go_on(
+    ids: Ids, logits: Logits, stages: Sequence[str], s: Sampling, edits: Mapping[str, Edit]
+) -> Distribution:
+    for i, stage in enumerate(stages):
+        if stage in edits:
+            logits = edits[stage](ids, logits)
+        elif stage == "temperature":
+            ids, logits = _tempered(ids, logits, s)
+        elif stage == "xtc" and s.excludes_top:
+            left = _without_top(logits, s.xtc_threshold)
+            if left is not None:
+                rest = stages[i + 1 :]
+                without = _go_on(ids[left], logits[left], rest, s, edits)
+                return _mixed(_go_on(ids, logits, rest, s, edits), without, s.xtc_probability)
+        elif (kept := _kept(logits, stage, s)) is not None:
+            ids, logits = ids[kept], logits[kept]
+    weights = np.exp(logits - logits.max())
+    found = weights > 0
+    if np.count_nonzero(found) == 1:
+        return PointMass(int(ids[found][0]))
+    weights = weights[found]
+    return Distribution(ids[found], weights / weights.sum())
+
+
+def _kept(logits: Logits, stage: str, s: Sampling) -> NDArray[np.intp] | None:
+    """Returns which places a truncation leaves, ascending; None for all."""
+    if stage == "top_n_sigma" and s.top_n_sigma > 0 and logits.size > 1:
+        return np.flatnonzero(logits >= logits.max() - s.top_n_sigma * logits.std())
+    if stage == "top_k" and 0 < s.top_k < logits.size:
+        return np.sort(np.argsort(-logits, kind="stable")[: s.top_k])
+    if stage == "typ_p" and s.typical_p < 1:
+        places = np.arange(logits.size)
+        return np.sort(typical(logits.astype(np.float32), places, s.typical_p))
+    if stage == "top_p" and s.top_p < 1:
+        order = np.argsort(-logits, kind="stable")
+        cumulative = _softmax(logits)[order].cumsum()
+        return np.sort(order[: int(cumulative.searchsorted(s.top_p)) + 1])
+    if stage == "min_p" and s.min_p > 0:
+        return np.flatnonzero(logits >= logits.max() + math.log(s.min_p))
+    return None
+
+
+def _without_top(logits: Logits, threshold: float) -> NDArray[np.bool_] | None:
+    """Returns what XTC leaves: of the tokens over the threshold only the least likely. None: all."""
+    probs = _softmax(logits)
+    over = np.flatnonzero(probs >= threshold)
+    if over.size < 2:
+        return None
+    kept = np.ones(logits.size, bool)
+    kept[over] = False
+    kept[over[np.argsort(-probs[over], kind="stable")[-1]]] = True
+    return kept
+
+
+def _tempered(ids: Ids, logits: Logits, s: Sampling) -> tuple[Ids, Logits]:
+    """Returns the logits over the temperature, which follows the entropy where it is dynamic."""
+    warmth = s.temperature
+    if s.dynatemp_range > 0:
+        if logits.size < 2:
+            return ids, logits
+        probs = _softmax(logits)
+        probs = probs[probs > 0]
+        share = float(-(probs * np.log(probs)).sum()) / math.log(logits.size)
+        low, high = max(0.0, s.temperature - s.dynatemp_range), s.temperature + s.dynatemp_range
+        warmth = low + (high - low) * share**s.dynatemp_exponent
+    if warmth <= 0:
+        best = int(logits.argmax())
+        return ids[best : best + 1], logits[best : best + 1]
+    return ids, logits / max(warmth, COLDEST)
+
+
+def _softmax(logits: Logits) -> Logits:
+    weights = np.exp(logits - logits.max())
+    found: Logits = weights / weights.sum()
+    return found
+
+
+def _mixed(all_: Distribution, without: Distribution, share: float) -> Distribution:
+    """Returns (1 - share) * all_ + share * without."""
+    ids = np.union1d(all_.ids, without.ids)
+    probs = (1 - share) * all_.on(ids) + share * without.on(ids)
+    ids, probs = ids[probs > 0], probs[probs > 0]
+    return Distribution(ids, probs / probs.sum()) if ids.size > 1 else PointMass(int(ids[0]))

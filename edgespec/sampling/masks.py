@@ -1,0 +1,175 @@
+"""Which tokens a grammar allows behind each position of one text: masks, for target and draft alike.
+
+As with caches, there is one verb: a matcher is synced to a list of tokens. What it shares with the tokens
+held is kept, the rest is taken back, what is missing is consumed. So a rejected guess needs no care, and the
+mask of a position is computed once, whoever asks first: the draft before it draws, the target before it
+judges.
+
+EXACTNESS: a mask holds every token that some allowed text goes on with, however the text is cut into tokens.
+A token is forced where it is the only one; a text that can only go on in one way may still be written with
+several tokens, and which the target says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import GrammarError
+from edgespec.sampling.distribution import Ids
+
+FEW = 8  # where less than a FEWth of the vocabulary is allowed, the others are not looked at
+KEPT = 64  # masks behind the newest one that are kept: no draft is longer
+History = Sequence[int] | NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class Allowed:
+    """The tokens that may come next: flags, (n_vocab,) bool."""
+
+    flags: NDArray[np.bool_]
+    count: int
+    _ids: Ids | None = field(default=None, repr=False)
+
+    @property
+    def ids(self) -> Ids:
+        """The same as ascending ids."""
+        if self._ids is None:
+            self._ids = np.flatnonzero(self.flags)
+        return self._ids
+
+    @property
+    def few(self) -> bool:
+        return self.count * FEW < self.flags.size
+
+
+class Matcher(Protocol):
+    """A grammar and what was consumed of it. Tokens are those of one vocabulary."""
+
+    def mask(self) -> NDArray[np.uint32]:
+        """Returns a bit for each token, the lowest first; raises GrammarError where it gives up."""
+        ...
+
+    def takes(self, token: int) -> bool:
+        """Consumes a token; False, and nothing consumed, where the grammar forbids it."""
+        ...
+
+    def take_back(self, n: int) -> None:
+        """Gives up the last n tokens."""
+        ...
+
+    def only_text(self) -> bytes:
+        """Returns the bytes that every allowed text goes on with."""
+        ...
+
+
+class Masks:
+    """The masks of one text. Not for two threads at once."""
+
+    def __init__(
+        self, matcher: Matcher, *, n_vocab: int, start: int, end_tokens: frozenset[int] = frozenset()
+    ) -> None:
+        """start: tokens of the prompt, to which the grammar does not apply. end_tokens: they end the text."""
+        self.banned: frozenset[int] = frozenset()  # by a logit bias of the request
+        self.n_vocab, self.end_tokens = n_vocab, end_tokens
+        self._matcher, self._start = matcher, start
+        self._held = np.empty(256, np.int32)
+        self._n = 0  # tokens held, by matcher and record alike
+        self._known: dict[int, Allowed] = {}  # by the number of tokens held
+        self._words: NDArray[np.uint32] | None = None
+        self._newest: Allowed | None = None
+
+    def after(self, history: History) -> Allowed | None:
+        """Returns what may follow; None behind an end token, or what the grammar forbids: nobody gets there.
+
+        history: prompt and text so far. Raises GrammarError where the grammar turns out too complex, or
+        leads to where nothing may follow.
+        """
+        if not self._sync(history):
+            return None
+        known = self._known.get(self._n)
+        if known is None:
+            known = self._known[self._n] = self._look()
+            if len(self._known) > 2 * KEPT:
+                self._known = {n: mask for n, mask in self._known.items() if n > self._n - KEPT}
+        return known
+
+    def forced(self, history: History, room: int) -> list[int]:
+        """Returns the tokens that have to follow, up to `room`: each the only one that may.
+
+        No end token, and none that is banned: the sampler says that nothing is left.
+        """
+        out: list[int] = []
+        while len(out) < room:
+            allowed = self.after(np.append(history, np.array(out, np.int32)) if out else history)
+            if allowed is None or allowed.count != 1:
+                break
+            if (token := allowed.ids.item(0)) in self.end_tokens or token in self.banned:
+                break
+            out.append(token)
+        return out
+
+    def ended(self, history: History) -> bool:
+        """True where nothing may follow but the end."""
+        return self.end_after(history) is not None
+
+    def end_after(self, history: History) -> int | None:
+        """Returns an end token where nothing may follow but the end."""
+        allowed = self.after(history)
+        if allowed is None or allowed.count > len(self.end_tokens):
+            return None
+        ids = allowed.ids.tolist()
+        return ids[0] if all(token in self.end_tokens for token in ids) else None
+
+    def fitting(self, history: History, guesses: Sequence[int]) -> int:
+        """Returns how many first guesses the grammar allows, an end token included."""
+        for n, token in enumerate(guesses):
+            if not self._sync(np.append(history, np.array(guesses[:n], np.int32)) if n else history):
+                return n
+            if token in self.end_tokens:
+                allowed = self.after(np.append(history, np.array(guesses[:n], np.int32)))
+                return n + (allowed is not None and bool(allowed.flags[token]))
+            if not (token < self.n_vocab and self._take(token)):
+                return n
+        return len(guesses)
+
+    def only_text(self, history: History) -> bytes:
+        """Returns the bytes that have to follow, whatever tokens they are written with."""
+        return self._matcher.only_text() if self._sync(history) else b""
+
+    def _sync(self, history: History) -> bool:
+        """Makes the matcher hold the text of `history`; False where it does not lead there."""
+        wanted = np.asarray(history[self._start :], np.int32)
+        m = min(self._n, wanted.size)
+        differs = (self._held[:m] != wanted[:m]).nonzero()[0]
+        keep = differs.item(0) if differs.size else m
+        if keep < self._n:
+            self._matcher.take_back(self._n - keep)
+            for n in [n for n in self._known if n > keep]:
+                del self._known[n]
+            self._n = keep
+        return all(token not in self.end_tokens and self._take(token) for token in wanted[keep:].tolist())
+
+    def _take(self, token: int) -> bool:
+        if not self._matcher.takes(token):
+            return False
+        if self._n == self._held.size:
+            self._held = np.concatenate([self._held, np.empty_like(self._held)])
+        self._held[self._n] = token
+        self._n += 1
+        return True
+
+    def _look(self) -> Allowed:
+        words = self._matcher.mask()
+        if self._newest is not None and self._words is not None and np.array_equal(words, self._words):
+            return self._newest  # inside a string, one mask after another is the same
+        flags = np.unpackbits(words.view(np.uint8), bitorder="little")[: self.n_vocab].view(np.bool_)
+        count = int(np.count_nonzero(flags))
+        if not count:
+            raise GrammarError("the grammar leads to where no token may follow: allow the text to end there")
+        self._words, self._newest = words.copy(), Allowed(flags, count)
+        return self._newest

@@ -1,0 +1,279 @@
+"""Logits -> a sparse probability distribution, and drawing from it.
+
+One transform F(logits, history, sampling) serves target and draft alike: p = F(target), q = F(draft).
+The order is llama.cpp's (common.h): logit bias, penalties, top-n-sigma, top-k, typical-p, top-p, min-p,
+temperature; truncation therefore looks at untempered probabilities. A grammar's mask comes before the
+truncations: what it forbids is as if it were not in the vocabulary. Temperature 0 is a point mass at the
+largest logit (the lowest id among equals), which makes greedy decoding a case and not a branch.
+
+Rows are cut to their support before anything is computed in float64: a vocabulary has 150,000 tokens
+and a support some dozens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import GrammarError, LogitsError, SettingError
+from edgespec.sampling.chain import Edit, chain, finish
+from edgespec.sampling.distribution import (
+    WIDE,
+    Distribution,
+    Floats,
+    Ids,
+    PointMass,
+    all_ids,
+    draw,
+    point_mass,
+)
+from edgespec.sampling.masks import Allowed, History, Masks
+from edgespec.sampling.repetition import Repetition
+from edgespec.sampling.settings import Sampling, sampling_for
+from edgespec.sampling.truncation import below, binned_head, head, head_of, largest, sigma_floor, typical
+
+__all__ = ["Distribution", "Sampler", "Sampling", "draw", "point_mass", "sampling_for"]
+
+_Row = TypeVar("_Row", NDArray[np.float32], NDArray[np.float64])
+COLDEST = 1e-30  # temperatures below this one are the same in float32: the largest logit alone
+
+
+class Sampler:
+    """Turns rows of logits into distributions: F of the module docstring. Not for two threads at once."""
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        n_vocab: int,
+        masks: Masks | None = None,
+        repetition: Repetition | None = None,
+    ) -> None:
+        """n_vocab: how many tokens of a row take part (a row may be padded beyond them).
+
+        masks: of the grammar that the text is written in; then every row needs its whole history.
+        repetition: what DRY knows of the vocabulary; without it there are no breakers.
+        """
+        for token in sampling.logit_bias:
+            if token >= n_vocab:
+                raise SettingError(f"logit_bias names token {token}: this vocabulary has {n_vocab:,} tokens")
+        usual = sampling.in_usual_order()
+        self._chained = usual is None
+        self.sampling = sampling = usual or sampling
+        self.n_vocab = n_vocab
+        self.masks = masks
+        self.repetition = repetition or Repetition(sampling)
+        self._edits = sampling.penalises or bool(sampling.logit_bias) or sampling.repeats_dry
+        shaped = sampling.excludes_top or sampling.dynatemp_range > 0
+        self._shaped = shaped  # the survivors are more than tempered
+        self._greedy = sampling.temperature == 0 and sampling.typical_p >= 1 and not shaped
+        heads_only = (
+            not 0 < sampling.top_k < n_vocab and sampling.typical_p >= 1 and sampling.top_n_sigma <= 0
+        )
+        self._uncut = heads_only and sampling.top_p >= 1 and sampling.min_p <= 0
+        self._head = heads_only
+        self._ids = all_ids(n_vocab) if self._uncut else all_ids(0)
+        self._scratch = np.empty(n_vocab, np.float32)
+
+    def __call__(self, row: NDArray[np.float32], history: History = ()) -> Distribution:
+        """Returns the distribution of the next token.
+
+        row: (>= n_vocab,) float32 logits, left as they are. history: the tokens before it, looked at
+        by penalties and grammar alone. Raises LogitsError where the row holds no usable number.
+        """
+        if row.size > self.n_vocab:
+            row = row[: self.n_vocab]
+        if self.masks and self.sampling.logit_bias and (end := self.masks.end_after(history)) is not None:
+            return PointMass(end)  # the text is whole: that its end is banned does not matter any more
+        if self._chained:
+            return self._in_order(row, history)
+        if self._edits:
+            row = self._edited(row, history)
+        if self.masks is not None and (allowed := self.masks.after(history)) is not None:
+            return self._masked(row, allowed)
+        return self._distribution(row)
+
+    @property
+    def looks_back(self) -> bool:
+        """True where the tokens so far change what comes next."""
+        return self.sampling.penalises or self.sampling.repeats_dry or self.masks is not None
+
+    def at(self, sampling: Sampling) -> Sampler:
+        """Returns the sampler of another sampling over the same vocabulary, grammar and text."""
+        return Sampler(sampling, self.n_vocab, self.masks, self.repetition)
+
+    def _masked(self, row: NDArray[np.float32], allowed: Allowed) -> Distribution:
+        """Returns the distribution of what is allowed, as if there were no other tokens."""
+        if self.sampling.logit_bias and row[allowed.flags[: row.size]].max(initial=-np.inf) == -np.inf:
+            raise GrammarError("logit_bias bans every token that the grammar allows here: allow at least one")
+        if not allowed.few:
+            return self._distribution(np.where(allowed.flags[: row.size], row, np.float32(-np.inf)))
+        ids = allowed.ids
+        if ids.item(-1) >= row.size:  # a draft may know fewer tokens than the target
+            ids = ids[ids < row.size]
+        if ids.size < 2:
+            if not ids.size:
+                raise LogitsError("the grammar allows no token that this model knows")
+            return PointMass(ids.item(0))
+        found = self._distribution(row[ids])
+        if isinstance(found, PointMass):
+            return PointMass(ids.item(found.token))
+        return Distribution(ids[found.ids], found.probs)
+
+    def _distribution(self, row: NDArray[np.float32]) -> Distribution:
+        """Returns the distribution of a row from which nothing is banned any more."""
+        s = self.sampling
+        if self._greedy:
+            best = int(row.argmax())
+            _check(row.item(best))
+            return PointMass(best)
+        if self._uncut:
+            return self._whole(row)
+        if self._head and row.size >= WIDE:
+            found = head(row, s.top_p, s.min_p, self._mass)
+            if found:
+                return self._weighed(*found)
+        ids = self._survivors(row)
+        logits = row[ids]
+        top = float(logits.max())
+        if s.temperature == 0 and not self._shaped:
+            return PointMass(int(ids[logits == top].min()))
+        order = ids.argsort()
+        return self._weighed(ids[order], below(logits[order], top))
+
+    def _weighed(self, ids: Ids, logits: NDArray[np.float32]) -> Distribution:
+        """Returns the distribution over ascending ids whose logits are so far below the largest."""
+        if ids.size == 1:
+            return PointMass(ids.item(0))
+        if self._shaped:
+            return finish(ids, logits.astype(np.float64), self.sampling)
+        warmth = max(self.sampling.temperature, COLDEST)
+        if ids.size <= WIDE:
+            weights: Floats = np.exp(logits.astype(np.float64) / warmth)
+        else:
+            with np.errstate(over="ignore"):  # a far-off logit may reach -inf, whose weight is 0
+                weights = np.exp(logits / np.float32(warmth))
+        weights /= np.add.reduce(weights)
+        if np.minimum.reduce(weights) == 0:  # underflow: those tokens can never come
+            ids, weights = ids[weights > 0], weights[weights > 0]
+        return Distribution(ids, weights)
+
+    def _whole(self, row: NDArray[np.float32]) -> Distribution:
+        """Returns the distribution of a row of which nothing is cut off."""
+        top = _check(row.item(row.argmax()))
+        ids = self._ids if row.size == self.n_vocab else np.arange(row.size)
+        return self._weighed(ids, below(row, top))
+
+    def _in_order(self, row: NDArray[np.float32], history: History) -> Distribution:
+        """Returns the distribution where the stages come in an order of the user's."""
+        row = self._biased(row)
+        allowed = self.masks.after(history) if self.masks else None
+        _check(row.item(row.argmax()))
+        ids = np.flatnonzero(row > -np.inf)
+        if allowed is not None:
+            ids = ids[allowed.flags[ids]]
+        if not ids.size:
+            raise LogitsError("the grammar allows no token that this model knows")
+        edits: dict[str, Edit] = {}
+        if self.sampling.penalises:
+            edits["penalties"] = lambda ids, logits: self._penalised(ids, logits, history)
+        if self.sampling.repeats_dry:
+            edits["dry"] = lambda ids, logits: self._less_repetitive(ids, logits, history)
+        return chain(ids, row[ids].astype(np.float64), self.sampling, edits)
+
+    def _edited(self, row: NDArray[np.float32], history: History) -> NDArray[np.float32]:
+        """Returns a copy with logit bias and penalties applied."""
+        row = self._biased(row)
+        if not len(history):
+            return row
+        if self.sampling.penalises:
+            row = self._penalised(None, row, history)
+        if self.sampling.repeats_dry:
+            row = self._less_repetitive(None, row, history)
+        return row
+
+    def _biased(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Returns a copy with logit bias applied."""
+        row, s = row.copy(), self.sampling
+        for token, bias in s.logit_bias.items():
+            row[token] += bias
+        if s.logit_bias and row.max() == -np.inf:
+            raise SettingError("logit_bias bans every token that could come next: allow at least one")
+        return row
+
+    def _penalised(self, ids: Ids | None, logits: _Row, history: History) -> _Row:
+        """Returns logits after llama_sampler_penalties_apply. ids: whose they are, ascending; None is all."""
+        s = self.sampling
+        seen, count = np.unique(np.asarray(history[-s.penalty_last_n :], np.int64), return_counts=True)
+        at, known = _places(ids, logits.size, seen)
+        old, count = logits[at], count[known]
+        new = np.where(old <= 0, old * s.repeat_penalty, old / s.repeat_penalty)
+        logits[at] = new - count * s.frequency_penalty - s.presence_penalty
+        return logits
+
+    def _less_repetitive(self, ids: Ids | None, logits: _Row, history: History) -> _Row:
+        """Returns logits after DRY."""
+        tokens, less = self.repetition.penalties(history)
+        at, known = _places(ids, logits.size, tokens)
+        logits[at] -= less[known].astype(logits.dtype)
+        return logits
+
+    def _survivors(self, row: NDArray[np.float32]) -> Ids:
+        """Returns the ids that all truncations leave, in no particular order.
+
+        Top-k, top-p and min-p each keep a head of the descending order, so their meet is the shortest
+        head, and whichever is cheapest to find may be applied first.
+        """
+        s = self.sampling
+        top = _check(float(row.max()))
+        floor = sigma_floor(row, top, s.top_n_sigma)
+        ids: Ids | None = None
+        if 0 < s.top_k < row.size:
+            ids = largest(row, s.top_k)
+            ids = ids[row[ids] >= floor]
+        if s.typical_p < 1:
+            ids = typical(row, np.flatnonzero(row >= floor) if ids is None else ids, s.typical_p)
+            top = float(row[ids].max())
+        cut = max(floor, top + math.log(s.min_p)) if s.min_p > 0 else floor
+        if s.top_p >= 1:
+            whole = np.flatnonzero(row >= cut) if ids is None else ids[row[ids] >= cut]
+            return whole
+        if ids is not None:
+            mass = float(np.exp(row[ids] - top).sum(dtype=np.float64))
+            return head_of(row, ids[row[ids] >= cut], top, mass * s.top_p)
+        wanted = self._mass(row, top, floor) * s.top_p
+        if s.min_p > 0:
+            ids = np.flatnonzero(row >= cut)
+            if ids.size <= WIDE:
+                return head_of(row, ids, top, wanted)
+        return binned_head(row, cut, top, wanted)
+
+    def _mass(self, row: NDArray[np.float32], top: float, floor: float = -math.inf) -> float:
+        """Returns the sum of exp(logit - top) over all logits from `floor` up."""
+        with np.errstate(over="ignore"):
+            scratch = np.subtract(row, np.float32(top), out=self._scratch[: row.size])
+        if floor > -math.inf:
+            scratch[row < floor] = -np.inf
+        np.exp(scratch, out=scratch)
+        return float(scratch.sum())
+
+
+def _places(ids: Ids | None, size: int, tokens: Ids) -> tuple[Ids, NDArray[np.bool_]]:
+    """Returns where tokens stand among ascending ids (None: among 0..size-1), and which do."""
+    if ids is None:
+        known = tokens < size
+        return tokens[known], known
+    at = np.minimum(ids.searchsorted(tokens), ids.size - 1)
+    known = ids[at] == tokens
+    return at[known], known
+
+
+def _check(top: float) -> float:
+    if not math.isfinite(top):
+        raise LogitsError(
+            f"the model returned {top} for its largest logit, so its weights are damaged or overflow: "
+            "download the file again, or try another quantisation"
+        )
+    return top

@@ -1,0 +1,145 @@
+"""Turns of the assistant -> Anthropic's messages: blocks of text, thinking and tools, whole or as events."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sse_starlette import ServerSentEvent
+
+from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
+from edgespec.server.dialects.openai.answers import as_json
+from edgespec.server.generation import Generation
+from edgespec.server.refusal import Refusal
+from edgespec.server.turns import TurnReader
+
+Event = tuple[str, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class MessageAnswer:
+    """How one conversation is answered. asked_stops: the stop texts that the client gave."""
+
+    model: str
+    turn: TurnReader
+    asked_stops: tuple[str, ...] = ()
+    id: str = field(default_factory=lambda: "msg_" + secrets.token_hex(12))
+    _stopped_by: str = ""
+    _blocks: int = 0  # begun so far
+    _open: str = ""  # the type of the one that is open
+
+    async def whole(self, generation: Generation) -> dict[str, Any]:
+        """Returns the message in one piece. Raises Refusal."""
+        async for part in generation.parts():
+            self.turn.feed(part.round)
+            self._stopped_by = part.round.stopped_by
+        ended = self._ended(generation.choices[0].finish)
+        return {**self._message(self._usage(generation)), "content": self._content(), **ended}
+
+    def _message(self, usage: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": [],
+            "stop_reason": None, "stop_sequence": None, "usage": usage,
+        }  # fmt: skip
+
+    def _content(self) -> list[dict[str, Any]]:
+        turn = self.turn.turn
+        blocks: list[dict[str, Any]] = []
+        if turn.reasoning:
+            blocks.append({"type": "thinking", "thinking": turn.reasoning, "signature": ""})
+        if turn.content or not turn.calls:
+            blocks.append({"type": "text", "text": turn.content})
+        for call in turn.calls:
+            blocks.append(
+                {"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call.arguments)}
+            )
+        return blocks
+
+    def _ended(self, finish: str | None) -> dict[str, Any]:
+        stopped = self._stopped_by if self._stopped_by in self.asked_stops else None
+        reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(
+            self.turn.finish(finish) or "", "stop_sequence" if stopped else "end_turn"
+        )
+        return {"stop_reason": reason, "stop_sequence": stopped if reason == "stop_sequence" else None}
+
+    def _usage(self, generation: Generation) -> dict[str, Any]:
+        choice = generation.choices[0]
+        return {
+            "input_tokens": choice.prompt_tokens - choice.cached_tokens,
+            "cache_read_input_tokens": choice.cached_tokens,
+            "cache_creation_input_tokens": 0,
+            "output_tokens": choice.n_tokens,
+        }
+
+    async def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]:
+        """Yields the events of a message; a failure in the middle is its last event."""
+        yield _event("message_start", {"message": self._message(self._usage(generation))})
+        yield _event("ping", {})
+        finish = None
+        try:
+            async for part in generation.parts():
+                for delta in self.turn.feed(part.round):
+                    for name, data in self._events(delta):
+                        yield _event(name, data)
+                finish = part.round.finish or finish
+                self._stopped_by = part.round.stopped_by
+        except Refusal as refusal:
+            yield ServerSentEvent(as_json(refusal.anthropic()), event="error")
+            return
+        if not self._blocks:
+            for name, data in self._begin("text", {"type": "text", "text": ""}):
+                yield _event(name, data)
+        for name, data in self._end():
+            yield _event(name, data)
+        yield _event("message_delta", {"delta": self._ended(finish), "usage": self._usage(generation)})
+        yield _event("message_stop", {})
+
+    def _events(self, delta: Delta) -> list[Event]:
+        match delta:
+            case Content(text):
+                begun = self._begin("text", {"type": "text", "text": ""})
+                return [*begun, self._more({"type": "text_delta", "text": text})]
+            case Reasoning(text):
+                begun = self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+                return [*begun, self._more({"type": "thinking_delta", "thinking": text})]
+            case CallBegun(_, name, id):
+                return self._begin(f"call {id}", {"type": "tool_use", "id": id, "name": name, "input": {}})
+            case CallArguments(_, text):
+                return [self._more({"type": "input_json_delta", "partial_json": text})]
+
+    def _begin(self, what: str, block: dict[str, Any]) -> list[Event]:
+        """Opens a block, where it is not the one that is open."""
+        if what == self._open:
+            return []
+        events = self._end()
+        self._open = what
+        self._blocks += 1
+        return [*events, ("content_block_start", {"index": self._blocks - 1, "content_block": block})]
+
+    def _more(self, delta: dict[str, Any]) -> Event:
+        return "content_block_delta", {"index": self._blocks - 1, "delta": delta}
+
+    def _end(self) -> list[Event]:
+        if not self._open:
+            return []
+        signed = (
+            [self._more({"type": "signature_delta", "signature": ""})] if self._open == "thinking" else []
+        )
+        self._open = ""
+        return [*signed, ("content_block_stop", {"index": self._blocks - 1})]
+
+
+def _event(name: str, data: dict[str, Any]) -> ServerSentEvent:
+    return ServerSentEvent(as_json({"type": name, **data}), event=name)
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    """Returns arguments as an object; what a model wrote wrongly is kept as text."""
+    try:
+        value = json.loads(arguments or "{}")
+    except ValueError:
+        return {"arguments": arguments}
+    return value if isinstance(value, dict) else {"arguments": value}

@@ -1,0 +1,199 @@
+"""What Anthropic's clients ask for, as pydantic models, and the conversation that it stands for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+
+from edgespec.server.dialects.openai.requests import ChatRequest, Number, Speculation, StopText, unreadable
+from edgespec.server.dialects.tools import Name
+from edgespec.server.dialects.translation import as_chat
+from edgespec.server.refusal import Refusal
+
+# A stamp that one assistant puts into its system prompt and changes every time: left as it is, no prompt
+# would begin like the one before, and all of it would be evaluated anew.
+STAMP = re.compile(r"^(x-anthropic-billing-header:[^\n]*?cch=)[0-9a-f]{5}(?=;)")
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class Block(_Lenient):
+    """A part of a message, of whatever type; which fields count, the type says."""
+
+    type: StrictStr
+    text: StrictStr | None = None
+    thinking: StrictStr | None = None
+    id: StrictStr | None = None
+    name: StrictStr | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: StrictStr | None = None
+    content: StrictStr | list[Block] | None = None
+
+
+class MessageParam(_Lenient):
+    """One turn."""
+
+    role: Literal["user", "assistant", "system"]
+    content: StrictStr | list[Block]
+
+
+class ToolParam(_Lenient):
+    """A tool. One without a schema is run by the service itself, and passed over here."""
+
+    name: Name
+    description: StrictStr | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class ToolChoice(_Lenient):
+    """Whether a tool has to be called."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: StrictStr | None = None
+    disable_parallel_tool_use: StrictBool | None = None
+
+
+class Thinking(_Lenient):
+    """Whether to think before answering."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+
+
+class OutputFormat(_Lenient):
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(_Lenient):
+    """How much effort, and which form."""
+
+    effort: StrictStr | None = None
+    format: OutputFormat | None = None
+
+
+class CountRequest(_Lenient):
+    """POST /v1/messages/count_tokens, and what /v1/messages has in common with it."""
+
+    model: StrictStr | None = None
+    messages: Annotated[list[MessageParam], Field(min_length=1)]
+    system: StrictStr | list[Block] | None = None
+    tools: list[ToolParam] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields of a chat request that say the same."""
+        system = [{"role": "system", "content": _system(self.system)}] if self.system else []
+        choice = self.tool_choice
+        thinking = self.thinking and self.thinking.type != "adaptive"
+        variables = {"enable_thinking": self.thinking.type == "enabled"} if self.thinking and thinking else {}
+        return {
+            "messages": [*system, *(one for message in self.messages for one in _turns(message))],
+            "tools": [_tool(tool) for tool in self.tools or () if tool.input_schema is not None],
+            "tool_choice": _choice(choice),
+            "reasoning_effort": self.output_config.effort if self.output_config else None,
+            "response_format": self._format(),
+            "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
+            "chat_template_kwargs": {**variables, **(self.chat_template_kwargs or {})},
+        }
+
+    def _format(self) -> dict[str, Any] | None:
+        if not (self.output_config and self.output_config.format):
+            return None
+        return {"type": "json_schema", "json_schema": {"schema": self.output_config.format.schema_}}
+
+    def as_chat(self) -> ChatRequest:
+        """Returns it as a chat request; raises RequestValidationError or Refusal."""
+        return as_chat(self.fields())
+
+
+class MessagesRequest(CountRequest):
+    """POST /v1/messages."""
+
+    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    stop_sequences: list[StopText] | None = None
+    stream: StrictBool | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: StrictInt | None = None
+    min_p: Number | None = None
+    seed: StrictInt | None = None
+    edgespec: Speculation | None = None
+
+    def fields(self) -> dict[str, Any]:
+        kept = self.model_dump(
+            include={"max_tokens", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "edgespec"},
+            exclude_none=True,
+        )
+        return {**super().fields(), **kept, "stop": self.stop_sequences or None}
+
+
+def _system(system: str | list[Block] | None) -> str:
+    texts = [system] if isinstance(system, str) else [block.text or "" for block in system or ()]
+    return "".join(STAMP.sub(r"\1fffff", text) for text in texts)
+
+
+def _turns(message: MessageParam) -> list[dict[str, Any]]:
+    """Returns the messages that one turn is: results of tools are messages of their own, before its words."""
+    blocks = message.content
+    if isinstance(blocks, str):
+        return [{"role": message.role, "content": blocks}]
+    results = [
+        {"role": "tool", "tool_call_id": block.tool_use_id or "", "content": _said(block.content)}
+        for block in blocks
+        if block.type == "tool_result"
+    ]
+    calls = [
+        {
+            "id": block.id or "",
+            "type": "function",
+            "function": {"name": block.name, "arguments": json.dumps(block.input or {}, ensure_ascii=False)},
+        }
+        for block in blocks
+        if block.type == "tool_use"
+    ]
+    thoughts = "".join(block.thinking or "" for block in blocks if block.type == "thinking")
+    said = _said([block for block in blocks if block.type not in APART])
+    turn: dict[str, Any] = {"role": message.role, "content": said}
+    if calls:
+        turn["tool_calls"] = calls
+    if thoughts:
+        turn["reasoning_content"] = thoughts
+    return [*results, turn] if said or calls or thoughts or not results else results
+
+
+APART = frozenset({"tool_result", "tool_use", "thinking", "redacted_thinking"})
+WITH_TEXT = frozenset({"text", "search_result", "tool_reference"})
+
+
+def _said(content: str | Sequence[Block] | None) -> str | list[dict[str, str]]:
+    """Returns text, or parts that are all text: how they are joined, the model's template says."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    other = next((block.type for block in content if block.type not in WITH_TEXT), None)
+    if other:
+        raise unreadable(other)
+    return [{"type": "text", "text": block.text} for block in content if block.text]
+
+
+def _tool(tool: ToolParam) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: ToolChoice | None) -> object:
+    if choice is None or choice.type in ("auto", "none"):
+        return choice and choice.type
+    if choice.type == "any":
+        return "required"
+    if not choice.name:
+        raise Refusal(400, "tool_choice.name is missing: name the tool", param="tool_choice")
+    return {"type": "function", "function": {"name": choice.name}}

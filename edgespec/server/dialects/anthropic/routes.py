@@ -1,0 +1,49 @@
+"""Anthropic's routes: /v1/messages and its count of tokens."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from edgespec.server.answering import Answering, with_pair
+from edgespec.server.bodies import CheckedRoute
+from edgespec.server.dialects.anthropic.answers import MessageAnswer
+from edgespec.server.dialects.anthropic.requests import CountRequest, MessagesRequest
+from edgespec.server.turns import readers
+
+
+class AnthropicDialect:
+    """Answers Anthropic's clients."""
+
+    def __init__(self, answering: Answering) -> None:
+        self.answering = answering
+
+    def routes(self) -> APIRouter:
+        """Returns the routes of this dialect."""
+        router = APIRouter(route_class=CheckedRoute)
+        for path, handler in (
+            ("/v1/messages", self.messages),
+            ("/v1/messages/count_tokens", self.count_tokens),
+        ):
+            router.add_api_route(path, handler, methods=["POST"], response_model=None)
+        return router
+
+    @with_pair
+    async def messages(self, wanted: MessagesRequest, request: Request) -> Response:
+        """Says the assistant's next turn."""
+        wishes = wanted.as_chat()
+        about = self.answering.loaded()
+        composed = await self.answering.composed(wishes)
+        [submit], composed = await self.answering.chat_submits(wishes, composed)
+        several = wishes.parallel_tool_calls is not False
+        answer = MessageAnswer(
+            self.answering.name(about),
+            readers(composed, 1, several=several)[0],
+            tuple(wanted.stop_sequences or ()),
+        )
+        return await self.answering.answer(request, [submit], answer, stream=bool(wanted.stream))
+
+    @with_pair
+    async def count_tokens(self, wanted: CountRequest) -> dict[str, int]:
+        """Says how many tokens a conversation has."""
+        return {"input_tokens": await self.answering.n_tokens(wanted.as_chat())}

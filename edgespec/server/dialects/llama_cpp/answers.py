@@ -1,0 +1,219 @@
+"""Generations -> the answers of llama.cpp's own server to /completion and /infill."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sse_starlette import ServerSentEvent
+
+from edgespec.core.scores import Scoring
+from edgespec.engine.messages import Submit
+from edgespec.sampling.sampler import Sampling
+from edgespec.server.dialects.openai.answers import as_json
+from edgespec.server.generation import Generation, Part
+from edgespec.server.logprobs import Scored, for_chat
+from edgespec.server.refusal import Refusal
+
+ANY_SLOT = -1  # which of the engine's places a request had is not told
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When an answer ends before the model ends it. predict_ms: after the first line. indent: of lines."""
+
+    predict_ms: int = 0
+    indent: int = 0
+
+
+@dataclass(slots=True)
+class Written:
+    """What one choice has said."""
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    scored: list[Scored] = field(default_factory=list)
+    stopped_by: str = ""
+    line: int = 0  # where the last line begins
+    checked: bool = True  # its indentation is known to be right
+
+    def add(self, part: Part, limits: Limits, ms: float) -> tuple[str, bool]:
+        """Takes a round; returns what of its text is said, and whether that is all there will be."""
+        before = len(self.text)
+        self.text += part.round.text
+        self.tokens += part.round.tokens
+        self.scored += part.scored
+        self.stopped_by = part.round.stopped_by
+        if limits.indent and (cut := self._too_far_left(limits.indent)) is not None:
+            self.text = self.text[: max(cut, before)]
+            return self.text[before:], True
+        late = bool(limits.predict_ms) and ms > limits.predict_ms and "\n" in self.text
+        return self.text[before:], late
+
+    def _too_far_left(self, indent: int) -> int | None:
+        """Returns where the words of a line begin that is indented less than wanted."""
+        while True:
+            if not self.checked:
+                rest = self.text[self.line :]
+                blank = len(rest) - len(rest.lstrip(" \t"))
+                if blank == len(rest):
+                    return None
+                self.checked = True
+                if rest[blank] != "\n" and blank < indent:
+                    return self.line + blank
+            end = self.text.find("\n", self.line)
+            if end < 0:
+                return None
+            self.line, self.checked = end + 1, False
+
+
+@dataclass(slots=True)
+class LlamaAnswer:
+    """How one request is answered. prompts: the text of each choice's prompt."""
+
+    model: str
+    plain_s: float
+    n_ctx: int
+    submits: Sequence[Submit]
+    prompts: Sequence[str]
+    limits: Limits
+    scoring: Scoring | None
+    several: bool
+    silent: bool = False
+    return_tokens: bool = False
+    timings_per_token: bool = False
+    streamed: bool = False
+    fields: tuple[str, ...] = ()
+    written: list[Written] = field(default_factory=list)
+
+    async def whole(self, generation: Generation) -> object:
+        """Returns the answer, or the list of them where several were asked for. Raises Refusal."""
+        async for _ in self._said(generation):
+            pass
+        answers = [self._final(generation, i) for i in range(len(generation.choices))]
+        return answers if self.several else answers[0]
+
+    async def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]:
+        """Yields the events of a stream; a failure in the middle is its last event."""
+        try:
+            async for part, text, ended in self._said(generation):
+                for event in self._chunks(generation, part, text):
+                    yield event
+                if ended:
+                    yield ServerSentEvent(as_json(self._final(generation, part.index)))
+        except Refusal as refusal:
+            yield ServerSentEvent(as_json(refusal.body()), event="error")
+
+    async def _said(self, generation: Generation) -> AsyncIterator[tuple[Part, str, bool]]:
+        """Yields each round with its text, and whether its choice has ended with it."""
+        self.written = [Written() for _ in generation.choices]
+        async for part in generation.parts():
+            choice = generation.choices[part.index]
+            ms = (choice.last - choice.first) * 1000
+            text, over = self.written[part.index].add(part, self.limits, ms)
+            if over:
+                generation.stop(part.index, "length")
+            yield part, text, over or part.round.finish is not None
+
+    def _chunks(self, generation: Generation, part: Part, text: str) -> list[ServerSentEvent]:
+        """Returns the events of a part: one, or one for each token whose probabilities are wanted."""
+        choice = generation.choices[part.index]
+        if not part.reading and (self.silent or not (part.round.tokens or text)):
+            return []
+        frame = {
+            "index": part.index, "content": text, "tokens": list(part.round.tokens), "stop": False,
+            "id_slot": ANY_SLOT, "tokens_predicted": choice.n_tokens,
+            "tokens_evaluated": choice.prompt_tokens,
+        }  # fmt: skip
+        if self.timings_per_token:
+            frame["timings"] = choice.timings(self.plain_s)
+        if part.reading:
+            frame["prompt_progress"] = choice.progress()
+        if not (self.scoring and part.scored):
+            return [ServerSentEvent(as_json(frame))]
+        shown = len(self.written[part.index].text) - len(text)
+        cuts = [0, *(max(0, one.offset - shown) for one in part.scored[1:]), len(text)]
+        return [
+            ServerSentEvent(as_json({
+                **frame, "content": text[a:b], "tokens": [one.score.said.token],
+                "completion_probabilities": self._probabilities([one]),
+            }))
+            for one, a, b in zip(part.scored, cuts, cuts[1:], strict=False)
+        ]  # fmt: skip
+
+    def _probabilities(self, scored: Sequence[Scored]) -> list[Any]:
+        content: list[Any] = for_chat(scored, sampled=bool(self.scoring and self.scoring.sampled))["content"]
+        return content
+
+    def _final(self, generation: Generation, i: int) -> dict[str, Any]:
+        choice, written, submit = generation.choices[i], self.written[i], self.submits[i]
+        text = "" if self.silent or self.streamed else written.text
+        timings = choice.timings(self.plain_s)
+        n_tokens = 0 if self.silent else choice.n_tokens
+        full = choice.finish == "length" and choice.prompt_tokens + choice.n_tokens >= self.n_ctx
+        stop = "limit" if choice.finish == "length" else "word" if written.stopped_by else "eos"
+        answer: dict[str, Any] = {
+            "index": i,
+            "content": text,
+            "tokens": list(written.tokens) if self.return_tokens and not self.streamed else [],
+            "id_slot": ANY_SLOT,
+            "stop": True,
+            "model": self.model,
+            "tokens_predicted": n_tokens,
+            "tokens_evaluated": choice.prompt_tokens,
+            "generation_settings": generation_settings(submit, streamed=self.streamed),
+            "prompt": self.prompts[i],
+            "has_new_line": "\n" in written.text,
+            "truncated": full,
+            "stop_type": stop,
+            "stopping_word": written.stopped_by,
+            "tokens_cached": choice.prompt_tokens + n_tokens,
+            "timings": {**timings, "predicted_n": n_tokens} if self.silent else timings,
+        }
+        if self.scoring and not self.streamed:
+            answer["completion_probabilities"] = self._probabilities(written.scored)
+        return picked(answer, self.fields) if self.fields else answer
+
+
+def picked(answer: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """Returns the fields that were asked for; "a/b" is b of a, under that very name."""
+    found: dict[str, Any] = {}
+    for name in fields:
+        value: Any = answer
+        for step in name.split("/"):
+            value = value.get(step) if isinstance(value, Mapping) else None
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def generation_settings(submit: Submit, *, streamed: bool = False) -> dict[str, Any]:
+    """Returns the settings of a generation as llama-server shows them."""
+    limit = -1 if submit.max_tokens is None else submit.max_tokens
+    return {
+        **sampling_settings(submit.sampling),
+        "seed": -1 if submit.seed is None else submit.seed,
+        "stop": list(submit.stop),
+        "max_tokens": limit,
+        "n_predict": limit,
+        "stream": streamed,
+        "ignore_eos": submit.ignore_eos,
+        "n_probs": submit.scoring.top if submit.scoring else 0,
+        "post_sampling_probs": bool(submit.scoring and submit.scoring.sampled),
+    }
+
+
+def sampling_settings(sampling: Sampling) -> dict[str, Any]:
+    """Returns how tokens are chosen, as llama-server shows it. What there is not is shown as off."""
+    own = {name: getattr(sampling, name) for name in sampling.__dataclass_fields__ if name != "logit_bias"}
+    bias = [
+        {"token": token, "bias": value if math.isfinite(value) else False}
+        for token, value in sampling.logit_bias.items()
+    ]
+    return {
+        "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0,
+        "adaptive_decay": 0.9, "min_keep": 0, "ignore_eos": False, "n_keep": 0, "n_discard": 0, "lora": [],
+        **own, "repeat_last_n": sampling.penalty_last_n, "logit_bias": bias,
+    }  # fmt: skip

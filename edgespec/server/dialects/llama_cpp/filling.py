@@ -1,0 +1,85 @@
+"""Filling in the middle: from the texts around a gap to the prompt, by the model's own tokens for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pydantic import BaseModel, ConfigDict, StrictFloat, StrictInt, StrictStr
+
+from edgespec.chat.fill_in import LAST_FILE, REPOSITORY, SNIPPET, Chunk, FillTokens, Gap, arranged
+from edgespec.engine.messages import Loaded
+from edgespec.server.answering import Answering
+from edgespec.server.refusal import Refusal
+
+WINDOW = 2048  # tokens around the gap, as llama-server's batch is by default
+EXPECTED = 256  # tokens of an answer whose length is not said
+MARKS = 16  # more than the tokens that lay the parts out
+
+
+class ExtraChunk(BaseModel):
+    """Text from elsewhere in the project."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    text: StrictStr
+    filename: StrictStr = "tmp"
+    time: StrictInt | StrictFloat | None = None
+
+
+class FillWishes(BaseModel):
+    """What stands around the gap. prompt: what of it is written already."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    input_prefix: StrictStr
+    input_suffix: StrictStr
+    prompt: StrictStr = ""
+    input_extra: list[ExtraChunk] | None = None
+
+
+class FillIn:
+    """Makes prompts for models that can fill in."""
+
+    def __init__(self, answering: Answering) -> None:
+        self._answering = answering
+
+    async def prompt(self, wishes: FillWishes, limit: int | None) -> tuple[int, ...]:
+        """Returns the prompt as token ids. limit: tokens that may come. Raises Refusal."""
+        about = self._answering.loaded()
+        marks = fill_tokens(about)
+        answer = EXPECTED if limit is None else limit
+        room = max(0, about.n_ctx - min(answer, about.n_ctx // 2) - MARKS)
+        window = min(WINDOW, room)
+        gap = await self._gap(wishes)
+        return arranged(gap, marks, bos=about.bos_token, window=window, room=room)
+
+    async def _gap(self, wishes: FillWishes) -> Gap:
+        chunks = wishes.input_extra or []
+        texts = [wishes.input_prefix, wishes.prompt, wishes.input_suffix, REPOSITORY, LAST_FILE, SNIPPET]
+        names = [f"{chunk.filename}\n" for chunk in chunks]
+        tokens = await asyncio.gather(
+            *(self._tokens(text) for text in (*texts, *names, *(chunk.text for chunk in chunks)))
+        )
+        prefix, prompt, suffix, repository, last_file, snippet, *others = tokens
+        parts = zip(others[: len(chunks)], others[len(chunks) :], strict=True)
+        return Gap(
+            prefix=prefix, prompt=prompt, suffix=suffix,
+            chunks=[Chunk(name, text) for name, text in parts],
+            repository=repository, last_file=last_file, snippet=snippet,
+        )  # fmt: skip
+
+    async def _tokens(self, text: str) -> tuple[int, ...]:
+        if not text:
+            return ()
+        return await self._answering.worker.tokenize(text, add_bos=False, special=False)
+
+
+def fill_tokens(about: Loaded) -> FillTokens:
+    """Returns the tokens that a model has for this; raises Refusal where it has none."""
+    if about.fill is None:
+        sentence = (
+            f"infill is not supported by {about.name}: its vocabulary has no tokens for filling in; "
+            "load a model made for it, as Qwen2.5-Coder is"
+        )
+        raise Refusal(501, sentence, type="not_supported_error", code="no_fill_tokens")
+    return about.fill

@@ -1,0 +1,157 @@
+"""What clients of llama.cpp's own server ask for: /completion, /infill, /tokenize, /detokenize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
+
+from edgespec.core.scores import Scoring
+from edgespec.engine.messages import Submit
+from edgespec.server.dialects.llama_cpp.filling import FillWishes
+from edgespec.server.dialects.openai.requests import TokenId, Wishes, unsupported
+from edgespec.server.refusal import Refusal
+from edgespec.server.settings import Unsaid
+
+ALIASES = {
+    "n_predict": "max_tokens", "max_completion_tokens": "max_tokens", "repeat_last_n": "penalty_last_n",
+    "n_cmpl": "n", "logprobs": "n_probs", "typ_p": "typical_p", "logit_bias": "llama_bias",
+}  # fmt: skip
+Bias = StrictInt | StrictFloat | StrictBool
+Pair = tuple[StrictInt | StrictStr, Bias]
+
+
+class JsonPrompt(BaseModel):
+    """A prompt in an object, which could carry pictures."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    prompt_string: StrictStr
+    multimodal_data: list[StrictStr] | StrictStr | None = None
+
+
+Prompt = StrictStr | JsonPrompt | list[TokenId | StrictStr]
+
+
+class GenerationWishes(Wishes):
+    """What /completion and /infill have in common."""
+
+    n_probs: Annotated[StrictInt, Field(ge=0, le=100)] | None = None
+    return_tokens: StrictBool | None = None
+    response_fields: list[StrictStr] | None = None
+    t_max_predict_ms: StrictInt | None = None
+    n_indent: Annotated[StrictInt, Field(ge=0)] | None = None
+    llama_bias: dict[StrictStr, Bias] | list[Pair] | None = None  # `logit_bias` of the request
+    mirostat: StrictInt | None = None
+    adaptive_target: StrictInt | StrictFloat | None = None
+    lora: list[dict[str, Any]] | None = None
+    image_data: list[Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_names(cls, given: Any) -> Any:
+        """Gives what has several names the one that is used here."""
+        if not isinstance(given, dict):
+            return given
+        named = dict(given)
+        for other, name in ALIASES.items():
+            if other in named:
+                value = named.pop(other)
+                named.setdefault(name, value)
+        return named
+
+    def check(self) -> None:
+        """Refuses what would silently not be done."""
+        for name, wanted, instead in (
+            ("mirostat", self.mirostat, "use top_p or min_p"),
+            ("adaptive_target", (self.adaptive_target or -1) >= 0, "use min_p"),
+            ("lora", self.lora, "merge adapters into the model file"),
+            ("image_data", self.image_data, "this model reads text only"),
+        ):
+            if wanted:
+                raise unsupported(name, f"it is not supported: leave it out, or {instead}")
+
+    @property
+    def warms_up(self) -> bool:
+        """True where nothing is to be said: the prompt alone is to be read, for a request that comes soon."""
+        return self.max_tokens == 0
+
+    def limit(self) -> int | None:
+        return 1 if self.warms_up else super().limit()
+
+    def scoring(self) -> Scoring | None:
+        return Scoring(self.n_probs, bool(self.post_sampling_probs)) if self.n_probs else None
+
+    def biased(self) -> list[tuple[int | str, float]]:
+        """Returns the biases: of token ids, and of texts that stand for their tokens."""
+        given = self.llama_bias
+        pairs = given.items() if isinstance(given, dict) else given or []
+        return [(_token(token), float("-inf") if bias is False else float(bias)) for token, bias in pairs]
+
+
+class LlamaCompletion(GenerationWishes):
+    """POST /completion. prompt: one, or several."""
+
+    prompt: Prompt | list[Prompt]
+
+    def prompts(self) -> list[Prompt]:
+        """Returns the prompts one by one. A list with token ids in it is one prompt. Raises Refusal."""
+        given = self.prompt
+        if not isinstance(given, list):
+            return [given]
+        if any(isinstance(item, int) for item in given):
+            return [[item for item in given if isinstance(item, int | str)]]
+        prompts: list[Prompt] = [item for item in given if not isinstance(item, int)]
+        if not 0 < len(prompts) * (self.n or 1) <= 16:
+            sentence = f"there are {len(prompts)} prompts: 1 to 16 answers may be asked for"
+            raise Refusal(400, sentence, param="prompt", code="invalid_value")
+        return prompts
+
+
+class InfillRequest(GenerationWishes, FillWishes):
+    """POST /infill."""
+
+
+class TokenizeRequest(BaseModel):
+    """POST /tokenize."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    content: StrictStr | list[TokenId | StrictStr] = ""
+    add_special: StrictBool = False
+    parse_special: StrictBool = True
+    with_pieces: StrictBool = False
+
+
+class DetokenizeRequest(BaseModel):
+    """POST /detokenize."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    tokens: list[TokenId] = []
+
+
+def _token(given: int | str) -> int | str:
+    return int(given) if isinstance(given, str) and given.strip().lstrip("-").isdigit() else given
+
+
+def llama_submits(
+    wishes: GenerationWishes,
+    prompt: str | tuple[int, ...],
+    *,
+    bias: Mapping[int, float],
+    unsaid: Unsaid,
+) -> list[Submit]:
+    """Returns the generations of one prompt. bias: all of `logit_bias`, by token."""
+    wishes.logit_bias = {str(token): value for token, value in bias.items()} or None
+    return wishes.submits(prompt, add_bos=True, unsaid=unsaid)

@@ -1,0 +1,264 @@
+"""The routes of llama.cpp's own server: /completion, /infill, /tokenize, /apply-template, /props, /slots."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from edgespec.chat.traits import traits_of
+from edgespec.engine.messages import Loaded
+from edgespec.errors import TemplateError
+from edgespec.sampling.sampler import sampling_for
+from edgespec.server.answering import Answering, with_pair
+from edgespec.server.bodies import CheckedRoute
+from edgespec.server.dialects.llama_cpp.answers import Limits, LlamaAnswer, sampling_settings
+from edgespec.server.dialects.llama_cpp.filling import FillIn, fill_tokens
+from edgespec.server.dialects.llama_cpp.requests import (
+    DetokenizeRequest,
+    GenerationWishes,
+    InfillRequest,
+    JsonPrompt,
+    LlamaCompletion,
+    Prompt,
+    TokenizeRequest,
+    llama_submits,
+)
+from edgespec.server.dialects.openai.answers import FINGERPRINT
+from edgespec.server.dialects.openai.requests import ChatRequest, unsupported
+from edgespec.server.refusal import Refusal, closed
+
+
+class LlamaCppDialect:
+    """Answers clients that were made for llama-server."""
+
+    def __init__(self, answering: Answering) -> None:
+        self.answering = answering
+
+    def routes(self) -> APIRouter:
+        """Returns the routes of this dialect."""
+        router = APIRouter(route_class=CheckedRoute)
+        for path, handler, method in (
+            ("/completion", self.complete, "POST"),
+            ("/completions", self.complete, "POST"),
+            ("/infill", self.infill, "POST"),
+            ("/tokenize", self.tokenize, "POST"),
+            ("/detokenize", self.detokenize, "POST"),
+            ("/apply-template", self.apply_template, "POST"),
+            ("/props", self.props, "GET"),
+            ("/slots", self.closed if self.answering.settings.no_slots else self.slots, "GET"),
+            ("/slots/{slot}", self.slot_action, "POST"),
+            ("/v1/embeddings", self.embeddings, "POST"),
+            ("/embeddings", self.embeddings, "POST"),
+            ("/embedding", self.embeddings, "POST"),
+        ):
+            visible = path != "/completions"
+            router.add_api_route(
+                path, handler, methods=[method], response_model=None, include_in_schema=visible
+            )
+        return router
+
+    # -- text
+
+    @with_pair
+    async def complete(self, wishes: LlamaCompletion, request: Request) -> Response:
+        """Lets text go on."""
+        wishes.check()
+        given = wishes.prompts()
+        prompts = [await self._prompt(prompt) for prompt in given]
+        several = isinstance(wishes.prompt, list) and not any(isinstance(x, int) for x in wishes.prompt)
+        return await self._answer(wishes, prompts, several or (wishes.n or 1) > 1, request)
+
+    @with_pair
+    async def infill(self, wishes: InfillRequest, request: Request) -> Response:
+        """Fills in what stands between two texts."""
+        wishes.check()
+        fill_tokens(self.answering.loaded())
+        prompt = await FillIn(self.answering).prompt(wishes, wishes.limit())
+        return await self._answer(wishes, [prompt], (wishes.n or 1) > 1, request)
+
+    async def _answer(
+        self,
+        wishes: GenerationWishes,
+        prompts: Sequence[str | tuple[int, ...]],
+        several: bool,
+        request: Request,
+    ) -> Response:
+        about = self.answering.loaded()
+        bias = await self._bias(wishes)
+        submits, texts = [], []
+        for prompt in prompts:
+            made = llama_submits(wishes, prompt, bias=bias, unsaid=self.answering.unsaid())
+            submits += made
+            texts += [await self._spelt(prompt, about)] * len(made)
+        answer = LlamaAnswer(
+            self.answering.name(about), about.plain_s, about.n_ctx, submits, texts,
+            Limits(max(0, wishes.t_max_predict_ms or 0), wishes.n_indent or 0), wishes.scoring(), several,
+            silent=wishes.warms_up, return_tokens=bool(wishes.return_tokens),
+            timings_per_token=bool(wishes.timings_per_token), streamed=bool(wishes.stream),
+            fields=tuple(wishes.response_fields or ()),
+        )  # fmt: skip
+        return await self.answering.answer(
+            request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
+        )
+
+    async def _prompt(self, given: Prompt) -> str | tuple[int, ...]:
+        """Returns a prompt as the worker takes it; texts among token ids are turned into tokens."""
+        if isinstance(given, JsonPrompt):
+            if given.multimodal_data:
+                raise unsupported("multimodal_data", "pictures and sound are not read: leave it out")
+            return given.prompt_string
+        if isinstance(given, str):
+            return given
+        return await self._mixed(given, add_bos=True)
+
+    async def _mixed(
+        self, given: Sequence[int | str], *, add_bos: bool, special: bool = True
+    ) -> tuple[int, ...]:
+        tokens: list[int] = []
+        for i, item in enumerate(given):
+            if isinstance(item, int):
+                tokens.append(item)
+            else:
+                start = add_bos and i == 0
+                tokens += await self.answering.worker.tokenize(item, add_bos=start, special=special)
+        return tuple(tokens)
+
+    async def _spelt(self, prompt: str | tuple[int, ...], about: Loaded) -> str:
+        if isinstance(prompt, str):
+            return (about.bos if about.bos_token is not None else "") + prompt
+        if not prompt or max(prompt) >= about.n_vocab:
+            return ""  # the worker says what is wrong with it
+        return b"".join(await self.answering.worker.spell(prompt)).decode("utf-8", "replace")
+
+    async def _bias(self, wishes: GenerationWishes) -> dict[int, float]:
+        """Returns what is added to logits: a text's tokens each get its bias."""
+        found: dict[int, float] = {}
+        for token, value in wishes.biased():
+            if isinstance(token, str):
+                tokens = await self.answering.worker.tokenize(token, add_bos=False, special=False)
+                found.update(dict.fromkeys(tokens, value))
+            else:
+                found[token] = value
+        return found
+
+    # -- tokens and templates
+
+    @with_pair
+    async def tokenize(self, wanted: TokenizeRequest) -> dict[str, Any]:
+        """Turns text into tokens."""
+        given = [wanted.content] if isinstance(wanted.content, str) else wanted.content
+        tokens = await self._mixed(given, add_bos=wanted.add_special, special=wanted.parse_special)
+        if not wanted.with_pieces:
+            return {"tokens": tokens}
+        pieces = await self.answering.worker.spell(tokens)
+        return {"tokens": [{"id": t, "piece": _piece(p)} for t, p in zip(tokens, pieces, strict=True)]}
+
+    @with_pair
+    async def detokenize(self, wanted: DetokenizeRequest) -> dict[str, str]:
+        """Turns tokens into text."""
+        pieces = await self.answering.worker.spell(wanted.tokens)
+        return {"content": b"".join(pieces).decode("utf-8", "replace")}
+
+    @with_pair
+    async def apply_template(self, wishes: ChatRequest) -> dict[str, str]:
+        """Shows the prompt of a conversation."""
+        wishes.check()
+        return {"prompt": (await self.answering.composed(wishes)).text}
+
+    # -- what it is
+
+    async def props(self) -> dict[str, Any]:
+        """Says what is loaded, as clients ask before their first request."""
+        worker = self.answering.worker
+        about = worker.about
+        if about is None:
+            raise worker.absence()
+        template = self.answering.template(about)
+        unsaid = self.answering.settings.unsaid
+        sampling = sampling_settings(sampling_for({**about.sampling, **unsaid.sampling}))
+        seed = -1 if unsaid.seed is None else unsaid.seed
+        limit = -1 if unsaid.max_tokens is None else unsaid.max_tokens
+        return {
+            "default_generation_settings": {"params": {**sampling, "seed": seed, "n_predict": limit},
+                                            "n_ctx": about.n_ctx},
+            "total_slots": about.slots,
+            "model_alias": self.answering.name(about),
+            "model_path": Path(about.path).name,
+            "modalities": {"vision": False, "audio": False, "video": False},
+            "endpoint_slots": not self.answering.settings.no_slots,
+            "endpoint_props": False,
+            "endpoint_metrics": not self.answering.settings.no_metrics,
+            "chat_template": template,
+            "chat_template_source": self.answering.template_source(about),
+            "chat_template_caps": await asyncio.to_thread(_caps, template),
+            "bos_token": about.bos,
+            "eos_token": about.eos,
+            "build_info": FINGERPRINT,
+            "is_sleeping": worker.state == "unloaded",
+        }  # fmt: skip
+
+    async def slots(self, fail_on_no_slot: bool = False) -> Response:
+        """Says how many places are taken. Which request has which is the engine's own business.
+
+        Nothing is loaded for it, nor kept loaded: who looks every few seconds does not use the model.
+        """
+        about = self.answering.worker.about
+        if about is None:
+            raise self.answering.worker.absence()
+        busy = self.answering.worker.requests - self.answering.worker.waiting
+        if fail_on_no_slot and busy == about.slots:
+            raise Refusal(503, "no slot is free: try again in a moment", type="unavailable_error", retry_s=1)
+        speculative = about.draft_name is not None
+        return JSONResponse([
+            {"id": i, "n_ctx": about.n_ctx, "speculative": speculative, "is_processing": i < busy}
+            for i in range(about.slots)
+        ])  # fmt: skip
+
+    async def closed(self) -> Response:
+        """Refuses to tell of slots, as the server was told."""
+        raise closed("/slots", "--no-slots")
+
+    async def slot_action(self, slot: int, action: str = "") -> Response:
+        """Refuses: what the engine keeps of prompts is not written to files."""
+        sentence = f"slots are not saved, restored or erased here (slot {slot}, action {action!r})"
+        raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+
+    async def embeddings(self) -> Response:
+        """Refuses: a model that writes is no model of embeddings."""
+        sentence = (
+            "embeddings are not made here: run an embedding model beside, as llama-server --embedding does"
+        )
+        raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+
+
+def _caps(template: str) -> dict[str, bool]:
+    """Returns what conversations may have. Tools always: a template that knows none is told in words.
+
+    Nothing for a template that renders no conversation: whoever asks for one is told why.
+    """
+    try:
+        traits = traits_of(template)
+    except TemplateError:
+        return {}
+    return {
+        "supports_tools": True,
+        "supports_tool_calls": True,
+        "supports_parallel_tool_calls": traits.several_calls or not traits.calls,
+        "supports_system_role": True,
+        "supports_string_content": True,
+        "supports_typed_content": True,
+        "supports_preserve_reasoning": "reasoning_content" in template,
+    }
+
+
+def _piece(spelt: bytes) -> object:
+    """Returns a token's text, or its bytes where they are no text by themselves."""
+    try:
+        return spelt.decode()
+    except UnicodeDecodeError:
+        return list(spelt)

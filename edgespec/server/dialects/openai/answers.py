@@ -1,0 +1,177 @@
+"""Generations -> what OpenAI's clients read: whole answers, and chunks of a stream.
+
+`Answer` has what both of its dialects share, and is the text completion itself; chat is in `chat.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from sse_starlette import ServerSentEvent
+
+from edgespec import __version__
+from edgespec.core.scores import Scoring
+from edgespec.server.generation import Generation, Part
+from edgespec.server.logprobs import Scored, for_text
+from edgespec.server.refusal import Refusal
+
+FINGERPRINT = f"build-edgespec-{__version__}"
+
+
+def as_json(value: object) -> str:
+    """Returns JSON for the wire."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+@dataclass(slots=True)
+class Answer:
+    """How one request is answered: its identity, and what its stream carries.
+
+    echo: the prompts' texts, in front of each choice. plain_s: see Choice.timings. scoring: what scores of
+    tokens mean, where they were asked for. timings: every chunk of a stream has them. silent:
+    nothing is said, as the prompt alone was to be read.
+    """
+
+    kind: ClassVar[str] = "cmpl"
+    whole_object: ClassVar[str] = "text_completion"
+    chunk_object: ClassVar[str] = "text_completion"
+
+    model: str
+    plain_s: float
+    usage: bool = False
+    events: bool = False
+    echo: tuple[str, ...] = ()
+    scoring: Scoring | None = None
+    timings: bool = False
+    silent: bool = False
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    # -- what each dialect says in its own way
+
+    def _opening(self, index: int) -> dict[str, Any] | None:
+        """Returns the first chunk of a choice, None where there is none."""
+        return {"text": self.echo[index]} if self.echo else None
+
+    def _parts(self, part: Part) -> list[dict[str, Any]]:
+        """Returns what a round says, chunk by chunk."""
+        return [{"text": part.round.text}] if part.round.text else []
+
+    def _nothing(self) -> dict[str, Any]:
+        """Returns a chunk that says nothing."""
+        return {"text": ""}
+
+    def _hear(self, part: Part) -> None:
+        """Takes a round of an answer that is said in one piece."""
+
+    def _said(self, index: int, text: str) -> dict[str, Any]:
+        """Returns what a whole choice says."""
+        return {"text": (self.echo[index] if self.echo else "") + text}
+
+    def _finish(self, index: int, finish: str | None) -> str | None:
+        return finish
+
+    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
+        return for_text(scored, sampled=sampled)
+
+    def _usage(self, generation: Generation) -> dict[str, Any]:
+        return generation.usage()
+
+    # -- what they share
+
+    def _frame(self, object: str) -> dict[str, Any]:
+        return {
+            "id": f"{self.kind}-{self.id}",
+            "object": object,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    async def whole(self, generation: Generation) -> dict[str, Any]:
+        """Returns the answer in one piece, once it has ended. Raises Refusal."""
+        async for part in generation.parts():
+            if self.silent:
+                continue
+            generation.choices[part.index].text.append(part.round.text)
+            generation.choices[part.index].scored.extend(part.scored)
+            self._hear(part)
+        choices = []
+        for i, choice in enumerate(generation.choices):
+            said = self._said(i, "".join(choice.text))
+            finish = self._finish(i, choice.finish)
+            logprobs = self._logprobs(choice.scored)
+            choices.append({"index": i, **said, "logprobs": logprobs, "finish_reason": finish})
+        timings = [choice.timings(self.plain_s) for choice in generation.choices]
+        if len(choices) > 1:
+            choices = [{**choice, "timings": t} for choice, t in zip(choices, timings, strict=True)]
+        frame = self._frame(self.whole_object)
+        return {**frame, "choices": choices, "usage": self._usage(generation), "timings": timings[0]}
+
+    def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any] | None:
+        return self._scores(scored, self.scoring.sampled) if self.scoring else None
+
+    async def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]:
+        """Yields the events of a stream; a failure in the middle is its last event."""
+        for i in range(len(generation.choices)):
+            if opening := self._opening(i):
+                yield self._chunk(i, opening)
+        try:
+            async for part in generation.parts():
+                for chunk in self._chunks(generation, part):
+                    yield chunk
+        except Refusal as refusal:
+            yield ServerSentEvent(as_json(refusal.body()))
+            return
+        if self.usage:
+            frame = {**self._frame(self.chunk_object), "choices": [], "usage": self._usage(generation)}
+            timings = generation.choices[0].timings(self.plain_s)
+            yield ServerSentEvent(as_json({**frame, "timings": timings}))
+        yield ServerSentEvent("[DONE]")
+
+    def _chunks(self, generation: Generation, part: Part) -> list[ServerSentEvent]:
+        finish, choice = part.round.finish, generation.choices[part.index]
+        told: dict[str, Any] = {"timings": choice.timings(self.plain_s)} if self.timings else {}
+        if part.reading:
+            progress = {"prompt_progress": choice.progress(), **told}
+            return [self._chunk(part.index, self._nothing(), progress)]
+        if self.events:
+            told["edgespec"] = _told(generation, part)
+        parts = ([] if self.silent else self._parts(part)) or (
+            [self._nothing()] if self.events or part.scored else []
+        )
+        if part.scored:
+            parts[0]["logprobs"] = self._logprobs(part.scored)
+        chunks = [self._chunk(part.index, said, told if i == 0 else None) for i, said in enumerate(parts)]
+        if finish:
+            last = {**self._nothing(), "finish_reason": self._finish(part.index, finish)}
+            timings = {"timings": choice.timings(self.plain_s)}
+            chunks.append(self._chunk(part.index, last, timings))
+        return chunks
+
+    def _chunk(
+        self, index: int, said: dict[str, Any], beside: dict[str, Any] | None = None
+    ) -> ServerSentEvent:
+        choice = {"index": index, "logprobs": None, "finish_reason": None, **said}
+        frame = self._frame(self.chunk_object)
+        nothing = {"usage": None} if self.usage else {}
+        return ServerSentEvent(as_json({**frame, "choices": [choice], **nothing, **(beside or {})}))
+
+
+def _told(generation: Generation, part: Part) -> dict[str, Any]:
+    """Returns what an `edgespec` object in a chunk tells of a round."""
+    round_ = part.round
+    return {
+        "round": generation.choices[part.index].rounds,
+        "tokens": round_.tokens,
+        "pieces": part.pieces,
+        "sources": round_.sources,
+        "drafted": round_.drafted,
+        "accepted": round_.accepted,
+        "gain": round_.gain,
+    }

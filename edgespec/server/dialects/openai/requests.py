@@ -1,0 +1,358 @@
+"""What OpenAI's clients ask for, as pydantic models, and the generations that it stands for.
+
+Fields that are not here are ignored, as clients send many that mean nothing to a local model; a field that
+is here and wrong is refused by name and value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from edgespec.core.scores import Scoring
+from edgespec.core.values import LONGEST_DRAFT
+from edgespec.engine.messages import DrafterChoice, Submit
+from edgespec.errors import SettingError
+from edgespec.grammar.grammar import Grammar
+from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
+from edgespec.server.dialects.structured import FormWishes
+from edgespec.server.dialects.tools import ToolWishes
+from edgespec.server.refusal import Refusal
+from edgespec.server.settings import Unsaid
+
+MOST_CHOICES = 16
+Number = StrictFloat | StrictInt
+TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
+Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
+Top = Annotated[StrictInt, Field(ge=0, le=20)]
+StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+READABLE = frozenset({"text", "refusal"})  # types of parts that have text
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class StreamOptions(_Lenient):
+    """What a stream brings besides the text."""
+
+    include_usage: StrictBool = False
+
+
+class Speculation(_Lenient):
+    """The `edgespec` object: how this request is drafted for, and what its stream tells of it."""
+
+    speculation: StrictBool = True
+    drafter: DrafterChoice | None = None
+    draft_length: Annotated[StrictInt, Field(ge=0, le=LONGEST_DRAFT)] | None = None
+    events: StrictBool = False
+
+
+class Wishes(FormWishes):
+    """What both dialects have in common."""
+
+    model: StrictStr | None = None
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
+    n_predict: StrictInt | None = None  # llama-server's word for it, which may be 0
+    n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=64)] | None = None
+    seed: Seed | None = None
+    logit_bias: dict[StrictStr, Number] | None = None
+    temperature: Number | None = None
+    top_k: StrictInt | None = None
+    top_p: Number | None = None
+    min_p: Number | None = None
+    typical_p: Number | None = None
+    top_n_sigma: Number | None = None
+    repeat_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    presence_penalty: Number | None = None
+    penalty_last_n: StrictInt | None = None
+    xtc_probability: Number | None = None
+    xtc_threshold: Number | None = None
+    dynatemp_range: Number | None = None
+    dynatemp_exponent: Number | None = None
+    dry_multiplier: Number | None = None
+    dry_base: Number | None = None
+    dry_allowed_length: StrictInt | None = None
+    dry_penalty_last_n: StrictInt | None = None
+    dry_sequence_breakers: list[StrictStr] | None = None
+    samplers: StrictStr | list[StrictStr] | None = None
+    post_sampling_probs: StrictBool | None = None
+    ignore_eos: StrictBool | None = None
+    cache_prompt: StrictBool | None = None  # llama-server's: false reads the prompt anew
+    timings_per_token: StrictBool | None = None
+    return_progress: StrictBool | None = None
+    edgespec: Speculation | None = None
+
+    @property
+    def speculation(self) -> Speculation:
+        return self.edgespec or Speculation()
+
+    @property
+    def usage_in_stream(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def scoring(self) -> Scoring | None:
+        """Returns which scores of tokens are wanted."""
+        return None
+
+    def limit(self) -> int | None:
+        """Returns how many tokens may come; None for what fits (as -1 says, too)."""
+        if self.max_tokens is None and self.n_predict is not None:
+            return None if self.n_predict < 0 else max(1, self.n_predict)
+        return self._limit("max_tokens", self.max_tokens)
+
+    @property
+    def says_limit(self) -> bool:
+        """True where it is said how many tokens may come."""
+        return self.max_tokens is not None or self.n_predict is not None
+
+    @property
+    def warms_up(self) -> bool:
+        """True where nothing is to be said: the prompt alone is to be read, for a request that comes soon."""
+        return self.n_predict == 0 and self.max_tokens is None
+
+    def _limit(self, name: str, value: int | None) -> int | None:
+        if value == 0:
+            raise Refusal(400, f"{name} is 0: it must be 1 or more", param=name, code="invalid_value")
+        return None if value == -1 else value
+
+    def sampling(self, of_model: Mapping[str, str]) -> Sampling:
+        """Returns the wishes over the model's own settings over the defaults; raises Refusal."""
+        wanted: dict[str, object] = {name: getattr(self, name) for name in NUMBERS}
+        if self.top_k == -1:  # as several servers write "no limit"
+            wanted["top_k"] = 0
+        try:
+            bias = {int(token): float(value) for token, value in (self.logit_bias or {}).items()}
+        except ValueError:
+            raise Refusal(
+                400, f"logit_bias names {next(iter(self.logit_bias or ()))!r}: token ids are whole numbers",
+                param="logit_bias", code="invalid_value",
+            ) from None  # fmt: skip
+        breakers = self.dry_sequence_breakers
+        wanted["dry_sequence_breakers"] = None if breakers is None else tuple(breakers)
+        try:
+            if self.samplers is not None:
+                wanted["samplers"] = sampler_order(self.samplers)
+            return sampling_for(of_model, **wanted, logit_bias=bias or None)
+        except SettingError as error:
+            every = ("samplers", *NUMBERS, "logit_bias", "dry_sequence_breakers")
+            named = next((name for name in every if name in str(error)), None)
+            raise Refusal(400, str(error), param=named, code="invalid_value") from None
+
+    def submits(
+        self,
+        prompt: str | tuple[int, ...],
+        *,
+        add_bos: bool,
+        unsaid: Unsaid,
+        shown: tuple[str, ...] = (),
+        stops: tuple[str, ...] = (),
+        form: Grammar | None = None,
+    ) -> list[Submit]:
+        """Returns the generations of one prompt, `n` of them. unsaid: where the request says nothing.
+
+        shown, stops: control tokens to be seen, and texts to end at, besides the request's own. form: of the
+        answer, in place of the request's.
+        """
+        sampling, how, scoring = self.sampling(unsaid.sampling), self.speculation, self.scoring()
+        form = form or self.form()
+        if self.ignore_eos and form:
+            sentence = "what keeps to a form has an end: leave it out, or the form"
+            raise unsupported("ignore_eos", sentence)
+        limit = self.limit()
+        if limit is None and not self.says_limit:
+            limit = unsaid.max_tokens
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        seed = (
+            unsaid.seed if self.seed is None else None if self.seed == -1 else self.seed
+        )  # -1 is llama.cpp's word for "anew every time"
+        return [
+            Submit(
+                id="",
+                prompt=prompt,
+                add_bos=add_bos,
+                sampling=sampling,
+                max_tokens=limit,
+                stop=(*stop, *stops),
+                seed=seed,
+                choice=choice,
+                drafter=(how.drafter or unsaid.drafter) if how.speculation else "none",
+                draft_length=how.draft_length,
+                pieces=how.events or scoring is not None,
+                scoring=scoring,
+                grammar=form,
+                shown=shown,
+                ignore_eos=bool(self.ignore_eos),
+                fresh=unsaid.fresh if self.cache_prompt is None else not self.cache_prompt,
+            )
+            for choice in range(self.n or 1)
+        ]
+
+
+class TextPart(_Lenient):
+    """A part of a message; only text can be read."""
+
+    type: StrictStr
+    text: StrictStr | None = None
+    refusal: StrictStr | None = None
+
+    def as_text(self) -> dict[str, str]:
+        return {"type": "text", "text": self.text or self.refusal or ""}
+
+
+class MadeFunction(_Lenient):
+    """What was called. arguments: JSON text, or the object itself as some clients send it."""
+
+    name: StrictStr
+    arguments: StrictStr | dict[str, Any] | None = None
+
+
+class MadeCall(_Lenient):
+    """A call that the assistant made."""
+
+    id: StrictStr = ""
+    type: StrictStr = "function"
+    function: MadeFunction
+
+
+class Message(BaseModel):
+    """One turn of a conversation. What else it carries (names, thoughts) is for the template."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: StrictStr | list[TextPart] | None = None
+    tool_calls: list[MadeCall] | None = None
+    function_call: MadeFunction | None = None  # what a call was before there were tools
+
+    def for_template(self) -> dict[str, Any]:
+        """Returns it as a conversation has it: parts that are all text, and the name of the role."""
+        content = self.content
+        if isinstance(content, list):
+            other = next((part.type for part in content if part.type not in READABLE), None)
+            if other:
+                raise unreadable(other)
+        said = content if isinstance(content, str) else [part.as_text() for part in content or ()]
+        role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
+        extra = dict(self.model_extra or {})
+        if self.role == "function":
+            extra.setdefault("tool_call_id", _older_id(extra.get("name")))
+        return {**extra, "role": role, "content": said or "", **self._calls()}
+
+    def _calls(self) -> dict[str, Any]:
+        made = self.tool_calls or []
+        if self.function_call and not made:
+            made = [MadeCall(id=_older_id(self.function_call.name), function=self.function_call)]
+        if not made:
+            return {}
+        calls = [call.model_dump() for call in made]
+        return {"tool_calls": calls}
+
+
+def _older_id(name: object) -> str:
+    """Returns what ties a function's result to its call, where neither says so."""
+    return f"call_{name}"
+
+
+class ChatRequest(Wishes, ToolWishes):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
+    verbose: StrictBool | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Top | None = None
+
+    def scoring(self) -> Scoring | None:
+        return Scoring(self.top_logprobs or 0, bool(self.post_sampling_probs)) if self.logprobs else None
+
+    def limit(self) -> int | None:
+        if self.max_completion_tokens is not None:
+            return self._limit("max_completion_tokens", self.max_completion_tokens)
+        return super().limit()
+
+    @property
+    def says_limit(self) -> bool:
+        return self.max_completion_tokens is not None or super().says_limit
+
+    def check(self) -> None:
+        """Refuses what would silently not be done."""
+        if self.top_logprobs and not self.logprobs:
+            sentence = "top_logprobs is for requests with logprobs: true: add it, or leave both out"
+            raise Refusal(400, sentence, param="top_logprobs", code="invalid_value")
+        if self.add_generation_prompt and self.continue_final_message:
+            sentence = "an answer begins anew or goes on, not both: leave one of them out"
+            raise unsupported("continue_final_message", sentence)
+        if len(self.messages) > 1 and all(m.role == "assistant" for m in self.messages[-2:]):
+            sentence = "the last two messages are both the assistant's: an answer can go on from one alone"
+            raise Refusal(400, sentence, param="messages", code="invalid_value")
+
+    def goes_on(self) -> bool:
+        """Returns whether the last message is an answer that has begun."""
+        last = self.messages[-1]
+        if self.continue_final_message is not None:
+            return bool(self.continue_final_message)
+        return last.role == "assistant" and not (last.tool_calls or last.function_call)
+
+
+class CompletionRequest(Wishes):
+    """POST /v1/completions: text goes on where the prompt ends."""
+
+    prompt: StrictStr | list[TokenId] | list[StrictStr] | list[list[TokenId]]
+    logprobs: Top | None = None
+    echo: StrictBool | None = None
+    suffix: StrictStr | None = None
+
+    def scoring(self) -> Scoring | None:
+        return None if self.logprobs is None else Scoring(self.logprobs, bool(self.post_sampling_probs))
+
+    def check(self) -> None:
+        """Refuses what would silently not be done."""
+        if self.echo and self.logprobs is not None:
+            sentence = "those of an echoed prompt are not returned: leave out echo, or logprobs"
+            raise unsupported("logprobs", sentence)
+        if self.suffix is not None and not isinstance(self.prompt, str):
+            raise unsupported("suffix", "text is filled in behind one prompt of text: give it as such")
+        if self.echo and not all(isinstance(prompt, str) for prompt in self.prompts()):
+            raise unsupported("echo", "token ids are not turned back into text: give the prompt as text")
+
+    def prompts(self) -> list[str | tuple[int, ...]]:
+        """Returns the prompts one by one; raises Refusal for none, or more than may be."""
+        given = self.prompt
+        if isinstance(given, str):
+            return [given]
+        if given and isinstance(given[0], int):
+            return [tuple(token for token in given if isinstance(token, int))]
+        prompts = [p if isinstance(p, str) else tuple(p) for p in given if not isinstance(p, int)]
+        if not 0 < len(prompts) * (self.n or 1) <= MOST_CHOICES:
+            sentence = f"there are {len(prompts)} prompts: 1 to {MOST_CHOICES} answers may be asked for"
+            raise Refusal(400, sentence, param="prompt", code="invalid_value")
+        return prompts
+
+
+class FillRequest(Wishes):
+    """POST /v1/fim/completions, as Mistral has it: text between a prompt and a suffix."""
+
+    prompt: StrictStr
+    suffix: StrictStr = ""
+    random_seed: Seed | None = None
+
+
+def unreadable(kind: str) -> Refusal:
+    """Returns the refusal of a part of a message that is no text."""
+    what = next((name for name in ("image", "audio", "video", "file") if name in kind), kind)
+    sentence = (
+        f"a message has a part of type {kind!r}: {what} input is not supported, this model reads text only"
+    )
+    return Refusal(400, sentence, param="messages", code="unsupported_value")
+
+
+def unsupported(param: str, sentence: str) -> Refusal:
+    """Returns the refusal of a field that means something to OpenAI, and nothing here yet."""
+    return Refusal(400, f"{param}: {sentence}", param=param, code="unsupported_parameter")

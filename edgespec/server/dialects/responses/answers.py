@@ -1,0 +1,237 @@
+"""Turns of the assistant -> OpenAI's responses: items of reasoning, message and calls, whole or as events."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sse_starlette import ServerSentEvent
+
+from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
+from edgespec.server.dialects.openai.answers import as_json
+from edgespec.server.dialects.responses.requests import INPUT, KnownTool
+from edgespec.server.generation import Generation
+from edgespec.server.refusal import Refusal
+from edgespec.server.turns import TurnReader
+
+Event = tuple[str, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Item:
+    """One item of the output, as far as it has come."""
+
+    kind: str  # "reasoning", "message" or "call"
+    id: str
+    index: int
+    text: str = ""
+    name: str = ""
+    call_id: str = ""
+
+
+@dataclass(slots=True)
+class ResponseAnswer:
+    """How one request is answered. echoed: what a response says of its request. timings: in every event."""
+
+    model: str
+    turn: TurnReader
+    echoed: Mapping[str, Any]
+    tools: Mapping[str, KnownTool]
+    plain_s: float
+    timings: bool = False
+    id: str = field(default_factory=lambda: "resp_" + secrets.token_hex(16))
+    created: int = field(default_factory=lambda: int(time.time()))
+    _items: list[Item] = field(default_factory=list)
+    _said: int = 0  # events so far
+
+    async def whole(self, generation: Generation) -> dict[str, Any]:
+        """Returns the response in one piece. Raises Refusal."""
+        async for part in generation.parts():
+            for delta in self.turn.feed(part.round):
+                self._events(delta)
+        choice = generation.choices[0]
+        timings = choice.timings(self.plain_s)
+        return {**self._response(_status(choice.finish), generation), "timings": timings}
+
+    async def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]:
+        """Yields the events of a response; a failure in the middle is its last event."""
+        for name in ("response.created", "response.in_progress"):
+            yield self._event(name, {"response": self._response("in_progress", None)})
+        finish = None
+        try:
+            async for part in generation.parts():
+                beside = self._beside(generation) if self.timings else {}
+                if part.reading:
+                    progress = {"prompt_progress": generation.choices[0].progress(), **beside}
+                    now = self._response("in_progress", None)
+                    yield self._event("response.in_progress", {"response": now, **progress})
+                for delta in self.turn.feed(part.round):
+                    for name, data in self._events(delta):
+                        yield self._event(name, {**data, **beside})
+                finish = part.round.finish or finish
+        except Refusal as refusal:
+            failed = {**self._response("failed", generation), "error": _error(refusal)}
+            yield self._event("response.failed", {"response": failed})
+            return
+        for event in self._end():
+            yield self._event(*event)
+        status = _status(finish)
+        last = {"response": self._response(status, generation), **self._beside(generation)}
+        yield self._event(f"response.{status}", last)
+
+    def _beside(self, generation: Generation) -> dict[str, Any]:
+        return {"timings": generation.choices[0].timings(self.plain_s)}
+
+    def _event(self, name: str, data: dict[str, Any]) -> ServerSentEvent:
+        self._said += 1
+        numbered = {"type": name, "sequence_number": self._said - 1, **data}
+        return ServerSentEvent(as_json(numbered), event=name)
+
+    def _response(self, status: str, generation: Generation | None) -> dict[str, Any]:
+        ended = status != "in_progress"
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": int(time.time()) if status == "completed" else None,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "model": self.model,
+            "output": [self._item(item, status) for item in self._items] if ended else [],
+            **self.echoed,
+            "usage": self._usage(generation) if ended and generation else None,
+        }
+
+    def _usage(self, generation: Generation) -> dict[str, Any]:
+        choice = generation.choices[0]
+        return {
+            "input_tokens": choice.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": choice.cached_tokens},
+            "output_tokens": choice.n_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.turn.reasoning_tokens},
+            "total_tokens": choice.prompt_tokens + choice.n_tokens,
+        }
+
+    # -- items
+
+    def _events(self, delta: Delta) -> list[Event]:
+        """Returns the events of a delta, and keeps the items as they grow."""
+        match delta:
+            case Content(text):
+                return [*self._begin("message", "msg_"), *self._more(text)]
+            case Reasoning(text):
+                return [*self._begin("reasoning", "rs_"), *self._more(text)]
+            case CallBegun(_, name, id):
+                ended = self._end()
+                item = Item("call", "fc_" + secrets.token_hex(16), len(self._items), name=name, call_id=id)
+                self._items.append(item)
+                return [*ended, self._added(item)]
+            case CallArguments(_, text):
+                return self._more(text)
+
+    def _begin(self, kind: str, prefix: str) -> list[Event]:
+        if self._items and self._items[-1].kind == kind:
+            return []
+        events = self._end()
+        item = Item(kind, prefix + secrets.token_hex(16), len(self._items))
+        self._items.append(item)
+        events.append(self._added(item))
+        if kind == "message":
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            events.append(("response.content_part.added", {**_place(item), "content_index": 0, "part": part}))
+        return events
+
+    def _added(self, item: Item) -> Event:
+        return "response.output_item.added", {
+            "output_index": item.index,
+            "item": self._item(item, "in_progress"),
+        }
+
+    def _more(self, text: str) -> list[Event]:
+        item = self._items[-1]
+        item.text += text
+        delta = {**_place(item), "delta": text}
+        if item.kind == "message":
+            return [("response.output_text.delta", {**delta, "content_index": 0, "logprobs": []})]
+        if item.kind == "reasoning":
+            return [("response.reasoning_text.delta", {**delta, "content_index": 0})]
+        return [] if self._is_custom(item) else [("response.function_call_arguments.delta", delta)]
+
+    def _end(self) -> list[Event]:
+        """Ends the item that was begun last."""
+        if not self._items:
+            return []
+        item = self._items[-1]
+        whole, place = self._item(item, "completed"), _place(item)
+        events: list[Event] = []
+        if item.kind == "message":
+            text = {**place, "content_index": 0, "text": item.text, "logprobs": []}
+            part = {**place, "content_index": 0, "part": whole["content"][0]}
+            events = [("response.output_text.done", text), ("response.content_part.done", part)]
+        elif item.kind == "reasoning":
+            events = [("response.reasoning_text.done", {**place, "content_index": 0, "text": item.text})]
+        elif self._is_custom(item):
+            said = {**place, "input": whole["input"]}
+            events = [
+                ("response.custom_tool_call_input.delta", {**place, "delta": whole["input"]}),
+                ("response.custom_tool_call_input.done", said),
+            ]
+        else:
+            said = {**place, "name": item.name, "arguments": item.text}
+            events = [("response.function_call_arguments.done", said)]
+        return [*events, ("response.output_item.done", {"output_index": item.index, "item": whole})]
+
+    def _is_custom(self, item: Item) -> bool:
+        tool = self.tools.get(item.name)
+        return tool is not None and tool.custom
+
+    def _item(self, item: Item, status: str) -> dict[str, Any]:
+        """Returns an item as clients read it."""
+        begun = status == "in_progress"
+        said = "in_progress" if begun else "completed" if status != "incomplete" else "incomplete"
+        if item.kind == "message":
+            part = {"type": "output_text", "text": item.text, "annotations": [], "logprobs": []}
+            return {
+                "type": "message", "id": item.id, "role": "assistant", "status": said,
+                "content": [] if begun else [part],
+            }  # fmt: skip
+        if item.kind == "reasoning":
+            part = {"type": "reasoning_text", "text": item.text}
+            return {
+                "type": "reasoning", "id": item.id, "summary": [], "content": [] if begun else [part],
+                "encrypted_content": None, "status": said,
+            }  # fmt: skip
+        tool = self.tools.get(item.name)
+        space = {"namespace": tool.namespace} if tool and tool.namespace else {}
+        called = {"id": item.id, "call_id": item.call_id, "name": item.name, "status": said, **space}
+        if self._is_custom(item):
+            return {"type": "custom_tool_call", **called, "input": "" if begun else _input(item.text)}
+        return {"type": "function_call", **called, "arguments": "" if begun else item.text}
+
+
+def _place(item: Item) -> dict[str, Any]:
+    return {"item_id": item.id, "output_index": item.index}
+
+
+def _status(finish: str | None) -> str:
+    return "incomplete" if finish == "length" else "completed"
+
+
+def _error(refusal: Refusal) -> dict[str, Any]:
+    return {"code": "server_error", "message": refusal.message}
+
+
+def _input(arguments: str) -> str:
+    """Returns the text that a custom tool is called with."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments
+    text = value.get(INPUT) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else arguments

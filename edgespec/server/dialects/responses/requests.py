@@ -1,0 +1,269 @@
+"""What OpenAI's Responses API is asked for, and the conversation that it stands for.
+
+Tools that are no functions: "custom" ones take one text, and are given to the model as functions of one
+argument; those of a namespace are functions with a family name. What only OpenAI can run (web search, images)
+is passed over, as an assistant sends its whole list and means those that there are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+
+from edgespec.server.dialects.openai.requests import (
+    ChatRequest,
+    Number,
+    Seed,
+    Speculation,
+    StopText,
+    unreadable,
+)
+from edgespec.server.dialects.translation import as_chat
+from edgespec.server.refusal import Refusal
+
+INPUT = "input"  # the one argument of a custom tool
+ROLES = {"developer": "system"}
+TEXTS = frozenset({"input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text"})
+
+
+class _Lenient(BaseModel):
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class ContentPart(_Lenient):
+    """A part of a message or of an output."""
+
+    type: StrictStr
+    text: StrictStr | None = None
+    refusal: StrictStr | None = None
+
+
+Content = StrictStr | list[ContentPart]
+
+
+class InputItem(_Lenient):
+    """An item of the conversation, of whatever type; which fields count, the type says."""
+
+    type: StrictStr = "message"
+    role: StrictStr | None = None
+    content: Content | None = None
+    call_id: StrictStr | None = None
+    name: StrictStr | None = None
+    arguments: StrictStr | None = None
+    input: StrictStr | None = None
+    output: Content | None = None
+    summary: list[ContentPart] | None = None
+
+
+class ResponseTool(_Lenient):
+    """A tool, of whatever type."""
+
+    type: StrictStr
+    name: StrictStr | None = None
+    description: StrictStr | None = None
+    parameters: dict[str, Any] | None = None
+    tools: list[ResponseTool] | None = None
+
+
+class TextFormat(_Lenient):
+    """The form of the answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: StrictStr | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: StrictBool | None = None
+
+
+class TextOptions(_Lenient):
+    format: TextFormat | None = None
+
+
+class ReasoningOptions(_Lenient):
+    effort: StrictStr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTool:
+    """A tool as the client named it. namespace: "" for none."""
+
+    custom: bool
+    namespace: str
+
+
+class InputRequest(_Lenient):
+    """POST /v1/responses/input_tokens, and what /v1/responses has in common with it."""
+
+    model: StrictStr | None = None
+    input: StrictStr | list[InputItem]
+    instructions: StrictStr | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: StrictBool | None = None
+    reasoning: ReasoningOptions | None = None
+    text: TextOptions | None = None
+    previous_response_id: StrictStr | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def known_tools(self) -> dict[str, KnownTool]:
+        """Returns the tools by name."""
+        return {str(tool.name): KnownTool(tool.type == "custom", space) for tool, space in _flat(self.tools)}
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields of a chat request that say the same; raises Refusal."""
+        if self.previous_response_id:
+            sentence = "previous_response_id: responses are not kept here, send the items of the conversation"
+            raise Refusal(400, sentence, param="previous_response_id", code="unsupported_parameter")
+        given = self.input
+        items = [InputItem(role="user", content=given)] if isinstance(given, str) else given
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        return {
+            "messages": [*system, *_messages(items)],
+            "tools": [_function(tool) for tool, _ in _flat(self.tools)],
+            "tool_choice": _choice(self.tool_choice),
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "reasoning_effort": self.reasoning.effort if self.reasoning else None,
+            "response_format": _format(self.text.format if self.text else None),
+            "chat_template_kwargs": self.chat_template_kwargs,
+        }
+
+    def as_chat(self) -> ChatRequest:
+        """Returns it as a chat request; raises RequestValidationError or Refusal."""
+        return as_chat(self.fields())
+
+
+class ResponsesRequest(InputRequest):
+    """POST /v1/responses."""
+
+    stream: StrictBool | None = None
+    max_output_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: StrictInt | None = None
+    min_p: Number | None = None
+    seed: Seed | None = None
+    timings_per_token: StrictBool | None = None
+    return_progress: StrictBool | None = None
+    stop: StopText | list[StopText] | None = None
+    metadata: dict[str, Any] | None = None
+    edgespec: Speculation | None = None
+
+    def fields(self) -> dict[str, Any]:
+        names = {"stream", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "edgespec"}
+        kept = self.model_dump(include=names, exclude_none=True)
+        return {**super().fields(), **kept, "max_tokens": self.max_output_tokens}
+
+    def echoed(self) -> dict[str, Any]:
+        """Returns what a response says of its request."""
+        tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+        return {
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "metadata": self.metadata or {},
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": self.reasoning.effort if self.reasoning else None, "summary": None},
+            "store": False,
+            "temperature": self.temperature,
+            "text": {"format": {"type": "text"}} if not self.text else self.text.model_dump(by_alias=True),
+            "tool_choice": self.tool_choice or "auto",
+            "tools": tools,
+            "top_p": self.top_p,
+            "truncation": "disabled",
+        }
+
+
+def _flat(tools: Sequence[ResponseTool] | None, namespace: str = "") -> Iterator[tuple[ResponseTool, str]]:
+    """Yields the tools that a model may call, and their namespaces."""
+    for tool in tools or ():
+        if tool.type == "namespace":
+            yield from _flat(tool.tools, tool.name or "")
+        elif tool.type in ("function", "custom") and tool.name:
+            yield tool, namespace
+
+
+def _function(tool: ResponseTool) -> dict[str, Any]:
+    schema = tool.parameters
+    if tool.type == "custom":
+        schema = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
+    described = {"name": tool.name, "description": tool.description, "parameters": schema}
+    return {"type": "function", "function": described}
+
+
+def _choice(choice: str | Mapping[str, Any] | None) -> object:
+    if choice is None or isinstance(choice, str):
+        return choice
+    if choice.get("type") == "allowed_tools":
+        return "required" if choice.get("mode") == "required" else "auto"
+    if choice.get("name"):
+        return {"type": "function", "function": {"name": choice["name"]}}
+    return "auto"
+
+
+def _format(format: TextFormat | None) -> dict[str, Any] | None:
+    if format is None or format.type == "text":
+        return None
+    if format.type == "json_object":
+        return {"type": "json_object"}
+    named = {"name": format.name, "schema": format.schema_, "strict": format.strict}
+    return {"type": "json_schema", "json_schema": named}
+
+
+# -- items
+
+
+def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
+    """Returns the messages that items stand for: an assistant's words, thoughts and calls are one turn."""
+    messages: list[dict[str, Any]] = []
+    for item in items:
+        if item.type == "message":
+            role = item.role or ""
+            if role == "assistant":
+                turn = _open_turn(messages)
+                turn["content"] += _text(item.content)
+            else:
+                messages.append({"role": ROLES.get(role, role), "content": _said(item.content)})
+        elif item.type == "reasoning":
+            turn = _open_turn(messages)
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + _text(
+                item.content or item.summary
+            )
+        elif item.type in ("function_call", "custom_tool_call"):
+            _open_turn(messages).setdefault("tool_calls", []).append(_call(item))
+        elif item.type in ("function_call_output", "custom_tool_call_output"):
+            answer = {"role": "tool", "tool_call_id": item.call_id or "", "content": _said(item.output)}
+            messages.append(answer)
+    return messages
+
+
+def _open_turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the assistant's turn that the next item belongs to."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    return messages[-1]
+
+
+def _call(item: InputItem) -> dict[str, Any]:
+    arguments = item.arguments or "{}"
+    if item.type == "custom_tool_call":
+        arguments = json.dumps({INPUT: item.input or ""}, ensure_ascii=False)
+    function = {"name": item.name or "", "arguments": arguments}
+    return {"id": item.call_id or "", "type": "function", "function": function}
+
+
+def _said(content: Content | None) -> str | list[dict[str, str]]:
+    """Returns text, or parts that are all text: how they are joined, the model's template says."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    other = next((part.type for part in content if part.type not in TEXTS), None)
+    if other:
+        raise unreadable(other)
+    return [{"type": "text", "text": part.text or part.refusal or ""} for part in content]
+
+
+def _text(content: Content | None) -> str:
+    said = _said(content)
+    return said if isinstance(said, str) else "".join(part["text"] for part in said)

@@ -1,0 +1,195 @@
+"""Runs a command in a child process, because llama.cpp ends its process on some faults.
+
+The child does the work on the same terminal. What C code writes to stderr (an assertion, an uncaught C++
+exception) goes to a file instead, and if the child is ended by a signal, the parent says so in a sentence.
+The child in turn ends when its parent is gone, even by kill -9.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from edgespec.errors import EdgeSpecError, EngineDiedError
+from edgespec.system.self_test import self_test
+from edgespec.system.terminal import guarded, one_line
+
+_NOISE = "EDGESPEC_NOISE_FILE"  # set in the child: where C code's stderr goes
+_PARENT = "EDGESPEC_PARENT_PIPE"  # set in the child: file descriptor that closes when the parent ends
+PRIVATE = ("EDGESPEC_API_KEY", _NOISE, _PARENT)  # variables that are none of a child's business
+LONGEST_SENTENCE = 2000  # characters of an error; one may quote a stranger's file
+ROUTINE = re.compile(
+    r"[ ~.]*(llama|load|print_info|ggml_|gguf|sched_|graph|set_|init|create|CPU|common)[\w ]*[:=(]"
+)
+ALARM = re.compile(r"error|fail|assert|abort|what\(\)|Traceback|cannot", re.IGNORECASE)
+LAST_WORD = re.compile(r"assert|what\(\):|error", re.IGNORECASE)
+INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
+WINDOWS_CTRL_C = 0xC000013A  # STATUS_CONTROL_C_EXIT
+
+
+def isolated() -> bool:
+    """True in the child."""
+    return _NOISE in os.environ
+
+
+def run_isolated(argv: Sequence[str]) -> int:
+    """Runs `edgespec argv` in a child; returns its exit code. Raises EngineDiedError if a signal ended it."""
+    fill_closed_streams()
+    with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
+        noise = Path(folder) / "stderr"
+        environment = {**os.environ, _NOISE: str(noise)}
+        kept_open: tuple[int, ...] = ()
+        if os.name == "posix":
+            reading, writing = os.pipe()
+            environment[_PARENT], kept_open = str(reading), (reading,)
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "edgespec",
+            *argv,
+        ]  # -P: a json.py in this folder is none of ours
+        signal.signal(signal.SIGINT, lambda *_: None)  # the child gets Ctrl+C too, and decides
+        kills = kills_for_memory()
+        child = subprocess.Popen(command, env=environment, pass_fds=kept_open)
+        for fd in kept_open:
+            os.close(fd)
+        signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        code = child.wait()
+        return _explain(code, noise.read_text(errors="replace") if noise.exists() else "", kills)
+
+
+def fill_closed_streams() -> None:
+    """Puts something unwritable where our caller closed stdin or stdout, so that no pipe takes its number."""
+    fd = os.open(os.devnull, os.O_RDONLY)
+    while fd <= 2:
+        os.set_inheritable(fd, True)
+        fd = os.open(os.devnull, os.O_RDONLY)
+    os.close(fd)
+
+
+def _explain(code: int, noise: str, kills_before: int | None = None) -> int:
+    """Returns an exit code as it is; raises EngineDiedError for a death by signal (or Windows exception)."""
+    if code in (-signal.SIGINT, -signal.SIGTERM, WINDOWS_CTRL_C):
+        return INTERRUPTED
+    cause = cause_of_death(code, noise, kills_before)
+    if cause:
+        raise EngineDiedError(cause)
+    return code
+
+
+def kills_for_memory(events: Path = Path("/proc/vmstat")) -> int | None:
+    """Returns how often the kernel has ended a process for lack of memory; None where it does not tell."""
+    try:
+        lines = events.read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _why_killed(before: int | None, now: int | None) -> str:
+    if before is None or now is None:
+        return "the engine was killed (SIGKILL), most likely for lack of memory: use a smaller model or --ctx"
+    if now > before:
+        return "the system killed the engine (SIGKILL) for lack of memory: use a smaller model or --ctx"
+    return (
+        "the engine was killed (SIGKILL) by a person or another program, not by the kernel for lack of memory"
+    )
+
+
+def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> str | None:
+    """Returns why a child died, in a sentence; None where it ended by itself.
+
+    noise: what C code printed. kills_before: `kills_for_memory` when the child was started, where known.
+    """
+    windows_fault = os.name == "nt" and (code == 3 or code & 0xC0000000 == 0xC0000000)
+    if code >= 0 and not windows_fault:
+        return None
+    if not windows_fault and -code == signal.SIGKILL:
+        return _why_killed(kills_before, kills_for_memory())
+    known = -code in list(signal.Signals)
+    name = signal.Signals(-code).name if known else f"code {code:#x}"
+    if code in (-signal.SIGINT, -signal.SIGTERM):
+        return f"the engine was ended by {name}"
+    blame = self_test().advice or (
+        "the embedded pair runs with this build, so most likely the model file is damaged or made for "
+        "another version (download it again, or try another file), else this is a fault of llama.cpp's"
+    )
+    return f"llama.cpp aborted ({name}): {_last_words(noise)}; {blame}"
+
+
+def telling(lines: Iterable[str]) -> list[str]:
+    """Returns a dead child's last lines without what llama.cpp tells of its everyday business."""
+    return [line for line in lines if ALARM.search(line) or not ROUTINE.match(line)]
+
+
+def _last_words(noise: str) -> str:
+    """Returns the telling line of what C code printed while it died."""
+    lines = telling(line.strip() for line in noise.splitlines() if line.strip())
+    alarms = [
+        line for line in lines if "assert" in line.lower() or "what():" in line or "error" in line.lower()
+    ]
+    return (alarms or lines or ["it gave no reason"])[-1]
+
+
+def serve_in_child(work: Callable[[], int]) -> int:
+    """Runs `work` in the child, with C code's stderr turned aside and the parent watched."""
+    noise = os.open(os.environ[_NOISE], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    sys.stderr.flush()
+    sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="replace")
+    os.dup2(noise, 2)
+    os.close(noise)
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what cannot be read or shown becomes a mark, not an error
+    if _PARENT in os.environ:
+        threading.Thread(target=_end_with_parent, args=(int(os.environ[_PARENT]),), daemon=True).start()
+    return work()
+
+
+def _end_with_parent(pipe: int) -> None:
+    os.read(pipe, 1)  # returns when the parent's end is closed
+    noise = Path(os.environ[_NOISE])
+    with suppress(OSError):  # its folder goes too, which a parent that was killed leaves behind
+        noise.unlink()
+        noise.parent.rmdir()
+    os._exit(1)
+
+
+def told(work: Callable[[], int]) -> int:
+    """Runs `work`; an EdgeSpecError becomes one sentence on stderr and its exit code.
+
+    What is printed meanwhile is shown on the terminal and never obeyed.
+    """
+    with guarded():
+        return _told(work)
+
+
+def _told(work: Callable[[], int]) -> int:
+    try:
+        return work()
+    except EdgeSpecError as error:
+        print(f"edgespec: {one_line(str(error), LONGEST_SENTENCE)}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        _abandon_output()
+        return 0
+    except OSError as error:
+        what = error.filename or "the output cannot be written"
+        print(f"edgespec: {what}: {error.strerror or error}", file=sys.stderr)
+        _abandon_output()
+        return 1
+
+
+def _abandon_output() -> None:
+    """Drops what is still buffered for stdout, on which Python would fail again at exit."""
+    sys.stdout = open(os.devnull, "w")

@@ -1,0 +1,158 @@
+"""Does this build of llama.cpp compute right on this processor? The embedded pair against logits that ship.
+
+A compiler that breaks one kernel ends the process at the first evaluation, or gives wrong numbers in
+silence. So a child process evaluates both models of the embedded pair on the processor, single tokens and a
+batch, with one thread and with two, and compares with `tiny.reference_logits`. It runs once for each build
+and machine; the result is kept in the cache folder. Where the build fails as it is and passes without
+llama.cpp's repacked weights (`use_extra_bufts`: AMX, KleidiAI, interleaved rows), `Model` loads every
+model without them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from edgespec.system.builds import here, mending
+from edgespec.system.config import cache_folder
+from edgespec.system.whole_file import write_whole
+from edgespec_models import tiny
+
+LONGEST_S = 60.0  # the child takes half a second; a machine that swaps takes longer
+CRASHES = tuple(  # a child that is killed, or runs out of memory, says nothing of the build
+    getattr(signal, name)
+    for name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+    if hasattr(signal, name)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """What became of the embedded pair."""
+
+    fault: str = ""  # what went wrong with the build as it is; "" where nothing did
+    extra_buffers: bool = True  # models may be loaded with repacked weights
+    sound: bool = True  # logits are right, loaded as `extra_buffers` says
+
+    @property
+    def advice(self) -> str:
+        """What is wrong, what follows from it, and the command that mends it; "" where nothing is wrong."""
+        if not self.fault:
+            return ""
+        follows = (
+            "models are loaded without its repacked weights, which is slower and right"
+            if self.sound
+            else "no model can be trusted to it"
+        )
+        return (
+            f"this build of llama.cpp does not compute right on this processor ({self.fault}), so {follows}; "
+            f"build it again: {mending(here())}"
+        )
+
+
+_found: dict[Path, SelfTest] = {}  # by where it is kept: what this process knows already
+
+
+def self_test() -> SelfTest:
+    """Returns how this build of llama.cpp does on this machine; tests it where that is not known yet."""
+    path = _kept_in()
+    if path not in _found:
+        _found[path] = _kept(path) or _tested(path)
+    return _found[path]
+
+
+def _tested(path: Path) -> SelfTest:
+    found = run()
+    if found is None:
+        return SelfTest()
+    with suppress(OSError):
+        write_whole(path, json.dumps(asdict(found)))
+    return found
+
+
+def run() -> SelfTest | None:
+    """Tests the build now, whatever was found before; None where that could not be done."""
+    fault = _fault(extra_buffers=True)
+    if not fault:
+        return None if fault is None else SelfTest()
+    healed = not _fault(extra_buffers=False)  # not known counts as healed: as it is, it is known to be wrong
+    return SelfTest(fault, extra_buffers=not healed, sound=healed)
+
+
+def _fault(*, extra_buffers: bool) -> str | None:
+    """Runs the child; returns what is wrong, in a clause: "" for nothing, None where it is not known."""
+    command = [sys.executable, "-P", "-m", "edgespec.llama.self_test_child", str(int(extra_buffers))]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LONGEST_S,
+            env={**os.environ, "EDGESPEC_LOG": ""},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode == 0:
+        return done.stdout.strip()
+    if -done.returncode in CRASHES:
+        return f"{signal.Signals(-done.returncode).name} while it evaluates the embedded pair"
+    if os.name == "nt" and done.returncode & 0xC0000000 == 0xC0000000:
+        return f"exception {done.returncode:#x} while it evaluates the embedded pair"
+    return None
+
+
+def _kept(path: Path) -> SelfTest | None:
+    with suppress(OSError, ValueError):
+        said = json.loads(path.read_text(encoding="utf-8"))
+        kinds = {"fault": str, "extra_buffers": bool, "sound": bool}
+        if isinstance(said, dict) and all(
+            isinstance(said.get(field.name), kinds[field.name]) for field in fields(SelfTest)
+        ):
+            return SelfTest(**{name: said[name] for name in kinds})
+    return None
+
+
+def _kept_in() -> Path:
+    """Returns where the result is kept: another file for another build, processor, or reference."""
+    spec = importlib.util.find_spec("llama_cpp")
+    folder = Path(spec.origin).parent if spec and spec.origin else Path()
+    parts: list[object] = [platform.machine(), _processor()]
+    for file in [*sorted(folder.rglob("*ggml*")), *sorted(folder.rglob("*llama*")), tiny.reference_path()]:
+        with suppress(OSError):
+            state = file.stat()
+            parts.append((str(file), state.st_size, state.st_mtime_ns))
+    digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    return cache_folder() / "self-test" / f"{digest}.json"
+
+
+def _processor() -> str:
+    """Returns what tells this processor from others."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    telling = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(telling)}))
+
+
+def main() -> int:
+    """Tests the build now and tells: exit code 0 it is right, 3 it needs healing, 4 nothing heals it."""
+    found = _tested(_kept_in())
+    if found.fault:
+        print(found.fault)
+    return 0 if not found.fault else 3 if found.sound else 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""How much memory a pair needs, by formula, before it is downloaded."""

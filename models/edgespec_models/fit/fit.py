@@ -1,0 +1,247 @@
+"""What fits: how many layers go on the graphics card and how long the context is, for a pair and a machine.
+
+The draft goes to the fastest memory first, then the whole target; the context is shortened to a useful
+length before layers are left in the machine's own memory, and further only when nothing else helps. What was
+given up is said. A smaller number format of the cache is proposed where it would help and never chosen,
+because it changes the target's scores.
+
+Sizes come from whoever is asked (`Asks`): llama.cpp itself, or formulas. Here is nothing but the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from edgespec_models.fit.need import RAM, Device, Need
+
+ModelName = Literal["target", "draft"]
+USUAL_N_CTX = 8192  # where nobody says how long the context is to be
+USEFUL_N_CTX = 4096  # down to this the context is shortened before layers leave the graphics card
+LEAST_N_CTX = 512
+RAM_MARGIN = 256 << 20  # bytes that stay free: the program itself, and what else the machine does
+CARD_MARGIN = 512 << 20  # on a graphics card: its driver's own, and the screen's
+ALL = -1  # layers
+SMALLER = "use a smaller model or a smaller quantisation"
+
+
+class Asks(Protocol):
+    """Says what one model takes."""
+
+    def __call__(self, model: ModelName, *, n_gpu_layers: int, n_ctx: int, kv_type: str | None) -> Need:
+        """kv_type: None is the one that was asked for. n_gpu_layers: -1 is all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Layers, context, and what both models take with them."""
+
+    n_ctx: int
+    n_gpu_layers: int  # of the target; -1: all
+    draft_gpu_layers: int
+    needs: Mapping[ModelName, Need]
+
+    @property
+    def total(self) -> int:
+        return sum(need.total for need in self.needs.values())
+
+    def on(self, device: str) -> int:
+        """Returns the bytes on one device."""
+        return sum(need.on(device) for need in self.needs.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a pair fits. choice: what was chosen, or, where nothing fits, the least that was tried."""
+
+    fits: bool
+    choice: Choice
+    devices: tuple[Device, ...]
+    gave_up: tuple[str, ...] = ()  # in plain words
+    proposals: tuple[str, ...] = ()  # flags that would fit more, or at all, each with what it costs
+
+    def sentence(self, name: str) -> str:
+        """Says it in one sentence. name: of the pair."""
+        return _said(self, name) if self.fits else _refused(self, name)
+
+
+@dataclass(slots=True)
+class _Search:
+    """Asks, and remembers what does not change in between."""
+
+    asks: Asks
+    devices: Sequence[Device]
+    has_draft: bool
+    budgets: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for device in self.devices:
+            self.budgets[device.name] = device.free - margin(device)
+
+    def choice(
+        self, n_ctx: int, layers: int, draft_layers: int, *, kv_type: str | None = None, draft: bool = True
+    ) -> Choice:
+        needs = {"target": self.asks("target", n_gpu_layers=layers, n_ctx=n_ctx, kv_type=kv_type)}
+        if self.has_draft and draft:
+            needs["draft"] = self.asks("draft", n_gpu_layers=draft_layers, n_ctx=n_ctx, kv_type=None)
+        return Choice(n_ctx, layers, draft_layers, needs)  # type: ignore[arg-type]
+
+    def fits(self, choice: Choice) -> bool:
+        shared = sum(choice.on(device.name) for device in self.devices if device.shares_ram)
+        return all(
+            choice.on(name) + (shared if name == RAM else 0) <= budget
+            for name, budget in self.budgets.items()
+        )
+
+    @property
+    def has_card(self) -> bool:
+        return any(device.name != RAM for device in self.devices)
+
+
+def choose(
+    asks: Asks,
+    devices: Sequence[Device],
+    *,
+    has_draft: bool,
+    n_ctx_train: int,
+    n_ctx: int | None = None,
+    n_gpu_layers: int = ALL,
+) -> Fit:
+    """Returns what fits best. devices: the machine's memory (named RAM) and its graphics cards.
+
+    n_ctx: kept to where it is given; None: the usual length, or what fits of it. n_gpu_layers: kept to
+    where it is not ALL, which means as many as fit.
+    """
+    search = _Search(asks, devices, has_draft)
+    wanted = n_ctx or min(n_ctx_train, USUAL_N_CTX)
+    lengths = [wanted] if n_ctx else _ladder(wanted)
+    choice = _first_that_fits(search, lengths, n_gpu_layers)
+    if choice is None:
+        least = search.choice(lengths[-1], 0 if n_gpu_layers == ALL else n_gpu_layers, 0)
+        if not search.has_card:
+            least = search.choice(lengths[-1], ALL, ALL)
+        return Fit(False, least, tuple(devices), (), _proposals(search, least, wanted, n_ctx is not None))
+    gave_up = _given_up(choice, wanted, layers=search.has_card and n_gpu_layers == ALL)
+    proposals = _smaller_cache(search, choice, wanted) if choice.n_ctx < wanted else ()
+    return Fit(True, choice, tuple(devices), gave_up, proposals)
+
+
+def margin(device: Device) -> int:
+    """Returns the bytes of a device that stay free."""
+    return RAM_MARGIN if device.name == RAM else CARD_MARGIN
+
+
+def _ladder(longest: int) -> list[int]:
+    """Returns lengths from the longest down, each half of the one before, in whole steps of 256."""
+    lengths = [longest]
+    while lengths[-1] // 2 >= LEAST_N_CTX:
+        lengths.append(lengths[-1] // 2 // 256 * 256)
+    return lengths
+
+
+def _first_that_fits(search: _Search, lengths: Sequence[int], n_gpu_layers: int) -> Choice | None:
+    """Tries what is best first."""
+    if n_gpu_layers != ALL or not search.has_card:
+        return _longest(search, lengths, n_gpu_layers, n_gpu_layers)
+    useful = [n for n in lengths if n >= USEFUL_N_CTX] or [lengths[0]]
+    if choice := _longest(search, useful, ALL, ALL):
+        return choice
+    for n_ctx in [n for n in lengths if n <= useful[-1]]:
+        for draft_layers in (ALL, 0):
+            if choice := _most_layers(search, n_ctx, draft_layers):
+                return choice
+    return None
+
+
+def _longest(search: _Search, lengths: Sequence[int], layers: int, draft_layers: int) -> Choice | None:
+    for n_ctx in lengths:
+        choice = search.choice(n_ctx, layers, draft_layers)
+        if search.fits(choice):
+            return choice
+    return None
+
+
+def _most_layers(search: _Search, n_ctx: int, draft_layers: int) -> Choice | None:
+    """Returns the choice with the most target layers on the card, of those that leave some in RAM."""
+    best = search.choice(n_ctx, 0, draft_layers)
+    if not search.fits(best):
+        return None
+    low, high = 0, best.needs["target"].n_layers
+    while high - low > 1:
+        middle = (low + high) // 2
+        choice = search.choice(n_ctx, middle, draft_layers)
+        if search.fits(choice):
+            low, best = middle, choice
+        else:
+            high = middle
+    return best
+
+
+def _given_up(choice: Choice, wanted: int, *, layers: bool) -> tuple[str, ...]:
+    """Says what the choice falls short of. layers: of those too."""
+    found = []
+    if choice.n_ctx < wanted:
+        found.append(f"the context holds {choice.n_ctx:,} tokens instead of {wanted:,}")
+    n_layers = choice.needs["target"].n_layers
+    if layers and choice.n_gpu_layers != ALL:
+        found.append(f"{n_layers - choice.n_gpu_layers} of the target's {n_layers} layers stay in RAM")
+    if layers and choice.draft_gpu_layers == 0 and "draft" in choice.needs:
+        found.append("the draft stays in RAM")
+    return tuple(found)
+
+
+def _proposals(search: _Search, least: Choice, wanted: int, given: bool) -> tuple[str, ...]:
+    """Returns what would make a pair fit that does not."""
+    found: list[str] = []
+    layers, draft_layers = least.n_gpu_layers, least.draft_gpu_layers
+    if given:
+        shorter = [n for n in _ladder(wanted)[1:] if n < wanted]
+        if choice := _longest(search, shorter, layers, draft_layers):
+            found.append(f"--ctx {choice.n_ctx}")
+    if search.fits(small := search.choice(least.n_ctx, layers, draft_layers, kv_type="q8_0")):
+        found.append(f"--kv-type q8_0 with --ctx {small.n_ctx} (it changes the target's scores a little)")
+    if search.has_draft and search.fits(search.choice(least.n_ctx, layers, draft_layers, draft=False)):
+        found.append("--no-draft")
+    return tuple(found)
+
+
+def _smaller_cache(search: _Search, choice: Choice, wanted: int) -> tuple[str, ...]:
+    """Returns what a smaller cache would win back of the context."""
+    for n_ctx in _ladder(wanted):
+        if n_ctx <= choice.n_ctx:
+            break
+        small = search.choice(n_ctx, choice.n_gpu_layers, choice.draft_gpu_layers, kv_type="q8_0")
+        if search.fits(small):
+            return (
+                f"--kv-type q8_0 makes room for {n_ctx:,} tokens (it changes the target's scores a little)",
+            )
+    return ()
+
+
+def _said(fit: Fit, name: str) -> str:
+    what = f"{name} {_take(name)} {gib(fit.choice.total)} with a context of {fit.choice.n_ctx:,} tokens"
+    return "; ".join([what, *fit.gave_up, *fit.proposals])
+
+
+def _refused(fit: Fit, name: str) -> str:
+    """Says what is short of what, and what would fit."""
+    short = max(fit.devices, key=lambda device: fit.choice.on(device.name) - device.free)
+    takes = fit.choice.on(short.name)
+    if short.name == RAM:
+        takes += sum(fit.choice.on(device.name) for device in fit.devices if device.shares_ram)
+    free = "memory" if short.name == RAM else f"{short.name}'s memory"
+    instead = " or ".join(fit.proposals) + " would fit" if fit.proposals else SMALLER
+    return (
+        f"{name} with a context of {fit.choice.n_ctx:,} tokens {_take(name)} {gib(takes)}, and "
+        f"{gib(max(0, short.free - margin(short)))} of {free} can be had for that: {instead}"
+    )
+
+
+def _take(name: str) -> str:
+    return "take" if " and " in name else "takes"
+
+
+def gib(n_bytes: int) -> str:
+    """Returns a size as people read it."""
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 1000 << 20 else f"{n_bytes / 2**20:.0f} MiB"

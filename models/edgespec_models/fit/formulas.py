@@ -1,0 +1,84 @@
+"""What a model takes of memory by its header alone: an estimate, for where llama.cpp cannot be asked.
+
+It knows keys and values by their heads, recurrent states by their sizes, and takes a usual value for the
+buffers of an evaluation. Used for architectures that this build of llama.cpp does not know, and to see at
+once that a small model fits. `edgespec.memory` asks llama.cpp itself.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from edgespec_models.fit.need import RAM, Need, Parts
+from edgespec_models.gguf.header import Header
+
+KV_BYTES = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}  # of one number
+SNAPSHOTS = 8  # of a recurrent state, beside the state itself
+CHUNK = 512  # tokens in one evaluation
+
+
+def formula_need(
+    headers: Sequence[Header], *, cells: int, n_rows: int, kv_type: str = "f16", n_seq: int = 1
+) -> Need:
+    """Returns about what a model takes. headers: of all its parts, the first with the metadata.
+
+    cells: tokens that its cache holds. n_rows: logits rows that one evaluation may return.
+    """
+    head = headers[0]
+    n_vocab, d = _vocabulary(head), head.of_architecture("embedding_length", 0) or 0
+    ffn = head.of_architecture("feed_forward_length", 4 * d) or 4 * d
+    logits, numbers = n_rows * n_vocab * 4, _numbers_a_token(head)
+    mask = 2 * cells if numbers else 0  # bytes for each token evaluated
+    parts = Parts(
+        weights=sum(tensor.n_bytes or 0 for header in headers for tensor in header.tensors),
+        cache=int(cells * numbers * KV_BYTES[kv_type]),
+        state=_state(head) * n_seq * (1 + SNAPSHOTS),
+        output=logits,
+        compute=CHUNK * (mask + 4 * (4 * d + 2 * ffn)) + logits,
+    )
+    return Need({RAM: parts}, n_layers(head), "formula")
+
+
+def n_layers(header: Header) -> int:
+    """Returns how many layers can be put on a graphics card, the output layer included."""
+    return (header.of_architecture("block_count", 0) or 0) + 1
+
+
+def _vocabulary(header: Header) -> int:
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    return len(tokens) if isinstance(tokens, list) else header.of_architecture("vocab_size", 0) or 0
+
+
+def _numbers_a_token(header: Header) -> int:
+    """Returns how many numbers the cache keeps of one token, over all layers."""
+    n_head = header.of_architecture("attention.head_count", 1) or 1
+    size = (header.of_architecture("embedding_length", 0) or 0) // n_head
+    key = header.of_architecture("attention.key_length", size) or size
+    value = header.of_architecture("attention.value_length", size) or size
+    if latent := header.of_architecture("attention.kv_lora_rank"):  # one compressed head for all
+        rotated = header.of_architecture("rope.dimension_count", 0) or 0
+        return (latent + rotated) * (header.of_architecture("block_count", 0) or 0)
+    return sum(_heads(header)) * (key + value)
+
+
+def _heads(header: Header) -> list[int]:
+    """Returns for each layer how many heads have keys and values in the cache."""
+    layers = header.of_architecture("block_count", 0) or 0
+    found = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
+    if isinstance(found, array):
+        return [int(n) for n in found]
+    one = found if isinstance(found, int) else header.of_architecture("attention.head_count", 0) or 0
+    interval = header.of_architecture("full_attention_interval", 1) or 1
+    return [one if (i + 1) % interval == 0 else 0 for i in range(layers)]
+
+
+def _state(header: Header) -> int:
+    """Returns the bytes of the recurrent state of one sequence."""
+    of = header.of_architecture
+    attending = sum(1 for heads in _heads(header) if heads)
+    recurrent = (of("block_count", 0) or 0) - (attending if of("attention.head_count") else 0)
+    inner, size, groups = of("ssm.inner_size", 0) or 0, of("ssm.state_size", 0) or 0, of("ssm.group_count", 0)
+    kernel = of("ssm.conv_kernel", 0) or of("shortconv.l_cache", 0) or 0
+    width = inner + 2 * (groups or 0) * size if inner else of("embedding_length", 0) or 0
+    return 4 * max(0, recurrent) * (max(0, kernel - 1) * width + inner * size) if kernel else 0

@@ -1,0 +1,305 @@
+"""Read what a GGUF file says before its weights: metadata and the list of tensors, from disk or from afar.
+
+A header ends where it ends and nothing says where, so it is read in blocks, each asked for when the parser
+needs it: of a file of many gigabytes on the hub only the first megabytes are fetched. The gguf package reads
+whole local files and makes an array of every token, which takes seconds for a large vocabulary; this reads
+values alone. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+
+Invariant: nothing in the file is believed before it was compared with what can be (sizes, types, counts), so
+a damaged or hostile file ends in HeaderError, quickly and in bounded memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from edgespec_models.gguf.limits import MOST_KEYS, MOST_TENSORS, MOST_TEXTS, bad_number, bad_tensor
+
+BLOCK = 1 << 20  # bytes asked for at a time
+LONGEST = 64_000_000  # bytes; Llama 3's and Qwen 2.5's headers have 8 and 6 million
+DEFAULT_ALIGNMENT = 32
+MOST_DIMENSIONS = 4
+MOST_PARTS = 999  # files of one model
+
+UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)
+_CODES = {
+    UINT8: "B", INT8: "b", UINT16: "H", INT16: "h", UINT32: "I", INT32: "i", FLOAT32: "f", BOOL: "?",
+    UINT64: "Q", INT64: "q", FLOAT64: "d",
+}  # fmt: skip
+_SIZES = {kind: struct.calcsize(f"<{code}") for kind, code in _CODES.items()}
+
+Scalar = bool | int | float | str
+Value = Scalar | list[bytes] | array  # type: ignore[type-arg] # strings in arrays stay bytes: tokens need not be UTF-8
+
+
+class HeaderError(Exception):
+    """The file is no GGUF that can be read here; the message is one sentence for a user."""
+
+
+class Source(Protocol):
+    """Bytes that can be asked for."""
+
+    name: str  # for messages
+    size: int | None  # bytes of the whole file; None where that is not known
+
+    def read(self, offset: int, n: int) -> bytes:
+        """Returns up to n bytes from offset; fewer only at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Where a tensor lies, and what it is."""
+
+    name: str
+    shape: tuple[int, ...]  # as GGUF has it: the dimension that varies fastest comes first
+    type: int  # ggml's number of the type
+    offset: int  # bytes from the first weight
+    n_bytes: int | None  # up to the next tensor, padding included; None where that is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """All that a GGUF file says before its weights."""
+
+    name: str
+    metadata: Mapping[str, Value]
+    tensors: tuple[Tensor, ...]
+    raw: bytes = field(repr=False)  # the header as it stands, up to the first weight
+    file_size: int | None
+
+    def text(self, key: str, default: str = "") -> str:
+        """Returns a string of the metadata; `default` where there is none."""
+        value = self.metadata.get(key)
+        return value if isinstance(value, str) else default
+
+    def number(self, key: str, default: int | None = None) -> int | None:
+        """Returns a whole number of the metadata, of an array its largest; `default` where there is none."""
+        value = self.metadata.get(key)
+        if isinstance(value, array) and value and value.typecode not in "fd":
+            return int(max(value))
+        return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+    def flag(self, key: str) -> bool | None:
+        """Returns a truth value of the metadata; None where there is none."""
+        value = self.metadata.get(key)
+        return value if isinstance(value, bool) else None
+
+    @property
+    def architecture(self) -> str:
+        return self.text("general.architecture")
+
+    def of_architecture(self, key: str, default: int | None = None) -> int | None:
+        """Returns the whole number under `<architecture>.<key>`."""
+        return self.number(f"{self.architecture}.{key}", default)
+
+
+class FileSource:
+    """A file on this machine."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.name = str(path)
+        self.size: int | None = None
+        try:
+            if self.path.exists() and not (self.path.is_file() or self.path.is_dir()):
+                raise HeaderError(f"{path} is not an ordinary file: name a .gguf file")
+            self._file = open(self.path, "rb")
+            self.size = os.fstat(self._file.fileno()).st_size
+        except FileNotFoundError:
+            raise HeaderError(f"there is no file {path}: check the path") from None
+        except IsADirectoryError:
+            raise HeaderError(f"{path} is a folder: name the .gguf file in it") from None
+        except OSError as error:
+            raise HeaderError(f"{path} cannot be read: {error.strerror}") from None
+
+    def read(self, offset: int, n: int) -> bytes:
+        """Returns up to n bytes from offset."""
+        try:
+            self._file.seek(offset)
+            return self._file.read(n)
+        except OSError as error:
+            raise HeaderError(f"{self.name} cannot be read: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def read_file(path: str | os.PathLike[str]) -> Header:
+    """Returns the header of a file on this machine. Raises HeaderError."""
+    source = FileSource(path)
+    try:
+        return read_header(source)
+    finally:
+        source.close()
+
+
+def read_header(source: Source) -> Header:
+    """Returns the header of any source, read in blocks. Raises HeaderError, and what the source raises."""
+    cursor = _Cursor(source)
+    _check_start(cursor)
+    n_tensors, n_keys = cursor.number("Q"), cursor.number("Q")
+    if n_tensors > MOST_TENSORS or n_keys > MOST_KEYS:
+        raise HeaderError(f"{source.name} is damaged: it claims {n_tensors:,} tensors and {n_keys:,} keys")
+    metadata: dict[str, Value] = {}
+    for _ in range(n_keys):
+        key = cursor.text()
+        metadata[key] = cursor.value(cursor.number("I"))
+    found = [_tensor(cursor) for _ in range(n_tensors)]
+    if wrong := bad_number(metadata):
+        raise HeaderError(f"{source.name} is damaged: {wrong}")
+    alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    assert isinstance(alignment, int)
+    start = -(-cursor.at // alignment) * alignment if found else cursor.at
+    raw = cursor.up_to(start) if found else bytes(cursor.held[: cursor.at])
+    tensors = _with_sizes(source, found, None if source.size is None else source.size - start)
+    for tensor in tensors:
+        if wrong := bad_tensor(tensor.name, tensor.shape, tensor.type, tensor.n_bytes):
+            raise HeaderError(f"{source.name} is cut short or damaged: {wrong}; download it again")
+    return Header(source.name, metadata, tensors, raw, source.size)
+
+
+def _check_start(cursor: _Cursor) -> None:
+    name = cursor.source.name
+    if not cursor.reaches(8) or cursor.held[:4] != b"GGUF":
+        what = "is empty" if not cursor.held else "is not a GGUF file"
+        raise HeaderError(f"{name} {what}: EdgeSpec runs models in GGUF format")
+    cursor.at = 4
+    version = cursor.number("I")
+    if version and version & 0xFFFF == 0:
+        raise HeaderError(f"{name} is a big-endian GGUF: convert it, or download one for this machine")
+    if version not in (2, 3):
+        raise HeaderError(f"{name} is a GGUF of version {version}: versions 2 and 3 can be read here")
+
+
+def _tensor(cursor: _Cursor) -> Tensor:
+    name = cursor.text()
+    n_dimensions = cursor.number("I")
+    if n_dimensions > MOST_DIMENSIONS:
+        raise HeaderError(f"{cursor.source.name} is damaged: tensor {name} has {n_dimensions} dimensions")
+    shape = tuple(cursor.number("Q") for _ in range(n_dimensions))
+    return Tensor(name, shape, type=cursor.number("I"), offset=cursor.number("Q"), n_bytes=None)
+
+
+def _with_sizes(source: Source, found: list[Tensor], room: int | None) -> tuple[Tensor, ...]:
+    """Adds each tensor's size, which is where the next one begins. room: bytes of all weights."""
+    ends: dict[int, int | None] = {}
+    begins = sorted({tensor.offset for tensor in found})
+    for begin, end in zip(begins, [*begins[1:], room], strict=False):
+        ends[begin] = end
+    if room is not None and begins and begins[-1] >= room:
+        raise HeaderError(
+            f"{source.name} is cut short: it ends before its last tensor begins; download it again"
+        )
+    return tuple(
+        Tensor(t.name, t.shape, t.type, t.offset, None if (end := ends[t.offset]) is None else end - t.offset)
+        for t in found
+    )
+
+
+class _Cursor:
+    """Reads values one after the other, and fetches the blocks they lie in."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.held = b""
+        self.at = 0
+        self.n_texts = 0  # in lists
+
+    def reaches(self, end: int) -> bool:
+        """Sees to it that bytes up to `end` are held; False where the file ends before."""
+        while len(self.held) < end:
+            n = max(BLOCK, end - len(self.held))
+            n = min(n, LONGEST - len(self.held))
+            if n <= 0:
+                raise HeaderError(f"{self.source.name} has no end of its header in {LONGEST:,} bytes")
+            block = self.source.read(len(self.held), n)
+            self.held += block
+            if not block:
+                return False
+        return True
+
+    def need(self, n: int) -> int:
+        """Steps over n bytes that have to be there; returns where they begin."""
+        begin, self.at = self.at, self.at + n
+        if self.at > len(self.held):
+            if self.source.size is not None and self.at > self.source.size or not self.reaches(self.at):
+                raise HeaderError(
+                    f"{self.source.name} is cut short in its header, or damaged: download it again"
+                )
+        return begin
+
+    def up_to(self, end: int) -> bytes:
+        """Returns all bytes up to `end`, which only padding may be missing from."""
+        self.reaches(end)
+        return self.held[:end].ljust(end, b"\0")
+
+    def number(self, code: str) -> int:
+        begin = self.need(struct.calcsize(f"<{code}"))
+        return int(struct.unpack_from(f"<{code}", self.held, begin)[0])
+
+    def string(self) -> bytes:
+        length = self.number("Q")
+        begin = self.need(length)
+        return self.held[begin : begin + length]
+
+    def text(self) -> str:
+        return self.string().decode("utf-8", "replace")
+
+    def value(self, kind: int) -> Value:
+        if kind == STRING:
+            return self.text()
+        if kind == ARRAY:
+            return self.array()
+        if kind not in _CODES:
+            raise HeaderError(f"{self.source.name} is damaged: it holds a value of the unknown type {kind}")
+        begin = self.need(_SIZES[kind])
+        value: Scalar = struct.unpack_from(f"<{_CODES[kind]}", self.held, begin)[0]
+        return value
+
+    def array(self) -> Value:
+        kind, length = self.number("I"), self.number("Q")
+        if kind == STRING:
+            return self.strings(length)
+        if kind not in _CODES:
+            raise HeaderError(f"{self.source.name} has an array of type {kind}, which is not known here")
+        begin = self.need(length * _SIZES[kind])
+        code = "B" if kind == BOOL else _CODES[kind]
+        return array(code, self.held[begin : self.at])  # as this machine has it: little-endian
+
+    def strings(self, length: int) -> list[bytes]:
+        self.n_texts += length
+        if self.n_texts > MOST_TEXTS:
+            raise HeaderError(f"{self.source.name} is damaged: it claims a list of {length:,} strings")
+        found, unpack = [], struct.Struct("<Q").unpack_from
+        for _ in range(length):
+            at = self.at
+            if at + 8 > len(self.held):
+                self.need(8)
+                self.at = at
+            (n,) = unpack(self.held, at)
+            self.at = at + 8
+            if at + 8 + n > len(self.held):
+                self.need(n)
+            found.append(self.held[at + 8 : at + 8 + n])
+            self.at = at + 8 + n
+        return found
+
+
+_PART = re.compile(r"^(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
+
+
+def split_names(name: str) -> list[str]:
+    """Returns the names of all parts of the model that file `name` belongs to: [name] where it is whole."""
+    match = _PART.match(name)
+    count = int(match["count"]) if match else 0
+    if not match or not 1 <= count <= MOST_PARTS:
+        return [name]
+    return [f"{match['stem']}-{no:05d}-of-{count:05d}{name[-5:]}" for no in range(1, count + 1)]

@@ -1,0 +1,209 @@
+"""The hub, asked by its own client: what a repository holds, and the first bytes of its files.
+
+Everything is pinned to the commit that the repository was listed at, so a file that changes in the middle
+cannot be mixed from two versions. The hub's own cache is used, as every program that uses the client does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.file_download import repo_folder_name
+from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
+
+from edgespec_models.gguf.header import Header, read_header
+from edgespec_models.hub.errors import HubError, told
+from edgespec_models.hub.retries import OnWait, again
+
+TIMEOUT_S = 15.0
+SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-zA-Z]{1,64}")  # it becomes part of a folder's name
+HEADERS_KEPT = 4  # of some megabytes each
+
+logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it has to say is said by HubError
+
+
+def same_host(url: str, other: str) -> bool:
+    """Whether two addresses are of one host and port."""
+    return urlsplit(url).netloc.lower() == urlsplit(other).netloc.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository, at one commit."""
+
+    repo: str
+    commit: str
+    name: str  # with folders
+    size: int | None  # bytes; None where the hub does not say
+    sha256: str | None  # None where the hub does not say
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.repo}"
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """What a repository holds."""
+
+    repo: str
+    commit: str
+    files: Mapping[str, HubFile]
+    gated: bool
+    licence: str
+
+
+class Hub:
+    """One hub, and the cache its files go to.
+
+    endpoint: by default HF_ENDPOINT. token: by default HF_TOKEN or the login; False sends none. cache: by
+    default HF_HUB_CACHE. Raises HubError everywhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: str | None = None,
+        token: str | bool | None = None,
+        cache: Path | None = None,
+        offline: bool | None = None,
+        on_wait: OnWait = lambda seconds: None,
+    ) -> None:
+        """on_wait: called with the seconds that the hub asks to wait, before they are waited."""
+        self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
+        self.token = token
+        self.cache = cache or Path(constants.HF_HUB_CACHE)
+        self.on_wait = on_wait
+        self.offline = constants.is_offline_mode() if offline is None else offline
+        self._headers: dict[HubFile, tuple[Header, int]] = {}  # those asked for last
+
+    def told(self, what: str) -> Any:
+        """Converts errors about `what` in a `with`."""
+        return told(what, self.endpoint, has_token=None if self.token in (None, True) else bool(self.token))
+
+    def repository(self, repo: str, revision: str | None = None) -> Repository:
+        """Returns what a repository holds; offline, what is in the cache of it."""
+        if self.offline:
+            return self._cached_repository(repo, revision or "main")
+        with self.told(repo):
+            api = HfApi(endpoint=self.endpoint, token=self.token)
+            info = again(
+                lambda: api.model_info(repo, revision=revision, files_metadata=True, timeout=TIMEOUT_S),
+                self.on_wait,
+            )
+        if not _COMMIT.fullmatch(info.sha or "") or info.sha is None or info.siblings is None:
+            raise HubError(f"{self.endpoint} does not say what {repo} holds: check HF_ENDPOINT")
+        files = {}
+        for sibling in info.siblings:
+            if not sibling.rfilename.isprintable():
+                continue  # a name that a terminal would obey, or that is more than a line
+            said = sibling.lfs.sha256 if sibling.lfs else ""
+            sha256 = said if SHA256.fullmatch(said) else None  # it becomes part of a file's name
+            size = sibling.lfs.size if sibling.lfs else sibling.size
+            files[sibling.rfilename] = HubFile(repo, info.sha, sibling.rfilename, size, sha256)
+        licence = info.card_data.get("license", "") if info.card_data else ""
+        return Repository(repo, info.sha, files, bool(info.gated), str(licence or ""))
+
+    def _cached_repository(self, repo: str, revision: str) -> Repository:
+        with self.told(repo):
+            folder = self.cache / repo_folder_name(repo_id=repo, repo_type="model")
+        snapshot = _snapshot(folder, revision)
+        found = {}
+        for path in sorted(snapshot.rglob("*.gguf")):
+            name, blob = path.relative_to(snapshot).as_posix(), path.resolve()
+            if blob.is_file():
+                sha256 = blob.name if len(blob.name) == 64 else None
+                found[name] = HubFile(repo, snapshot.name, name, blob.stat().st_size, sha256)
+        if not found:
+            raise HubError(
+                f"{repo} is not on this machine and offline mode is on: unset HF_HUB_OFFLINE to download it"
+            )
+        return Repository(repo, snapshot.name, found, False, "")
+
+    def cached(self, file: HubFile) -> Path | None:
+        """Returns where the file lies in the cache; None where it does not."""
+        with self.told(str(file)):
+            found = try_to_load_from_cache(file.repo, file.name, cache_dir=self.cache, revision=file.commit)
+        return Path(found) if isinstance(found, str) and os.path.exists(found) else None
+
+    def header(self, file: HubFile) -> tuple[Header, int]:
+        """Returns a GGUF's header and how many bytes were fetched for it: 0 if it lies in the cache.
+
+        Raises HeaderError too.
+        """
+        from edgespec_models.gguf.header import read_file
+
+        path = self.cached(file)
+        if path:
+            return read_file(path), 0
+        if file not in self._headers:
+            with self.told(str(file)):
+                source = _HubSource(self, file)
+                header = read_header(source)
+            if len(self._headers) >= HEADERS_KEPT:
+                self._headers.pop(next(iter(self._headers)))
+            self._headers[file] = header, source.fetched
+        return self._headers[file]
+
+
+def _snapshot(folder: Path, revision: str) -> Path:
+    """Returns the folder of a revision in the cache; for "main" without a note of what it was, the newest."""
+    ref, snapshots = folder / "refs" / revision, folder / "snapshots"
+    if ref.is_file():
+        return snapshots / ref.read_text().strip()
+    if revision == "main" and snapshots.is_dir():
+        return max(snapshots.iterdir(), key=lambda path: path.stat().st_mtime, default=snapshots / revision)
+    return snapshots / revision
+
+
+class _HubSource:
+    """A file on the hub as a Source: ranges of bytes, asked of where the hub says they are."""
+
+    def __init__(self, hub: Hub, file: HubFile) -> None:
+        self.name, self.fetched = file.name, 0
+        url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=hub.endpoint)
+        metadata = again(
+            lambda: get_hf_file_metadata(url, token=hub.token, timeout=TIMEOUT_S, endpoint=hub.endpoint),
+            hub.on_wait,
+        )
+        self._on_wait = hub.on_wait
+        self.size = metadata.size if metadata.size is not None else file.size
+        self._url = metadata.location
+        self._headers = build_hf_headers(token=hub.token)
+        self._headers["Accept-Encoding"] = "identity"
+        if not same_host(url, self._url):  # a token is for the hub, not for its stores
+            self._headers.pop("authorization", None)
+
+    def read(self, offset: int, n: int) -> bytes:
+        """Returns up to n bytes from offset, and counts what came over the wire for it."""
+        if self.size is not None:
+            n = min(n, self.size - offset)
+        if n <= 0:
+            return b""
+        return again(lambda: self._range(offset, n), self._on_wait)
+
+    def _range(self, offset: int, n: int) -> bytes:
+        headers = {**self._headers, "Range": f"bytes={offset}-{offset + n - 1}"}
+        with http_stream_backoff(  # its own retries do not cover reading
+            "GET", self._url, headers=headers, timeout=TIMEOUT_S, retry_on_exceptions=(),
+            retry_on_status_codes=(), max_retries=0,
+        ) as response:  # fmt: skip
+            hf_raise_for_status(response)
+            skip = 0 if response.status_code == 206 else offset  # 200: ranges are ignored, all of it comes
+            content = bytearray()
+            try:
+                for chunk in response.iter_raw():
+                    content += chunk
+                    if len(content) >= skip + n:
+                        break
+            finally:
+                self.fetched += len(content)
+        return bytes(content[skip : skip + n])

@@ -1,0 +1,143 @@
+"""Which drafts would fit a target: from the catalogue, from this machine, from the same family on the hub.
+
+Every candidate's header is checked against the target's, so what is proposed is known to fit; what does not
+is named with the reason. A candidate on the hub costs the bytes of its header and no more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from huggingface_hub import HfApi
+
+from edgespec_models.gguf.header import Header, HeaderError
+from edgespec_models.hub.choose_file import Chosen, choose
+from edgespec_models.hub.errors import HubError
+from edgespec_models.hub.hub import Hub
+from edgespec_models.hub.retries import again
+from edgespec_models.shelf.catalogue import catalogue
+from edgespec_models.shelf.pair_check import Verdict, check_headers
+
+MOST_CHECKED = 5  # headers fetched for one proposal
+MOST_LISTED = 50  # repositories looked at
+LARGEST_SHARE = 0.3  # of the target's size: a larger draft costs more than its guesses save
+_BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A draft that may fit."""
+
+    why: str  # one clause
+    repo: str
+    which: str = ""  # a file name; "" for the usual quantisation
+
+    def __str__(self) -> str:
+        return self.repo + (f":{self.which}" if self.which else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A candidate that was checked."""
+
+    candidate: Candidate
+    verdict: Verdict | None  # None where it could not be read
+    size: int  # bytes
+    reason: str  # why it does not fit; "" where it does
+    chosen: Chosen | None = None  # its files on the hub
+
+    @property
+    def fits(self) -> bool:
+        return self.verdict is not None and self.verdict.usable
+
+
+def propose(
+    hub: Hub, target: Chosen, header: Header, *, installed: Sequence[str] = ()
+) -> tuple[list[Proposal], int]:
+    """Returns checked candidates, those that fit first, and the bytes fetched.
+
+    installed: drafts on this machine, as owner/name:file. Raises HubError where the hub cannot be asked.
+    """
+    proposals, fetched, seen = [], 0, {target.first.repo}
+    for candidate in _candidates(hub, target, header, installed):
+        if candidate.repo in seen:
+            continue
+        seen.add(candidate.repo)
+        proposal, n_bytes = _check(hub, target, header, candidate)
+        fetched += n_bytes
+        proposals.append(proposal)
+        if len(proposals) >= MOST_CHECKED:
+            break
+    return sorted(proposals, key=lambda proposal: not proposal.fits), fetched
+
+
+def _candidates(hub: Hub, target: Chosen, header: Header, installed: Sequence[str]) -> Iterator[Candidate]:
+    name = base_name(target.first.repo)
+    family = family_of(header, target.first.repo)
+    for entry in catalogue():
+        if base_name(entry.target.repo) == name:
+            why = f"the catalogue's draft for it (pair {entry.name})"
+            yield Candidate(why, entry.draft.repo, entry.draft.file)
+    for draft in installed:
+        yield Candidate("it is on this machine already", *draft.split(":", 1))
+    for entry in catalogue():
+        if family and family in base_name(entry.draft.repo):
+            why = f"the catalogue drafts {base_name(entry.target.repo)} with it"
+            yield Candidate(why, entry.draft.repo, entry.draft.file)
+    if family and not hub.offline:
+        yield from _relatives(hub, target.first.repo, family)
+
+
+def _relatives(hub: Hub, repo: str, family: str) -> Iterator[Candidate]:
+    """Yields smaller models of the family by the same owner, the smallest first."""
+    owner, size = repo.partition("/")[0], billions(repo)
+    with hub.told(owner):
+        api = HfApi(endpoint=hub.endpoint, token=hub.token)
+        names = again(
+            lambda: [m.id for m in api.list_models(author=owner, search=family, limit=MOST_LISTED)],
+            hub.on_wait,
+        )
+    smaller = []
+    for name in names:
+        own = billions(name)
+        if own and size and own <= LARGEST_SHARE * size and name.lower().endswith("gguf"):
+            smaller.append((own, name))
+    for own, name in sorted(smaller):
+        weights = f"{own:g} billion" if own >= 0.1 else f"{own * 1000:g} million"
+        yield Candidate(f"the same family ({family}) by the same owner, with {weights} weights", name)
+
+
+def _check(hub: Hub, target: Chosen, header: Header, candidate: Candidate) -> tuple[Proposal, int]:
+    fetched, chosen, size = 0, None, 0
+    try:
+        chosen = choose(hub.repository(candidate.repo), candidate.which, draft=True)
+        size = chosen.size
+        own, fetched = hub.header(chosen.first)
+    except (HubError, HeaderError) as error:
+        return Proposal(candidate, None, size, str(error)), fetched
+    if target.size and size > LARGEST_SHARE * target.size:
+        return Proposal(candidate, None, size, "it is too large beside the target to save time"), fetched
+    verdict = check_headers(header, own)
+    return Proposal(candidate, verdict, size, "" if verdict.usable else str(verdict), chosen), fetched
+
+
+def base_name(repo: str) -> str:
+    """Returns what a repository is called without owner and format: "qwen3-8b" for ggml-org/Qwen3-8B-GGUF."""
+    name = repo.rpartition("/")[2].lower()
+    name = re.sub(r"-(q\d\w*|gguf|f16|bf16)$", "", re.sub(r"-gguf$", "", name))
+    return name.rpartition("_")[2]
+
+
+def family_of(header: Header, repo: str) -> str:
+    """Returns the family's name in lower case, by the metadata or else by the repository: "qwen3"."""
+    name = header.text("general.basename").lower() or base_name(repo)
+    found = _BILLIONS.search(name)
+    return (name[: found.start()] if found else name).strip("-_. ")
+
+
+def billions(name: str) -> float | None:
+    """Returns how many weights a name says, in billions: 0.6 for Qwen3-0.6B-GGUF."""
+    found = _BILLIONS.search(name)
+    return float(found[1]) / (1 if found[2].lower() == "b" else 1000) if found else None

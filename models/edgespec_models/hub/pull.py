@@ -1,0 +1,233 @@
+"""From a name to an installed pair: find the files, check the pair and the room, download, install.
+
+    hub, store = Hub(), Store(folder)
+    plan = plan_pull(hub, order("qwen3-8b"))    # fetches two headers; raises if the pair is no good
+    pull = Pull(plan, hub, store)
+    pair = pull.run(on_progress)                # pull.cancel() from another thread ends it at once
+
+Nothing is installed before every file is whole; what was downloaded until an interruption is not lost.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec_models.gguf.facts import why_not_usable
+from edgespec_models.gguf.header import Header, HeaderError
+from edgespec_models.hub.choose_file import Chosen, Wanted, choose, parse_wanted, quantisation_of
+from edgespec_models.hub.download import Cancelled, Download, OnProgress, Progress
+from edgespec_models.hub.errors import HubError
+from edgespec_models.hub.fetch import unfinished
+from edgespec_models.hub.hub import Hub, HubFile
+from edgespec_models.hub.propose import base_name
+from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel, find
+from edgespec_models.shelf.pair_check import Verdict, check_headers
+from edgespec_models.shelf.sizes import size_text
+from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
+
+__all__ = ["Cancelled", "HubError", "Order", "Progress", "Pull", "PullPlan", "order", "plan_pull"]
+
+SPARE_DISK = 64 << 20  # bytes that are left free
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be pulled."""
+
+    target: Wanted
+    draft: Wanted | None
+    name: str  # what the pair will be called
+    named: bool  # by the user; else another name is found if a different model has it
+    entry: CatalogueEntry | None  # where it is one of the catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class PullPlan:
+    """What a pull would do; everything that can be known without the weights has been checked."""
+
+    order: Order
+    target: Chosen
+    draft: Chosen | None
+    heads: tuple[tuple[Header, ...], ...]  # of all parts of target and draft
+    verdict: Verdict | None  # of the pair check; None without a draft
+    header_bytes: int  # fetched to know all this
+    to_fetch: int  # bytes
+    at_hand: int  # bytes that are there already, of earlier downloads and interrupted ones
+    cached: tuple[bool, ...]  # whether each file is there
+    folder: Path  # where the files go
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """Those of target and draft that have the metadata."""
+        return tuple(parts[0] for parts in self.heads)
+
+    @property
+    def files(self) -> tuple[HubFile, ...]:
+        return (*self.target.parts, *(self.draft.parts if self.draft else ()))
+
+
+def order(what: str, *, draft: str | None = None, name: str | None = None) -> Order:
+    """Reads NAME, or repo[:quant] with a draft's. Raises HubError, CatalogueError and StoreError."""
+    if "/" in what:
+        target = parse_wanted(what)
+        small = parse_wanted(draft) if draft else None
+        return Order(target, small, check_name(name or _default_name(target)), name is not None, None)
+    entry = find(what)
+    small = (
+        parse_wanted(draft)
+        if draft
+        else Wanted(entry.draft.repo, entry.draft.file, _pinned(entry.draft.revision))
+    )
+    target = Wanted(entry.target.repo, entry.target.file, _pinned(entry.target.revision))
+    return Order(target, small, check_name(name or entry.name), name is not None, entry)
+
+
+def _pinned(revision: str) -> str | None:
+    return None if revision == "main" else revision
+
+
+def _default_name(target: Wanted) -> str:
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in base_name(target.repo))
+    return name.strip("._-")[:64] or "pair"
+
+
+def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None = None) -> PullPlan:
+    """Finds the files, checks the pair by its headers and, if `room`, the room on the disk.
+
+    memory: bytes that there are for the target, where its quantisation is not named. Raises HubError where a
+    file cannot be had or used, the pair does not fit, or there is no room.
+    """
+    entry = wanted.entry
+    target = _chosen(hub, wanted.target, entry.target if entry else None, draft=False, memory=memory)
+    draft = _chosen(hub, wanted.draft, entry.draft if entry else None, draft=True) if wanted.draft else None
+    models = [target, draft] if draft else [target]
+    heads, fetched = [], 0
+    for model in models:
+        found, n_bytes = _usable_heads(hub, model)
+        heads.append(found)
+        fetched += n_bytes
+    verdict = check_headers(heads[0][0], heads[1][0]) if draft else None
+    if verdict and draft and not verdict.usable:
+        raise HubError(
+            f"{draft.first} cannot draft for {target.first}: {verdict}; nothing was downloaded, so name "
+            "another draft, or none to be shown what fits"
+        )
+    files = [part for model in models for part in model.parts]
+    cached = tuple(hub.cached(file) is not None for file in files)
+    missing = [file for file, there in zip(files, cached, strict=True) if not there]
+    left = sum(max((file.size or 0) - unfinished(hub, file), 0) for file in missing)
+    if room:
+        _check_room(hub.cache, left)
+    return PullPlan(
+        wanted, target, draft, tuple(heads), verdict, fetched, left,
+        sum(file.size or 0 for file in files) - left, cached, hub.cache,
+    )  # fmt: skip
+
+
+def _chosen(
+    hub: Hub, wanted: Wanted, known: CatalogueModel | None, *, draft: bool, memory: int | None = None
+) -> Chosen:
+    """Finds a model; where the catalogue's file name was never looked up, its quantisation will do."""
+    repository = hub.repository(wanted.repo, wanted.revision)
+    try:
+        return choose(repository, wanted.which, draft=draft, memory=memory)
+    except HubError:
+        if known is None or known.file != wanted.which or "file" not in known.unverified:
+            raise
+        return choose(repository, quantisation_of(known.file), draft=draft)
+
+
+def _usable_heads(hub: Hub, model: Chosen) -> tuple[tuple[Header, ...], int]:
+    """Returns the headers of all parts, and the bytes fetched for them."""
+    found = []
+    for part in model.parts:
+        try:
+            found.append(hub.header(part))
+        except HeaderError as error:
+            raise HubError(f"{model.first.repo}: {error}") from None
+        if len(found) == 1 and (reason := why_not_usable(found[0][0])):
+            raise HubError(f"{reason} (in {model.first.repo}): choose another file")
+    return tuple(header for header, _ in found), sum(fetched for _, fetched in found)
+
+
+def _check_room(folder: Path, needed: int) -> None:
+    at = folder
+    while not at.exists() and at != at.parent:
+        at = at.parent
+    free = shutil.disk_usage(at).free
+    if needed and needed + SPARE_DISK > free:
+        raise HubError(
+            f"{size_text(needed)} are to be downloaded to {folder}, where {size_text(free)} are free and "
+            f"{size_text(SPARE_DISK)} stay so: make room, or name another folder with HF_HUB_CACHE"
+        )
+
+
+class Pull:
+    """One pull, once its plan is made."""
+
+    def __init__(self, plan: PullPlan, hub: Hub, store: Store) -> None:
+        self.plan, self.hub, self.store = plan, hub, store
+        known = {
+            (path, sha): True
+            for pair in store.pairs()
+            for model in pair.models
+            for path, sha in zip(model.paths, model.sha256, strict=False)
+        }
+        verified = [(str(hub.cached(file)), file.sha256) in known for file in plan.files]
+        self._download = Download(hub, plan.files, verified=verified)
+
+    def cancel(self) -> None:
+        """Ends it at once, from any thread; `run` raises Cancelled. The next pull goes on from here."""
+        self._download.cancel()
+
+    def run(self, on_progress: OnProgress) -> InstalledPair:
+        """Downloads, verifies and installs. on_progress: called about ten times a second, in this thread.
+
+        Raises HubError, StoreError and Cancelled.
+        """
+        self.store.check_writable()  # not to be found out after gigabytes
+        try:
+            paths = self._download.run(on_progress)
+        except BaseException:
+            new = [str(path) for i, path in self._download.finished.items() if not self.plan.cached[i]]
+            if new:
+                self.store.note_fetched(new)
+            raise
+        plan, n = self.plan, len(self.plan.target.parts)
+        draft = _installed(plan.draft, paths[n:], plan.cached[n:]) if plan.draft else None
+        pair = InstalledPair(
+            name=_free_name(plan, self.store),
+            target=_installed(plan.target, paths[:n], plan.cached[:n]),
+            draft=draft,
+            source="pulled",
+            installed_at=time.time(),
+        )
+        self.store.add(pair)
+        return self.store.get(pair.name)
+
+
+def _free_name(plan: PullPlan, store: Store) -> str:
+    """Returns the pair's name, with its quantisation where another model of the repository has it already."""
+    name, first = plan.order.name, plan.target.first
+    taken = {pair.name: pair.target for pair in store.pairs()}.get(name)
+    if plan.order.named or taken is None:
+        return name
+    if taken.repo == first.repo and taken.path.name == first.name.rpartition("/")[2]:
+        return name  # the same model: a newer version, or another draft
+    return f"{name[:48]}-{(plan.target.quantisation or 'other').lower()}"
+
+
+def _installed(model: Chosen, paths: Sequence[Path], cached: Sequence[bool]) -> InstalledModel:
+    hashes = tuple(part.sha256 for part in model.parts if part.sha256)
+    return InstalledModel(
+        paths=tuple(str(path) for path in paths),
+        size=sum(path.stat().st_size for path in paths),
+        repo=model.first.repo,
+        revision=model.first.commit,
+        sha256=hashes if len(hashes) == len(paths) else (),
+        fetched=not any(cached),
+    )

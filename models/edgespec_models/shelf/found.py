@@ -1,0 +1,180 @@
+"""GGUF files that other programs have downloaded: LM Studio, Ollama, llama.cpp, and users of the hub's cache.
+
+They are found where those programs put them and used where they lie: nothing is copied, moved or deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec_models.gguf.facts import why_not_usable
+from edgespec_models.gguf.header import HeaderError, read_file, split_names
+from edgespec_models.gguf.vocabulary import Vocabulary, vocabulary_of
+from edgespec_models.shelf.pair_check import check_vocabularies
+
+LARGEST_SHARE = 0.3  # of the target's size
+_NO_MODEL = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """A model on this machine."""
+
+    program: str  # whose it is
+    label: str  # what that program calls it
+    paths: tuple[Path, ...]  # all parts, in order
+    size: int  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPair:
+    """Two found models that fit each other."""
+
+    target: FoundModel
+    draft: FoundModel
+
+
+def find_models(environment: Mapping[str, str] | None = None, home: Path | None = None) -> list[FoundModel]:
+    """Returns the models of other programs, each file once. environment, home: by default the user's."""
+    environment = os.environ if environment is None else environment
+    home = Path.home() if home is None else home
+    found, seen = [], set()
+    for model in (
+        *_lm_studio(home),
+        *_ollama(environment, home),
+        *_llama_cpp(environment, home),
+        *_hub_cache(environment, home),
+    ):
+        real = os.path.realpath(model.paths[0])
+        if real not in seen:
+            seen.add(real)
+            found.append(model)
+    return found
+
+
+def find_pairs(models: Iterable[FoundModel]) -> tuple[list[FoundPair], dict[str, str]]:
+    """Returns which of the models fit as target and draft, and of those that are of no use why (by label).
+
+    Each target gets its best draft: the smallest that fits and has at most 0.3 of its size.
+    """
+    known: list[tuple[FoundModel, Vocabulary]] = []
+    useless = {}
+    for model in models:
+        try:
+            header = read_file(model.paths[0])
+            reason = why_not_usable(header)
+            if reason is None:
+                known.append((model, vocabulary_of(header)))
+        except HeaderError as error:
+            reason = str(error)
+        if reason:
+            useless[model.label] = reason
+    known.sort(key=lambda entry: entry[0].size)
+    pairs = []
+    for target, words in known:
+        for draft, other in known:
+            if draft.size > LARGEST_SHARE * target.size:
+                break
+            if check_vocabularies(words, other).usable:
+                pairs.append(FoundPair(target, draft))
+                break
+    return pairs, useless
+
+
+def _ggufs(folder: Path, program: str, label: str = "") -> Iterator[FoundModel]:
+    """Yields the models below a folder; of a split model the whole."""
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.rglob("*.gguf")):
+        if _NO_MODEL.search(path.name) or not path.is_file():
+            continue
+        parts = [path.with_name(name) for name in split_names(path.name)]
+        if path != parts[0] or not all(part.is_file() for part in parts):
+            continue
+        name = label or path.relative_to(folder).as_posix()
+        yield FoundModel(program, name, tuple(parts), sum(part.stat().st_size for part in parts))
+
+
+def _lm_studio(home: Path) -> Iterator[FoundModel]:
+    pointer = home / ".lmstudio-home-pointer"
+    folders = [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
+    try:
+        folders.insert(0, Path(pointer.read_text(encoding="utf-8").strip()) / "models")
+    except (OSError, UnicodeDecodeError):
+        pass
+    for folder in folders:
+        yield from _ggufs(folder, "LM Studio")
+
+
+def _ollama(environment: Mapping[str, str], home: Path) -> Iterator[FoundModel]:
+    named = environment.get("OLLAMA_MODELS")
+    folders = [Path(named)] if named else [home / ".ollama/models", Path("/usr/share/ollama/.ollama/models")]
+    for folder in folders:
+        manifests = folder / "manifests"
+        try:
+            files = sorted(path for path in manifests.rglob("*") if path.is_file())
+        except OSError:
+            continue
+        for manifest in files:
+            blob = _ollama_blob(folder, manifest)
+            if blob:
+                *_, name, tag = manifest.relative_to(manifests).parts
+                yield FoundModel("Ollama", f"{name}:{tag}", (blob,), blob.stat().st_size)
+
+
+def _ollama_blob(folder: Path, manifest: Path) -> Path | None:
+    """Returns the weights that a manifest of Ollama names, if they are there."""
+    try:
+        layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
+        digests = [x["digest"] for x in layers if x["mediaType"] == "application/vnd.ollama.image.model"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    for digest in digests:
+        blob = folder / "blobs" / str(digest).replace(":", "-")
+        if blob.is_file():
+            return blob
+    return None
+
+
+def _llama_cpp(environment: Mapping[str, str], home: Path) -> Iterator[FoundModel]:
+    if environment.get("LLAMA_CACHE"):
+        folder = Path(environment["LLAMA_CACHE"])
+    elif sys.platform == "darwin":
+        folder = home / "Library/Caches/llama.cpp"
+    elif sys.platform == "win32":
+        folder = Path(environment.get("LOCALAPPDATA") or home / "AppData/Local") / "llama.cpp"
+    else:
+        folder = Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "llama.cpp"
+    yield from _ggufs(folder, "llama.cpp")
+
+
+def _hub_folder(environment: Mapping[str, str], home: Path) -> Path:
+    base = Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "huggingface"
+    return Path(environment.get("HF_HUB_CACHE") or Path(environment.get("HF_HOME") or base) / "hub")
+
+
+def unfinished_downloads(
+    environment: Mapping[str, str] | None = None, home: Path | None = None
+) -> list[tuple[str, Path]]:
+    """Returns what interrupted pulls left in the hub's cache: repository and file. It can be deleted."""
+    hub = _hub_folder(os.environ if environment is None else environment, home or Path.home())
+    found = sorted(hub.glob("models--*/blobs/*.edgespec*.incomplete"))
+    return [(_repository(path.parent.parent), path) for path in found]
+
+
+def _repository(folder: Path) -> str:
+    return folder.name.removeprefix("models--").replace("--", "/", 1)
+
+
+def _hub_cache(environment: Mapping[str, str], home: Path) -> Iterator[FoundModel]:
+    hub = _hub_folder(environment, home)
+    for snapshot in sorted(hub.glob("models--*/snapshots/*")):
+        repo = _repository(snapshot.parent.parent)
+        for model in _ggufs(snapshot, "hub cache"):
+            yield FoundModel("hub cache", f"{repo}:{model.label}", model.paths, model.size)

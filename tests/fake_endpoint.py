@@ -1,0 +1,122 @@
+"""An endpoint that plays recorded rounds, at a chosen pace: what the app is tested and measured with.
+
+It is shipped with the app because a person who changes a screen wants to see it without a model, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from edgespec.core.values import Round
+from edgespec.errors import EdgeSpecError
+from edgespec_tui.endpoint.endpoint import Ended, Happening, Info, Message, Told, Wishes
+
+FAKE = Info(
+    model="Fake-7B-Q4_K_M",
+    draft="Fake-0.5B-Q8_0",
+    n_ctx=4096,
+    memory=5_368_709_120,
+    plain_s=0.02,
+    where="nowhere",
+)
+
+
+def rounds_of(text: str, *, per_round: int = 3, drafted: int = 4, source: str = "model") -> list[Told]:
+    """Returns a text as rounds: words of it are tokens, all of a round but its last were guessed."""
+    words = [word + " " for word in text.split(" ")]
+    words[-1] = words[-1][:-1]
+    told = []
+    for i in range(0, len(words), per_round):
+        pieces = tuple(words[i : i + per_round])
+        sources = (*(source for _ in pieces[1:]), "target")
+        tokens = tuple(range(i, i + len(pieces)))
+        round_ = Round(tokens, "".join(pieces), drafted, len(pieces) - 1, sources, gain=1.6)
+        told.append(Told(round_, 0.0, pieces))
+    if told:
+        told[-1] = replace(told[-1], round=replace(told[-1].round, finish="stop"))
+    return told
+
+
+@dataclass(slots=True)
+class FakeEndpoint:
+    """Plays `answers` in turn, the last one again and again; an error among them is raised instead.
+
+    tok_per_s: how fast (None: at once). asked: what it was asked, for tests to look at. Without speculation
+    the same words come one a round, at `plain_tok_per_s`.
+    """
+
+    answers: Sequence[str | Sequence[Told] | EdgeSpecError] = ("An answer.",)
+    tok_per_s: float | None = None
+    plain_tok_per_s: float | None = None
+    info: Info = FAKE
+    start_error: EdgeSpecError | None = None
+    start_s: float = 0.0
+    asked: list[tuple[tuple[Message, ...], Wishes]] = field(default_factory=list)
+    used: list[tuple[Path, Path | None]] = field(default_factory=list)
+    cancelled: int = 0
+    restarts: int = 0
+    closed: bool = False
+
+    async def start(self) -> Info:
+        await asyncio.sleep(self.start_s)
+        if self.start_error:
+            raise self.start_error
+        return self.info
+
+    async def restart(self) -> Info:
+        self.restarts += 1
+        self.start_error = None
+        return await self.start()
+
+    async def use(self, target: Path, draft: Path | None) -> Info:
+        self.used.append((target, draft))
+        self.info = replace(self.info, model=target.stem, draft=draft.stem if draft else None)
+        return await self.start()
+
+    async def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:
+        self.asked.append((tuple(messages), wishes))
+        chosen = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        if isinstance(chosen, EdgeSpecError):
+            raise chosen
+        rounds = rounds_of(chosen) if isinstance(chosen, str) else chosen
+        pace = self.tok_per_s
+        if not wishes.speculation:
+            rounds, pace = list(_one_by_one(rounds)), self.plain_tok_per_s or self.tok_per_s
+        ended = False
+        began, n = time.monotonic(), 0
+        try:
+            for told in rounds:
+                n += len(told.round.tokens)
+                if pace:
+                    await asyncio.sleep(max(0.0, began + n / pace - time.monotonic()))
+                elif n % 50 == 0:
+                    await asyncio.sleep(0)
+                yield replace(told, at=time.monotonic())
+            ended = True
+            speed = n / max(1e-9, time.monotonic() - began)
+            yield Ended("stop", _size(messages), 0, n, speed, 1.6 if wishes.speculation else 1.0)
+        finally:
+            self.cancelled += not ended
+
+    async def count(self, messages: Sequence[Message]) -> int | None:
+        return _size(messages)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def _one_by_one(rounds: Iterable[Told]) -> Iterable[Told]:
+    for told in rounds:
+        for token, piece in zip(told.round.tokens, told.pieces, strict=True):
+            last = token == told.round.tokens[-1]
+            finish = told.round.finish if last else None
+            yield Told(Round((token,), piece, 0, 0, ("target",), finish), 0.0, (piece,))
+
+
+def _size(messages: Sequence[Message]) -> int:
+    """Returns the tokens of messages: here, words and two for each message's frame."""
+    return sum(len(message.text.split()) + 2 for message in messages)

@@ -1,0 +1,281 @@
+"""The app's endpoint over `edgespec.client`, whose calls block: each gets a thread.
+
+Threads are daemons, so that a server which does not answer keeps nobody from ending the program. An answer
+is cancelled by shutting its connection, which its thread sees at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar, get_args
+
+from edgespec.client.attach import Attached, OnProgress, Progress, Wanted, attach, connect
+from edgespec.client.client import Answer, Client
+from edgespec.client.client import Ended as ClientEnded
+from edgespec.client.client import Info as ClientInfo
+from edgespec.client.client import Told as ClientTold
+from edgespec.client.client import Wishes as ClientWishes
+from edgespec.core.values import FinishReason
+from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
+from edgespec_models.shelf.store import EMBEDDED
+from edgespec_tui.endpoint.endpoint import Ended, Happening, Info, Message, Told, Wishes
+
+_T = TypeVar("_T")
+DYING_S = 1.0
+Cancelled = Callable[[], bool]
+Opening = Callable[[OnProgress, Cancelled], Attached]
+
+
+def attaching(wanted: Wanted) -> Opening:
+    """Returns how a running engine with this pair is found, or one of our own started."""
+    return lambda on_progress, cancelled: attach(wanted, on_progress=on_progress, cancelled=cancelled)
+
+
+def connecting(url: str, key: str | None) -> Opening:
+    """Returns how a server is reached that was named. Raises SettingError for an address that is none."""
+    client = Client.at(url, key)
+
+    def open_(_on_progress: OnProgress, _cancelled: Cancelled) -> Attached:
+        try:
+            return connect(client)
+        except EndpointError as error:
+            if error.status not in (401, 403):
+                raise
+            raise EndpointError(
+                f"{client.where} refuses the API key ({error}): give one with EDGESPEC_API_KEY, "
+                "--api-key-file, or --api-key - to be asked for it"
+                if key
+                else f"{client.where} wants an API key: give it with EDGESPEC_API_KEY, --api-key-file, or "
+                "--api-key - to be asked for it",
+                status=error.status,
+            ) from None
+
+    return open_
+
+
+class AttachedEndpoint:
+    """An `Endpoint`. on_progress: is told, on the event loop, what goes on before there is an engine."""
+
+    def __init__(
+        self,
+        opening: Opening,
+        *,
+        wanted: Wanted | None = None,
+        on_progress: OnProgress = lambda _: None,
+    ) -> None:
+        """wanted: how other pairs are loaded (`use`)."""
+        self._opening, self._wanted, self.on_progress = opening, wanted or Wanted(), on_progress
+        self._attached: Attached | None = None
+
+    async def start(self) -> Info:
+        """Makes it ready; raises EndpointError, EngineDiedError."""
+        return await self._open(self._opening)
+
+    async def restart(self) -> Info:
+        """Attaches or starts anew, where the engine is gone."""
+        attached = self._attached
+        if attached is None:
+            return await self.start()
+        return await self._open(
+            lambda on_progress, cancelled: attached.again(on_progress=on_progress, cancelled=cancelled)
+        )
+
+    async def use(self, target: Path, draft: Path | None) -> Info:
+        """Lets go of this engine and goes on with one for these files, loaded as the first one was."""
+        await self.close()
+        self._opening = attaching(replace(self._wanted, target=target, draft=draft))
+        return await self.start()
+
+    async def _open(self, opening: Opening) -> Info:
+        loop = asyncio.get_running_loop()
+        given_up = threading.Event()
+
+        def tell(progress: Progress) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self.on_progress, progress)
+
+        def open_() -> Attached:
+            attached = opening(tell, given_up.is_set)
+            if given_up.is_set():  # nobody waits for it any more
+                attached.close()
+            return attached
+
+        try:
+            self._attached = await _in_thread(open_)
+        except asyncio.CancelledError:
+            given_up.set()
+            raise
+        return replace(_info(self._attached.info), lent=self._attached.lent)
+
+    async def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:
+        """Yields rounds, and last the end; closing the generator cancels the answer in the engine."""
+        attached = self._ready()
+        answer = attached.client.chat(_as_told(messages), _wishes(wishes))
+        happenings: asyncio.Queue[Happening | EdgeSpecError] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def put(happening: Happening | EdgeSpecError) -> None:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(happenings.put_nowait, happening)
+
+        threading.Thread(target=_listen, args=(answer, attached, put), daemon=True).start()
+        try:
+            while True:
+                happening = await happenings.get()
+                if isinstance(happening, EdgeSpecError):
+                    raise happening
+                yield happening
+                if isinstance(happening, Ended):
+                    return
+        finally:
+            answer.cancel()
+
+    async def count(self, messages: Sequence[Message]) -> int | None:
+        """Returns how many tokens the prompt of these messages has; None where the endpoint cannot say.
+
+        An engine that another program had lent us, and took with it, is replaced by one of our own.
+        """
+        try:
+            return await self._count(self._ready(), messages)
+        except EndpointLostError:
+            if not self._ready().lent:
+                raise
+        await self.restart()
+        return await self._count(self._ready(), messages)
+
+    async def _count(self, attached: Attached, messages: Sequence[Message]) -> int | None:
+        def count() -> int | None:
+            try:
+                return attached.client.count(_as_told(messages))
+            except EndpointLostError as error:
+                if not attached.lent and (reason := _fault(attached)):
+                    raise EngineDiedError(reason) from None
+                raise error
+
+        return await _in_thread(count)
+
+    async def close(self) -> None:
+        """Lets go of it; a server that was started for this app ends."""
+        attached, self._attached = self._attached, None
+        if attached is not None:
+            await _in_thread(attached.close)
+
+    def _ready(self) -> Attached:
+        if self._attached is None:
+            raise EndpointError("there is no engine yet: wait until it is loaded, or start it again")
+        return self._attached
+
+
+async def _in_thread(work: Callable[[], _T]) -> _T:
+    """Does blocking work in a thread of its own; cancelling waits for nothing."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_T] = loop.create_future()
+
+    def settle(result: _T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as problem:  # it belongs to whoever waits
+            error = problem
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await done
+
+
+def _listen(answer: Answer, attached: Attached, put: Callable[[Happening | EdgeSpecError], None]) -> None:
+    """Hands on what an answer brings; in a thread of its own."""
+    try:
+        for happening in answer:
+            put(_happening(happening))
+    except EndpointLostError as error:
+        reason = _fault(attached)
+        put(EngineDiedError(reason) if reason else error)
+    except EdgeSpecError as error:
+        put(error)
+
+
+def _fault(attached: Attached) -> str | None:
+    """Returns what ended the engine; None where it lives. Connections close before the process is gone."""
+    end = time.monotonic() + (DYING_S if attached.private else 0.0)
+    while (reason := attached.fault()) is None and time.monotonic() < end:
+        time.sleep(0.02)
+    return reason
+
+
+def _as_told(messages: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": message.role, "content": message.text} for message in messages]
+
+
+def _wishes(wishes: Wishes) -> ClientWishes:
+    return ClientWishes(
+        sampling=wishes.sampling,
+        max_tokens=wishes.max_tokens,
+        seed=wishes.seed,
+        stop=wishes.stop,
+        speculation=wishes.speculation,
+        drafter=wishes.drafter,
+        draft_length=wishes.draft_length,
+        beside={"logit_bias": dict(wishes.logit_bias)} if wishes.logit_bias else {},
+    )
+
+
+def _info(info: ClientInfo) -> Info:
+    return Info(
+        model=EMBEDDED if info.embedded else info.model,
+        draft=info.draft,
+        n_ctx=info.n_ctx,
+        memory=info.memory,
+        plain_s=info.plain_s,
+        speculates=info.speculates,
+        embedded=info.embedded,
+        where=info.where,
+        told=tuple(_told(info)),
+    )
+
+
+def _told(info: ClientInfo) -> Iterator[str]:
+    if info.chatml:
+        yield (
+            f"{info.model} has no chat template: it is talked to in ChatML, which it may not know; "
+            "--chat-template names another"
+        )
+    if info.build_advice:
+        yield info.build_advice
+
+
+def _happening(happening: ClientTold | ClientEnded) -> Happening:
+    if isinstance(happening, ClientTold):
+        runs = tuple((span.source, len(span.text)) for span in happening.spans)
+        return Told(happening.round, happening.at, happening.pieces, happening.reasoning, runs)
+    finish: FinishReason = "stop"
+    for known in get_args(FinishReason):
+        if happening.finish == known:
+            finish = known
+    return Ended(
+        finish=finish,
+        prompt_tokens=happening.prompt_tokens,
+        cached_tokens=happening.cached_tokens,
+        n_tokens=happening.n_tokens,
+        tok_per_s=happening.tok_per_s,
+        speedup=happening.speedup,
+        ttft_s=happening.ttft_s,
+        drafted=happening.drafted,
+        accepted=happening.accepted,
+        speedup_measured=happening.speedup_is == "measured",
+    )

@@ -1,0 +1,79 @@
+"""Whether there is an engine to ask: it is being made ready, it is there, or it is gone and why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from edgespec.errors import EdgeSpecError
+from edgespec_tui.endpoint.endpoint import Endpoint, Info
+
+EMBEDDED = "embedded pair"  # its files are called target and draft
+LENT = "The engine is that of another window and ends with it; then one is started here."
+State = Literal["starting", "ready", "gone"]
+
+
+@dataclass(slots=True)
+class EngineState:
+    """Owns what is known of the engine. on_change: called after each change."""
+
+    endpoint: Endpoint
+    on_change: Callable[[], None]
+    state: State = "starting"
+    info: Info | None = None
+    reason: str = ""
+    _settled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def model(self) -> str:
+        """The name of what answers; "" while that is not known."""
+        if self.info is None:
+            return ""
+        return EMBEDDED if self.info.embedded else self.info.model
+
+    @property
+    def is_foreign(self) -> bool:
+        """True where it is a server of another kind, which reports no speculation data."""
+        return self.info is not None and not self.info.speculates
+
+    @property
+    def names(self) -> str:
+        """The names of what answers and what drafts."""
+        if self.info is None:
+            return ""
+        return (
+            f"{self.model} + {self.info.draft}" if self.info.draft and not self.info.embedded else self.model
+        )
+
+    async def start(self, *, again: bool = False) -> None:
+        """Makes the engine ready; what stands in the way becomes the reason."""
+        await self._open(self.endpoint.restart if again else self.endpoint.start)
+
+    async def use(self, target: Path, draft: Path | None) -> None:
+        """Goes on with another pair; what stands in the way becomes the reason."""
+        await self._open(lambda: self.endpoint.use(target, draft))
+
+    async def _open(self, opening: Callable[[], Coroutine[Any, Any, Info]]) -> None:
+        self.state, self.reason = "starting", ""
+        self._settled.clear()
+        self.on_change()
+        try:
+            self.info = await opening()
+            self.state = "ready"
+        except EdgeSpecError as error:
+            self.state, self.reason = "gone", str(error)
+        self._settled.set()
+        self.on_change()
+
+    def lost(self, error: EdgeSpecError) -> None:
+        """Takes note that the engine is gone."""
+        self.state, self.reason = "gone", str(error)
+        self.on_change()
+
+    async def ready(self) -> bool:
+        """Waits until it is there (True) or cannot be (False)."""
+        await self._settled.wait()
+        return self.state == "ready"

@@ -1,0 +1,1 @@
+"""The chat without a screen: for pipes, dumb terminals and screen readers."""

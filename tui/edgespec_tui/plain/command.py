@@ -1,0 +1,96 @@
+"""`edgespec chat` without a screen: from flags to an answer or a conversation in lines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import os
+import sys
+from collections.abc import Callable
+
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec_tui.endpoint.attached import AttachedEndpoint, Opening
+from edgespec_tui.endpoint.endpoint import Info
+from edgespec_tui.endpoint.engine_state import LENT
+from edgespec_tui.plain.lines import HELP, PlainLines, listing, resumed
+from edgespec_tui.plain.plain import PlainChat, one_answer, read_whole
+from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.sessions.unwritten import on_terminal, rescue
+from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions, writable
+
+
+def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namespace], Opening]) -> int:
+    """Lists sessions, answers one prompt, or talks until the input ends; returns the exit code."""
+    sys.stdin = sys.stdin or open(os.devnull)  # closed by our caller: an empty one
+    if sys.stdout is None:
+        raise EdgeSpecError("standard output is closed: there is nowhere to write an answer")
+    for stream in (sys.stdin, sys.stdout):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what cannot be read or shown becomes a mark, not an error
+    beginning = begin(arguments)
+    for complaint in beginning.complaints:
+        if arguments.prompt is not None:  # a program asks: it should not get another answer than it set
+            raise SettingError(complaint)
+        _tell(f"edgespec: {complaint}")
+    sessions = open_sessions(arguments, on_notice=lambda sentence: _tell(f"edgespec: {sentence}"))
+    try:
+        if arguments.list is not None:
+            print(listing(sessions.searched(arguments.list, limit=-1).result()))
+            return 0
+        return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
+    finally:
+        ask = on_terminal() if arguments.prompt is None else None  # a program waits for the answer alone
+        rescue(sessions.close(), ask=ask, tell=lambda sentence: _tell(f"edgespec: {sentence}"))
+
+
+def _talk(
+    arguments: argparse.Namespace, endpoint: AttachedEndpoint, beginning: Beginning, sessions: Sessions
+) -> int:
+    conversation = writable(first_conversation(arguments, sessions, beginning))
+    once = arguments.prompt is not None
+    talking = sys.stdin.isatty() and not once
+    prompt = read_whole(sys.stdin) if arguments.prompt == "-" else arguments.prompt
+    with asyncio.Runner() as runner:
+        chat = PlainChat(
+            endpoint,
+            conversation,
+            sessions,
+            runner,
+            wishes=beginning.wishes,
+            quiet=arguments.quiet or once,
+            by_sentence=talking and sys.stdout.isatty(),
+        )
+        if sys.stderr.isatty():
+            endpoint.on_progress = chat.tell_progress
+        try:
+            if prompt is not None:
+                return one_answer(chat, prompt)
+            info = chat.start()
+            if info.lent and not chat.quiet:
+                _tell(LENT)
+            if not chat.quiet:
+                for sentence in info.told:
+                    _tell(f"edgespec: {sentence}")
+            if talking:
+                _tell(_greeting(info))
+                if conversation.turns:
+                    _tell(resumed(conversation))
+            return PlainLines(chat, beginning.settings.new_conversation, talking=talking).talk()
+        finally:
+            runner.run(endpoint.close())
+
+
+def _greeting(info: Info) -> str:
+    lines = [f"{info.model}, drafting with {info.draft}" if info.draft else info.model, HELP]
+    if info.embedded:
+        lines[0] = "The embedded pair answers."
+        lines.insert(1, "It ships with EdgeSpec and knows a little about Python's library, nothing else.")
+        lines.insert(2, "Your own models: --target FILE --draft FILE.")
+    if not info.speculates:
+        lines.insert(1, f"At {info.where}, which reports no speculation data.")
+    return "\n".join(lines) + "\n"
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,294 @@
+"""The lines of a plain chat: questions, and commands that begin with a slash."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError, SettingError
+from edgespec.system import config
+from edgespec_tui.plain.plain import PlainChat
+from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.sessions.export import export, title_of
+from edgespec_tui.sessions.names import short_name_of
+from edgespec_tui.sessions.rows import Listed
+from edgespec_tui.settings.system_prompts import SystemPrompts
+from edgespec_tui.settings.values import from_text, told
+from edgespec_tui.widgets.attached_files import read_file, with_files
+from edgespec_tui.widgets.question import Question
+
+with contextlib.suppress(ImportError):  # not on Windows
+    import readline  # noqa: F401  (input() then has a history and line editing)
+
+HELP = "/clear begins anew, /help lists the other commands, Ctrl+C stops an answer, Ctrl+D ends."
+COMMANDS = {
+    "/clear": "begins a new chat (/new does, too)",
+    "/again": "answers the last question again",
+    "/continue": "lets the last answer go on from where it ended",
+    "/back": "takes the last question and its answer back",
+    "/read FILE": "puts a text file before the next question",
+    "/system [TEXT]": "sets the system prompt, or shows it",
+    "/prompts [NAME]": "takes a saved system prompt; save NAME, delete NAME; alone, lists them",
+    "/set [NAME VALUE]": "sets temperature, seed, max_tokens, ..., or shows them",
+    "/speculation on|off": "drafts, or does not",
+    "/sessions [WORDS]": "lists the chats, or those with these words",
+    "/open NAME": "goes on with a chat of the list",
+    "/rename TITLE": "gives this chat a title",
+    "/delete NAME": "deletes a chat of the list; /undelete brings the last one back",
+    "/export [FILE]": "writes this chat to a file: .md or .json",
+    "/exit": "ends (/quit and /bye do, too)",
+}
+ENDS = ("/exit", "/quit", "/bye")
+SHOWN = 30  # sessions of a list
+
+
+class PlainLines:
+    """Reads lines until they end. talking: somebody sits at a keyboard."""
+
+    def __init__(
+        self, chat: PlainChat, new_conversation: Callable[[], Conversation], *, talking: bool
+    ) -> None:
+        self._chat, self._new, self._talking = chat, new_conversation, talking
+        self._read: list[str] = []  # what /read has put before the next question
+        self._deleted: int | None = None
+
+    def talk(self) -> int:
+        """Answers line after line; returns the exit code."""
+        while (line := self._next_line()) is not None:
+            if line.strip() in ENDS:
+                break
+            try:
+                self._take(line)
+            except EdgeSpecError as error:  # the conversation goes on without that question
+                self._chat.tell(f"edgespec: {error}")
+        return 0
+
+    def _next_line(self) -> str | None:
+        """Returns the next line; None at the end of the input."""
+        try:
+            if not self._talking:
+                line = sys.stdin.readline()
+            elif "readline" in sys.modules and sys.stdout.isatty():
+                line = input("> ") + "\n"
+            else:
+                print("> ", end="", file=sys.stderr, flush=True)
+                line = sys.stdin.readline()
+        except KeyboardInterrupt:  # as in a shell: the line is dropped, the conversation stays
+            if not self._talking:
+                raise
+            self._chat.tell("\n(Ctrl+D ends)")
+            return ""
+        except EOFError:
+            line = ""
+        if not line and self._talking:
+            self._chat.tell("")
+        return line.rstrip("\r\n") if line else None
+
+    def _take(self, line: str) -> None:
+        if line.startswith("/") and "/" not in line.split(maxsplit=1)[0][1:]:
+            name, _, rest = line.strip().partition(" ")
+            self._command(name, rest.strip())
+        elif line.strip():
+            read, self._read = self._read, []
+            try:
+                self._chat.ask("\n".join([*read, self._with_files(line)]))
+            except (EngineDiedError, EndpointLostError):
+                self._read = read  # the same question may be asked again
+                raise
+            except EdgeSpecError:
+                if read:
+                    self._chat.tell("(what /read had put before it is dropped)")
+                raise
+
+    def _with_files(self, line: str) -> str:
+        """Returns a question with the files that it names behind an @, where somebody sits at a keyboard.
+
+        What comes through a pipe is not read so: who wrote it may not be who may read the files.
+        """
+        if not self._talking:
+            return line
+        attached = with_files(Question(line))
+        if attached.missed:
+            self._chat.tell(f"(there is no file {', '.join(attached.missed)}: it is asked as it is written)")
+        return attached.question.text
+
+    def _command(self, name: str, rest: str) -> None:
+        chat = self._chat
+        does: dict[str, Callable[[], None]] = {
+            "/help": self._help,
+            "/clear": self._clear,
+            "/new": self._clear,
+            "/again": self._again,
+            "/continue": self._go_on,
+            "/prompts": lambda: self._prompts(rest),
+            "/back": self._back,
+            "/read": lambda: self._read_file(rest),
+            "/system": lambda: self._system(rest),
+            "/set": lambda: self._set(rest),
+            "/speculation": lambda: self._speculation(rest),
+            "/sessions": lambda: chat.tell(listing(self._found(rest))),
+            "/open": lambda: self._open(rest),
+            "/rename": lambda: self._rename(rest),
+            "/delete": lambda: self._delete(rest),
+            "/undelete": self._undelete,
+            "/export": lambda: chat.tell(f"Written: {export(chat.conversation, rest, folder=Path.cwd())}"),
+        }
+        if name not in does:
+            chat.tell(f"{name} is not a command. {HELP}")
+        else:
+            does[name]()
+
+    def _help(self) -> None:
+        self._chat.tell("\n".join(f"{usage}: {does}" for usage, does in COMMANDS.items()))
+
+    def _clear(self) -> None:
+        self._chat.sessions.leave(self._chat.conversation)
+        self._chat.conversation = self._new()
+        self._chat.tell("A new conversation.")
+
+    def _question(self) -> Turn:
+        path = self._chat.conversation.path()
+        question = next((turn for turn in reversed(path) if turn.role == "user"), None)
+        if question is None:
+            raise SettingError("there is no question yet")
+        return question
+
+    def _again(self) -> None:
+        self._chat.answer_to(self._question())
+
+    def _go_on(self) -> None:
+        path = self._chat.conversation.path()
+        if not path or path[-1].role != "assistant" or not path[-1].text:
+            raise SettingError("there is no answer to continue")
+        question = path[-1].parent
+        assert question is not None
+        self._chat.answer_to(self._chat.conversation.turns[question], path[-1])
+
+    def _prompts(self, text: str) -> None:
+        chat, prompts = self._chat, SystemPrompts(config.settings_folder() / "prompts")
+        word, _, name = text.partition(" ")
+        if not text:
+            chat.tell(f"Saved: {', '.join(prompts.names()) or 'none yet'}")
+        elif word == "save":
+            chat.tell(f"Saved as {prompts.save(name.strip(), chat.conversation.system)}.")
+        elif word == "delete":
+            prompts.delete(name.strip())
+            chat.tell(f"Deleted {name.strip()}.")
+        else:
+            self._system(prompts.text(text))
+
+    def _back(self) -> None:
+        talk = self._chat.conversation
+        talk.head = self._question().parent
+        self._keep()
+        self._chat.tell("Taken back; it stays in the session.")
+
+    def _read_file(self, name: str) -> None:
+        text = read_file(name)
+        self._read.append(text)
+        self._chat.tell(f"{len(text):,} characters are put before the next question.")
+
+    def _system(self, text: str) -> None:
+        talk = self._chat.conversation
+        if text:
+            talk.system = "" if text in ("none", "default") else text
+            self._keep()
+        self._chat.tell(f"The system prompt: {talk.system or 'there is none'}")
+
+    def _set(self, text: str) -> None:
+        talk = self._chat.conversation
+        if text:
+            name, value = from_text(text)
+            if name in ("seed", "max_tokens"):
+                setattr(talk, name, value)
+            elif value is None:
+                talk.sampling.pop(name, None)
+            else:
+                talk.sampling[name] = value
+            self._keep()
+        values = {**talk.sampling, "seed": talk.seed, "max_tokens": talk.max_tokens}
+        known = [f"{name} {told(value)}" for name, value in values.items() if value is not None]
+        self._chat.tell("Set here: " + (", ".join(known) or "nothing, the model's own settings hold"))
+
+    def _speculation(self, text: str) -> None:
+        if text not in ("on", "off"):
+            raise SettingError(f"/speculation wants on or off, not {text!r}")
+        self._chat.wishes = replace(self._chat.wishes, speculation=text == "on")
+        self._chat.tell(f"Speculation is {text}.")
+
+    def _keep(self) -> None:
+        if self._chat.conversation.turns:
+            self._chat.sessions.save(self._chat.conversation)
+
+    # -- sessions
+
+    def _found(self, words: str) -> list[Listed]:
+        return self._chat.sessions.searched(words, limit=SHOWN).result()
+
+    def _open(self, name: str) -> None:
+        if not name:
+            raise SettingError("/open wants the name of a chat: /sessions lists them")
+        found = self._chat.sessions.named(name).result()
+        if found.read_only:
+            raise SettingError(f"{title_of(found)!r} is open in another window: close it there first")
+        if found.id != self._chat.conversation.id:
+            self._chat.sessions.leave(self._chat.conversation)
+            self._chat.conversation = found
+        self._chat.tell(resumed(found))
+
+    def _rename(self, title: str) -> None:
+        if not title:
+            raise SettingError("/rename wants a title")
+        self._chat.conversation.title = " ".join(title.split())
+        self._keep()
+        self._chat.tell(f"This chat is called {self._chat.conversation.title!r}.")
+
+    def _delete(self, name: str) -> None:
+        if not name:
+            raise SettingError("/delete wants the name of a chat: /sessions lists them")
+        found = self._chat.sessions.named(name).result()
+        if found.id == self._chat.conversation.id:
+            raise SettingError("this chat is open: /clear begins a new one, then it can be deleted")
+        assert found.id is not None
+        self._chat.sessions.leave(found)
+        self._chat.sessions.deleted(found.id).result()
+        self._deleted = found.id
+        self._chat.tell(f"Deleted {title_of(found)!r}; /undelete brings it back until this program ends.")
+
+    def _undelete(self) -> None:
+        if self._deleted is None:
+            raise SettingError("nothing was deleted here")
+        self._chat.sessions.restored(self._deleted).result()
+        self._deleted = None
+        self._chat.tell("Brought back.")
+
+
+def resumed(conversation: Conversation) -> str:
+    """Says where a chat goes on."""
+    n = len(conversation.path())
+    last = next((turn.text for turn in reversed(conversation.path()) if turn.text), "")
+    end = " ".join(last.split())[-100:]
+    return f"Going on with {title_of(conversation)!r}, {n} messages. The last one ended: {end}"
+
+
+def listing(sessions: list[Listed], *, now: float | None = None) -> str:
+    """Returns sessions, one a line: name, age, title, and where it was found."""
+    now = time.time() if now is None else now
+    lines = []
+    for session in sessions:
+        found = f" | {session.excerpt}" if session.excerpt else ""
+        age = age_of(now - session.changed)
+        lines.append(f"{short_name_of(session.id)}  {age:>8}  {session.title or 'Untitled'}{found}")
+    return "\n".join(lines) or "There are no such chats."
+
+
+def age_of(seconds: float) -> str:
+    """Returns how long ago something was, in a word or two."""
+    for name, length in (("y", 31_557_600), ("mo", 2_629_800), ("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {name}"
+    return "now"

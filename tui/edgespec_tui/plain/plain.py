@@ -1,0 +1,178 @@
+"""A chat without a screen: lines in, lines out, no cursor movements and no colours.
+
+For screen readers, for terminals that are none, and for pipes: questions are the lines of standard input, or
+one that was given (`-p`). Answers go to stdout and nothing else does; figures, notes and errors go to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TextIO
+
+from edgespec.client.attach import Progress
+from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
+from edgespec_tui.endpoint.endpoint import Endpoint, Info, Wishes
+from edgespec_tui.plain.text import AsItComes, WholeSentences, figure_lines
+from edgespec_tui.sessions.context_fit import fit, left_out_before
+from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.widgets.answering import Answering
+from edgespec_tui.widgets.live_figures import LiveFigures
+
+INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
+
+
+@dataclass(slots=True)
+class PlainChat:
+    """One conversation on two streams. Used by one thread; answers run on `runner`'s event loop.
+
+    wishes: what is asked for besides the conversation's own settings. quiet: no figures. by_sentence: see
+    `WholeSentences`.
+    """
+
+    endpoint: Endpoint
+    conversation: Conversation
+    sessions: Sessions
+    runner: asyncio.Runner
+    wishes: Wishes = field(default_factory=Wishes)
+    quiet: bool = False
+    by_sentence: bool = False
+    out: TextIO = field(default_factory=lambda: sys.stdout)
+    err: TextIO = field(default_factory=lambda: sys.stderr)
+    info: Info | None = None
+    engine_gone: bool = False
+    last_progress: str = ""
+
+    def tell(self, sentence: str) -> None:
+        """Says something that is no answer."""
+        print(sentence, file=self.err, flush=True)
+
+    def tell_progress(self, progress: Progress) -> None:
+        """Says what goes on before there is an engine."""
+        if progress.stage in ("waiting", "loading") and progress.text != self.last_progress:
+            self.last_progress = progress.text
+            self.tell(f"{progress.text} ...")
+
+    def start(self) -> Info:
+        """Makes the engine ready, once; raises EdgeSpecError."""
+        if self.info is None or self.engine_gone:
+            work = self.endpoint.restart() if self.engine_gone else self.endpoint.start()
+            self.info = self.runner.run(work)
+            self.engine_gone = False
+        return self.info
+
+    def ask(self, text: str) -> Turn:
+        """Asks, writes the answer as it comes, and returns it. Ctrl+C stops it, and it is kept as it is.
+
+        Raises EdgeSpecError where there is no answer; then we stand where we stood before. Raises OSError
+        where stdout takes no more.
+        """
+        talk, before = self.conversation, self.conversation.head
+        question = talk.add("user", text, parent=before)
+        try:
+            return self.answer_to(question)
+        except EdgeSpecError:
+            talk.head = before
+            self.sessions.save(talk)
+            raise
+
+    def answer_to(self, question: Turn, begun: Turn | None = None) -> Turn:
+        """Answers a question, again if it has an answer, or from where that ended; raises as `ask` does."""
+        info = self.start()
+        writer = _Writer(self.out, WholeSentences() if self.by_sentence else AsItComes())
+        try:
+            answer = self.runner.run(self._answer(question, info, writer, begun))
+        except EngineDiedError:
+            self.engine_gone = True
+            raise
+        finally:
+            writer.end_line()
+        if answer.finish == "cancelled":
+            self.tell("(interrupted)")
+        elif answer.finish == "length" and not self.quiet:
+            self.tell("(stopped at the length limit)")
+        if not self.quiet:
+            self.tell("\n".join(f"  {line}" for line in figure_lines(dict(answer.figures))) + "\n")
+        return answer
+
+    async def _answer(self, question: Turn, info: Info, writer: _Writer, begun: Turn | None) -> Turn:
+        talk = self.conversation
+        last = (begun or question).id
+        fitting = await fit(self.endpoint, talk, last, n_ctx=info.n_ctx, max_tokens=talk.max_tokens)
+        if len(fitting.left_out) > left_out_before(talk.path()):
+            self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")
+        wishes = replace(
+            self.wishes, sampling=dict(talk.sampling), seed=talk.seed, max_tokens=talk.max_tokens
+        )
+        turn = begun or talk.add("assistant", parent=question.id, model=info.model)
+        told = {"seed": wishes.seed, "max_tokens": wishes.max_tokens}
+        settings = {**wishes.sampling, **{name: value for name, value in told.items() if value is not None}}
+        settings |= {"speculation": wishes.speculation, "left_out": len(fitting.left_out)}
+        figures = LiveFigures(plain_s=info.plain_s, speculation=wishes.speculation)
+        making = Answering(
+            self.endpoint, talk, replace(turn, settings=settings), figures, lambda: self.sessions.save(talk)
+        )
+        task = asyncio.current_task()
+        assert task is not None
+        writer.on_failure = task.cancel
+        try:
+            await making.run(fitting.messages, wishes, writer)
+        except asyncio.CancelledError:
+            task.uncancel()
+        if writer.failure:
+            raise writer.failure
+        if making.error:
+            raise making.error
+        return making.turn
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Where an answer is written as it comes. on_failure: called when the stream takes no more."""
+
+    stream: TextIO
+    release: WholeSentences | AsItComes
+    on_failure: Callable[[], object] = lambda: None
+    failure: OSError | None = None
+    _last: str = "\n"
+
+    async def feed(self, text: str, reasoning: str, runs: Iterable[tuple[str, int]]) -> None:
+        self._write(self.release.feed(text))
+
+    async def end(self, turn: Turn) -> None:
+        self._write(self.release.end())
+
+    def _write(self, text: str) -> None:
+        if not text or self.failure:
+            return
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+            self._last = text[-1]
+        except OSError as error:
+            self.failure = error
+            self.on_failure()
+
+    def end_line(self) -> None:
+        """Ends the answer's line, so that what is told next begins one."""
+        if self._last != "\n":
+            self._write("\n")
+
+
+def read_whole(stream: TextIO) -> str:
+    """Returns a question that was piped in; raises SettingError where there is none."""
+    text = stream.read().removesuffix("\n").removesuffix("\r")
+    if not text.strip():
+        raise SettingError("the prompt is empty: say something for the model to answer")
+    return text
+
+
+def one_answer(chat: PlainChat, prompt: str) -> int:
+    """Answers one prompt; returns the exit code. Raises as `PlainChat.ask` does."""
+    if not prompt.strip():
+        raise SettingError("the prompt is empty: say something for the model to answer")
+    answer = chat.ask(prompt)
+    return INTERRUPTED if answer.finish == "cancelled" else 0

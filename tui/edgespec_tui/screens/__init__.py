@@ -1,0 +1,1 @@
+"""The screens: chat, race, bench, models, sessions, help."""

@@ -1,0 +1,289 @@
+"""Asking: one answer is made at a time, and questions that come meanwhile wait for it.
+
+A question that waits is shown, can be taken back, and is asked when the answer before it has ended by itself.
+Where that was stopped or failed, what waits goes back into the input: nothing is asked on a wrong footing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from textual.worker import Worker, WorkerCancelled
+
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec_tui.endpoint.endpoint import Message, Wishes
+from edgespec_tui.screens.chat_context import ChatContext
+from edgespec_tui.sessions.context_fit import left_out_before, path_to
+from edgespec_tui.sessions.conversation import Conversation, Figure, Turn
+from edgespec_tui.widgets.answering import Answering, reason_in_short
+from edgespec_tui.widgets.attached_files import with_files
+from edgespec_tui.widgets.live_figures import LiveFigures
+from edgespec_tui.widgets.prompt_input import PromptInput
+from edgespec_tui.widgets.question import Question
+from edgespec_tui.widgets.transcript import Transcript
+from edgespec_tui.widgets.turn_view import AnswerView
+
+TITLE_LENGTH = 60
+INTERRUPTED = "interrupted before it began"
+
+
+class Stage(Protocol):
+    """What asking needs of the screen; `talk.TalkScreen` is one."""
+
+    context: ChatContext
+    conversation: Conversation
+
+    @property
+    def transcript(self) -> Transcript: ...
+
+    @property
+    def prompt(self) -> PromptInput: ...
+
+    def wishes(self) -> Wishes: ...
+
+    def tell(self, sentence: str) -> None: ...
+
+    def tell_failure(self, error: EdgeSpecError) -> None: ...
+
+    def show_banner(self, sentence: str, *keys: tuple[str, str, str]) -> None: ...
+
+    def show_waiting(self, questions: Sequence[Question]) -> None: ...
+
+    def refresh_state(self) -> None: ...
+
+    def run_worker(
+        self, work: Coroutine[None, None, None], *, group: str, exclusive: bool
+    ) -> Worker[None]: ...
+
+
+class Asking:
+    """The answer that is being made on a screen, if any; what waits for it; what is being edited."""
+
+    def __init__(self, screen: Stage) -> None:
+        self._screen = screen
+        self.turn_taking = asyncio.Lock()  # what is shown does not change while a question is being put
+        self.waiting: list[Question] = []
+        self.editing: Turn | None = None
+        self.figures: LiveFigures | None = None
+        self._prompt_tokens: int | None = None
+        self._plain_s: float | None = None  # what rounds without a draft took here, last time
+        self._worker: Worker[None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """True while an answer is being made, or waits for the engine."""
+        return self._worker is not None and self._worker.is_running
+
+    @property
+    def used(self) -> int | None:
+        """Tokens of the context that prompt and answer take; None where that is not known."""
+        if self._prompt_tokens is None or self.figures is None:
+            return self._prompt_tokens
+        told = self.figures.told
+        return self._prompt_tokens + ((told and told.n_tokens) or self.figures.n_tokens)
+
+    def forget(self) -> None:
+        """Forgets figures and edit: another conversation is shown."""
+        self.figures, self._prompt_tokens, self.editing = None, None, None
+
+    # -- questions
+
+    async def ask(self, question: Question) -> None:
+        """Asks, or puts a question behind the answer that is being made. What is being edited is replaced.
+
+        Raises SettingError where it cannot be asked; then nothing has changed.
+        """
+        async with self.turn_taking:
+            await self._ask(question)
+
+    async def _ask(self, question: Question) -> None:
+        screen, talk, editing = self._screen, self._writable(), self.editing
+        if editing is not None and editing.role == "assistant":
+            await self._replace_answer(talk, editing, question.text)
+            return
+        attached = with_files(question)
+        if attached.missed:
+            screen.tell(f"There is no file {', '.join(attached.missed)}: it is asked as it is written.")
+        if editing is None and self.running:
+            self.waiting.append(attached.question)
+            screen.show_waiting(self.waiting)
+            return
+        await self.stop()
+        self.editing = None
+        self._begin(talk, await self._add(talk, attached.question, editing))
+
+    def _writable(self) -> Conversation:
+        """Returns the conversation that is shown; raises SettingError where another window writes it."""
+        talk = self._screen.conversation
+        if talk.read_only:
+            raise SettingError("this chat is open in another window: /new begins one of its own")
+        return talk
+
+    async def _add(self, talk: Conversation, question: Question, editing: Turn | None) -> Turn:
+        """Puts a question into the conversation and on the screen."""
+        screen = self._screen
+        screen.show_banner("")
+        parent = editing.parent if editing else talk.head
+        turn = replace(talk.add("user", question.text, parent=parent), settings=question.settings())
+        talk.change(turn)
+        talk.title = talk.title or " ".join(question.folded().split())[:TITLE_LENGTH]
+        screen.refresh_state()  # first: a widget that is added where nothing is shown keeps no height
+        await (screen.transcript.show(talk) if editing else screen.transcript.add(turn))
+        return turn
+
+    async def again(self, question: Turn) -> None:
+        """Answers a question anew; an older answer stays its sibling. Raises SettingError."""
+        async with self.turn_taking:
+            talk = self._writable()
+            await self.stop()
+            self._screen.show_banner("")
+            self._begin(talk, question)
+
+    async def go_on(self, answer: Turn) -> None:
+        """Lets an answer go on from where it ended. Raises SettingError where it cannot."""
+        talk = self._writable()
+        if self.running:
+            raise SettingError("an answer is being made: Esc stops it")
+        if answer.role != "assistant" or answer.parent is None or not answer.text:
+            raise SettingError("there is no answer to continue: Ctrl+R answers again")
+        if talk.head != answer.id:
+            raise SettingError("only the last answer can be continued: a branch (b) ends with this one")
+        self._begin(talk, talk.turns[answer.parent], answer)
+
+    async def _replace_answer(self, talk: Conversation, old: Turn, text: str) -> None:
+        """Puts an answer of the user's own beside one of the model's."""
+        await self.stop()
+        screen, self.editing = self._screen, None
+        new = talk.add("assistant", text, parent=old.parent, model=old.model)
+        talk.change(replace(new, finish="stop", settings={"edited": "by hand"}))
+        screen.context.keep(talk)
+        screen.show_banner("")
+        await screen.transcript.show(talk)
+
+    # -- the one that is being made
+
+    def _begin(self, talk: Conversation, question: Turn, begun: Turn | None = None) -> None:
+        work = self._answer_all(talk, question, begun)
+        self._worker = self._screen.run_worker(work, group="answer", exclusive=True)
+
+    async def _answer_all(self, talk: Conversation, question: Turn, begun: Turn | None) -> None:
+        """Answers a question, and then those that came meanwhile."""
+        well = await self._answer(talk, question, begun)
+        while well and self.waiting:
+            following = self.waiting.pop(0)
+            self._screen.show_waiting(self.waiting)
+            well = await self._answer(talk, await self._add(talk, following, None), None)
+        self._give_back()
+
+    async def _answer(self, talk: Conversation, question: Turn, begun: Turn | None) -> bool:
+        """Makes one answer; returns whether it ended by itself. begun: it goes on from there."""
+        screen, context = self._screen, self._screen.context
+        turn = begun or talk.add("assistant", parent=question.id, model=context.engine.model)
+        screen.refresh_state()
+        if begun or len(talk.siblings(turn.id)) > 1:
+            await screen.transcript.show(talk)
+        else:
+            await screen.transcript.add(turn)
+        view = screen.transcript.view_of(turn.id)
+        if not isinstance(view, AnswerView):  # the app is ending
+            return False
+        try:
+            prepared = await self._prepare(talk, turn, view)
+            if prepared is None:
+                return False
+            making, messages, wishes = prepared
+            await making.run(messages, wishes, view)
+        except asyncio.CancelledError:
+            if talk.turns[turn.id].finish is None:  # it had not begun
+                self._unanswered(talk, turn, INTERRUPTED)
+            await view.end(talk.turns[turn.id])
+            raise
+        self._ended(making)
+        return making.error is None
+
+    async def _prepare(
+        self, talk: Conversation, turn: Turn, view: AnswerView
+    ) -> tuple[Answering, list[Message], Wishes] | None:
+        """Waits for the engine and makes the request; None where there is none, which is told."""
+        screen, context = self._screen, self._screen.context
+        starting = context.engine.state == "starting"
+        view.show_waiting("waiting for the engine to load" if starting else "thinking")
+        if not await context.engine.ready():
+            await view.end(self._unanswered(talk, turn, "no answer: there is no engine"))
+            return None
+        info = context.engine.info
+        assert info is not None
+        turn = replace(turn, model=context.engine.model)
+        view.name_model(turn.model)
+        assert turn.parent is not None
+        before = left_out_before(path_to(talk, turn.parent))
+        try:
+            fitting = await context.fit(talk, turn.id if turn.text else turn.parent)
+        except EdgeSpecError as error:
+            await view.end(self._unanswered(talk, turn, reason_in_short(error)))
+            screen.tell_failure(error)
+            return None
+        await screen.transcript.mark_left_out(fitting.left_out, told=len(fitting.left_out) > before)
+        wishes = screen.wishes()
+        turn = replace(turn, settings={**settings_of(wishes), "left_out": len(fitting.left_out)})
+        self._prompt_tokens = fitting.n_tokens
+        self.figures = LiveFigures(plain_s=self._plain_s or info.plain_s, speculation=wishes.speculation)
+        view.show_waiting("reading the prompt")
+        making = Answering(
+            context.endpoint,
+            talk,
+            turn,
+            self.figures,
+            keep=lambda: context.keep(talk),
+            since_key=context.moments.since_key,
+        )
+        return making, fitting.messages, wishes
+
+    def _unanswered(self, talk: Conversation, turn: Turn, reason: str) -> Turn:
+        """Ends an answer that could not be begun; returns what its place shows."""
+        shown = replace(turn, finish="cancelled", figures={"reason": reason})
+        talk.change(shown)
+        self._screen.context.keep(talk)
+        return shown
+
+    def _ended(self, making: Answering) -> None:
+        told = making.figures.told
+        self._plain_s = making.figures.seen_plain_s or self._plain_s
+        if told and told.prompt_tokens is not None:
+            self._prompt_tokens = told.prompt_tokens
+        if making.error:
+            self._screen.tell_failure(making.error)
+        self._screen.refresh_state()
+
+    async def stop(self) -> None:
+        """Ends a running answer; what came of it stays, and what waits goes back into the input."""
+        if self._worker is not None and self._worker.is_running:
+            self._worker.cancel()
+            with contextlib.suppress(WorkerCancelled):
+                await self._worker.wait()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for question in reversed(waiting):
+            self._screen.prompt.put_before(question.typed())
+        if waiting:
+            self._screen.show_waiting([])
+
+    def take_back(self) -> Question | None:
+        """Takes the question that came last out of those that wait; None where none does."""
+        if not self.waiting:
+            return None
+        question = self.waiting.pop()
+        self._screen.show_waiting(self.waiting)
+        return question.typed()
+
+
+def settings_of(wishes: Wishes) -> dict[str, Figure]:
+    """Returns what is kept with a turn of how it was asked for."""
+    others = {"seed": wishes.seed, "max_tokens": wishes.max_tokens, "speculation": wishes.speculation}
+    return {**wishes.sampling, **{name: value for name, value in others.items() if value is not None}}

@@ -1,0 +1,268 @@
+"""What the keys of a chat do, and what can be done with a turn."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from textual.app import SuspendNotSupported
+from textual.binding import BindingType
+from textual.widgets import Collapsible
+
+from edgespec.errors import EdgeSpecError
+from edgespec_tui.screens.chat_context import ChatContext
+from edgespec_tui.screens.talk import TalkScreen
+from edgespec_tui.sessions.conversation import Turn, TurnRole
+from edgespec_tui.settings.keys import key
+from edgespec_tui.widgets.answer_markdown import CodeFence
+from edgespec_tui.widgets.choice_list import ChoiceList
+from edgespec_tui.widgets.code_blocks import last_code
+from edgespec_tui.widgets.external_editor import edited
+from edgespec_tui.widgets.panel import Measured
+from edgespec_tui.widgets.prompt_input import PromptInput
+from edgespec_tui.widgets.question import Question, question_of
+from edgespec_tui.widgets.slash_commands import SlashCommand
+from edgespec_tui.widgets.turn_view import TurnView
+
+ABOUT_SPECULATION = ("speculation", "race", "tint")  # actions that mean nothing at a server of another kind
+
+
+class Commands(Protocol):
+    """What runs slash commands; `chat_commands.ChatCommands` is one."""
+
+    async def run(self, screen: ChatScreen, line: str) -> bool: ...
+
+    async def race(self, screen: ChatScreen, text: str) -> None: ...
+
+
+class ChatScreen(TalkScreen):
+    """A chat with its keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("chat.stop", "escape", "Stop", "Stop and keep what came; leave an edit", shown=True),
+        key("chat.again", "ctrl+r", "Again", "Answer the last question again", shown=True),
+        key("chat.speculation", "f4,ctrl+s", "Speculation", "Speculation off and on", shown=True),
+        key("chat.race", "f5,ctrl+g", "Race", "Race the question, plain against speculative", shown=True),
+        key("chat.tint", "f3,ctrl+t", "Tint", "Colour tokens by who produced them", shown=True),
+        key("chat.panel", "f2", "Panel", "Panel on and off"),
+        key("chat.copy_code", "f6", "Copy code", "Copy the last code block", first=True),
+        key("chat.copy_answer", "f7", "Copy answer", "Copy the last answer", first=True),
+        key("chat.reasoning", "f8", "Reasoning", "Open and close the reasoning"),
+        key("chat.restart", "f9", "Restart engine", "Start the engine again"),
+        key("chat.edit_last", "ctrl+b", "Edit last question", "Edit and resend the last question"),
+        key("chat.edit_answer", "alt+b", "Edit last answer", "Edit the last answer in your own words"),
+        key("chat.go_on", "alt+c", "Continue the answer", "Let the last answer go on from where it ended"),
+        key("chat.editor", "f10,alt+e", "Editor", "Write the question in your own editor"),
+        key("chat.scroll_up", "pageup", "Scroll up", "A page up", first=True),
+        key("chat.scroll_down", "pagedown", "Scroll down", "A page down", first=True),
+    ]
+
+    def __init__(self, context: ChatContext, commands: Commands) -> None:
+        super().__init__(context)
+        self._slash_commands = commands
+
+    async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
+        try:
+            if not await self._slash_commands.run(self, event.question.text):
+                await self.asking.ask(event.question)
+        except EdgeSpecError as error:
+            self.tell_error(str(error))
+            self.prompt.put_before(event.question)
+
+    def on_prompt_input_choosing(self, event: PromptInput.Choosing) -> None:
+        self.query_one(ChoiceList).show(event.choices)
+
+    async def begin_command(self, command: SlashCommand) -> None:
+        """Runs a command that wants nothing; puts others into the input."""
+        if command.wants:
+            self.prompt.fill(f"{command.name} ")
+        else:
+            self.prompt.post_message(PromptInput.Sent(Question(command.name)))
+
+    def action_take_choice(self, number: int) -> None:
+        """Takes one of the list above the input."""
+        self.prompt.take_choice(number)
+
+    # -- what is done with turns
+
+    async def on_turn_view_wanted(self, event: TurnView.Wanted) -> None:
+        turn = self.conversation.turns[event.turn]
+        if event.deed == "copy":
+            self.copy(turn.text, "the turn")
+        elif event.deed == "edit":
+            self.edit(turn)
+        elif event.deed == "go_on":
+            await self._go_on(turn)
+        elif event.deed == "again" and turn.parent is not None:
+            await self._again(self.conversation.turns[turn.parent])
+        elif event.deed == "branch":
+            await self.open(self.conversation.branch(turn.id))
+            self.tell("A chat of its own from here; the old one stays among the sessions.")
+        else:
+            await self._other_version(turn, -1 if event.deed == "older" else 1)
+
+    async def _other_version(self, turn: Turn, step: int) -> None:
+        siblings = self.conversation.siblings(turn.id)
+        at = siblings.index(turn.id) + step
+        if 0 <= at < len(siblings):
+            await self.stop_and_wait()
+            self.conversation.select(siblings[at])
+            self.context.keep(self.conversation)
+            await self.transcript.show(self.conversation)
+
+    def edit(self, turn: Turn) -> None:
+        """Puts a turn into the input: a question is asked again, an answer is kept as it is written then."""
+        self.asking.editing = turn
+        self.prompt.fill(question_of(turn.text, turn.settings).typed())
+        self.prompt.focus()
+        does = (
+            "asks it in place of the old one" if turn.role == "user" else "keeps it in place of the old one"
+        )
+        self.show_banner(f"Editing: Enter {does}, Esc leaves it as it was.")
+
+    async def _again(self, question: Turn) -> None:
+        try:
+            await self.asking.again(question)
+        except EdgeSpecError as error:
+            self.tell_error(str(error))
+
+    async def _go_on(self, answer: Turn) -> None:
+        try:
+            await self.asking.go_on(answer)
+        except EdgeSpecError as error:
+            self.tell_error(str(error))
+
+    def _last(self, role: TurnRole) -> Turn | None:
+        """Returns the last question or answer; None where there is none yet, which is told."""
+        found = next((turn for turn in reversed(self.conversation.path()) if turn.role == role), None)
+        if found is None:
+            self.tell(f"There is no {'question' if role == 'user' else 'answer'} yet.")
+        return found
+
+    def on_code_fence_copied(self, event: CodeFence.Copied) -> None:
+        self.copy(event.code, "the code")
+
+    # -- keys
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leaves out of the footer what would do nothing."""
+        if action == "stop":
+            return self.answering or self.asking.editing is not None or self.app.focused is not self.prompt
+        if action == "again":
+            return bool(self.conversation.turns) or None
+        if action in ABOUT_SPECULATION:
+            return not self.context.engine.is_foreign
+        return True
+
+    async def action_stop(self) -> None:
+        """Stops the answer; leaves an edit; or goes back to the input."""
+        if self.answering:
+            await self.stop_and_wait()
+        elif self.asking.editing is not None:
+            self.asking.editing = None
+            self.show_banner("")
+            self.prompt.clear_all()
+        self.prompt.focus()
+
+    async def action_again(self) -> None:
+        """Answers the last question again; the answer there was stays, as a version."""
+        if (question := self._last("user")) is not None:
+            await self._again(question)
+
+    def action_edit_last(self) -> None:
+        """Edits the last question."""
+        if (question := self._last("user")) is not None:
+            self.edit(question)
+
+    def action_edit_answer(self) -> None:
+        """Puts the last answer into the input, to be kept in other words."""
+        if (answer := self._last("assistant")) is not None:
+            self.edit(answer)
+
+    async def action_go_on(self) -> None:
+        """Lets the last answer go on from where it ended."""
+        if (answer := self._last("assistant")) is not None:
+            await self._go_on(answer)
+
+    def action_editor(self) -> None:
+        """Opens what is written in the editor that VISUAL or EDITOR names."""
+        try:
+            with self.app.suspend():
+                text = edited(self.prompt.question().text)
+        except SuspendNotSupported:
+            self.tell_error("this terminal cannot be given to an editor and taken back")
+        except EdgeSpecError as error:
+            self.tell_error(str(error))
+        else:
+            if text is None:
+                self.tell("The editor was left with an error: nothing was changed.")
+            else:
+                self.prompt.fill(text)
+
+    def action_speculation(self) -> None:
+        """Turns speculation off or on, from the next answer on."""
+        if self.context.engine.is_foreign:
+            self.tell("This server reports no speculation data: there is nothing to turn off or on.")
+            return
+        self.speculation = not self.speculation
+        when = ", from the next answer on" if self.answering else ""
+        self.tell(f"Speculation {'on' if self.speculation else 'off: plain decoding'}{when}.")
+        self.refresh_state()
+
+    async def action_tint(self) -> None:
+        """Colours tokens by who produced them, or not."""
+        await self.transcript.set_tinted(not self.transcript.tinted)
+        self.refresh_state()
+
+    def action_panel(self) -> None:
+        """Shows or hides the panel."""
+        self.toggle_class("-no-panel")
+        if self.has_class("-no-figures") and not self.has_class("-no-panel"):
+            self.tell("The panel comes with the first answer.")
+
+    def action_copy_code(self) -> None:
+        """Copies the last code block that was answered."""
+        code = last_code([turn.text for turn in self.conversation.path() if turn.role == "assistant"])
+        if code is None:
+            self.tell("There is no code in this chat yet.")
+        else:
+            self.copy(code, "the last code block")
+
+    def action_copy_answer(self) -> None:
+        """Copies the last answer."""
+        if (answer := self._last("assistant")) is not None:
+            self.copy(answer.text, "the last answer")
+
+    def action_reasoning(self) -> None:
+        """Opens or closes the reasoning of all answers."""
+        folds = [fold for fold in self.transcript.query(Collapsible) if fold.display]
+        closed = any(fold.collapsed for fold in folds)
+        for fold in folds:
+            fold.collapsed = not closed
+
+    def action_restart(self) -> None:
+        """Starts the engine again."""
+        self.show_banner("")
+        self.run_worker(self.context.engine.start(again=True), group="engine", exclusive=True)
+
+    async def action_race(self) -> None:
+        """Races the text in the input, or the last question, plain against speculative."""
+        text = self.prompt.question().text
+        try:
+            await self._slash_commands.race(self, text)
+        except EdgeSpecError as error:
+            self.tell_error(str(error))
+
+    def take_measured(self, measured: Measured | None) -> None:
+        """Shows a speed-up that was measured."""
+        if measured is not None:
+            self.measured = measured
+        self.refresh_state()
+
+    def action_scroll_up(self) -> None:
+        """Scrolls the transcript a page up."""
+        self.transcript.reach_up()
+        self.transcript.scroll_page_up(animate=False)
+
+    def action_scroll_down(self) -> None:
+        """Scrolls the transcript a page down."""
+        self.transcript.scroll_page_down(animate=False)

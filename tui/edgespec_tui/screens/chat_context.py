@@ -1,0 +1,64 @@
+"""What a chat stands on: the engine, the sessions, the settings. One for the life of the app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from edgespec.system import config
+from edgespec_tui.endpoint.endpoint import Endpoint, Wishes
+from edgespec_tui.endpoint.engine_state import EngineState
+from edgespec_tui.sessions.context_fit import Fitting, fit
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings.system_prompts import SystemPrompts
+from edgespec_tui.widgets.quiet_moments import QuietMoments
+
+
+class Keeper(Protocol):
+    """Who keeps conversations; `sessions.Sessions` is one."""
+
+    def save(self, conversation: Conversation) -> None: ...
+
+    def leave(self, conversation: Conversation) -> None: ...
+
+
+@dataclass(slots=True)
+class ChatContext:
+    """What a chat stands on. sessions: None keeps nothing. wishes: what every answer is asked for with.
+
+    tint: tokens are coloured from the start.
+    """
+
+    endpoint: Endpoint
+    engine: EngineState
+    sessions: Keeper | None = None
+    new_conversation: Callable[[], Conversation] = Conversation
+    moments: QuietMoments = field(default_factory=QuietMoments)
+    first_conversation: Conversation = field(default_factory=Conversation)
+    wishes: Wishes = field(default_factory=Wishes)
+    tint: bool = False
+    prompts: SystemPrompts = field(
+        default_factory=lambda: SystemPrompts(config.settings_folder() / "prompts")
+    )
+
+    def keep(self, conversation: Conversation) -> None:
+        """Saves what is new in a conversation in which something was said."""
+        if self.sessions is not None and conversation.turns:
+            self.sessions.save(conversation)
+
+    def leave(self, conversation: Conversation) -> None:
+        """Lets go of a conversation that is not shown any more."""
+        if self.sessions is not None:
+            self.sessions.leave(conversation)
+
+    async def fit(self, conversation: Conversation, question: int) -> Fitting:
+        """Returns what the model is told for an answer to `question`. Raises EdgeSpecError."""
+        info = self.engine.info
+        return await fit(
+            self.endpoint,
+            conversation,
+            question,
+            n_ctx=info.n_ctx if info else None,
+            max_tokens=conversation.max_tokens,
+        )

@@ -1,0 +1,191 @@
+"""The pairs a person can choose: those that are installed, the one that ships, and the catalogue's.
+
+What fits is judged by this machine's memory alone: a pair takes about its files and `BESIDE` more. An engine
+that is started measures it exactly, graphics cards included, and says so where it does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import psutil
+
+from edgespec.errors import SettingError
+from edgespec.pairs.planned import planned
+from edgespec_models import tiny
+from edgespec_models.shelf.catalogue import CatalogueEntry, catalogue
+from edgespec_models.shelf.sizes import size_text
+from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreError
+
+if TYPE_CHECKING:
+    from edgespec_models.hub.hub import Hub
+    from edgespec_tui.screens.model_pull import ModelPull
+
+BESIDE = 0.7e9  # bytes: caches of both models at a usual context, and what evaluating takes
+EASY, TIGHT = 0.7, 0.92  # shares of the memory: a machine has other things to do
+MACHINES = {"tiny": "any machine", "laptop": "a laptop"}
+Fit = Literal["fits", "tight", "too large"]
+Kind = Literal["installed", "embedded", "catalogue"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShelfPair:
+    """One pair of the list.
+
+    size: bytes of its files. gain: the expected speed-up, and whose word that is. detail: more of it, in
+    lines. target, draft: files, where they are on this machine. missing: files that are gone.
+    """
+
+    name: str
+    kind: Kind
+    size: int
+    fit: Fit
+    use: str = ""
+    gain: str = ""
+    detail: tuple[str, ...] = ()
+    target: Path | None = None
+    draft: Path | None = None
+    missing: bool = False
+
+    def holds(self, words: str) -> bool:
+        """True where every word is in what is known of it."""
+        known = " ".join([self.name, self.use, self.kind, *self.detail]).lower()
+        return all(word in known for word in words.lower().split())
+
+
+def fit_of(size: int, memory: int) -> Fit:
+    """Returns whether files of this size run well on a machine with so much memory, in bytes."""
+    share = (size + BESIDE) / memory
+    return "fits" if share <= EASY else "tight" if share <= TIGHT else "too large"
+
+
+def memory_of_machine() -> int:
+    """Returns the bytes of memory that this machine has."""
+    return int(psutil.virtual_memory().total)
+
+
+def shelf(store: Store, *, memory: int | None = None) -> list[ShelfPair]:
+    """Returns all pairs: the installed by name, the embedded one, then the catalogue's that fit best first.
+
+    Raises SettingError where the store cannot be read.
+    """
+    memory = memory_of_machine() if memory is None else memory
+    try:
+        installed, default = store.pairs(), store.default()
+    except StoreError as error:
+        raise SettingError(str(error)) from None
+    names = {pair.name for pair in installed}
+    offered = [_offered(entry, memory) for entry in catalogue() if entry.name not in names]
+    order: list[Fit] = ["fits", "tight", "too large"]
+    return [
+        *(_installed(pair, memory, default=pair.name == default) for pair in installed),
+        _embedded(memory),
+        *sorted(offered, key=lambda pair: order.index(pair.fit)),
+    ]
+
+
+def _installed(pair: InstalledPair, memory: int, *, default: bool) -> ShelfPair:
+    gain, speed = "", pair.speed
+    detail = [f"target {_file(pair.target.path)}"]
+    detail.append(f"draft {_file(pair.draft.path)}" if pair.draft else "no draft: guesses come from its text")
+    if speed:
+        told = f"{speed.tok_per_s:.1f} tok/s here"
+        if speed.plain_tok_per_s:
+            gain = f"{speed.tok_per_s / speed.plain_tok_per_s:.2f}x here"
+            told += f", {speed.plain_tok_per_s:.1f} plain"
+        detail.append(told)
+    if default:
+        detail.append("taken where none is named")
+    if pair.note:
+        detail.append(pair.note)
+    if pair.missing:
+        detail.append(f"{Path(pair.missing[0]).name} is gone: pull it again")
+    return ShelfPair(
+        pair.name, "installed", pair.size, fit_of(pair.size, memory), gain=gain, detail=tuple(detail),
+        target=pair.target.path, draft=pair.draft.path if pair.draft else None, missing=bool(pair.missing),
+    )  # fmt: skip
+
+
+def _embedded(memory: int) -> ShelfPair:
+    files = (Path(tiny.target_path()), Path(tiny.draft_path()))
+    size = sum(file.stat().st_size for file in files)
+    return ShelfPair(
+        EMBEDDED, "embedded", size, fit_of(size, memory), "demo",
+        detail=("ships with EdgeSpec; knows a little about Python's library, nothing else",),
+        target=files[0], draft=files[1],
+    )  # fmt: skip
+
+
+def _offered(entry: CatalogueEntry, memory: int) -> ShelfPair:
+    detail = [
+        f"target {entry.target.repo} ({size_text(entry.target.size)}, {entry.target.licence})",
+        f"draft {entry.draft.repo} ({size_text(entry.draft.size)}, {entry.draft.licence})",
+        f"for {MACHINES.get(entry.machine, entry.machine + ' of memory')}",
+        *([f"gain: {entry.gain_from}"] if entry.gain_from else []),
+        *entry.notes,
+    ]
+    if entry.target.gated or entry.draft.gated:
+        detail.append("gated: accept its terms on the hub first, and log in with `hf auth login`")
+    if not entry.verified:
+        detail.append("sizes and file names were not looked up on the hub; pulling checks them first")
+    gain = f"{entry.gain}x elsewhere" if entry.gain else ""
+    if known := planned(entry.name):
+        gain = f"{known.gain:.2f}x planned" if known.gain else ""
+        detail.insert(0, known.sentence())
+    return ShelfPair(
+        entry.name, "catalogue", entry.size, fit_of(entry.size, memory), entry.use, gain, tuple(detail)
+    )
+
+
+def _file(path: Path) -> str:
+    return path.name
+
+
+def found(pairs: Iterable[ShelfPair], words: str) -> list[ShelfPair]:
+    """Returns the pairs that hold every word, in their order."""
+    return [pair for pair in pairs if pair.holds(words)]
+
+
+class Shelf:
+    """What the app knows of pairs. pull: the one that runs or ran last, if any; it outlives screens.
+
+    on_end: called with a pull that has ended, from its thread. watched: a screen shows the pull. hub: makes
+    the hub to pull from, in place of the usual one.
+    """
+
+    def __init__(
+        self, store: Store, *, hub: Callable[[], Hub] | None = None, memory: int | None = None
+    ) -> None:
+        self._store, self._hub, self._memory = store, hub, memory
+        self.pull: ModelPull | None = None
+        self.watched = False
+        self.on_end: Callable[[ModelPull], None] = lambda _: None
+
+    def pairs(self) -> list[ShelfPair]:
+        """Returns all pairs, as `shelf` does."""
+        return shelf(self._store, memory=self._memory)
+
+    def begin_pull(self, what: str) -> ModelPull:
+        """Begins to pull; raises SettingError while another pull runs."""
+        from edgespec_models.hub.hub import Hub  # half a second: most chats pull nothing
+        from edgespec_tui.screens.model_pull import ModelPull
+
+        if self.pull is not None and not self.pull.over:
+            raise SettingError(f"{self.pull.what} is being pulled: wait for it, or stop it first")
+        self.pull = ModelPull(what, self._store, hub=self._hub or Hub, on_end=self.on_end)
+        return self.pull
+
+    def note_use(self, pair: ShelfPair) -> None:
+        """Keeps that a pair was chosen."""
+        if pair.kind == "installed":
+            with suppress(StoreError):
+                self._store.note_use(pair.name)
+
+    def close(self) -> None:
+        """Stops a pull; what has come is kept."""
+        if self.pull is not None:
+            self.pull.cancel()

@@ -1,0 +1,250 @@
+"""Choosing a model: what is installed, what the catalogue has, and pulling it, without leaving the chat."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input, OptionList, ProgressBar, Static
+from textual.widgets.option_list import Option
+
+from edgespec.errors import SettingError
+from edgespec_models.shelf.sizes import size_text
+from edgespec_tui.screens.model_shelf import Shelf, ShelfPair, found
+
+if TYPE_CHECKING:
+    from edgespec_tui.screens.model_pull import ModelPull
+
+EVERY_S = 0.2
+NAME, SIZE, FIT, GAIN = 23, 8, 9, 21  # widths of columns; what a pair is for has the rest
+HEADINGS = {"installed": "Installed", "embedded": "Ships with EdgeSpec", "catalogue": "To pull"}
+HOW = "Enter switches to an installed pair, or pulls one that is not installed yet."
+
+
+def column(text: str, width: int) -> str:
+    """Returns a text as wide as a column; what does not fit is cut, and that is shown."""
+    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
+
+
+class ModelsScreen(ModalScreen[ShelfPair | None]):
+    """Lists pairs; ends with the one to go on with, or None. A pull goes on when the screen is left."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Back", id="models.leave"),
+        Binding("f8,ctrl+x", "stop", "Stop the pull", id="models.stop", priority=True),
+        Binding("down", "to_list", "To the list", id="models.to_list", show=False),
+    ]
+
+    def __init__(self, shelf: Shelf, *, running: str = "") -> None:
+        """running: what answers now, as its file is called."""
+        super().__init__()
+        self._shelf, self._file = shelf, running
+        self._pairs: list[ShelfPair] = []
+        self._shown: tuple[object, ...] = ()  # what is drawn of the pull
+        self._choosing: ModelPull | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="models"):
+            yield Input(
+                placeholder="Search, or a repository to pull: owner/name-GGUF:Q4_K_M", id="models-search"
+            )
+            yield OptionList(id="models-list")
+            yield Static("", id="models-detail")
+            yield ProgressBar(id="models-bar", show_eta=False)
+            yield Static("", id="models-note")
+            yield Footer(show_command_palette=False)
+
+    async def on_mount(self) -> None:
+        self._shelf.watched = True
+        self.query_one(ProgressBar).display = False
+        await self._read()
+        self.set_interval(EVERY_S, self._show_pull)
+
+    def on_resize(self) -> None:
+        """Lists them as wide as the window is now."""
+        if self._pairs:
+            self.call_after_refresh(self._fill)
+
+    def on_unmount(self) -> None:
+        self._shelf.watched = False
+
+    async def _read(self) -> None:
+        """Reads what there is, in a thread: the store is a file, and may lie on a slow disk."""
+        try:
+            self._pairs = await asyncio.to_thread(self._shelf.pairs)
+        except SettingError as error:
+            self._note(str(error))
+        self._fill()
+        if self._pairs and self._shelf.pull is None:
+            self._note(HOW)
+
+    def _fill(self) -> None:
+        options, query = self.query_one(OptionList), self.query_one(Input).value
+        marked = self._marked()
+        options.clear_options()
+        if self._choosing is not None:
+            self._fill_drafts(options, self._choosing)
+            return
+        pairs = found(self._pairs, "" if "/" in query else query)
+        kind = ""
+        width = max(20, options.content_size.width or 200)
+        for pair in pairs:
+            if pair.kind != kind:
+                kind = pair.kind
+                heading = self._heading(kind, first=pair is pairs[0]).truncate(width)
+                options.add_option(Option(heading, disabled=True))
+            options.add_option(Option(self._line(pair).truncate(width, ellipsis=True), id=pair.name))
+        names = [pair.name for pair in pairs]
+        first = marked.name if marked and marked.name in names else (names[0] if names else None)
+        options.highlighted = options.get_option_index(first) if first else None
+        if not pairs:
+            self._note("There is none with these words; a repository has a slash in its name.")
+
+    @staticmethod
+    def _heading(kind: str, *, first: bool) -> Content:
+        """Returns the line above pairs of a kind; the first says what the columns are."""
+        name = Content.styled(HEADINGS[kind], "bold $primary")
+        if not first:
+            return name
+        gap = " " * (2 + NAME + 1 - len(HEADINGS[kind]))
+        columns = f"{'size':>{SIZE}}  {'memory':<{FIT}}  {'gain':<{GAIN}}  for"
+        return Content.assemble(name, gap, (columns, "dim"))
+
+    def _line(self, pair: ShelfPair) -> Content:
+        file = pair.name if pair.kind == "embedded" else pair.target.stem if pair.target else ""
+        here = bool(self._file) and file == self._file
+        return Content.assemble(
+            ("> " if here else "  ", "bold"),
+            column(pair.name, NAME),
+            " ",
+            size_text(pair.size).rjust(SIZE),
+            "  ",
+            pair.fit.ljust(FIT),
+            "  ",
+            column(pair.gain, GAIN),
+            "  ",
+            ("files are gone" if pair.missing else pair.use, "dim"),
+        )
+
+    def _fill_drafts(self, options: OptionList, pull: ModelPull) -> None:
+        for i, draft in enumerate(pull.choices):
+            line = Content.assemble(
+                str(draft.candidate), f"  {size_text(draft.size)}  ", (draft.candidate.why, "dim")
+            )
+            options.add_option(Option(line, id=f"draft {i}"))
+        options.add_option(Option("no draft: guesses come from the text alone", id="draft none"))
+        options.highlighted = 0
+        options.focus()
+
+    def _marked(self) -> ShelfPair | None:
+        options = self.query_one(OptionList)
+        if options.highlighted is None:
+            return None
+        name = options.get_option_at_index(options.highlighted).id
+        return next((pair for pair in self._pairs if pair.name == name), None)
+
+    def _note(self, sentence: str) -> None:
+        self.query_one("#models-note", Static).update(Content(sentence))
+
+    # -- the list
+
+    @on(Input.Changed)
+    def _search(self) -> None:
+        self._note("")
+        self._fill()
+
+    @on(Input.Submitted)
+    def _submit(self, event: Input.Submitted) -> None:
+        if "/" in event.value:
+            self._begin(event.value.strip())
+        elif (pair := self._marked()) is not None:
+            self._take(pair)
+
+    @on(OptionList.OptionHighlighted)
+    def _detail(self) -> None:
+        pair = self._marked()
+        self.query_one("#models-detail", Static).update(Content("\n".join(pair.detail) if pair else ""))
+
+    @on(OptionList.OptionSelected)
+    def _select(self, event: OptionList.OptionSelected) -> None:
+        id = event.option.id or ""
+        if self._choosing is not None and id.startswith("draft "):
+            pull, self._choosing = self._choosing, None
+            number = id.removeprefix("draft ")
+            pull.choose(None if number == "none" else pull.choices[int(number)])
+            self._fill()
+        elif (pair := self._marked()) is not None:
+            self._take(pair)
+
+    def _take(self, pair: ShelfPair) -> None:
+        """Goes on with a pair that is here; pulls one that is not."""
+        if pair.kind == "catalogue":
+            self._begin(pair.name)
+        elif pair.missing:
+            self._note(f"{pair.name} lacks files: pull it again, or `edgespec rm {pair.name}` forgets it.")
+        else:
+            self.dismiss(pair)
+
+    def action_to_list(self) -> None:
+        """Goes from the search to the list."""
+        self.query_one(OptionList).focus()
+
+    def action_leave(self) -> None:
+        """Goes back to the chat; a pull goes on."""
+        self.dismiss(None)
+
+    # -- pulling
+
+    def _begin(self, what: str) -> None:
+        try:
+            self._shelf.begin_pull(what)
+        except SettingError as error:
+            self._note(str(error))
+
+    def action_stop(self) -> None:
+        """Stops the pull; what has come is kept."""
+        pull = self._shelf.pull
+        if pull is None or pull.over:
+            self._note("Nothing is being pulled.")
+        else:
+            self._choosing = None
+            pull.cancel()
+
+    async def _show_pull(self) -> None:
+        """Draws how far the pull is."""
+        pull = self._shelf.pull
+        if pull is None:
+            return
+        now = (pull, pull.stage, pull.sentence)
+        if now == self._shown:
+            return
+        before, self._shown = self._shown, now
+        self._note(pull.sentence)
+        bar = self.query_one(ProgressBar)
+        bar.display = pull.stage == "pulling"
+        if pull.progress is not None:
+            bar.update(total=pull.progress.total or None, progress=pull.progress.done)
+        if pull.stage == "choosing" and self._choosing is None:
+            self._choosing = pull
+            self._fill()
+        elif pull.over and before[:2] != now[:2]:
+            self._choosing = None
+            await self._read()
+            self._mark(pull)
+
+    def _mark(self, pull: ModelPull) -> None:
+        """Marks what was pulled, for Enter to go on with."""
+        if pull.stage == "done" and pull.pair is not None:
+            options = self.query_one(OptionList)
+            with self.prevent(Input.Changed):  # it would take the sentence away
+                self.query_one(Input).value = ""
+            self._fill()
+            options.highlighted = options.get_option_index(pull.pair.name)
+            options.focus()
+            self._note(f"{pull.sentence} Enter goes on with it.")

@@ -1,0 +1,136 @@
+"""A race: one prompt answered plain and with speculation, one after the other, from the same cached prefix.
+
+Not side by side: two answers at once would share the machine, and neither would run as it runs alone. Which
+goes first is drawn, so that a machine that warms up or slows down favours nobody. Greedy or seeded, so that
+both should say the same; where they do not, the difference is explained and not hidden.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from edgespec_tui.endpoint.endpoint import Ended, Endpoint, Message, Wishes
+from edgespec_tui.widgets.panel import Measured
+
+Runner = Literal["plain", "speculative"]
+LONGEST = 256  # tokens of a race, where the chat says nothing shorter
+SHOWN = 30  # characters of each text around where they part
+
+
+@dataclass(slots=True)
+class Leg:
+    """One run: what was said when. Times are seconds since it was asked."""
+
+    runner: Runner
+    texts: list[str] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # tokens so far
+    ended: Ended | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def note(self, at: float, text: str, n_tokens: int) -> None:
+        """Takes a round."""
+        self.texts.append(text)
+        self.times.append(at)
+        self.counts.append((self.counts[-1] if self.counts else 0) + n_tokens)
+
+    def at(self, seconds: float) -> tuple[str, int]:
+        """Returns what had been said by then: text, tokens. That is its replay."""
+        n = bisect_right(self.times, seconds)
+        return "".join(self.texts[:n]), self.counts[n - 1] if n else 0
+
+    def tok_per_s(self) -> float | None:
+        """Returns tokens a second after the first round, by our own clock for both runners alike."""
+        if len(self.times) < 2 or self.times[-1] <= self.times[0]:
+            return None
+        return (self.counts[-1] - self.counts[0]) / (self.times[-1] - self.times[0])
+
+
+@dataclass(slots=True)
+class Race:
+    """What is raced, and how it goes. order: who runs first and second. clock: seconds, monotonic."""
+
+    endpoint: Endpoint
+    messages: Sequence[Message]
+    wishes: Wishes
+    order: tuple[Runner, Runner]
+    own_seed: bool = False  # the chat's: it stays when raced again
+    clock: Callable[[], float] = time.monotonic
+    legs: dict[Runner, Leg] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.legs = {runner: Leg(runner) for runner in self.order}
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.wishes.sampling.get("temperature") == 0
+
+    def again(self, rng: random.Random) -> Race:
+        """Returns another race in the other order; with another seed, so that nothing is said twice."""
+        seed = self.wishes.seed if self.own_seed or self.is_greedy else rng.randrange(2**31)
+        order = (self.order[1], self.order[0])
+        return Race(self.endpoint, self.messages, replace(self.wishes, seed=seed), order, self.own_seed)
+
+    async def warm(self) -> None:
+        """Lets the prompt be read once, so that neither runner has to. Raises EdgeSpecError."""
+        wishes = replace(self.wishes, max_tokens=1, speculation=False)
+        async with aclosing(self.endpoint.answer(self.messages, wishes)) as happenings:
+            async for _ in happenings:
+                pass
+
+    async def run(self, runner: Runner) -> AsyncIterator[Leg]:
+        """Runs one leg; yields it after each round. Raises EdgeSpecError."""
+        leg = self.legs[runner]
+        wishes = replace(self.wishes, speculation=runner == "speculative")
+        began = self.clock()
+        async with aclosing(self.endpoint.answer(self.messages, wishes)) as happenings:
+            async for happening in happenings:
+                if isinstance(happening, Ended):
+                    leg.ended = happening
+                else:
+                    n = len(happening.round.tokens) or bool(happening.round.text)
+                    leg.note(happening.at - began, happening.reasoning + happening.round.text, n)
+                yield leg
+
+    def measured(self) -> Measured | None:
+        """Returns the speed-up, once both have run long enough to have a speed."""
+        plain, speculative = (self.legs[runner].tok_per_s() for runner in ("plain", "speculative"))
+        return Measured(speculative, plain) if plain and speculative else None
+
+    def comparison(self) -> str:
+        """Says whether both texts are the same, and what a difference means."""
+        return compared(self.legs["plain"].text, self.legs["speculative"].text, greedy=self.is_greedy)
+
+
+def drawn(endpoint: Endpoint, messages: Sequence[Message], wishes: Wishes, *, rng: random.Random) -> Race:
+    """Returns a race in an order that was drawn; sampled answers get a seed where they have none."""
+    greedy, own_seed = wishes.sampling.get("temperature") == 0, wishes.seed is not None
+    seed = wishes.seed if wishes.seed is not None or greedy else rng.randrange(2**31)
+    wishes = replace(wishes, seed=seed, max_tokens=min(wishes.max_tokens or LONGEST, LONGEST))
+    runners: list[Runner] = ["plain", "speculative"]
+    rng.shuffle(runners)
+    return Race(endpoint, messages, wishes, (runners[0], runners[1]), own_seed)
+
+
+def compared(plain: str, speculative: str, *, greedy: bool) -> str:
+    """Says whether two texts are the same; where they part, what they say there and why that may be."""
+    if plain == speculative:
+        return "Both said the same, character by character."
+    pairs = zip(plain, speculative, strict=False)
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(plain), len(speculative)))
+    there, here = (repr(text[at : at + SHOWN]) if text[at:] else "its end" for text in (plain, speculative))
+    choice = "two tokens were all but equally good" if greedy else "a draw fell all but on the line"
+    return (
+        f"The same for {at} characters; then plain says {there}, speculative {here}. Checking several tokens "
+        f"at once changes the last digits of scores, which tips the choice where {choice}. Either is as "
+        "likely under your model; `edgespec verify` tests that."
+    )

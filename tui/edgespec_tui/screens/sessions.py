@@ -1,0 +1,200 @@
+"""The chats there are: searched while typing, opened, renamed, deleted and brought back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from edgespec.errors import SessionError
+from edgespec_tui.sessions.rows import Listed, words_of
+from edgespec_tui.sessions.sessions import Sessions
+
+SEARCH_AFTER_S = 0.15  # without another key
+
+
+def ago(seconds: float) -> str:
+    """Returns how long ago something was, in a word."""
+    for size, word in ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {word} ago"
+    return "now"
+
+
+def marked(text: Content, words: Sequence[str]) -> Content:
+    """Returns a text with the words that were sought highlighted."""
+    for word in words:
+        for hit in re.finditer(re.escape(word), text.plain, re.IGNORECASE):
+            text = text.stylize("bold not dim $text-accent", hit.start(), hit.end())
+    return text
+
+
+class SessionsScreen(ModalScreen[int | None]):
+    """Lists chats; ends with the id of the one to open, or None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Back", id="sessions.leave"),
+        Binding("f2", "rename", "Rename", id="sessions.rename", priority=True),
+        Binding("delete,f8", "delete", "Delete", id="sessions.delete", priority=True),
+        Binding("ctrl+z", "undo", "Undo delete", id="sessions.undo", priority=True),
+        Binding("down", "to_list", "To the list", id="sessions.to_list", show=False),
+    ]
+
+    class Renamed(Message):
+        """A chat has a new title."""
+
+        def __init__(self, id: int, title: str) -> None:
+            super().__init__()
+            self.id, self.title = id, title
+
+    def __init__(self, sessions: Sessions, open_now: int | None) -> None:
+        """open_now: the chat that is on the screen, which is not deleted here."""
+        super().__init__()
+        self._sessions, self._open_now = sessions, open_now
+        self._deleted: list[tuple[int, str]] = []
+        self._renaming: int | None = None
+        self._titles: dict[int, str] = {}
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="sessions"):
+            yield Input(placeholder="Search titles and everything that was said", id="sessions-search")
+            yield OptionList(id="sessions-list")
+            yield Static("", id="sessions-note")
+            yield Input(placeholder="A new title; Enter keeps it, Esc does not", id="sessions-title")
+            yield Footer(show_command_palette=False)
+
+    async def on_mount(self) -> None:
+        self.query_one("#sessions-title").display = False
+        await self._fill()
+
+    async def _fill(self) -> None:
+        """Lists what the search finds, and stays on the chat that is marked."""
+        query = self.query_one("#sessions-search", Input).value
+        finding = self._sessions.searched(query) if query.strip() else self._sessions.listed()
+        try:
+            found = await asyncio.wrap_future(finding)
+        except SessionError as error:
+            self._note(str(error))
+            return
+        self._titles = {one.id: one.title or "Untitled" for one in found}
+        options = self.query_one(OptionList)
+        before = options.highlighted
+        options.clear_options()
+        words = list(words_of(query))
+        options.add_options([Option(self._line(one, words), id=str(one.id)) for one in found])
+        if found:
+            options.highlighted = min(before or 0, len(found) - 1)
+        self._note("" if found else "Nothing was found." if query else "There are no chats yet.")
+
+    def _line(self, one: Listed, words: Sequence[str]) -> Content:
+        when = ago(max(0.0, time.time() - one.changed)).rjust(10)
+        here = " (open)" if one.id == self._open_now else ""
+        title = marked(Content(one.title or "Untitled"), words)
+        head = Content.assemble((when, "dim"), "  ", title, here)
+        if one.excerpt:
+            return Content.assemble(head, "\n", " " * 12, marked(Content.styled(one.excerpt, "dim"), words))
+        return head
+
+    def _note(self, sentence: str) -> None:
+        self.query_one("#sessions-note", Static).update(Content(sentence))
+
+    def _marked(self) -> int | None:
+        options = self.query_one(OptionList)
+        if options.highlighted is None:
+            return None
+        id = options.get_option_at_index(options.highlighted).id
+        return int(id) if id else None
+
+    @on(Input.Changed, "#sessions-search")
+    def _search(self) -> None:
+        self.run_worker(self._search_soon(), group="search", exclusive=True)
+
+    async def _search_soon(self) -> None:
+        await asyncio.sleep(SEARCH_AFTER_S)
+        await self._fill()
+
+    @on(Input.Submitted, "#sessions-search")
+    def _open_marked(self) -> None:
+        if (id := self._marked()) is not None:
+            self.dismiss(id)
+
+    @on(OptionList.OptionSelected)
+    def _open(self, event: OptionList.OptionSelected) -> None:
+        if event.option.id:
+            self.dismiss(int(event.option.id))
+
+    def action_to_list(self) -> None:
+        """Goes from the search to the list."""
+        self.query_one(OptionList).focus()
+
+    def action_leave(self) -> None:
+        """Leaves a rename, or goes back."""
+        if self._renaming is not None:
+            self._end_rename()
+        else:
+            self.dismiss(None)
+
+    def action_rename(self) -> None:
+        """Asks for a new title of the chat that is marked."""
+        self._renaming = self._marked()
+        if self._renaming is not None:
+            title = self.query_one("#sessions-title", Input)
+            title.display = True
+            title.value = self._titles[self._renaming]  # all of it is marked: typing replaces it
+            title.focus()
+
+    def _end_rename(self) -> None:
+        self._renaming = None
+        self.query_one("#sessions-title").display = False
+        self.query_one(OptionList).focus()
+
+    @on(Input.Submitted, "#sessions-title")
+    async def _rename(self, event: Input.Submitted) -> None:
+        id, title = self._renaming, event.value.strip()
+        self._end_rename()
+        if id is not None and title:
+            if await self._do(self._sessions.renamed(id, title), f"Its title is {title!r} now."):
+                self.post_message(self.Renamed(id, title))
+
+    async def action_delete(self) -> None:
+        """Deletes the chat that is marked; Ctrl+Z brings it back."""
+        id = self._marked()
+        if id is None:
+            return
+        if id == self._open_now:
+            self._note("This chat is open: begin a new one first (Ctrl+N).")
+            return
+        title = self._titles[id]
+        if await self._do(self._sessions.deleted(id), f"Deleted {title!r}. Ctrl+Z brings it back."):
+            self._deleted.append((id, title))
+
+    async def action_undo(self) -> None:
+        """Brings back the chat that was deleted last."""
+        if not self._deleted:
+            self._note("Nothing was deleted here.")
+            return
+        id, title = self._deleted.pop()
+        await self._do(self._sessions.restored(id), f"{title!r} is back.")
+
+    async def _do(self, doing: Future[None], done: str) -> bool:
+        try:
+            await asyncio.wrap_future(doing)
+        except SessionError as error:
+            self._note(str(error))
+            return False
+        await self._fill()
+        self._note(done)
+        return True

@@ -1,0 +1,243 @@
+"""The screen of a chat: transcript, panel, input; asking, and showing the answer as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.notifications import SeverityLevel
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
+from edgespec_tui.endpoint.endpoint import Wishes
+from edgespec_tui.screens.asking import Asking
+from edgespec_tui.screens.chat_context import ChatContext
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.widgets.choice_list import ChoiceList
+from edgespec_tui.widgets.panel import Measured, PanelState, SpeculationPanel
+from edgespec_tui.widgets.prompt_input import PromptInput
+from edgespec_tui.widgets.question import Question, question_of
+from edgespec_tui.widgets.told_line import SECONDS, Kind, ToldLine
+from edgespec_tui.widgets.transcript import Transcript
+from edgespec_tui.widgets.welcome import Welcome
+
+PANEL_EVERY_S = 0.25
+COMPACT_BELOW = 100  # columns
+REFUSED = (400, 401, 403, 404, 413, 422)  # asking the same again is refused again
+
+
+class TalkScreen(Screen[None]):
+    """One conversation and the engine that answers in it."""
+
+    AUTO_FOCUS = "PromptInput"  # a turn that got it would be scrolled to
+
+    def __init__(self, context: ChatContext) -> None:
+        super().__init__(id="chat")
+        self.context = context
+        self.conversation = Conversation()
+        self.speculation = True
+        self.measured: Measured | None = None
+        self.asking = Asking(self)
+        self._begun = False
+
+    # -- what is on it
+
+    def compose(self) -> ComposeResult:
+        with Horizontal(id="top"):
+            yield Static("", id="title", markup=False)
+            yield Static("", id="model", markup=False)
+        with Horizontal(id="middle"):
+            with Vertical(id="talk"):
+                yield Welcome()
+                yield Transcript()
+                with Vertical(id="writing"):
+                    yield Static("", id="banner")
+                    yield Static("", id="waiting")
+                    yield ToldLine()
+                    yield ChoiceList()
+                    yield PromptInput()
+            yield SpeculationPanel(id="panel")
+        yield Footer(show_command_palette=True)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.query_one(Transcript)
+
+    @property
+    def prompt(self) -> PromptInput:
+        return self.query_one(PromptInput)
+
+    @property
+    def is_whole(self) -> bool:
+        """True while the widgets are there: not before, and not while the app ends."""
+        return self._begun and self.app.is_running
+
+    @property
+    def answering(self) -> bool:
+        return self.asking.running
+
+    async def on_mount(self) -> None:
+        self._begun = True
+        self.prompt.take_back = self.asking.take_back
+        self.prompt.names = self.context.prompts.names
+        self.prompt.focus()
+        self.transcript.tinted = self.context.tint
+        self.set_interval(PANEL_EVERY_S, self._refresh_live)
+        await self.open(self.context.first_conversation)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Sets the keys of the footer closer where there is little room."""
+        self.query_one(Footer).compact = event.size.width < COMPACT_BELOW
+
+    async def open(self, conversation: Conversation) -> None:
+        """Goes on with a conversation."""
+        async with self.asking.turn_taking:
+            await self._open(conversation)
+
+    async def _open(self, conversation: Conversation) -> None:
+        await self.stop_and_wait()
+        if conversation is not self.conversation:
+            self.context.leave(self.conversation)
+        self.conversation = conversation
+        self.asking.forget()
+        await self.transcript.show(conversation)
+        for turn in conversation.path():
+            if turn.role == "user" and turn.text:
+                self.prompt.recall(question_of(turn.text, turn.settings).typed())
+        self.engine_changed()
+        self.prompt.focus()
+
+    def engine_changed(self) -> None:
+        """Shows what is known of the engine now."""
+        engine = self.context.engine
+        if not self.is_whole:
+            return
+        if engine.state == "gone":
+            stays = " The conversation stays." if self.conversation.turns else ""
+            again = ("F9", "connects again" if engine.is_foreign else "starts the engine again", "restart")
+            other = ("Ctrl+L", "chooses another model", "app.models")
+            self.show_banner(
+                as_sentence(engine.reason) + stays, again, *(() if engine.is_foreign else (other,))
+            )
+        else:
+            self.show_banner("")
+        self.refresh_state()
+
+    def show_banner(self, sentence: str, *keys: tuple[str, str, str]) -> None:
+        """Shows what needs attention above the input; nothing at all takes it away.
+
+        keys: (key, what it does, action), each of them a button as well.
+        """
+        banner = self.query_one("#banner", Static)
+        banner.display = bool(sentence or keys)
+        buttons = []
+        for key, does, action in keys:
+            action = action if "." in action else f"screen.{action}"
+            buttons.append(Content.from_markup(f"[@click={action}][b]$key[/b] $does[/]", key=key, does=does))
+        lines = [Content(sentence)] * bool(sentence) + [Content("   ").join(buttons)] * bool(keys)
+        banner.update(Content("\n").join(lines))
+
+    def refresh_state(self) -> None:
+        """Shows title, model and panel as they are now."""
+        if not self.is_whole:
+            return
+        engine, talk = self.context.engine, self.conversation
+        kept = " (read only: open in another window)" if talk.read_only else ""
+        self.query_one("#title", Static).update(Content(f"{talk.title or 'New chat'}{kept}"))
+        if engine.state == "starting":
+            model = "loading the engine"
+        elif engine.info is None:
+            model = "no engine"
+        else:
+            model = engine.names
+        self.query_one("#model", Static).update(Content(model))
+        welcome = self.query_one(Welcome)
+        empty = not talk.turns
+        welcome.display, self.transcript.display = empty, not empty
+        if empty:
+            welcome.show(engine)
+        self._show_panel()
+        self.refresh_bindings()
+
+    def _show_panel(self) -> None:
+        figures = self.asking.figures
+        self.set_class(figures is None and self.measured is None, "-no-figures")
+        state = PanelState(
+            info=self.context.engine.info,
+            speculation=self.speculation,
+            tinted=self.transcript.tinted,
+            used=self.asking.used,
+            measured=self.measured,
+        )
+        self.query_one(SpeculationPanel).show(figures, state)
+
+    def _refresh_live(self) -> None:
+        if self.answering and self.is_whole and not self.context.moments.is_typing:
+            self._show_panel()
+
+    # -- asking
+
+    def tell_failure(self, error: EdgeSpecError) -> None:
+        """Shows what can be done where there is no answer; why stands in the answer's place."""
+        if isinstance(error, (EngineDiedError, EndpointLostError)):
+            self.context.engine.lost(error)
+        elif isinstance(error, EndpointError) and error.status not in REFUSED:
+            restart = () if self.context.engine.is_foreign else (("F9", "restarts the engine", "restart"),)
+            self.show_banner("", ("Ctrl+R", "asks again", "again"), *restart)
+
+    def wishes(self) -> Wishes:
+        """Returns how the next answer is wanted."""
+        talk = self.conversation
+        return replace(
+            self.context.wishes,
+            sampling=dict(talk.sampling),
+            seed=talk.seed,
+            max_tokens=talk.max_tokens,
+            speculation=self.speculation,
+        )
+
+    async def stop_and_wait(self) -> None:
+        """Ends a running answer; what came of it stays."""
+        await self.asking.stop()
+
+    def show_waiting(self, questions: Sequence[Question]) -> None:
+        """Shows the questions that are asked when the answer has ended."""
+        waiting = self.query_one("#waiting", Static)
+        waiting.display = bool(questions)
+        lines = [Content(" ".join(one.folded().split())).truncate(200, ellipsis=True) for one in questions]
+        told = Content.assemble(("next  ", "bold $secondary"), Content("\n      ").join(lines))
+        how = Content.styled("\n      Up takes it back · Esc stops the answer", "$text 60%")
+        waiting.update(told + how)
+
+    # -- telling
+
+    def copy(self, text: str, what: str) -> None:
+        """Puts a text on the clipboard."""
+        self.app.copy_to_clipboard(text)
+        self.tell(f"Copied {what}.")
+
+    def tell(self, sentence: str) -> None:
+        """Shows a sentence for a moment."""
+        self.show_told(sentence, "note")
+
+    def tell_error(self, sentence: str) -> None:
+        """Shows what went wrong for a moment."""
+        self.show_told(sentence, "error")
+
+    def show_told(self, sentence: str, kind: Kind) -> None:
+        """Shows a sentence above the input; over another screen where that hides this one."""
+        if self.app.screen is self:
+            self.query_one(ToldLine).tell(sentence, kind)
+        else:
+            severity: SeverityLevel = "information" if kind == "note" else kind
+            self.notify(sentence, severity=severity, markup=False, timeout=SECONDS[kind])
+
+
+def as_sentence(text: str) -> str:
+    """Returns a text with a sign at its end."""
+    return text if text.endswith((".", "?", "!")) else text + "."

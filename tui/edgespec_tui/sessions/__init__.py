@@ -1,0 +1,1 @@
+"""Conversations, and the database that keeps them."""

@@ -1,0 +1,116 @@
+"""Which turns the model is told: all of them, or without the oldest where the context would not hold them.
+
+Only whole turns go, a question together with what answered it; never the system prompt or the last question.
+Where something has to go, so much goes that half of the context is free, and it stays out in the turns that
+follow: what is the same at the front of two prompts is not evaluated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+from edgespec.errors import PromptTooLongError
+from edgespec_tui.endpoint.endpoint import Endpoint, Message
+from edgespec_tui.sessions.conversation import Conversation, Turn, messages_of
+
+ANSWER_SHARE = 4  # of the context, one part in so many is kept free for the answer, at most
+BYTES_PER_TOKEN = 3  # where the endpoint cannot count; few languages have more tokens than that
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """What the model is told. left_out: turns that no longer fit; n_tokens: of the prompt, if known."""
+
+    messages: list[Message]
+    left_out: tuple[int, ...] = ()
+    n_tokens: int | None = None
+
+
+def leave_out(starts: Sequence[int], *, n_ctx: int, answer: int, before: int = 0) -> Generator[int, int, int]:
+    """Returns how many of the oldest turns are left out. It yields such a number, and is sent the tokens of
+    the prompt without them.
+
+    starts: turns before which may be cut, ascending; the last of them is the last question. answer: tokens
+    to keep free. before: turns that the last prompt left out. Raises PromptTooLongError, with both counts,
+    where the last question is too long alone.
+    """
+    at = max((i for i, start in enumerate(starts) if start <= before), default=0)
+    if (yield starts[at]) <= n_ctx - answer:
+        return starts[at]
+    last = len(starts) - 1
+    alone = yield starts[last]
+    if alone >= n_ctx:
+        raise PromptTooLongError(alone, n_ctx)
+    low, high = at + 1, last
+    while low < high:
+        middle = (low + high) // 2
+        if (yield starts[middle]) <= n_ctx // 2:
+            high = middle
+        else:
+            low = middle + 1
+    return starts[min(low, last)]
+
+
+async def fit(
+    endpoint: Endpoint,
+    conversation: Conversation,
+    question: int,
+    *,
+    n_ctx: int | None,
+    max_tokens: int | None,
+) -> Fitting:
+    """Returns what the model is told for an answer to `question`. Raises EndpointError, PromptTooLongError.
+
+    n_ctx: tokens of prompt and answer together; None where that is not known, and then nothing is left out.
+    An endpoint that cannot count is not refused anything: it says itself what is too long.
+    """
+    path = path_to(conversation, question)
+
+    def without(left_out: int) -> list[Message]:
+        return messages_of(path[left_out:], conversation.system)
+
+    whole = await endpoint.count(without(0))
+    if n_ctx is None:
+        return Fitting(without(0), n_tokens=whole)
+    starts = sorted({0, *(i for i, turn in enumerate(path) if turn.role == "user")})
+    answer = min(n_ctx // ANSWER_SHARE, max_tokens or n_ctx)
+    asking = leave_out(starts, n_ctx=n_ctx, answer=answer, before=left_out_before(path))
+    counts = {} if whole is None else {0: whole}
+    try:
+        wanted = next(asking)
+        while True:
+            if wanted not in counts:
+                counted = await endpoint.count(without(wanted))
+                counts[wanted] = estimated(without(wanted)) if counted is None else counted
+            if whole is None:
+                counts[wanted] = min(counts[wanted], n_ctx - 1)
+            wanted = asking.send(counts[wanted])
+    except StopIteration as found:
+        n_out: int = found.value
+    left_out = tuple(turn.id for turn in path[:n_out])
+    return Fitting(without(n_out), left_out, None if whole is None else counts.get(n_out))
+
+
+def path_to(conversation: Conversation, id: int) -> list[Turn]:
+    """Returns the turns from the first to this one."""
+    found: list[Turn] = []
+    at: int | None = id
+    while at is not None:
+        found.append(conversation.turns[at])
+        at = found[-1].parent
+    return found[::-1]
+
+
+def left_out_before(path: Sequence[Turn]) -> int:
+    """Returns how many turns the last answer on a path was made without (its setting `left_out`)."""
+    for turn in reversed(path):
+        if turn.role == "assistant":
+            told = turn.settings.get("left_out")
+            return told if isinstance(told, int) else 0
+    return 0
+
+
+def estimated(messages: Sequence[Message]) -> int:
+    """Returns about how many tokens messages have, rather too many than too few."""
+    return sum(len(message.text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 8 for message in messages)

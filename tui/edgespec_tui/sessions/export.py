@@ -1,0 +1,149 @@
+"""A conversation as a document: Markdown of what is on the screen, or JSON of all there is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from edgespec.errors import SessionError
+from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.sessions.names import name_of
+from edgespec_tui.sessions.rows import short_title
+
+FORMAT = "edgespec-session"
+VERSION = 1
+NAME_LENGTH = 40  # characters of a file name made from a title
+
+
+def title_of(conversation: Conversation) -> str:
+    """Returns a conversation's title; without one, how its first question begins."""
+    questions = (turn.text for turn in conversation.path() if turn.role == "user" and turn.text.strip())
+    return conversation.title or short_title(next(questions, "")) or "Untitled"
+
+
+def as_markdown(conversation: Conversation) -> str:
+    """Returns the path that is shown, with figures of each answer."""
+    parts = [f"# {title_of(conversation)}"]
+    if conversation.system:
+        parts += ["## System", conversation.system]
+    for turn in conversation.path():
+        if turn.role == "user":
+            parts += ["## You", turn.text]
+        else:
+            parts += [f"## {turn.model or 'Assistant'}", *_thought(turn), _ended(turn), _figures(turn)]
+    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+
+
+def _thought(turn: Turn) -> Iterable[str]:
+    if turn.reasoning.strip():
+        yield "<details><summary>Reasoning</summary>\n\n" + turn.reasoning.strip() + "\n\n</details>"
+
+
+def _ended(turn: Turn) -> str:
+    """Returns an answer's text, with a code block closed that a stop left open."""
+    text = turn.text.rstrip()
+    fence = ""
+    for line in text.splitlines():
+        mark = re.match(r" {0,3}(`{3,}|~{3,})(.*)", line)
+        if mark and not fence:
+            fence = mark[1]
+        elif mark and mark[1].startswith(fence) and not mark[2].strip():
+            fence = ""
+    return f"{text}\n{fence}" if fence else text
+
+
+def _figures(turn: Turn) -> str:
+    """Returns what is worth knowing of an answer on one line."""
+    told = []
+    figures = turn.figures
+    if isinstance(n := figures.get("n_tokens"), int) and n:
+        told.append(f"{n} tokens")
+    if isinstance(speed := figures.get("tok_per_s"), float):
+        told.append(f"{speed:.1f} tok/s")
+    if isinstance(rate := figures.get("acceptance_rate"), float):
+        told.append(f"acceptance rate {rate:.2f}")
+    if isinstance(speedup := figures.get("speedup_estimated"), float):
+        told.append(f"speed-up {speedup:.2f} (estimated)")
+    if turn.finish == "cancelled":
+        told.append("interrupted")
+    elif turn.finish == "length":
+        told.append("stopped at the length limit")
+    return f"*{', '.join(told)}*" if told else ""
+
+
+def as_json(conversation: Conversation) -> str:
+    """Returns the whole tree: every turn, edited and answered anew, with settings, figures and origins."""
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "id": name_of(conversation.id) if conversation.id is not None else None,
+        "title": title_of(conversation),
+        "exported": datetime.now(UTC).isoformat(timespec="seconds"),
+        "system": conversation.system,
+        "sampling": dict(conversation.sampling),
+        "seed": conversation.seed,
+        "max_tokens": conversation.max_tokens,
+        "head": conversation.head,
+        "turns": [_turn(turn) for turn in conversation.turns.values()],
+    }
+    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+
+
+def _turn(turn: Turn) -> dict[str, object]:
+    return {
+        "id": turn.id,
+        "parent": turn.parent,
+        "role": turn.role,
+        "text": turn.text,
+        "reasoning": turn.reasoning,
+        "finish": turn.finish,
+        "model": turn.model,
+        "origins": [{"source": source, "characters": count} for source, count in turn.runs],
+        "settings": dict(turn.settings),
+        "figures": dict(turn.figures),
+    }
+
+
+def suggested_name(conversation: Conversation) -> str:
+    """Returns a file name for a conversation's Markdown."""
+    words = re.sub(r"[^\w.-]+", "-", title_of(conversation).lower()).strip("-.")
+    return (words[:NAME_LENGTH].rstrip("-.") or "chat") + ".md"
+
+
+def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
+    """Writes a conversation to a file, JSON where it ends in .json and Markdown otherwise; returns its path.
+
+    name: without one, a free name is made from the title; without a folder in it, it is put into `folder`.
+    Raises SessionError for a file that is there already (nothing is overwritten) or cannot be written.
+    """
+    if name:
+        path = folder / Path(name.strip().strip("'\"")).expanduser()
+        if path.is_dir():
+            path = _free(path / suggested_name(conversation))
+    else:
+        path = _free(folder / suggested_name(conversation))
+    text = as_json(conversation) if path.suffix.lower() == ".json" else as_markdown(conversation)
+    begun = False
+    try:
+        with path.open("x", encoding="utf-8", errors="replace", newline="\n") as file:
+            begun = True
+            file.write(text)
+    except FileExistsError:
+        raise SessionError(f"{path} is there already: choose another name") from None
+    except OSError as error:
+        if begun:  # a full disk: half a chat would look like all of it
+            path.unlink(missing_ok=True)
+        raise SessionError(f"{path} cannot be written: {error.strerror}") from None
+    return path
+
+
+def _free(path: Path) -> Path:
+    """Returns the path, numbered where it is taken."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_stem(f"{path.stem}-{number}")
+    return found

@@ -1,0 +1,261 @@
+"""Sessions as rows: what is written of a conversation, what is read, what is found.
+
+Each function is one statement or a few on a connection that somebody else has opened and begun.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgespec_tui.sessions.conversation import Conversation, Turn
+
+TITLE_LENGTH = 60  # of a title that the first question gives
+AROUND = 30  # characters shown on either side of what was searched for
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is kept of a conversation besides its turns."""
+
+    title: str
+    system: str
+    settings: str  # JSON
+    head: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A session in a list. title: its own, or how its first question begins. changed: seconds since 1970.
+
+    excerpt: where a search found it, else empty.
+    """
+
+    id: int
+    title: str
+    changed: float
+    n_turns: int
+    excerpt: str = ""
+
+
+@dataclass(slots=True)
+class Changes:
+    """What is new in one session: its head, and turns by their number."""
+
+    head: Head
+    turns: dict[int, Turn] = field(default_factory=dict)
+
+
+def head_of(conversation: Conversation) -> Head:
+    """Returns what is kept of a conversation besides its turns."""
+    settings = {
+        "sampling": dict(conversation.sampling),
+        "seed": conversation.seed,
+        "max_tokens": conversation.max_tokens,
+    }
+    return Head(
+        _clean(conversation.title), _clean(conversation.system), json.dumps(settings), conversation.head
+    )
+
+
+def write(connection: sqlite3.Connection, id: int, changes: Changes, *, now: float) -> None:
+    """Writes a session's head and those of its turns that changed."""
+    head = changes.head
+    connection.execute(
+        "INSERT INTO sessions (id, title, system, settings, head, created, changed) VALUES (?,?,?,?,?,?,?) "
+        "ON CONFLICT (id) DO UPDATE SET title = excluded.title, system = excluded.system, "
+        "settings = excluded.settings, head = excluded.head, changed = excluded.changed",
+        (id, head.title, head.system, head.settings, head.head, now, now),
+    )
+    for turn in changes.turns.values():
+        values = (
+            id, turn.id, turn.parent, turn.role, _clean(turn.text), _clean(turn.reasoning), turn.finish,
+            turn.model, json.dumps(turn.runs), _json(turn.figures), _json(turn.settings), now,
+        )  # fmt: skip
+        (row,) = connection.execute(
+            "INSERT INTO turns (session, id, parent, role, text, reasoning, finish, model, runs, figures, "
+            "settings, created) VALUES (?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (session, id) DO UPDATE SET "
+            "parent = excluded.parent, text = excluded.text, reasoning = excluded.reasoning, "
+            "finish = excluded.finish, model = excluded.model, runs = excluded.runs, "
+            "figures = excluded.figures, settings = excluded.settings RETURNING row",
+            values,
+        ).fetchone()
+        if turn.finish is not None or turn.role == "user":  # not at every write while an answer grows
+            _index(connection, row, turn.text)
+
+
+def _index(connection: sqlite3.Connection, row: int, text: str) -> None:
+    connection.execute("INSERT OR REPLACE INTO words (rowid, text) VALUES (?, ?)", (row, _clean(text)))
+
+
+def _json(values: Mapping[str, object]) -> str:
+    return json.dumps(dict(values))
+
+
+def _clean(text: str) -> str:
+    """Returns text that can be stored: half a character (a lone surrogate) becomes a question mark."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def finish_unfinished(connection: sqlite3.Connection, id: int) -> None:
+    """Calls an answer that a crash cut off cancelled, so that it counts as said."""
+    rows = connection.execute(
+        "UPDATE turns SET finish = 'cancelled' WHERE session = ? AND finish IS NULL AND role = 'assistant' "
+        "RETURNING row, text",
+        (id,),
+    ).fetchall()
+    for row, text in rows:
+        _index(connection, row, text)
+
+
+def unfinished(connection: sqlite3.Connection) -> list[int]:
+    """Returns the sessions in which an answer is not finished."""
+    found = connection.execute(
+        "SELECT DISTINCT session FROM turns WHERE finish IS NULL AND role = 'assistant'"
+    )
+    return [id for (id,) in found]
+
+
+def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
+    """Returns a session, or None where there is none of this number (or it is deleted)."""
+    head = connection.execute(
+        "SELECT title, system, settings, head FROM sessions WHERE id = ? AND deleted IS NULL", (id,)
+    ).fetchone()
+    if head is None:
+        return None
+    settings: dict[str, Any] = json.loads(head[2])
+    rows = connection.execute(
+        "SELECT id, parent, role, text, reasoning, finish, runs, figures, model, settings FROM turns "
+        "WHERE session = ? ORDER BY id",
+        (id,),
+    )
+    turns = [
+        Turn(
+            row[0], row[1], row[2], row[3], row[4], row[5],
+            tuple((str(source), int(count)) for source, count in json.loads(row[6])),
+            json.loads(row[7]), row[8], json.loads(row[9]),
+        )
+        for row in rows
+    ]  # fmt: skip
+    return Conversation(
+        id=id,
+        title=head[0],
+        system=head[1],
+        sampling=settings.get("sampling", {}),
+        seed=settings.get("seed"),
+        max_tokens=settings.get("max_tokens"),
+        turns={turn.id: turn for turn in turns},
+        head=head[3],
+    )
+
+
+TITLE = (
+    "CASE WHEN title != '' THEN title ELSE coalesce((SELECT trim(text) FROM turns WHERE session = s.id "
+    "AND role = 'user' ORDER BY id LIMIT 1), '') END"
+)
+LIST = (
+    f"SELECT s.id, {TITLE}, changed, (SELECT count(*) FROM turns WHERE session = s.id) FROM sessions s "
+    "WHERE deleted IS NULL"
+)
+
+
+def listed(connection: sqlite3.Connection, *, limit: int) -> list[Listed]:
+    """Returns the sessions, the one that changed last first."""
+    rows = connection.execute(f"{LIST} ORDER BY changed DESC LIMIT ?", (limit,))
+    return [Listed(id, short_title(title), changed, n) for id, title, changed, n in rows]
+
+
+def short_title(text: str) -> str:
+    """Returns the first line of a text, cut where it is long."""
+    line = text.strip().partition("\n")[0].rstrip()
+    return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"
+
+
+def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[Listed]:
+    """Returns the sessions whose title or a turn of which holds every word of `query`, the newest first.
+
+    A word may be part of a longer one, in any case; "several words" in quotes are sought together.
+    """
+    words = [_clean(word) for word in words_of(query)]
+    if not words:
+        return listed(connection, limit=limit)
+    held, texts = _held("w", words)
+    titled = " AND ".join("title LIKE ? ESCAPE '!'" for _ in words)
+    titles = [f"%{_escaped(word)}%" for word in words]
+    rows = connection.execute(
+        "SELECT f.*, (SELECT w.text FROM words w JOIN turns t ON t.row = w.rowid "
+        f"WHERE t.session = f.id AND {held} ORDER BY t.id LIMIT 1) "
+        f"FROM ({LIST} AND (({titled}) OR s.id IN (SELECT session FROM turns WHERE row IN "
+        f"(SELECT w.rowid FROM words w WHERE {held}))) ORDER BY changed DESC LIMIT ?) f",
+        (*texts, *titles, *texts, limit),
+    )
+    return [
+        Listed(id, short_title(title), changed, n, excerpt(text or "", words))
+        for id, title, changed, n, text in rows
+    ]
+
+
+def words_of(query: str) -> Iterable[str]:
+    """Yields what is sought: words, and several of them where they stand in quotes."""
+    for i, part in enumerate(query.split('"')):
+        yield from (part.split() if i % 2 == 0 else [part.strip()] if part.strip() else [])
+
+
+def _held(table: str, words: Sequence[str]) -> tuple[str, list[str]]:
+    """Returns the condition that a text holds every word, and its parameters.
+
+    The index knows three letters and more; shorter words are looked for in every text.
+    """
+    long = [word for word in words if len(word) >= 3]
+    short = [word for word in words if len(word) < 3]
+    matched = " AND ".join('"' + word.replace('"', '""') + '"' for word in long)
+    conditions = [f"{table}.text MATCH ?"] * bool(long) + [f"{table}.text LIKE ? ESCAPE '!'"] * len(short)
+    return " AND ".join(conditions), [matched] * bool(long) + [f"%{_escaped(word)}%" for word in short]
+
+
+def _escaped(word: str) -> str:
+    return word.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+
+
+def excerpt(text: str, words: Iterable[str]) -> str:
+    """Returns the surroundings of the first word that is in `text`, on one line."""
+    low = text.lower()
+    at = min((low.find(word.lower()) for word in words if word.lower() in low), default=-1)
+    if at < 0:
+        return ""
+    begin, end = max(0, at - AROUND), at + 2 * AROUND
+    cut = " ".join(text[begin:end].split())
+    return ("…" if begin else "") + cut + ("…" if end < len(text) else "")
+
+
+def rename(connection: sqlite3.Connection, id: int, title: str) -> None:
+    """Gives a session a title."""
+    connection.execute("UPDATE sessions SET title = ? WHERE id = ?", (_clean(title), id))
+
+
+def mark_deleted(connection: sqlite3.Connection, id: int, *, at: float | None) -> None:
+    """Deletes a session so that it can be undone; None undoes it."""
+    connection.execute("UPDATE sessions SET deleted = ? WHERE id = ?", (at, id))
+
+
+def purge(connection: sqlite3.Connection, ids: Iterable[int], *, before: float) -> None:
+    """Removes the deleted among `ids`, and what was deleted before `before`."""
+    connection.execute("DELETE FROM sessions WHERE deleted < ?", (before,))
+    connection.executemany("DELETE FROM sessions WHERE id = ? AND deleted IS NOT NULL", [(id,) for id in ids])
+
+
+def copy(source: sqlite3.Connection, into: sqlite3.Connection, id: int) -> None:
+    """Makes a session of one database what it is in another."""
+    found = source.execute("SELECT deleted, changed FROM sessions WHERE id = ?", (id,)).fetchone()
+    if found is None:
+        return
+    deleted, changed = found
+    mark_deleted(source, id, at=None)
+    conversation = read(source, id)
+    mark_deleted(source, id, at=deleted)
+    assert conversation is not None
+    write(into, id, Changes(head_of(conversation), conversation.turns), now=changed)
+    mark_deleted(into, id, at=deleted)

@@ -1,0 +1,338 @@
+"""Sessions: conversations that outlive the program, saved while they grow.
+
+    sessions = Sessions.opened(config.data_folder(), on_notice=tell)
+    sessions.save(conversation)                     # whenever something changed; never waits
+    found = await asyncio.wrap_future(sessions.searched("lock"))
+
+Writing is a thread's work: `save` hands over what is new and comes back at once, and the thread writes
+everything of a quarter of a second in one go, so that `kill -9` loses less than a second. Reading goes
+through the same thread and comes as a future. What stands in the way of writing (a full disk, a damaged
+file) is told once, in a sentence, to `on_notice`, from that thread; the chat goes on in memory and is
+written as soon as that works again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import secrets
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edgespec.errors import SessionError
+from edgespec_tui.sessions import database, rows
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.lock import Held, SessionLocks
+from edgespec_tui.sessions.names import NAME_BITS, short_name_of, the_one
+from edgespec_tui.sessions.rows import Changes, Listed
+from edgespec_tui.sessions.storage import SessionStorage
+
+_T = TypeVar("_T")
+BATCH_S = 0.25  # what came in this time is written together
+RETRY_S = 5.0  # between attempts to write to a disk that was full
+
+
+class Sessions:
+    """All sessions of a user. Made by `opened`; `close` writes what is left."""
+
+    def __init__(
+        self,
+        storage: SessionStorage,
+        locks: SessionLocks,
+        *,
+        on_notice: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._storage, self._locks, self._tell, self._clock = storage, locks, on_notice, clock
+        self._told = ""  # the last notice of a write that failed
+        self._handed: dict[int, Changes] = {}  # all that was ever handed over, by session
+        self._pending: dict[int, Changes] = {}  # what of it is not written yet
+        self._jobs: deque[tuple[Callable[[sqlite3.Connection], Any], Future[Any]]] = deque()
+        self._deleted: set[int] = set()
+        self._due: float | None = None
+        self._closing = False
+        self._unwritten: list[Conversation] = []
+        self._change = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="sessions", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    @classmethod
+    def opened(
+        cls,
+        folder: Path | None,
+        *,
+        on_notice: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> Sessions:
+        """Returns the sessions of a folder; None keeps them in memory alone. Never fails, never waits.
+
+        on_notice: is told, in a sentence each and from another thread, what a person should know: a damaged
+        file set aside, a disk that is full, and that it is not any more.
+        """
+        path = folder / "sessions.db" if folder else None
+        storage = SessionStorage(path, on_notice=on_notice, clock=clock)
+        locks = SessionLocks(folder / "session-locks" if folder else None)
+        return cls(storage, locks, on_notice=on_notice, clock=clock)
+
+    # -- writing
+
+    def save(self, conversation: Conversation) -> None:
+        """Hands over what is new in a conversation. One that is not kept yet gets its id here.
+
+        Nothing happens to one that is read_only. Call it as often as something changed.
+        """
+        if conversation.read_only:
+            return
+        if conversation.id is None:
+            conversation.id = secrets.randbits(NAME_BITS)
+            self._locks.take(conversation.id)
+        head = rows.head_of(conversation)
+        with self._change:
+            known = self._handed.setdefault(conversation.id, Changes(head))
+            fresh = {id: turn for id, turn in conversation.turns.items() if known.turns.get(id) is not turn}
+            if not fresh and known.head == head and known.turns:
+                return
+            known.head = head
+            known.turns.update(fresh)
+            waiting = self._pending.setdefault(conversation.id, Changes(head))
+            waiting.head = head
+            waiting.turns.update(fresh)
+            if self._due is None:
+                self._due = time.monotonic() + BATCH_S
+                self._change.notify()
+
+    def leave(self, conversation: Conversation) -> None:
+        """Lets other windows write a session, and makes it read_only here; what was handed over is kept."""
+        if conversation.id is None or conversation.read_only:
+            return
+        id = conversation.id
+        conversation.read_only = True
+
+        def let_go(_: sqlite3.Connection) -> None:
+            self._locks.give_back(id)
+            with self._change:
+                self._handed.pop(id, None)
+
+        self._asked(let_go)
+
+    def flushed(self) -> Future[None]:
+        """Returns what is done when all that was handed over is written (or told to be impossible)."""
+        return self._asked(lambda _: None)
+
+    # -- reading
+
+    def listed(self, *, limit: int = 1000) -> Future[list[Listed]]:
+        """Finds the sessions, the one that changed last first."""
+        return self._asked(lambda connection: rows.listed(connection, limit=limit))
+
+    def searched(self, query: str, *, limit: int = 200) -> Future[list[Listed]]:
+        """Finds the sessions that hold every word of `query`, each with an excerpt, the newest first."""
+        return self._asked(lambda connection: rows.searched(connection, query, limit=limit))
+
+    def loaded(self, id: int) -> Future[Conversation]:
+        """Reads a session; it is ours to write from now on, or read_only where another window has it.
+
+        Fails with SessionError where there is none.
+        """
+        return self._asked(lambda connection: self._load(connection, id))
+
+    def newest(self) -> Future[Conversation | None]:
+        """Reads the session that changed last; None where there is none."""
+
+        def newest(connection: sqlite3.Connection) -> Conversation | None:
+            found = rows.listed(connection, limit=1)
+            return self._load(connection, found[0].id) if found else None
+
+        return self._asked(newest)
+
+    def named(self, text: str) -> Future[Conversation]:
+        """Reads the session with this title, or whose name begins so, or whose title holds this text.
+
+        Fails with SessionError where there is none, or more than one.
+        """
+        return self._asked(
+            lambda connection: self._load(connection, the_one(rows.listed(connection, limit=-1), text))
+        )
+
+    def _load(self, connection: sqlite3.Connection, id: int) -> Conversation:
+        ours = self._locks.take(id)
+        if ours and id not in self._handed:
+            rows.finish_unfinished(connection, id)
+        try:
+            conversation = rows.read(connection, id)
+        except (ValueError, TypeError, IndexError) as error:  # JSON that somebody else has written
+            raise SessionError(f"session {short_name_of(id)} holds what cannot be read: {error}") from None
+        if conversation is None:
+            self._locks.give_back(id)
+            raise SessionError(f"there is no session {short_name_of(id)}: it was deleted, or never was")
+        conversation.read_only = not ours
+        if ours:
+            with self._change:
+                known = self._handed.setdefault(id, Changes(rows.head_of(conversation)))
+                known.turns = dict(conversation.turns)
+        return conversation
+
+    # -- changing
+
+    def renamed(self, id: int, title: str) -> Future[None]:
+        """Gives a session a title. One that is open here is renamed by its conversation's title and `save`.
+
+        Fails with SessionError where another window has it.
+        """
+        title = " ".join(title.split())
+
+        def rename(connection: sqlite3.Connection) -> None:
+            with self._ours(id):
+                rows.rename(connection, id, title)
+                with self._change:
+                    if known := self._handed.get(id):
+                        known.head = replace(known.head, title=title)
+
+        return self._asked(rename, changing=id)
+
+    def deleted(self, id: int) -> Future[None]:
+        """Deletes a session; until the program ends, `restored` brings it back.
+
+        Fails with SessionError where another window has it open.
+        """
+
+        def delete(connection: sqlite3.Connection) -> None:
+            with self._ours(id):
+                rows.mark_deleted(connection, id, at=self._clock())
+                self._deleted.add(id)
+
+        return self._asked(delete, changing=id)
+
+    def restored(self, id: int) -> Future[None]:
+        """Takes a deletion back."""
+
+        def restore(connection: sqlite3.Connection) -> None:
+            rows.mark_deleted(connection, id, at=None)
+            self._deleted.discard(id)
+
+        return self._asked(restore, changing=id)
+
+    def _ours(self, id: int) -> Held:
+        return Held(self._locks, id, keep=id in self._handed)
+
+    # -- the thread
+
+    def _asked(self, work: Callable[[sqlite3.Connection], _T], *, changing: int | None = None) -> Future[_T]:
+        future: Future[_T] = Future()
+        with self._change:
+            if self._closing:
+                future.set_exception(SessionError("sessions are closed: start EdgeSpec again"))
+            else:
+                self._jobs.append((work, future))
+                if changing is not None:
+                    self._storage.touched.add(changing)
+                self._change.notify()
+        return future
+
+    def close(self, timeout: float = 10.0) -> list[Conversation]:
+        """Writes what is left, removes what was deleted, and ends the thread.
+
+        Returns the conversations that could not be written whole: nothing but this process has them.
+        """
+        with self._change:
+            self._closing = True
+            self._change.notify()
+        self._thread.join(timeout)
+        atexit.unregister(self.close)
+        return self._unwritten
+
+    def _work(self) -> None:
+        self._storage.open(self._recovered)
+        while True:
+            with self._change:
+                while not (self._jobs or self._closing or self._is_due()):
+                    self._change.wait(self._wait_s())
+                work = self._jobs.popleft() if self._jobs else None
+                pending, self._pending, self._due = self._pending, {}, None
+                ending = self._closing and work is None
+            self._write(pending)
+            if work is not None:
+                self._do(*work)
+            if ending:
+                break
+        with suppress(SessionError):
+            before = self._clock() - 86400.0
+            self._storage.do(lambda connection: rows.purge(connection, self._deleted, before=before))
+        self._unwritten = self._lost()
+        self._storage.close()
+        self._locks.give_all_back()
+
+    def _lost(self) -> list[Conversation]:
+        """Returns what could not be written: what is in memory alone, and what not even that took."""
+        found = {talk.id: talk for talk in self._storage.unwritten()}
+        with closing(database.in_memory()) as memory, suppress(sqlite3.Error):
+            for id in self._pending:
+                known = self._handed.get(id, self._pending[id])
+                rows.write(memory, id, known, now=self._clock())
+                if (talk := rows.read(memory, id)) is not None:
+                    found[id] = talk
+        return list(found.values())
+
+    def _is_due(self) -> bool:
+        return self._due is not None and time.monotonic() >= self._due
+
+    def _wait_s(self) -> float | None:
+        return None if self._due is None else max(0.0, self._due - time.monotonic())
+
+    def _write(self, pending: dict[int, Changes]) -> None:
+        if not pending and not self._storage.waiting:
+            return
+
+        def write(connection: sqlite3.Connection) -> None:
+            for id, changes in pending.items():
+                rows.write(connection, id, changes, now=self._clock())
+
+        self._storage.touched |= pending.keys()
+        failed = False
+        try:
+            self._storage.do(write)
+            self._told = ""
+        except SessionError as error:  # another program has the file for seconds, say
+            failed = True
+            if self._told != (told := str(error)):
+                self._told = told
+                self._tell(f"{told}; it is tried again")
+        with self._change:
+            if failed:
+                self._keep_pending(pending)
+            if failed or self._storage.waiting:
+                self._due = self._due or time.monotonic() + RETRY_S
+
+    def _keep_pending(self, older: dict[int, Changes]) -> None:
+        """Puts back what could not be written, below what came since."""
+        for id, changes in older.items():
+            newer = self._pending.get(id, changes)
+            self._pending[id] = Changes(newer.head, {**changes.turns, **newer.turns})
+
+    def _do(self, work: Callable[[sqlite3.Connection], Any], future: Future[Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self._storage.do(work))
+        except BaseException as error:  # as executors do: whoever waits gets it, and the thread goes on
+            future.set_exception(error)
+
+    def _recovered(self, connection: sqlite3.Connection) -> None:
+        """Puts a new file (the first one, or in place of a damaged one) in order."""
+        for id in rows.unfinished(connection):
+            if id not in self._handed and self._locks.take(id):
+                rows.finish_unfinished(connection, id)
+                self._locks.give_back(id)
+        with self._change:
+            handed = {id: Changes(known.head, dict(known.turns)) for id, known in self._handed.items()}
+        for id, changes in handed.items():
+            if changes.turns:
+                rows.write(connection, id, changes, now=self._clock())

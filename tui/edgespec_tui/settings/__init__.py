@@ -1,0 +1,1 @@
+"""What the user set: values, their bounds, the file, keys and themes."""

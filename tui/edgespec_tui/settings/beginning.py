@@ -1,0 +1,168 @@
+"""What a chat begins with: the settings file under the flags, the sessions, the first conversation."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edgespec.core.values import LONGEST_DRAFT
+from edgespec.errors import SessionError, SettingError
+from edgespec.system import config
+from edgespec_tui.endpoint.endpoint import Wishes
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.rows import short_title
+from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.settings.settings import FILE, Known, Settings, read
+from edgespec_tui.settings.values import ANSWER, SAMPLING
+
+MOST_BIAS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a chat begins with. settings: the file's with the flags over them. complaints: of the file.
+
+    explicit: settings of an answer that flags named; they hold in a session that is gone on with, too.
+    """
+
+    settings: Settings
+    wishes: Wishes
+    complaints: tuple[str, ...] = ()
+    explicit: Mapping[str, float] = field(default_factory=dict)
+    system: str | None = None
+
+
+def settings_path() -> Path:
+    """Returns where the settings file is."""
+    return config.settings_folder() / FILE
+
+
+def begin(arguments: argparse.Namespace, *, known: Known | None = None) -> Beginning:
+    """Returns what flags and settings file ask for. Raises SettingError for a flag that makes no sense."""
+    settings, complaints = read(settings_path(), known=known)
+    explicit = {name: _number(arguments, name) for name in ANSWER if getattr(arguments, name) is not None}
+    sampling = {name: value for name, value in explicit.items() if name in SAMPLING}
+    length = arguments.draft_length
+    if length is not None and not 0 <= length <= LONGEST_DRAFT:
+        raise SettingError(f"the draft length is {length}: it must be from 0 to {LONGEST_DRAFT}")
+    if not all(arguments.stop):
+        raise SettingError(f"the stop strings are {arguments.stop!r}: none of them may be empty")
+    drafter = arguments.drafter if arguments.drafter != "auto" else settings.drafter
+    plain = arguments.no_draft or drafter == "none"
+    settings = replace(
+        settings,
+        system=settings.system if arguments.system is None else arguments.system,
+        sampling={**settings.sampling, **sampling},
+        seed=_whole(explicit.get("seed", settings.seed)),
+        max_tokens=_whole(explicit.get("max_tokens", settings.max_tokens)),
+        speculation=settings.speculation and not plain,
+        drafter=drafter,
+        draft_length=settings.draft_length if length is None else length,
+    )
+    wishes = Wishes(
+        stop=tuple(arguments.stop),
+        speculation=settings.speculation,
+        drafter=None if drafter == "none" else drafter,
+        draft_length=settings.draft_length,
+        logit_bias=dict(_bias(text) for text in arguments.logit_bias),
+    )
+    return Beginning(settings, wishes, complaints, explicit, arguments.system)
+
+
+def _number(arguments: argparse.Namespace, name: str) -> float:
+    """Returns the value of a flag; raises SettingError."""
+    value: Any = getattr(arguments, name)
+    if not ANSWER[name].holds(value):
+        shown = "-n" if name == "max_tokens" else name
+        raise SettingError(f"{shown} is {value}: it must be {ANSWER[name].allowed}")
+    return value  # type: ignore[no-any-return]
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _bias(text: str) -> tuple[str, float]:
+    token, _, told = text.partition("=")
+    try:
+        number, bias = int(token), float(told)
+    except ValueError:
+        raise SettingError(
+            f"--logit-bias {text!r} is not understood: write TOKEN=BIAS, as in 42=-1.5"
+        ) from None
+    if number < 0:
+        raise SettingError(f"a token of logit_bias is {number}: it must be 0 or more")
+    if not (abs(bias) <= MOST_BIAS or bias == float("-inf")):
+        raise SettingError(
+            f"logit_bias of token {number} is {bias}: it must be from -{MOST_BIAS:g} to {MOST_BIAS:g}, "
+            "or -inf"
+        )
+    return str(number), bias
+
+
+def open_sessions(arguments: argparse.Namespace, *, on_notice: Callable[[str], None]) -> Sessions:
+    """Returns the sessions that the flags ask for: those of the data folder, or of this run alone."""
+    return Sessions.opened(None if arguments.no_save else config.data_folder(), on_notice=on_notice)
+
+
+def first_conversation(
+    arguments: argparse.Namespace, sessions: Sessions, beginning: Beginning
+) -> Conversation:
+    """Returns the conversation to begin with: a session that the flags name, else a new one.
+
+    Raises SessionError where there is none of that name.
+    """
+    if arguments.resume:
+        talk = sessions.named(arguments.resume).result()
+    elif arguments.resume is not None:
+        found = sessions.newest().result()
+        if found is None:
+            raise SessionError("there is no session to go on with yet: leave out -c")
+        talk = found
+    else:
+        return beginning.settings.new_conversation()
+    if talk.read_only:
+        return talk
+    if beginning.system is not None:
+        talk.system = beginning.system
+    for name, value in beginning.explicit.items():
+        if name == "seed":
+            talk.seed = int(value)
+        elif name == "max_tokens":
+            talk.max_tokens = int(value)
+        else:
+            talk.sampling[name] = value
+    return talk
+
+
+def writable(conversation: Conversation) -> Conversation:
+    """Returns it; raises SessionError where another window writes it."""
+    if conversation.read_only:
+        title = conversation.title or short_title(next((t.text for t in conversation.path()), ""))
+        raise SessionError(f"{title!r} is open in another window: close it there, or begin a new chat")
+    return conversation
+
+
+def api_key(arguments: argparse.Namespace) -> str | None:
+    """Returns the key of a named server: asked for (`--api-key -`), of the command line, a file or the
+    environment. Raises SettingError."""
+    if arguments.api_key == "-":
+        if not sys.stdin.isatty():
+            raise SettingError("--api-key - asks on the terminal, and there is none: use EDGESPEC_API_KEY")
+        return getpass.getpass("API key: ") or None
+    if arguments.api_key_file:
+        try:
+            lines = Path(arguments.api_key_file).read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise SettingError(f"--api-key-file {arguments.api_key_file} cannot be read: {reason}") from None
+        if len(lines) != 1:
+            raise SettingError(f"--api-key-file {arguments.api_key_file} must hold one key and nothing else")
+        return lines[0]
+    return arguments.api_key or os.environ.get("EDGESPEC_API_KEY") or None

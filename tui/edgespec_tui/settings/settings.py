@@ -1,0 +1,243 @@
+"""What new chats begin with, and how the app looks: read from a TOML file that people may write by hand.
+
+A value that cannot be used is left out and becomes a complaint, one sentence with file, line, key, value and
+what is allowed; everything else of the file holds. Who has nobody to show complaints to raises the first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from edgespec.core.values import LONGEST_DRAFT
+from edgespec.errors import SettingError
+from edgespec_tui.endpoint.endpoint import DrafterChoice
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings.values import ANSWER, SAMPLING, Ranged, meant
+
+FILE = "settings.toml"
+SHOWN = 60  # characters of a wrong value that a complaint quotes
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Defaults. None leaves a value to the model or the engine.
+
+    sampling: by the names of `setting_values.SAMPLING`. theme: "" is the app's own. panel, tint: shown from
+    the start. keys: keys by the name of what they do, several with commas.
+    """
+
+    system: str = ""
+    max_tokens: int | None = None
+    seed: int | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    speculation: bool = True
+    drafter: DrafterChoice | None = None
+    draft_length: int | None = None
+    theme: str = ""
+    panel: bool = True
+    tint: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    def new_conversation(self) -> Conversation:
+        """Returns a chat that begins with these settings."""
+        return Conversation(
+            system=self.system, sampling=dict(self.sampling), seed=self.seed, max_tokens=self.max_tokens
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What only the app knows: its themes, what keys can be given to, and which keys there are."""
+
+    themes: Collection[str]
+    actions: Collection[str]
+    is_key: Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """A value that cannot be used."""
+
+    key: str  # with its table: "sampling.temperature"
+    sentence: str
+
+
+def read(path: Path, *, known: Known | None = None) -> tuple[Settings, tuple[str, ...]]:
+    """Returns the settings of a file, and a sentence for each value that cannot be used.
+
+    A file that is not there is an empty one. known: None does not check themes and keys.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        tables = tomllib.loads(text)
+    except (FileNotFoundError, NotADirectoryError):
+        return Settings(), ()
+    except OSError as error:
+        if not os.access(path.parent, os.X_OK):  # the home of somebody else: nobody has set anything here
+            return Settings(), ()
+        return Settings(), (f"{path} cannot be read ({error.strerror}): the defaults hold",)
+    except UnicodeDecodeError:
+        return Settings(), (f"{path} is no UTF-8 text: the defaults hold",)
+    except tomllib.TOMLDecodeError as error:
+        return Settings(), (f"{path} is no TOML: {_lowered(str(error))}; the defaults hold",)
+    complaints: list[Complaint] = []
+    settings = _settings(tables, complaints, known)
+    lines = text.splitlines()
+    told = []
+    for complaint in complaints:
+        line = _line_of(lines, complaint.key)
+        told.append(f"{path}{f' line {line}' if line else ''}: {complaint.sentence}")
+    return settings, tuple(told)
+
+
+def strictly(read: tuple[Settings, tuple[str, ...]]) -> Settings:
+    """Returns what was read; raises SettingError with the first complaint, if there is one."""
+    settings, complaints = read
+    if complaints:
+        raise SettingError(complaints[0])
+    return settings
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+class _Table:
+    """One table of the file: values are taken out of it, what is left is not known."""
+
+    def __init__(self, name: str, values: object, complaints: list[Complaint]) -> None:
+        self.name, self._complaints = name, complaints
+        self.values: dict[str, Any] = {}
+        if isinstance(values, dict):
+            self.values = dict(values)
+        elif values is not None:
+            self.complain("", f"{name} is {_shown(values)}: it must be a table, [{name}]")
+
+    def complain(self, key: str, sentence: str) -> None:
+        self._complaints.append(Complaint(f"{self.name}.{key}".rstrip("."), sentence))
+
+    def take(self, key: str, is_right: Callable[[Any], bool], allowed: str) -> Any:
+        """Returns a value, None where it is missing or wrong."""
+        value = self.values.pop(key, None)
+        if value is None or is_right(value):
+            return value
+        self.complain(key, f"{self.name}.{key} is {_shown(value)}: it must be {allowed}")
+        return None
+
+    def number(self, key: str, ranged: Ranged) -> Any:
+        return self.take(key, ranged.holds, ranged.allowed)
+
+    def flag(self, key: str, otherwise: bool) -> bool:
+        value = self.take(key, lambda value: isinstance(value, bool), "true or false")
+        return otherwise if value is None else bool(value)
+
+    def text(self, key: str) -> str:
+        return str(self.take(key, lambda value: isinstance(value, str), "a text in quotes") or "")
+
+    def end(self, known: Collection[str]) -> None:
+        """Complains of what is left."""
+        for key in self.values:
+            self.complain(key, f"{self.name}.{key} is not known{meant(key, known)}")
+
+
+def _settings(tables: dict[str, Any], complaints: list[Complaint], known: Known | None) -> Settings:
+    names = ("chat", "sampling", "speculation", "screen", "keys")
+    chat, sampling, speculation, screen = (_Table(name, tables.get(name), complaints) for name in names[:-1])
+    numbers = {name: sampling.number(name, ranged) for name, ranged in SAMPLING.items()}
+    drafters = get_args(DrafterChoice)
+    settings = Settings(
+        system=chat.text("system"),
+        max_tokens=chat.number("max_tokens", ANSWER["max_tokens"]),
+        seed=chat.number("seed", ANSWER["seed"]),
+        sampling={name: value for name, value in numbers.items() if value is not None},
+        speculation=speculation.flag("on", True),
+        drafter=speculation.take("drafter", lambda value: value in drafters, f"one of {', '.join(drafters)}"),
+        draft_length=speculation.number("draft_length", Ranged(0, LONGEST_DRAFT, whole=True)),
+        theme=_theme(screen, known),
+        panel=screen.flag("panel", True),
+        tint=screen.flag("tint", False),
+        keys=_keys(tables.get("keys"), complaints, known),
+    )
+    chat.end(("system", "max_tokens", "seed"))
+    sampling.end(SAMPLING)
+    speculation.end(("on", "drafter", "draft_length"))
+    screen.end(("theme", "panel", "tint"))
+    for name in tables.keys() - set(names):
+        complaints.append(Complaint(name, f"[{name}] is not known{meant(name, names)}"))
+    return settings
+
+
+def _theme(screen: _Table, known: Known | None) -> str:
+    themes = known.themes if known else ()
+    allowed = f"one of {', '.join(sorted(themes))}" if themes else "a text in quotes"
+    right = screen.take(
+        "theme", lambda value: isinstance(value, str) and (not themes or value in themes), allowed
+    )
+    return right or ""
+
+
+def _keys(values: object, complaints: list[Complaint], known: Known | None) -> dict[str, str]:
+    """Returns keys by what they do. `chat.panel = "f2"` is a table in a table for TOML."""
+    table = _Table("keys", values, complaints)
+    found: dict[str, str] = {}
+    users: dict[str, str] = {}
+    for action, wanted in _flat(table.values):
+        if known and action not in known.actions:
+            table.complain(action, f"keys.{action} is not known{meant(action, known.actions)}")
+            continue
+        keys = [key.strip() for key in wanted.split(",")] if isinstance(wanted, str) else []
+        wrong = [key for key in keys if not key or (known and not known.is_key(key))]
+        if wrong or not keys:
+            shown = _shown(wrong[0] if wrong else wanted)
+            allowed = "a key like f2, ctrl+r or escape, several with commas"
+            table.complain(action, f"keys.{action} is {shown}: it must be {allowed}")
+            continue
+        taken = next(((key, users[key]) for key in keys if key in users), None)
+        if taken and _scope(taken[1]) == _scope(action):
+            table.complain(
+                action, f"keys.{action} is {_shown(taken[0])}, which is that of {taken[1]} already"
+            )
+            continue
+        users.update(dict.fromkeys(keys, action))
+        found[action] = ",".join(keys)
+    return found
+
+
+def _scope(action: str) -> str:
+    """Returns where an action is at home: two of one place cannot share a key."""
+    return action.partition(".")[0]
+
+
+def _flat(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield above + name, value
+
+
+def _shown(value: object) -> str:
+    text = {True: "true", False: "false"}.get(value, "") if isinstance(value, bool) else repr(value)
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
+
+
+def _line_of(lines: list[str], key: str) -> int | None:
+    """Returns the line of a key such as "sampling.temperature", counted from 1; None where it hides."""
+    table, _, name = key.partition(".")
+    inside = ""
+    for number, line in enumerate(lines, 1):
+        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
+            inside = header[1].replace('"', "")
+            if not name and inside == table:
+                return number
+        elif found := re.match(r"""\s*([\w.\-"']+)\s*=""", line):
+            here = found[1].replace('"', "").replace("'", "")
+            if key in (f"{inside}.{here}".lstrip("."), here if not inside else None):
+                return number
+    return None

@@ -1,0 +1,159 @@
+"""One answer being made: from the endpoint's rounds to the screen, the figures and the session.
+
+Rounds may come 200 times a second; the screen is drawn a few times a second, and less often where drawing
+is slow, so that keys are never kept waiting by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from edgespec.core.values import FinishReason
+from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
+from edgespec_tui.endpoint.endpoint import Ended, Endpoint, Message, Told, Wishes
+from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.widgets.live_figures import LiveFigures
+from edgespec_tui.widgets.origins import join, part, runs_of_round
+from edgespec_tui.widgets.reasoning import ReasoningSplitter
+
+DRAWN_EVERY_S = 0.12
+REST = 3  # between two drawings, this many times as long as one takes
+TYPING_S = 0.6  # the longest that drawing waits for somebody who types, for a pause of
+PAUSE_S = 0.3
+LOOK_S = 0.05
+KEPT_EVERY_S = 0.5
+LOST = "interrupted: the engine has ended"
+
+
+class AnswerScreen(Protocol):
+    """What an answer is drawn on."""
+
+    async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None: ...
+
+    async def end(self, turn: Turn) -> None: ...
+
+
+def reason_in_short(error: EdgeSpecError) -> str:
+    """Returns why there is no answer, for its place; why an engine ended is told elsewhere."""
+    return LOST if isinstance(error, EngineDiedError | EndpointLostError) else str(error)
+
+
+@dataclass(slots=True)
+class Answering:
+    """Makes the text of one turn, behind what the turn has already.
+
+    keep: called when there is something new to keep, twice a second. since_key: seconds since the last key.
+    """
+
+    endpoint: Endpoint
+    conversation: Conversation
+    turn: Turn
+    figures: LiveFigures
+    keep: Callable[[], None]
+    since_key: Callable[[], float] = lambda: math.inf
+    error: EdgeSpecError | None = None
+    _text: list[str] = field(default_factory=list)
+    _thought: list[str] = field(default_factory=list)
+    _runs: list[tuple[str, int]] = field(default_factory=list)
+    _fresh: list[str] = field(default_factory=list)
+    _fresh_thought: list[str] = field(default_factory=list)
+    _fresh_runs: list[tuple[str, int]] = field(default_factory=list)
+    _splitter: ReasoningSplitter = field(default_factory=ReasoningSplitter)
+    _painting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        if self.turn.text:  # it goes on
+            self._text, self._thought = [self.turn.text], [self.turn.reasoning]
+            self._runs = list(self.turn.runs) or [("", len(self.turn.text))]
+            self._splitter = ReasoningSplitter.behind_thoughts()
+
+    async def run(self, messages: Sequence[Message], wishes: Wishes, screen: AnswerScreen) -> Turn:
+        """Streams the answer; returns the turn as it stays, also where it was cancelled or failed."""
+        drawing = asyncio.create_task(self._draw(screen))
+        finish: FinishReason = "cancelled"
+        try:
+            async with contextlib.aclosing(self.endpoint.answer(messages, wishes)) as happenings:
+                async for happening in happenings:
+                    if isinstance(happening, Ended):
+                        self.figures.end(happening)
+                        finish = happening.finish
+                    else:
+                        self._take(happening)
+        except EdgeSpecError as error:
+            self.error = error
+        finally:
+            drawing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await drawing
+            self._add(*self._splitter.end(), [])
+            await self._paint(screen)
+            self.turn = self._as_turn(finish)
+            self.conversation.change(self.turn)
+            self.keep()
+            await screen.end(self.turn)
+        return self.turn
+
+    def _take(self, told: Told) -> None:
+        self.figures.note(told)
+        reasoning, text = self._splitter.feed(told.round.text)
+        runs = list(told.runs) or runs_of_round(told.round.text, told.pieces, told.round.sources)
+        skipped = max(0, len(told.round.text) - len(text))
+        self._add(told.reasoning + reasoning, text, part(runs, skipped, skipped + len(text)))
+
+    def _add(self, reasoning: str, text: str, runs: list[tuple[str, int]]) -> None:
+        if reasoning:
+            self._thought.append(reasoning)
+            self._fresh_thought.append(reasoning)
+        if text:
+            self._text.append(text)
+            self._fresh.append(text)
+            known = sum(n for _, n in runs)  # fewer where text was held back by the splitter
+            for source, n in [("", len(text) - known), *runs]:
+                join(self._runs, source, n)
+                join(self._fresh_runs, source, n)
+
+    async def _draw(self, screen: AnswerScreen) -> None:
+        kept = time.monotonic()
+        gap = 0.0
+        while True:
+            await asyncio.sleep(gap)
+            await self._between_keys(time.monotonic() + TYPING_S)
+            began = time.monotonic()
+            await asyncio.shield(self._paint(screen))
+            if began - kept > KEPT_EVERY_S:
+                kept = began
+                self.conversation.change(self._as_turn(None))
+                self.keep()
+            gap = max(DRAWN_EVERY_S, REST * (time.monotonic() - began))
+
+    async def _between_keys(self, latest: float) -> None:
+        """Waits while somebody types: to lay out and draw a screen takes longer than a key may."""
+        while self.since_key() < PAUSE_S and time.monotonic() < latest:
+            await asyncio.sleep(LOOK_S)
+
+    async def _paint(self, screen: AnswerScreen) -> None:
+        async with self._painting:
+            text, thought, runs = "".join(self._fresh), "".join(self._fresh_thought), self._fresh_runs
+            self._fresh, self._fresh_thought, self._fresh_runs = [], [], []
+            if text or thought:
+                await screen.feed(text, thought, runs)
+
+    def _as_turn(self, finish: FinishReason | None) -> Turn:
+        figures = self.figures.as_figures()
+        if self.error:
+            figures["reason"] = reason_in_short(self.error)
+        self._text, self._thought = ["".join(self._text)], ["".join(self._thought)]
+        return replace(
+            self.turn,
+            text=self._text[0],
+            reasoning=self._thought[0],
+            finish=finish,
+            runs=tuple(self._runs),
+            figures=figures,
+        )

@@ -1,0 +1,107 @@
+"""Text files in a question: named with an @ in what is typed, or put in with /read.
+
+    explain @src/main.py and @"my notes.md"
+
+What follows an @ and names no file stays as it was written: decorators and addresses begin with one, too.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.errors import SettingError
+from edgespec_tui.widgets.question import Insert, Question, count_of
+
+LARGEST_FILE = 8 * 2**20  # bytes, of one file and of all that one question names
+MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+PUNCTUATION = ".,;:!?)]}'\""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A question with its files behind it. missed: names after an @ that look like files and are none."""
+
+    question: Question
+    missed: tuple[str, ...] = ()
+
+
+def with_files(question: Question) -> Attached:
+    """Returns a question with the files that it names. Raises SettingError for one that cannot be used."""
+    text, inserts = question.text, list(question.inserts)
+    room, seen = LARGEST_FILE, set()
+    missed: list[str] = []
+    for match in MENTION.finditer(question.text):
+        if any(one.start <= match.start() < one.end for one in question.inserts):
+            continue  # pasted, not typed
+        name = match[1] or match[2]
+        path = _file_named(name, quoted=match[1] is not None)
+        if path is None:
+            if "/" in name or match[1]:
+                missed.append(name)
+        elif path not in seen:
+            seen.add(path)
+            said = read_text(path, most=room)
+            room -= len(said.encode())
+            block = fenced(path, said)
+            start = len(text) + 2
+            mark = f"[{path.name}: {count_of(said)}]"
+            text = f"{text}\n\n{block}"
+            inserts.append(Insert(start, start + len(block), mark, file=True))
+    return Attached(Question(text, tuple(inserts)), tuple(missed))
+
+
+def _file_named(name: str, *, quoted: bool) -> Path | None:
+    """Returns the file that a word names, with or without the sign that ends a sentence."""
+    for word in (name,) if quoted else (name, name.rstrip(PUNCTUATION)):
+        try:
+            path = Path(word).expanduser()
+            if word and not path.is_dir() and path.exists():
+                return path
+        except (OSError, ValueError, RuntimeError):  # too long a name, a zero byte, no such user
+            continue
+    return None
+
+
+def read_text(path: Path, *, most: int = LARGEST_FILE) -> str:
+    """Returns the text of a file of `most` bytes at most; raises SettingError."""
+    try:
+        about = path.stat()
+        if stat.S_ISDIR(about.st_mode):
+            raise SettingError(f"{path} is a folder: name a text file in it")
+        if not stat.S_ISREG(about.st_mode):
+            raise SettingError(f"{path} is not a regular file: only text files can be read")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+        if len(content) > most:
+            size = f"{max(about.st_size, len(content)):,} bytes"
+            left = f"{most:,} are left" if most < LARGEST_FILE else f"{most:,} is the most"
+            raise SettingError(f"{path} has {size}, and {left} for files in one question")
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SettingError(f"{path} is not a text file (UTF-8): it cannot be put into a question") from None
+    except OSError as error:
+        raise SettingError(f"{path} cannot be read: {error.strerror or error}") from None
+    if "\0" in text:
+        raise SettingError(f"{path} is not a text file (UTF-8): it cannot be put into a question")
+    return text
+
+
+def fenced(path: Path, text: str) -> str:
+    """Returns a file as it stands in a question: its name, and its text between fences."""
+    longest = max((len(run) for run in text.split("\n") if set(run.strip()) == {"`"}), default=2)
+    fence = "`" * max(3, longest + 1)
+    return f"{path.name}:\n{fence}{path.suffix[1:]}\n{text.rstrip()}\n{fence}\n"
+
+
+def read_file(name: str) -> str:
+    """Returns a file as /read puts it into a question. Raises SettingError."""
+    if not name:
+        raise SettingError("/read wants the name of a file")
+    try:
+        path = Path(name.strip("'\"")).expanduser()
+        return fenced(path, read_text(path))
+    except (ValueError, RuntimeError):  # a zero byte, no such user
+        raise SettingError(f"{name!r} is not the name of a file") from None

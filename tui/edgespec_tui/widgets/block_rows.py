@@ -1,0 +1,90 @@
+"""A widget that draws blocks row by row: one for many paragraphs, so that a screen has few to lay out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.geometry import Size
+from textual.reactive import Reactive
+from textual.selection import Selection
+from textual.strip import Strip
+from textual.style import Style
+from textual.widget import Widget
+
+from edgespec_tui.widgets.markdown_blocks import Block, Row, gap_above, same
+
+
+class BlockRows(Widget):
+    """Shows blocks. Only rows on the screen are drawn; only what has changed is wrapped again."""
+
+    DEFAULT_CSS: ClassVar[str] = "BlockRows { width: 1fr; height: auto; }"
+    virtual_size = Reactive(Size(0, 0))  # Textual's own lays out a second time after each change
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        super().__init__()
+        self.blocks = list(blocks)
+        self._width = 0
+        self._made: list[list[Row]] = []  # of each block
+        self._rows: list[Row] = []
+
+    def show(self, blocks: Sequence[Block]) -> None:
+        """Shows other blocks; the screen is laid out anew only where their height is another."""
+        kept = 0
+        for old, new in zip(self.blocks, blocks, strict=False):
+            if not same(old, new):
+                break
+            kept += 1
+        if kept == len(blocks) == len(self.blocks):
+            return
+        self.blocks = list(blocks)
+        del self._made[kept:]
+        height = len(self._rows)
+        if self._width:
+            self._wrap(self._width)
+        if len(self._rows) != height:
+            self.clear_cached_dimensions()
+        self.refresh(layout=len(self._rows) != height)
+
+    def _wrap(self, width: int) -> None:
+        if width != self._width:
+            self._width, self._made = width, []
+        for block in self.blocks[len(self._made) :]:
+            self._made.append([*gap_above(block), *block.rows(width)])
+        self._rows = list(chain.from_iterable(self._made))
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:
+        return container.width
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        if width != self._width or len(self._made) != len(self.blocks):
+            self._wrap(max(1, width))
+        return len(self._rows)
+
+    def render_line(self, y: int) -> Strip:
+        base, width = self.visual_style, self.content_size.width
+        if y >= len(self._rows):
+            return Strip.blank(width, base.rich_style)
+        text = self._rows[y].text
+        selection = self.text_selection
+        if selection is not None and (span := selection.get_span(y)) is not None:
+            chosen = Style.from_styles(self.screen.get_component_styles("screen--selection"))
+            text = text.stylize(chosen, span[0], len(text) if span[1] == -1 else span[1])
+        drawn = text.render(base, end="", parse_style=self._get_style)
+        strip = Strip([Segment(part, (base + style).rich_style) for part, style in drawn], text.cell_length)
+        return strip.apply_offsets(0, y).adjust_cell_length(width, base.rich_style)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str]:
+        """Returns what is selected as it was written: rows joined, and nothing that only serves the look."""
+        said = ""
+        for y, row in enumerate(self._rows):
+            span = selection.get_span(y)
+            if span is None:
+                continue
+            start, end = span[0], len(row.text) if span[1] == -1 else span[1]
+            part = row.text.plain[max(start, row.inset if row.joins is not None else 0) : end]
+            joins = "\n" if row.joins is None else row.joins
+            said += (joins if said else "") + part
+        return said, "\n"

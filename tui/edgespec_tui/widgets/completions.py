@@ -1,0 +1,98 @@
+"""What can stand where the cursor is: commands, saved system prompts, files. Values, made at each key."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from edgespec_tui.widgets.slash_commands import COMMANDS
+
+MOST_ENTRIES = 2000  # of a folder that are looked at
+PATH = re.compile(r'(?:^/read +|(?<!\S)@)(?P<path>"[^"\n]*|[^\s"]\S*|)$')
+NAMED = re.compile(r"^/prompts +(?:delete +)?(?P<name>\S*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Something to choose. text: what then stands in the line. about: a few words on it.
+
+    final: nothing more has to be written, so Enter takes it and sends.
+    """
+
+    text: str
+    about: str = ""
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """A list of choices. start: where in the line begins what they take the place of.
+
+    at: the one that is marked; None while none is, and then Enter sends what is written.
+    """
+
+    start: int
+    items: tuple[Choice, ...]
+    at: int | None = None
+
+    def moved(self, step: int) -> Choices:
+        """Returns the list with the mark elsewhere; it goes around."""
+        if self.at is None:
+            return replace(self, at=0 if step > 0 else len(self.items) - 1)
+        return replace(self, at=(self.at + step) % len(self.items))
+
+    @property
+    def marked(self) -> Choice | None:
+        return None if self.at is None else self.items[self.at]
+
+
+def choices(before: str, *, first_line: bool, names: Callable[[], Sequence[str]]) -> Choices | None:
+    """Returns what may be meant; None where that is nothing.
+
+    before: the line up to the cursor. names: gives the saved system prompts.
+    """
+    if first_line and re.fullmatch(r"/[a-z]*", before):
+        fits = [one for one in COMMANDS if one.name.startswith(before)]
+        items = tuple(
+            Choice(
+                f"{one.name} " if one.wants else one.name, f"{one.wants} {one.does}".strip(), not one.wants
+            )
+            for one in fits
+        )
+        return None if not fits or [one.name for one in fits] == [before] else Choices(0, items, at=0)
+    if first_line and (found := NAMED.search(before)):
+        fitting = [name for name in names() if name.startswith(found["name"]) and name != found["name"]]
+        items = tuple(Choice(name, "saved system prompt", final=True) for name in fitting)
+        return Choices(found.start("name"), items) if items else None
+    if (found := PATH.search(before)) and (first_line or not before.startswith("/read")):
+        items = tuple(_paths(found["path"].removeprefix('"')))
+        return Choices(found.start("path"), items) if items else None
+    return None
+
+
+def _paths(typed: str) -> list[Choice]:
+    """Returns the files and folders whose path begins as typed."""
+    folder, _, beginning = typed.rpartition("/")
+    root = folder + "/" if "/" in typed else ""
+    try:
+        with os.scandir(Path(root or ".").expanduser()) as entries:
+            found = [(entry.name, entry.is_dir()) for entry in islice(entries, MOST_ENTRIES)]
+    except (OSError, ValueError, RuntimeError):  # no such folder, a zero byte, no such user
+        return []
+    low = beginning.lower()
+    shown = [one for one in found if one[0].lower().startswith(low) and one[0] != beginning]
+    return [
+        _path(root + name, is_folder)
+        for name, is_folder in sorted(shown, key=lambda one: (one[0].lower(), one[0]))
+        if beginning.startswith(".") or not name.startswith(".")
+    ]
+
+
+def _path(path: str, is_folder: bool) -> Choice:
+    if is_folder:
+        return Choice(f'"{path}/' if " " in path else f"{path}/", "folder")
+    return Choice(f'"{path}" ' if " " in path else f"{path} ", "")

@@ -1,0 +1,155 @@
+"""What one answer's rounds say while they come: speed, acceptance, the length of drafts and why.
+
+Definitions are those of `edgespec.core.stats`. A speed-up here is an estimate, called so wherever it is
+shown: what plain decoding would have taken, over what was taken. A plain token is taken to cost what rounds
+without a draft cost as they were seen here, all overheads included, and before enough of them were seen what
+the engine measured. A measured speed-up exists only where plain decoding really ran (see `race`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edgespec_tui.endpoint.endpoint import Ended, Told
+from edgespec_tui.sessions.conversation import Figure
+
+NOW_S = 2.0  # live speed is that of the last two seconds
+SAMPLE_S = 0.5
+SAMPLES = 120
+PLAIN_ROUNDS = 12  # that must have been seen for their cost to be believed
+ESTIMATED_FROM = 50  # tokens; a speed-up of fewer says more of the machine's last second than of the draft
+NAMES = {"model": "draft model", "lookup": "lookup", "recycling": "recycling", "target": "target itself"}
+
+
+@dataclass(slots=True)
+class LiveFigures:
+    """Takes the rounds of one answer as they come. clock: seconds, monotonic, the one of `Told.at`."""
+
+    plain_s: float | None = None
+    speculation: bool = True
+    clock: Callable[[], float] = time.monotonic
+    n_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    verified_rounds: int = 0
+    last_drafted: int = 0
+    last_gain: float = 1.0
+    last_source: str = ""
+    began: float = field(init=False)
+    first: float | None = None
+    last: float | None = None
+    told: Ended | None = None
+    by_source: Counter[str] = field(default_factory=Counter)
+    samples: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    plain_rounds: int = 0
+    _plain_spent: float = 0.0
+    _recent: deque[tuple[float, int]] = field(default_factory=deque)
+    _sampled: float | None = None
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
+
+    def note(self, told: Told) -> None:
+        """Counts one round."""
+        round_ = told.round
+        n = len(round_.tokens) or bool(round_.text or told.reasoning)  # others tell no tokens: a piece is one
+        if n and self.last is not None and not round_.drafted:
+            self.plain_rounds += 1
+            self._plain_spent += told.at - self.last
+        if n:
+            self.first = told.at if self.first is None else self.first
+            self.last = told.at
+            self._recent.append((told.at, n))
+        self.n_tokens += n
+        self.drafted += round_.drafted
+        self.accepted += round_.accepted
+        self.verified_rounds += bool(round_.drafted)
+        self.last_drafted, self.last_gain = round_.drafted, round_.gain
+        self.last_source = next((s for s in round_.sources if s != "target"), self.last_source)
+        self.by_source.update(round_.sources)
+        while self._recent and self._recent[0][0] < told.at - NOW_S:
+            self._recent.popleft()
+        if self._sampled is None or told.at >= self._sampled + SAMPLE_S:
+            self.samples.append(self.now_per_s() or 0.0)
+            self._sampled = told.at
+
+    def end(self, ended: Ended) -> None:
+        """Takes the endpoint's own figures."""
+        self.told = ended
+
+    def now_per_s(self) -> float | None:
+        """Returns the speed of the last two seconds; None before there are two rounds."""
+        if len(self._recent) < 2:
+            return None
+        span = self._recent[-1][0] - self._recent[0][0]
+        return (sum(n for _, n in self._recent) - self._recent[0][1]) / span if span > 0 else None
+
+    def tok_per_s(self) -> float | None:
+        """Returns the speed so far, without the first token; the endpoint's own where it told it."""
+        if self.told and self.told.tok_per_s:
+            return self.told.tok_per_s
+        span = self._span()
+        return (self.n_tokens - 1) / span if span and self.n_tokens > 1 else None
+
+    def _span(self) -> float | None:
+        return self.last - self.first if self.first is not None and self.last is not None else None
+
+    @property
+    def ttft_s(self) -> float | None:
+        return self.first - self.began if self.first is not None else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        rounds = self.verified_rounds
+        return (self.accepted + rounds) / rounds if rounds else None
+
+    @property
+    def seen_plain_s(self) -> float | None:
+        """What a round without a draft took here; None before enough of them were seen."""
+        return self._plain_spent / self.plain_rounds if self.plain_rounds >= PLAIN_ROUNDS else None
+
+    @property
+    def speedup(self) -> float | None:
+        """The estimate for this answer; None where nothing was guessed, or too little is known."""
+        if not self.speculation or not self.drafted or self.n_tokens < ESTIMATED_FROM:
+            return None
+        plain_s, span = self.seen_plain_s, self._span()
+        if plain_s is None and self.told and self.told.speedup:
+            return self.told.speedup
+        plain_s = plain_s or self.plain_s
+        return plain_s * (self.n_tokens - 1) / span if plain_s and span and self.n_tokens > 1 else None
+
+    def why(self) -> str:
+        """Returns which draft length was chosen last, and why."""
+        if not self.speculation:
+            return "off, as you chose"
+        if not self.n_tokens:
+            return ""
+        if not self.last_drafted:
+            return "none: plain pays better now"
+        who = NAMES.get(self.last_source, self.last_source)
+        expected = f"{self.last_gain:.1f}x expected" if self.last_gain > 1.0 else "being tried"
+        return f"{self.last_drafted} by {who}, {expected}" if who else f"{self.last_drafted}, {expected}"
+
+    def as_figures(self) -> dict[str, Figure]:
+        """Returns what is kept with the turn."""
+        told = self.told
+        return {
+            "n_tokens": told.n_tokens if told and told.n_tokens is not None else self.n_tokens,
+            "tok_per_s": self.tok_per_s(),
+            "ttft_s": self.ttft_s,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": self.acceptance_rate,
+            "mean_accepted_length": self.mean_accepted_length,
+            "speedup_estimated": self.speedup,
+            "prompt_tokens": told.prompt_tokens if told else None,
+            "cached_tokens": told.cached_tokens if told else None,
+        }

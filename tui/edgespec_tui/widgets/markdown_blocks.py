@@ -1,0 +1,319 @@
+"""Markdown as blocks, and blocks as rows of a given width: what an answer is drawn from.
+
+Textual's own Markdown makes a widget of every paragraph, bullet and cell, and lays all of them out anew
+whenever one grows. Here a block is a value that knows its rows, and many blocks are one widget
+(see `answer_markdown`). What a model writes opens nothing: links are underlined and HTML is shown as text.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from textual.content import Content, Span
+from textual.highlight import highlight
+
+from edgespec_tui.widgets.code_folds import folds
+
+MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+BULLETS = ("• ", "◦ ", "- ")
+QUOTE = "▌ "
+HEADINGS = {"h1": "bold underline $primary", "h2": "bold $primary"}
+INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike", "link_open": "underline"}
+CODE = "$text-warning on $warning 10%"
+MARKS = "$text-primary"
+MUTED = "$text 60%"  # $text-muted is no colour that a text can have
+COLUMNS, CROSSING = " │ ", "─┼─"
+NARROWEST = 4  # cells of a column
+BREAK = re.compile(r"<br\s*/?>", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the screen. inset: how many of its characters only serve the look. joins: it goes on from
+    the row above, which it joins with a space (" ") or with nothing (""); None begins a line."""
+
+    text: Content
+    inset: int = 0
+    joins: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A running text. first, rest: what stands before its first row and its others (bullets, quotes).
+
+    gap: a row above it, None where there is none. at: where in the source it begins, in characters.
+    """
+
+    texts: tuple[Content, ...]
+    first: str = ""
+    rest: str = ""
+    gap: str | None = None
+    at: int = 0
+
+    def rows(self, width: int) -> Iterator[Row]:
+        """Yields its rows."""
+        room = max(1, width - len(self.rest))
+        head, joins = self.first, None
+        for line in self.texts[0].split("\n", allow_blank=True):
+            for part in line.wrap(room):
+                yield Row(Content.styled(head, MARKS) + part if head else part, len(head), joins)
+                head, joins = self.rest, " "
+            joins = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A line across."""
+
+    texts: tuple[Content, ...] = ()
+    gap: str | None = None
+    at: int = 0
+
+    def rows(self, width: int) -> Iterator[Row]:
+        """Yields its row."""
+        yield Row(Content.styled("─" * width, MUTED), inset=width)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells, row after row, the first of them the head. right: the columns that are aligned so."""
+
+    texts: tuple[Content, ...]
+    columns: int
+    right: frozenset[int] = frozenset()
+    gap: str | None = None
+    at: int = 0
+
+    def rows(self, width: int) -> Iterator[Row]:
+        """Yields its rows; cells are wrapped where the table is too wide."""
+        lines = [self.texts[i : i + self.columns] for i in range(0, len(self.texts), self.columns)]
+        widths = [max(cell.cell_length for cell in column) for column in zip(*lines, strict=True)]
+        while sum(widths) + len(COLUMNS) * (self.columns - 1) > width and max(widths) > NARROWEST:
+            widths[widths.index(max(widths))] -= 1
+        for number, line in enumerate(lines):
+            yield from self._line([cell.stylize("bold") for cell in line] if not number else line, widths)
+            if not number:
+                yield Row(Content.styled(CROSSING.join("─" * n for n in widths), MUTED))
+
+    def _line(self, cells: Sequence[Content], widths: Sequence[int]) -> Iterator[Row]:
+        wrapped = [cell.wrap(max(1, n)) for cell, n in zip(cells, widths, strict=True)]
+        for i in range(max(map(len, wrapped))):
+            parts = []
+            for column, (rows, n) in enumerate(zip(wrapped, widths, strict=True)):
+                part = rows[i] if i < len(rows) else Content()
+                space = max(0, n - part.cell_length)
+                parts.append(part.pad_left(space) if column in self.right else part.pad_right(space))
+            yield Row(Content.styled(COLUMNS, MUTED).join(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Code. indent: cells in front of it. continued: its beginning is elsewhere, so it has no head."""
+
+    texts: tuple[Content, ...]
+    code: str
+    language: str = ""
+    indent: int = 0
+    continued: bool = False
+    gap: str | None = None
+    at: int = 0
+
+    def rows(self, width: int) -> Iterator[Row]:
+        """Yields its rows: what it is, and the code, folded where it is too wide."""
+        if not self.continued:
+            head = Content.styled(f"{self.language or 'text'}  copy: c or click", MUTED)
+            yield Row(head.truncate(width, ellipsis=True), inset=len(head))
+        for line in self.texts[0].split("\n", allow_blank=True):
+            line = line.expand_tabs(4)
+            found = folds(line.plain, width)
+            ends = sorted({at for start, end, _ in found for at in (start, end) if 0 < at < len(line)})
+            parts = dict(zip([0, *ends], line.divide(ends), strict=True))
+            for start, _, joins in found:
+                yield Row(parts.get(start, Content()), joins=joins)
+
+
+def gap_above(block: Block) -> list[Row]:
+    """Returns the row above a block, where it has one."""
+    return [] if block.gap is None else [Row(Content.styled(block.gap, MARKS), inset=len(block.gap))]
+
+
+Block = Paragraph | Rule | Table | Listing
+
+
+def same(one: Block, other: Block) -> bool:
+    """Returns whether two blocks look the same."""
+    if replace(one, texts=(), at=0) != replace(other, texts=(), at=0) or len(one.texts) != len(other.texts):
+        return False
+    return all(a.is_same(b) for a, b in zip(one.texts, other.texts, strict=True))
+
+
+def blocks(source: str, *, gap: bool = False, continued: bool = False) -> list[Block]:
+    """Returns a Markdown text as blocks.
+
+    gap: its first block has a row above it. continued: it begins within a code block.
+    """
+    found = _Reader(source).read()
+    if found and gap:
+        found[0] = replace(found[0], gap="")
+    if found and continued and isinstance(found[0], Listing):
+        found[0] = replace(found[0], continued=True)
+    return found
+
+
+def lines_of(text: str) -> list[Block]:
+    """Returns a text that is no Markdown as blocks, one for each line, so that few are wrapped anew."""
+    return [Paragraph((Content(line),)) for line in text.split("\n")]
+
+
+@dataclass(slots=True)
+class _Mark:
+    """What stands before the rows of a list's item or of a quote."""
+
+    first: str
+    rest: str
+    used: bool = False
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Goes through the tokens of a text once."""
+
+    source: str
+    found: list[Block] = field(default_factory=list)
+    _marks: list[_Mark] = field(default_factory=list)
+    _lists: list[int | None] = field(default_factory=list)  # the next number; None where it has bullets
+    _begins: bool = False  # a list that is in no other
+    _tight: bool = False
+    _style: str = ""
+    _cells: list[Content] | None = None
+    _right: set[int] = field(default_factory=set)
+    _columns: int = 0
+    _began: int = 0
+
+    def read(self) -> list[Block]:
+        """Returns the blocks."""
+        lines = [0]
+        for line in self.source.splitlines(keepends=True):
+            lines.append(lines[-1] + len(line))
+        at = 0
+        for token in MARKDOWN.parse(self.source):
+            if token.map:
+                at = lines[min(token.map[0], len(lines) - 1)]
+            self._take(token, at)
+        return self.found
+
+    def _take(self, token: Token, at: int) -> None:
+        name, content = token.type, token.content
+        if name == "inline":
+            self._inline(token, at)
+        elif name in ("fence", "code_block"):
+            self._code(token, at)
+        elif name == "html_block":
+            self._add(Paragraph((Content(content.rstrip("\n")),), at=at))
+        elif name == "hr":
+            self._add(Rule(at=at))
+        elif name == "paragraph_open":
+            self._tight = token.hidden
+        elif name == "heading_open":
+            self._style = HEADINGS.get(token.tag, "bold")
+        elif name == "heading_close":
+            self._style = ""
+        elif name.startswith("table") or name in ("th_open", "td_open"):
+            self._table(token, at)
+        else:
+            self._container(token)
+
+    def _container(self, token: Token) -> None:
+        if token.type in ("bullet_list_open", "ordered_list_open"):
+            self._begins = self._begins or not self._lists
+            ordered = token.type == "ordered_list_open"
+            self._lists.append(int(token.attrs.get("start", 1)) if ordered else None)
+        elif token.type in ("bullet_list_close", "ordered_list_close"):
+            self._lists.pop()
+        elif token.type == "list_item_open":
+            number = self._lists[-1]
+            mark = BULLETS[(len(self._lists) - 1) % len(BULLETS)] if number is None else f"{number}. "
+            if number is not None:
+                self._lists[-1] = number + 1
+            self._marks.append(_Mark(mark, " " * len(mark)))
+        elif token.type == "blockquote_open":
+            self._marks.append(_Mark(QUOTE, QUOTE))
+        elif token.type in ("list_item_close", "blockquote_close"):
+            if not self._marks[-1].used:  # nothing was in it
+                self._add(Paragraph((Content(),)))
+            self._marks.pop()
+
+    def _inline(self, token: Token, at: int) -> None:
+        text = inline(token)
+        if self._cells is not None:
+            self._cells.append(text)
+        else:
+            self._add(Paragraph((text.stylize(self._style) if self._style else text,), at=at))
+
+    def _code(self, token: Token, at: int) -> None:
+        code = token.content.rstrip("\n")
+        language = token.info.split()[0] if token.info.split() else ""
+        indent = sum(len(mark.rest) for mark in self._marks)
+        self._add(Listing((highlighted(code, language),), code, language, indent, at=at))
+
+    def _table(self, token: Token, at: int) -> None:
+        if token.type == "table_open":
+            self._cells, self._columns, self._began = [], 0, at
+            self._right.clear()
+        elif token.type == "th_open":
+            if "right" in str(token.attrs.get("style", "")):
+                self._right.add(self._columns)
+            self._columns += 1
+        elif token.type == "table_close" and self._cells is not None:
+            cells, self._cells = tuple(self._cells), None
+            self._add(Table(cells, self._columns, frozenset(self._right), at=self._began))
+
+    def _add(self, block: Block) -> None:
+        """Adds a block, with what stands before it where it is in lists and quotes."""
+        inside = "".join(mark.rest for mark in self._marks if mark.used).rstrip()
+        gap = inside if self.found and (self._begins or not self._tight) else None
+        block = replace(block, gap=gap)
+        if isinstance(block, Paragraph):
+            first = "".join(mark.rest if mark.used else mark.first for mark in self._marks)
+            block = replace(block, first=first, rest="".join(mark.rest for mark in self._marks))
+        for mark in self._marks:
+            mark.used = True
+        self._begins = self._tight = False
+        self.found.append(block)
+
+
+def inline(token: Token) -> Content:
+    """Returns the text of a paragraph, a heading or a cell."""
+    texts: list[str] = []
+    spans: list[Span] = []
+    opened: list[tuple[str, int]] = []
+    at = 0
+    for child in token.children or ():
+        begins, text = at, ""
+        if child.type in ("text", "html_inline", "code_inline", "text_special"):
+            text = "\n" if child.type == "html_inline" and BREAK.fullmatch(child.content) else child.content
+        elif child.type in ("softbreak", "hardbreak"):
+            text = " " if child.type == "softbreak" else "\n"
+        elif child.type == "image":
+            text = f"[image: {child.content}]" if child.content else "[image]"
+        elif child.type in INLINE:
+            opened.append((INLINE[child.type], at))
+        elif child.type.endswith("_close") and opened:
+            style, start = opened.pop()
+            spans.append(Span(start, at, style))
+        texts.append(text)
+        at += len(text)
+        if child.type == "code_inline":
+            spans.append(Span(begins, at, CODE))
+    return Content("".join(texts), spans)
+
+
+@functools.lru_cache(maxsize=32)
+def highlighted(code: str, language: str) -> Content:
+    """Returns code in colours; what names no language is left as it is (guessing one takes long)."""
+    return highlight(code, language=language or "text")

@@ -1,0 +1,184 @@
+"""The speculation panel: what the draft brings, while it brings it."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Sparkline, Static
+
+from edgespec_tui.endpoint.endpoint import Info
+from edgespec_tui.widgets.live_figures import LiveFigures
+
+NOTHING = "-"
+NAME_WIDTH, VALUE_WIDTH = 11, 20
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A speed-up for which plain decoding really ran: tokens a second, with a draft and without."""
+
+    speculative: float
+    plain: float
+    n: int = 1  # comparisons
+
+    @property
+    def speedup(self) -> float:
+        return self.speculative / self.plain
+
+
+@dataclass(frozen=True, slots=True)
+class PanelState:
+    """What the panel shows besides an answer's figures. used: tokens of the context that are taken."""
+
+    info: Info | None = None
+    speculation: bool = True
+    tinted: bool = False
+    used: int | None = None
+    measured: Measured | None = None
+    memory: int | None = None
+
+
+def size_words(n_bytes: int) -> str:
+    """Returns a size as people say it."""
+    if n_bytes < 1e6:
+        return f"{n_bytes / 1e3:.0f} kB"
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+
+
+def rows_of(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, str]]:
+    """Returns the lines of the panel: what, how much."""
+    info = state.info
+    if info is None or not info.speculates:
+        speed = figures and (figures.now_per_s() or figures.tok_per_s())
+        return [("speed", f"{speed:.1f} tok/s" if speed else NOTHING), *_context(state)]
+    now = figures and ((figures.told is None and figures.now_per_s()) or figures.tok_per_s())
+    rate = figures.acceptance_rate if figures else None
+    mean = figures.mean_accepted_length if figures else None
+    return [
+        ("speed", f"{now:.1f} tok/s" if now else NOTHING),
+        ("accepted", f"{rate:.0%} of guesses" if rate is not None else NOTHING),
+        ("per check", f"{mean:.2f} tokens" if mean else NOTHING),
+        ("draft", (figures.why() if figures else "") or NOTHING),
+        *_context(state),
+    ]
+
+
+def gains(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, str]]:
+    """Returns the speed-ups that are known: how much, and whose word it is. One that was measured leads."""
+    found = []
+    if state.measured:
+        found.append((f"{state.measured.speedup:.2f}x", "measured"))
+    if figures and (estimated := figures.speedup):
+        found.append((f"{estimated:.2f}x", "estimated"))
+    return found
+
+
+def _context(state: PanelState) -> list[tuple[str, str]]:
+    found = []
+    n_ctx = state.info.n_ctx if state.info else None
+    if state.used is not None:
+        of = f" of {n_ctx:,}" if n_ctx else ""
+        share = f" ({state.used / n_ctx:.0%})" if n_ctx else ""
+        found.append(("context", f"{state.used:,}{of}{share}"))
+    elif n_ctx:
+        found.append(("context", f"{n_ctx:,} tokens"))
+    memory = state.memory or (state.info.memory if state.info else None)
+    if memory:
+        found.append(("memory", size_words(memory)))
+    return found
+
+
+def shares(figures: LiveFigures) -> list[tuple[str, float]]:
+    """Returns who produced which share of the tokens, the largest first."""
+    total = sum(figures.by_source.values())
+    return [(name, n / total) for name, n in figures.by_source.most_common()] if total else []
+
+
+class SpeculationPanel(Vertical):
+    """At the side where there is room; one line where there is not."""
+
+    WORDS = {"model": "draft model", "lookup": "lookup", "recycling": "recycling", "target": "model itself"}
+
+    def compose(self) -> ComposeResult:
+        yield Static("Speculation", id="panel-title")
+        yield Static("", id="panel-lead")
+        yield Static("", id="panel-rows")
+        yield Sparkline([0.0, 0.0], id="sparkline")
+        yield Static("", id="origins")
+        yield Static("", id="panel-line")
+
+    def on_mount(self) -> None:
+        self._shown: dict[str, Content] = {}
+
+    def show(self, figures: LiveFigures | None, state: PanelState) -> None:
+        """Shows figures as they are now."""
+        info = state.info
+        on = "on" if state.speculation else "off"
+        speculates = info is None or info.speculates
+        self._put("#panel-title", Content(f"Speculation {on}" if speculates else "Speed"))
+        rows = rows_of(figures, state)
+        if info and not info.speculates:
+            rows.append(("", "This server reports no speculation data."))
+        self._put("#panel-lead", _lead(gains(figures, state), speculates=speculates and state.speculation))
+        self._put("#panel-rows", _table(rows))
+        samples = list(figures.samples) if figures else []
+        spark = self.query_one("#sparkline", Sparkline)
+        if samples[-30:] != spark.data:
+            spark.data = samples[-30:] or [0.0]
+        spark.set_class(len(samples) < 2, "-empty")
+        self._put("#origins", self._legend(figures, state))
+        self._put("#panel-line", one_line(figures, state))
+
+    def _put(self, selector: str, content: Content) -> None:
+        """Shows a text; lays the screen out anew only where its height changes, as that costs all widgets."""
+        before = self._shown.get(selector)
+        if before is None or str(before) != str(content):
+            same = before is not None and before.plain.count("\n") == content.plain.count("\n")
+            self.query_one(selector, Static).update(content, layout=not same)
+            self._shown[selector] = content
+
+    def _legend(self, figures: LiveFigures | None, state: PanelState) -> Content:
+        lines = []
+        for name, share in shares(figures) if figures else []:
+            label = self.WORDS.get(name, name)
+            lines.append(Content.assemble((" ■ ", f"$origin-{name}"), f"{label} {share:.0%}"))
+        return Content("\n").join(lines)
+
+
+def _lead(found: list[tuple[str, str]], *, speculates: bool) -> Content:
+    """Returns what the panel is for, in two lines: the speed-up, as large as a terminal can write it."""
+    if not speculates:
+        return Content("")
+    if not found:
+        return Content.styled("speed-up: after some 50 tokens", "$text 60%")
+    (gain, kind), *others = found
+    told = ", ".join([kind, *(f"{more} {word}" for more, word in others)])
+    return Content.assemble((gain, "bold $primary"), (" plain speed", "bold"), (f"\n{told}", "$text 60%"))
+
+
+def _table(rows: list[tuple[str, str]]) -> Content:
+    lines = []
+    for name, value in rows:
+        first, *rest = textwrap.wrap(value, VALUE_WIDTH) or [""]
+        lines.append(Content.assemble((name.ljust(NAME_WIDTH), "$text 60%"), first))
+        lines += [Content(" " * NAME_WIDTH + line) for line in rest]
+    return Content("\n").join(lines)
+
+
+def one_line(figures: LiveFigures | None, state: PanelState) -> Content:
+    """Returns the panel in one line, for narrow terminals."""
+    rows = dict(rows_of(figures, state))
+    if state.info and state.info.speculates and not state.speculation:
+        words = ["speculation off", rows["speed"]]
+    else:
+        words = [rows["speed"]]
+        words += [f"{gain} {kind}" for gain, kind in gains(figures, state)]
+        if (accepted := rows.get("accepted", NOTHING)) != NOTHING:
+            words.append(accepted.replace(" of guesses", " accepted"))
+    if state.used is not None and state.info and state.info.n_ctx:
+        words.append(f"context {state.used / state.info.n_ctx:.0%}")
+    return Content(" " + "  ·  ".join(word for word in words if word != NOTHING))

@@ -1,0 +1,261 @@
+"""Where questions are written: several lines, a history, a list of what may be meant, pastes of any size.
+
+A large paste stands as one short mark in the text and is put in its place when the question is sent, so
+that a 5,000-line log neither hides the question nor makes typing slow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.strip import Strip
+from textual.widgets import TextArea
+
+from edgespec_tui.widgets.completions import Choice, Choices, choices
+from edgespec_tui.widgets.question import Insert, Question, count_of, is_large
+
+HISTORY = 500
+PASTES = 50  # that are kept for the history to show as marks
+MARK = re.compile(r"\[pasted text \d+: [\d,]+ lines?\]")
+PLACEHOLDERS = (  # the longest that has room
+    "Ask something. Enter sends, Ctrl+J begins a new line, / lists commands, @ names a file.",
+    "Ask something. Enter sends, / lists commands.",
+    "Ask something.",
+)
+
+
+class PromptInput(TextArea):
+    """The input. Enter sends; Ctrl+J, Shift+Enter or Alt+Enter begin a new line."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "send", "Send", id="input.send", show=False),
+        Binding("ctrl+j,shift+enter,alt+enter", "newline", "New line", id="input.newline", show=False),
+        Binding("tab", "complete", "Complete", id="input.complete", show=False),
+        Binding("escape", "close_list", "Close the list", id="input.close", show=False),
+    ]
+
+    class Sent(Message):
+        """A question, or a slash command."""
+
+        def __init__(self, question: Question) -> None:
+            super().__init__()
+            self.question = question
+
+    class Choosing(Message):
+        """What may be meant has changed; None: there is no list."""
+
+        def __init__(self, choices: Choices | None) -> None:
+            super().__init__()
+            self.choices = choices
+
+    def __init__(self) -> None:
+        super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
+        self.past: list[str] = []
+        self.names: Callable[[], Sequence[str]] = tuple  # of saved system prompts
+        self.take_back: Callable[[], Question | None] = lambda: None  # a question that waits, to be changed
+        self.choices: Choices | None = None
+        self._at: int | None = None  # place in the history; None: something new is being written
+        self._written = ""  # what that was
+        self._pasted: dict[str, str] = {}  # by mark: those that are written, and the last ones before
+        self._n_pasted = 0
+
+    # -- what is written
+
+    def action_send(self) -> None:
+        """Takes what is marked in the list; else sends what is written, pastes in full."""
+        marked = self.choices.marked if self.choices else None
+        if marked is not None and marked.text.rstrip() != self._typed():
+            self._take(marked)
+            if not marked.final:
+                return
+        question = self.question()
+        if not question.text.strip():
+            return
+        self.remember(question.text)
+        self.clear_all()
+        self.post_message(self.Sent(question))
+
+    def question(self) -> Question:
+        """Returns what is written, pasted texts in full."""
+        parts: list[str] = []
+        inserts, at, length = [], 0, 0
+        for mark in MARK.finditer(self.text):
+            if (pasted := self._pasted.get(mark[0])) is not None:
+                before = self.text[at : mark.start()]
+                start = length + len(before)
+                parts += [before, pasted]
+                length, at = start + len(pasted), mark.end()
+                inserts.append(Insert(start, length, mark[0]))
+        return Question("".join([*parts, self.text[at:]]), tuple(inserts))
+
+    def remember(self, text: str) -> None:
+        """Puts a text at the end of the history, once."""
+        self.past = [line for line in self.past if line != text][-HISTORY + 1 :] + [text]
+
+    def recall(self, question: Question) -> None:
+        """Puts a question of a kept chat at the end of the history."""
+        self._with_marks(question)
+        self.remember(question.text)
+
+    def clear_all(self) -> None:
+        """Empties it."""
+        self.load_text("")
+        self._at, self._written = None, ""
+        self._look()
+
+    def fill(self, question: Question | str) -> None:
+        """Puts a question in, the cursor behind it."""
+        self.clear_all()
+        self.load_text(self._with_marks(question))
+        self.move_cursor(self.document.end)
+        self._look()
+
+    def put_before(self, question: Question | str) -> None:
+        """Puts a question before what has been written since; nothing of either is lost."""
+        since = self.text
+        given = self._with_marks(question)
+        self.fill(given + ("\n" if since and not given.endswith("\n") else "") + since)
+
+    def _with_marks(self, question: Question | str) -> str:
+        """Returns a question as it stands here: what was pasted is a mark, and what was typed is not."""
+        if isinstance(question, Question):
+            text, at = "", 0
+            for one in question.inserts:
+                text += question.text[at : one.start] + self._mark_of(question.text[one.start : one.end])
+                at = one.end
+            return text + question.text[at:]
+        for mark, pasted in sorted(self._pasted.items(), key=lambda one: -len(one[1])):
+            question = question.replace(pasted, mark)
+        return self._mark_of(question) if is_large(question) else question
+
+    def _mark_of(self, pasted: str) -> str:
+        """Returns what stands for a text."""
+        known = next((mark for mark, text in self._pasted.items() if text == pasted), None)
+        if known is None:
+            self._n_pasted += 1
+            known = f"[pasted text {self._n_pasted}: {count_of(pasted)}]"
+            self._pasted[known] = pasted
+            unused = [mark for mark in self._pasted if mark not in self.text]
+            for mark in unused[:-PASTES]:  # the history shows it in full from now on
+                del self._pasted[mark]
+        return known
+
+    # -- keys
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Does at once what a key of ours stands for.
+
+        Left to Textual, a binding runs when the key has bubbled up to the app, and letters that came behind
+        it are in the text by then; a priority binding runs before letters that came ahead of it.
+        """
+        bound = self.screen.active_bindings.get(event.key)
+        if bound is not None and bound.node is self:
+            event.stop()
+            event.prevent_default()
+            await self.run_action(bound.binding.action)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        text = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        event.prevent_default()
+        event.stop()
+        self._replace_via_keyboard(self._mark_of(text) if is_large(text) else text, *self.selection)
+
+    def action_newline(self) -> None:
+        """Begins a new line."""
+        self._replace_via_keyboard("\n", *self.selection)
+
+    def action_complete(self) -> None:
+        """Completes with what is marked in the list, or its first; without a list, goes to the next thing."""
+        if self.choices is not None:
+            self._take(self.choices.marked or self.choices.items[0])
+        else:
+            self.screen.focus_next()
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        if self.choices is not None and not select:
+            self._show(self.choices.moved(-1))
+        elif not select and not self.text and (waiting := self.take_back()) is not None:
+            self.fill(waiting)
+        elif not select and self.cursor_location[0] == 0 and self.past:
+            self._walk(-1)
+        else:
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        if self.choices is not None and not select:
+            self._show(self.choices.moved(1))
+        elif not select and self._at is not None and self.cursor_at_last_line:
+            self._walk(1)
+        else:
+            super().action_cursor_down(select)
+
+    def _walk(self, step: int) -> None:
+        """Goes through the history; behind its end is what was being written."""
+        at = len(self.past) if self._at is None else self._at
+        if self._at is None:
+            self._written = self.text
+        at = max(0, at + step)
+        newest = at >= len(self.past)
+        text = self._written if newest else self._with_marks(self.past[at])
+        self._at = None if newest else at
+        self.load_text(text)
+        self.move_cursor(self.document.end)
+        self._show(None)
+
+    # -- what may be meant
+
+    def update_suggestion(self) -> None:
+        """Looks for what may be meant; Textual calls this after each change of the text."""
+        self._look()
+
+    def _look(self) -> None:
+        row, column = self.cursor_location
+        before = self.document.get_line(row)[:column]
+        self._show(choices(before, first_line=row == 0, names=self.names))
+
+    def _show(self, found: Choices | None) -> None:
+        if found != self.choices:
+            self.choices = found
+            self.post_message(self.Choosing(found))
+
+    def _typed(self) -> str:
+        """Returns what the list's choices would take the place of."""
+        assert self.choices is not None
+        row, column = self.cursor_location
+        return self.document.get_line(row)[self.choices.start : column]
+
+    def take_choice(self, number: int) -> None:
+        """Completes with one of the list: it was clicked."""
+        if self.choices is not None and number < len(self.choices.items):
+            self._take(self.choices.items[number])
+
+    def _take(self, choice: Choice) -> None:
+        assert self.choices is not None
+        row, column = self.cursor_location
+        self.replace(choice.text, (row, self.choices.start), (row, column))
+
+    def action_close_list(self) -> None:
+        """Closes the list of what may be meant."""
+        self._show(None)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leaves Escape to others while there is no list."""
+        return self.choices is not None if action == "close_list" else True
+
+    # -- how it looks
+
+    def render_line(self, y: int) -> Strip:
+        width = self.content_size.width
+        if width < 1:  # a window on its way to another size: a text area would wrap into no columns
+            return Strip.blank(0)
+        return super().render_line(y)
+
+    def _on_resize(self) -> None:
+        super()._on_resize()
+        width = self.content_size.width
+        self.placeholder = next((text for text in PLACEHOLDERS if len(text) <= width), PLACEHOLDERS[-1])

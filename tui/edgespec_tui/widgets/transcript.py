@@ -1,0 +1,147 @@
+"""The turns on the screen. Only the newest are widgets; those above come as they are scrolled to.
+
+Every widget costs time whenever anything is laid out, so that 200 turns would make typing slow while an
+answer streams. What is not shown is in the conversation all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.geometry import Size
+from textual.reactive import Reactive
+from textual.widgets import Button, Static
+
+from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.widgets.turn_view import AnswerView, QuestionView, TurnView
+
+SHOWN = 4  # turns that are widgets
+MORE = 6  # that come when the top is reached
+
+
+class Transcript(VerticalScroll, can_focus=False):
+    """Shows the path of a conversation."""
+
+    virtual_size = Reactive(Size(0, 0))  # see BlockRows
+
+    def __init__(self) -> None:
+        super().__init__(id="transcript")
+        self.tinted = False
+        self._path: list[Turn] = []
+        self._conversation = Conversation()
+        self._first = 0  # of the path, the first that is a widget
+        self._left_out: frozenset[int] = frozenset()
+        self._reaching = False  # turns above are being made
+
+    def compose(self) -> ComposeResult:
+        above = Button("", id="earlier", compact=True)
+        above.can_focus = False  # what is typed next is for the input
+        above.display = False
+        yield above
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    async def show(self, conversation: Conversation) -> None:
+        """Shows a conversation from its end; what was shown goes."""
+        self._conversation, self._path = conversation, conversation.path()
+        self._first = max(0, len(self._path) - SHOWN)
+        with self.app.batch_update():
+            await self.query(TurnView).remove()
+            await self.query(".notice").remove()
+            await self.mount_all([self._view(turn) for turn in self._path[self._first :]])
+        self._show_earlier()
+        self.anchor()
+
+    def _view(self, turn: Turn) -> TurnView:
+        siblings = self._conversation.siblings(turn.id)
+        versions = (siblings.index(turn.id) + 1, len(siblings))
+        view: TurnView
+        if turn.role == "user":
+            view = QuestionView(turn, versions=versions)
+        else:
+            view = AnswerView(turn, versions=versions, tinted=self.tinted)
+        view.set_left_out(turn.id in self._left_out)
+        return view
+
+    async def add(self, turn: Turn) -> TurnView:
+        """Shows one more turn, at the end; those that are far above go."""
+        self._path = self._conversation.path()
+        view = self._view(turn)
+        await self.mount(view)
+        await self._drop_above()
+        self.anchor()
+        return view
+
+    async def _drop_above(self) -> None:
+        views = list(self.query(TurnView))
+        surplus = views[: max(0, len(views) - SHOWN)]
+        self._first += len(surplus)
+        if surplus:
+            await self.remove_children(surplus)
+        self._show_earlier()
+
+    def _show_earlier(self) -> None:
+        button = self.query_one("#earlier", Button)
+        button.display = self._first > 0
+        button.label = f"{self._first} earlier turns: scroll up or press here"
+
+    async def on_button_pressed(self, event: Button.Pressed) -> None:
+        if event.button.id == "earlier":
+            event.stop()
+            await self.show_earlier()
+
+    async def show_earlier(self) -> None:
+        """Shows some of what is above, and keeps the place that is being read."""
+        top = next(iter(self.query(TurnView)), None)
+        if isinstance(top, AnswerView) and top.has_more:
+            await top.show_more()
+            return
+        low = max(0, self._first - MORE)
+        if low == self._first:
+            return
+        fresh = [self._view(turn) for turn in self._path[low : self._first]]
+        self._first = low
+        below = next(iter(self.query(TurnView)), None)
+        await self.mount_all(fresh, after=self.query_one("#earlier"))
+        self._show_earlier()
+        if below is not None:
+            self.call_after_refresh(self.scroll_to_widget, below, animate=False, top=True)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.reach_up()
+
+    def reach_up(self) -> None:
+        """Shows some of what is above, where the top has been reached already."""
+        if self.scroll_y <= 0 and not self._reaching:
+            self._reaching = True
+            self.run_worker(self._reach_up(), group="earlier")
+
+    async def _reach_up(self) -> None:
+        try:
+            await self.show_earlier()
+        finally:
+            self._reaching = False
+
+    def view_of(self, id: int) -> TurnView | None:
+        """Returns the widget of a turn; None where it has none."""
+        return next((view for view in self.query(TurnView) if view.turn.id == id), None)
+
+    async def set_tinted(self, tinted: bool) -> None:
+        """Colours tokens by who produced them, or not."""
+        self.tinted = tinted
+        for view in self.query(AnswerView):
+            await view.set_tinted(tinted)
+
+    async def mark_left_out(self, ids: Sequence[int], *, told: bool) -> None:
+        """Marks the turns that the model is not told any more. told: that is said before the last turn."""
+        self._left_out = frozenset(ids)
+        views = list(self.query(TurnView))
+        for view in views:
+            view.set_left_out(view.turn.id in self._left_out)
+        if told and views:
+            sentence = f"The context is full: the model is no longer told the oldest {len(ids)} turns."
+            await self.mount(Static(sentence, classes="notice", markup=False), before=views[-1])
+            self.anchor()

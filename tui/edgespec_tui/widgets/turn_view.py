@@ -1,0 +1,239 @@
+"""A turn on the screen: who speaks, what was said, and what can be done with it."""
+
+from __future__ import annotations
+
+import time
+from typing import ClassVar, Literal
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message
+from textual.reactive import Reactive
+from textual.widgets import Collapsible, Static
+
+from edgespec_tui.sessions.conversation import Turn
+from edgespec_tui.widgets.answer_body import AnswerBody
+from edgespec_tui.widgets.block_rows import BlockRows
+from edgespec_tui.widgets.markdown_blocks import lines_of
+from edgespec_tui.widgets.question import question_of
+
+Deed = Literal["copy", "edit", "again", "go_on", "branch", "older", "newer"]
+DEEDS: dict[Deed, tuple[str, str]] = {  # what to do: its key, its word
+    "copy": ("c", "copy"),
+    "edit": ("e", "edit"),
+    "again": ("r", "again"),
+    "go_on": ("g", "continue"),
+    "branch": ("b", "branch"),
+}
+LINES = 24  # of a question, with marks in it; those behind them are shown when it is opened
+
+
+class Buttons(Static):
+    """A line of which some words are buttons of the turn that it stands in."""
+
+    def action_do(self, deed: Deed) -> None:
+        """Says what is wanted with the turn."""
+        self._turn().action_do(deed)
+
+    def action_unfold(self) -> None:
+        """Opens what is folded, or closes it."""
+        self._turn().action_reasoning()
+
+    def _turn(self) -> TurnView:
+        return next(node for node in self.ancestors if isinstance(node, TurnView))
+
+
+class TurnView(Vertical, can_focus=True):
+    """One turn. Reached with Tab or a click; then a letter does what the line below it says."""
+
+    virtual_size = Reactive(Size(0, 0))  # see BlockRows
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("c,y", "do('copy')", "Copy", id="turn.copy"),
+        Binding("e", "do('edit')", "Edit", id="turn.edit"),
+        Binding("r", "do('again')", "Answer again", id="turn.again"),
+        Binding("g", "do('go_on')", "Continue", id="turn.go_on"),
+        Binding("b", "do('branch')", "Branch", id="turn.branch"),
+        Binding("left_square_bracket", "do('older')", "Version before", id="turn.older", show=False),
+        Binding("right_square_bracket", "do('newer')", "Version after", id="turn.newer", show=False),
+        Binding("space,o", "reasoning", "Open or close", id="turn.reasoning", show=False),
+        Binding("up,k", "app.focus_previous", "Turn above", id="turn.above", show=False),
+        Binding("down,j", "app.focus_next", "Turn below", id="turn.below", show=False),
+    ]
+
+    class Wanted(Message):
+        """Something is to be done with a turn."""
+
+        def __init__(self, deed: Deed, turn: int) -> None:
+            super().__init__()
+            self.deed, self.turn = deed, turn
+
+    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1)) -> None:
+        """versions: which of how many this is, from 1."""
+        super().__init__(id=f"turn-{turn.id}", classes=turn.role)
+        self.turn, self._versions = turn, versions
+
+    def action_do(self, deed: Deed) -> None:
+        """Says what is wanted with this turn."""
+        self.post_message(self.Wanted(deed, self.turn.id))
+
+    def action_reasoning(self) -> None:
+        """Opens or closes the reasoning."""
+        for fold in self.query(Collapsible):
+            fold.collapsed = not fold.collapsed
+
+    def _head(self, who: str) -> Content:
+        number, count = self._versions
+        older = f"[@click=do('older')] < [/]{number} of {count}[@click=do('newer')] > [/]"
+        return Content.from_markup("[b]$who[/b]" + (f"  {older}" if count > 1 else ""), who=who)
+
+    def _top(self, who: Buttons, *deeds: Deed) -> Horizontal:
+        """Returns the row above a turn: who speaks, and what can be done."""
+        return Horizontal(who, Buttons(self.show_deeds(*deeds), classes="deeds"), classes="top")
+
+    def show_deeds(self, *deeds: Deed) -> Content:
+        """Returns the line of what can be done, each word a button."""
+        words = "  ".join(f"[@click=do('{deed}')]{DEEDS[deed][0]} {DEEDS[deed][1]}[/]" for deed in deeds)
+        return Content.from_markup(words)
+
+    def set_left_out(self, left_out: bool) -> None:
+        """Marks that the model is not told this turn any more."""
+        self.set_class(left_out, "left-out")
+
+
+class QuestionView(TurnView):
+    """A question. What was pasted, and what is very long, is folded until it is opened."""
+
+    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1)) -> None:
+        super().__init__(turn, versions=versions)
+        question = question_of(turn.text, turn.settings)
+        lines = question.folded().split("\n")
+        self._rest = max(0, len(lines) - LINES)
+        self._short = "\n".join(lines[:LINES])
+        self._folded = bool(question.inserts) or self._rest > 0
+        self._said = BlockRows(lines_of(self._short))
+        self._more = Buttons("", classes="more")
+
+    def compose(self) -> ComposeResult:
+        yield self._top(Buttons(self._head("You"), classes="who"), "copy", "edit", "branch")
+        yield self._said.set_class(True, "said")
+        yield self._more
+        self._more.display = self._folded
+        self._show_more(folded=True)
+
+    def action_reasoning(self) -> None:
+        """Opens what is folded, or closes it."""
+        if self._more.display:
+            self._folded = not self._folded
+            self._said.show(lines_of(self._short if self._folded else self.turn.text))
+            self._show_more(folded=self._folded)
+
+    def _show_more(self, *, folded: bool) -> None:
+        rest = f"{self._rest:,} more lines: " if folded and self._rest else ""
+        does = "show all of it" if folded else "fold it again"
+        self._more.update(Content.from_markup("$rest[@click=unfold()]o $does[/]", rest=rest, does=does))
+
+
+class AnswerView(TurnView):
+    """An answer, while it streams and afterwards."""
+
+    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1), tinted: bool = False) -> None:
+        super().__init__(turn, versions=versions)
+        self._body = AnswerBody(turn.text, turn.runs, tinted=tinted)
+        self._thoughts = BlockRows(lines_of(turn.reasoning))
+        self._fold: Collapsible | None = self._new_fold("Reasoning") if turn.reasoning else None
+        self._who = Buttons(self._head(turn.model or "Answer"), classes="who")
+        self._note = Static("", classes="note")
+        self._thinking_since: float | None = None
+        self._thought: list[str] = [turn.reasoning] if turn.reasoning else []
+
+    def compose(self) -> ComposeResult:
+        yield self._top(self._who, "copy", "edit", "again", "go_on", "branch")
+        if self._fold:
+            yield self._fold
+        yield self._body
+        yield self._note
+
+    def on_mount(self) -> None:
+        if self.turn.finish:
+            self.show_figures(self.turn)
+
+    async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None:
+        """Adds what came; runs: of `text`. Does nothing where it is not shown any more."""
+        if not self.is_attached:
+            return
+        if text or reasoning:
+            self.show_waiting("")
+        if reasoning:
+            await self._think(reasoning)
+        if text:
+            if self._fold and self._fold.title.startswith("Thinking"):
+                self._fold.title = self._fold.title.replace("Thinking", "Thought")
+            await self._body.feed(text, runs)
+
+    def _new_fold(self, title: str) -> Collapsible:
+        return Collapsible(self._thoughts, title=title, classes="reasoning")
+
+    async def _think(self, reasoning: str) -> None:
+        now = time.monotonic()
+        self._thinking_since = self._thinking_since or now
+        if self._fold is None:
+            self._fold = self._new_fold("Thinking")
+            await self.mount(self._fold, before=self._body)
+        self._thought.append(reasoning)
+        self._fold.title = f"Thinking, {now - self._thinking_since:.0f} s"
+        self._thoughts.show(lines_of("".join(self._thought)))
+
+    async def end(self, turn: Turn) -> None:
+        """Shows the answer as it stays."""
+        self.turn = turn
+        if not self.is_attached:
+            return
+        self.show_figures(turn)
+
+    def name_model(self, model: str) -> None:
+        """Says who answers."""
+        self._who.update(self._head(model))
+
+    @property
+    def has_more(self) -> bool:
+        """True where a part of the answer above is not shown."""
+        return self._body.has_more
+
+    async def show_more(self) -> None:
+        """Shows more of what is above."""
+        await self._body.show_more()
+
+    async def set_tinted(self, tinted: bool) -> None:
+        """Colours the tokens by who produced them, or not."""
+        await self._body.set_tinted(tinted)
+
+    def show_waiting(self, sentence: str) -> None:
+        """Says what the answer waits for; an empty sentence takes that away."""
+        if sentence != str(self._note.content):
+            self._note.update(Content(sentence))
+
+    def show_figures(self, turn: Turn) -> None:
+        """Shows how the answer ended, and its figures."""
+        self._note.update(Content(" · ".join(ending(turn))))
+
+
+def ending(turn: Turn) -> list[str]:
+    """Returns what is said below an answer that has ended."""
+    figures, said = turn.figures, []
+    if turn.finish == "cancelled":
+        said.append(str(figures.get("reason") or "interrupted"))
+    if turn.finish == "length":
+        said.append("stopped at the length limit: g continues")
+    if isinstance(n := figures.get("n_tokens"), int) and n:
+        said.append(f"{n} tokens")
+    if isinstance(speed := figures.get("tok_per_s"), float):
+        said.append(f"{speed:.1f} tok/s")
+    if isinstance(rate := figures.get("acceptance_rate"), float):
+        said.append(f"{rate:.0%} accepted")
+    if isinstance(speedup := figures.get("speedup_estimated"), float):
+        said.append(f"{speedup:.2f}x estimated")
+    return said

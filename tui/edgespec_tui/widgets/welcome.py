@@ -1,0 +1,67 @@
+"""What an empty chat shows: who answers, and what to know to begin."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from edgespec_tui.endpoint.engine_state import LENT, EngineState
+
+EMBEDDED = (
+    "This is the tiny pair that ships with EdgeSpec: it knows a little about Python's library, nothing else. "
+    "For a real model press Ctrl+L, or run `edgespec pull`."
+)
+KEYS = (
+    ("Enter", "asks", "Ctrl+J", "new line"),
+    ("/", "lists commands", "@", "names a file to read"),
+    ("Esc", "stops, keeps what came", "Ctrl+R", "answers again"),
+    ("F4", "speculation off and on", "F5", "race: plain against it"),
+    ("F3", "tint: who wrote which token", "F2", "panel"),
+    ("Ctrl+O", "sessions", "Ctrl+L", "models"),
+    ("Ctrl+P", "all actions and commands", "F1", "help"),
+)
+KEY, DOES, DOES_2 = 8, 29, 24  # widths of columns
+
+
+class Welcome(VerticalScroll, can_focus=False):
+    """The screen before the first question."""
+
+    def compose(self) -> ComposeResult:
+        yield Static("EdgeSpec", id="welcome-name")
+        yield Static("", id="welcome-model")
+        yield Static("", id="welcome-notice")
+        yield Static("", id="welcome-keys")
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Lists keys side by side where there is room, and one below the other where not."""
+        rows: list[tuple[str, str, str, str]] = list(KEYS)
+        if event.size.width < KEY + DOES + KEY + DOES_2 + 4:
+            rows = [(*row[:2], "", "") for row in KEYS] + [(*row[2:], "", "") for row in KEYS]
+        lines = [
+            Content.assemble((key.ljust(KEY), "bold"), does.ljust(DOES), (key_2.ljust(KEY), "bold"), does_2)
+            for key, does, key_2, does_2 in rows
+        ]
+        self.query_one("#welcome-keys", Static).update(Content("\n").join(line.rstrip() for line in lines))
+
+    def show(self, engine: EngineState) -> None:
+        """Says what answers, as far as that is known."""
+        info = engine.info
+        if info is None:
+            words = "The engine is loading; you can write already." if engine.state == "starting" else ""
+        elif not info.speculates:
+            words = f"{info.model} at {info.where}. This server reports no speculation data."
+        elif info.embedded:
+            words = "The embedded pair answers."
+        else:
+            drafts = f", {info.draft} drafts." if info.draft else ", without a draft model."
+            words = f"{info.model} answers{drafts}"
+        if info is not None and info.lent:
+            words += " " + LENT
+        self.query_one("#welcome-model", Static).update(Content(words))
+        notice = self.query_one("#welcome-notice", Static)
+        told = [*([EMBEDDED] if info and info.embedded else []), *(info.told if info else ())]
+        notice.display = bool(told)
+        notice.update(Content("\n".join(told)))
