@@ -36,7 +36,7 @@ from tiny_gguf import write_llama
 
 from edgespec.core.request import Request
 from edgespec.engine.pair import Pair
-from edgespec.llama.model import context
+from edgespec.llama import context
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, Sampling
 from edgespec.system.cores import threads_wanted
