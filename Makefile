@@ -9,7 +9,7 @@ PYTEST = $(PY) -m pytest -n logical --maxprocesses 4 --dist worksteal
 # Tests start hundreds of Pythons: what they import is compiled once, into __pycache__ (make clean removes it).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chat test test-all check format clean ready
+.PHONY: help chat test test-all check format map clean ready
 
 help:
 	@echo "make chat      talk to a small real model, fetched once (93 MB); offline to the pair that ships"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-all  the tests with those that take long"
 	@echo "make check     lint, format and types"
 	@echo "make format    put the code into the house format"
+	@echo "make map       write docs/map.md, every module in a sentence"
 	@echo "make clean     remove .venv and the caches"
 
 ready:
@@ -36,10 +37,14 @@ check: ready
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) .make/map.py --check
 
 format: ready
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
+
+map: ready
+	@$(PY) .make/map.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache build dist

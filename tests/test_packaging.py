@@ -423,3 +423,11 @@ def test_no_suitable_python_is_told(tmp_path: Path, version: str | None, asked: 
     done = with_python(tmp_path, PYTHON=asked)
     assert done.returncode == 1 and done.stdout == ""
     assert message in done.stderr and is_a_sentence(done.stderr.removesuffix("\n"))
+
+
+def test_the_map_is_written_from_docstrings() -> None:
+    """It was kept by hand once: names appeared twice, or not at all."""
+    done = subprocess.run(
+        [sys.executable, ROOT / ".make" / "map.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""llama.cpp seen from Python: models. (`context.py` has the contexts; no other file imports llama_cpp.)
+"""llama.cpp seen from Python: models; `context.py` has the contexts.
 
 llama.cpp ends the process on a wrong argument, so every value is checked here before it gets there; and
 it prints to the terminal, so its log goes to a short memory of last lines, quoted in error messages.

@@ -1,4 +1,4 @@
-"""`edgespec.client.attach`: a running server is found, or an engine started; whose it is, and its end."""
+"""Attaching: a running server is found, or an engine started; whose it is, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgespec.client.client`: the endpoint seen from Python."""
+"""The client: the endpoint seen from Python."""
 
 from __future__ import annotations
 
