@@ -1,4 +1,4 @@
-"""Writes docs/map.md: every module with the first sentence of its docstring; `--check` tells whether it is old."""
+"""Writes docs/map.md: every module with the first sentence of its docstring. `--check` tells if it is old."""
 
 from __future__ import annotations
 
