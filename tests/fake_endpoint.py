@@ -1,7 +1,4 @@
-"""An endpoint that plays recorded rounds, at a chosen pace: what the app is tested and measured with.
-
-It is shipped with the app because a person who changes a screen wants to see it without a model, too.
-"""
+"""An endpoint that plays recorded rounds, at a chosen pace: what the app is tested and measured with."""
 
 from __future__ import annotations
 
@@ -11,9 +8,10 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from edgespec.client.answer import Ended, Info, Told, Wishes
 from edgespec.core.values import Round
 from edgespec.errors import EdgeSpecError
-from edgespec_tui.endpoint.endpoint import Ended, Happening, Info, Message, Told, Wishes
+from edgespec_tui.endpoint.endpoint import Happening, Message
 
 FAKE = Info(
     model="Fake-7B-Q4_K_M",
@@ -21,6 +19,7 @@ FAKE = Info(
     n_ctx=4096,
     memory=5_368_709_120,
     plain_s=0.02,
+    speculates=True,
     where="nowhere",
 )
 
@@ -97,8 +96,14 @@ class FakeEndpoint:
                     await asyncio.sleep(0)
                 yield replace(told, at=time.monotonic())
             ended = True
-            speed = n / max(1e-9, time.monotonic() - began)
-            yield Ended("stop", _size(messages), 0, n, speed, 1.6 if wishes.speculation else 1.0)
+            yield Ended(
+                "stop",
+                prompt_tokens=_size(messages),
+                cached_tokens=0,
+                n_tokens=n,
+                tpot_s=max(1e-9, time.monotonic() - began) / max(n, 1),
+                speedup=1.6 if wishes.speculation else 1.0,
+            )
         finally:
             self.cancelled += not ended
 

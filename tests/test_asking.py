@@ -12,9 +12,10 @@ from fake_endpoint import FAKE, FakeEndpoint
 from test_tui_chat import Slow, on_a_loop
 from tui_driver import driven
 
+from edgespec.client.answer import Ended, Wishes
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
-from edgespec_tui.endpoint.endpoint import Ended, Happening, Message, Wishes
+from edgespec_tui.endpoint.endpoint import Happening, Message
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.widgets.question import Question
 from edgespec_tui.widgets.told_line import ToldLine

@@ -18,10 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edgespec.client.answer import Ended, Told, Wishes
 from edgespec.client.attach import Progress, Wanted
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
 from edgespec_tui.endpoint.attached import AttachedEndpoint, attaching, connecting
-from edgespec_tui.endpoint.endpoint import Ended, Happening, Message, Told, Wishes
+from edgespec_tui.endpoint.endpoint import Happening, Message
 
 HELLO = [Message("system", "Be brief."), Message("user", "What is EdgeSpec?")]
 GREEDY = Wishes(sampling={"temperature": 0.0}, max_tokens=24)
@@ -153,7 +154,7 @@ def test_another_kind_of_server_answers_without_speculation_and_counts_nothing()
         text, happenings = await heard(endpoint)
         ended = happenings[-1]
         assert text == "Hello!" and isinstance(ended, Ended)
-        assert (ended.finish, ended.speedup, ended.drafted) == ("stop", None, None)
+        assert (ended.finish, ended.speedup, ended.drafted) == ("content_filter", None, None)
         await endpoint.close()
 
     with another([piece("Hel"), piece("lo!"), piece("", "content_filter"), "[DONE]"]) as url:

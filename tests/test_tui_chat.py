@@ -14,9 +14,9 @@ from fake_endpoint import FAKE, FakeEndpoint
 from textual.widgets import Collapsible
 from tui_driver import driven
 
+from edgespec.client.answer import Info
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
-from edgespec_tui.endpoint.endpoint import Info
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.settings import Settings
 from edgespec_tui.widgets.transcript import SHOWN

@@ -13,10 +13,10 @@ from test_tui_chat import on_a_loop
 from textual.widgets import Input, OptionList
 from tui_driver import Driven, driven
 
+from edgespec.client.answer import Told
 from edgespec.core.values import Round
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
-from edgespec_tui.endpoint.endpoint import Told
 from edgespec_tui.screens.bench import BenchScreen
 from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.sessions.conversation import Conversation

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from fake_endpoint import FakeEndpoint
 
+from edgespec.client.answer import Told, Wishes
 from edgespec.core.values import Round
 from edgespec.errors import SettingError
-from edgespec_tui.endpoint.endpoint import Message, Told, Wishes
+from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.bench import summary, together
 from edgespec_tui.screens.race import Leg, compared, drawn
+from edgespec_tui.widgets.answering import known_finish
 from edgespec_tui.widgets.attached_files import read_file
 from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
 from edgespec_tui.widgets.live_figures import LiveFigures
@@ -304,3 +306,9 @@ def test_cycles_are_collected_only_where_no_key_came_for_a_while() -> None:
         assert moments.look(), "everything, twice a minute"
     finally:
         moments.end()
+
+
+def test_ends_that_the_app_has_no_word_for_are_ends() -> None:
+    assert [known_finish(word) for word in ("length", "cancelled", "content_filter")] == [
+        "length", "cancelled", "stop",
+    ]  # fmt: skip

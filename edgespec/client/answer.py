@@ -132,28 +132,30 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What answers.
-
-    speculates: it tells its rounds, so that speculation can be shown. embedded: the pair that ships with the
-    program. n_ctx: tokens that prompt and answer may have together; n_ctx_train: what the model was trained
-    for. plain_s: seconds that a token of plain decoding takes, as the engine measured it. memory: bytes of
-    the target's file. loaded: False for a pair that is installed and would be loaded when asked for.
-    where: an address, for people. chatml: the model has no chat template, so that conversations are written
-    as ChatML. build_advice: what is wrong with this build of llama.cpp, and what mends it. None: not told.
-    """
+    """What answers. None: not told."""
 
     model: str
     draft: str | None = None
-    n_ctx: int | None = None
-    n_ctx_train: int | None = None
-    memory: int | None = None
-    plain_s: float | None = None
-    speculates: bool = False
-    embedded: bool = False
-    loaded: bool = True
-    where: str = ""
-    chatml: bool = False
-    build_advice: str = ""
+    n_ctx: int | None = None  # tokens that prompt and answer may have together
+    n_ctx_train: int | None = None  # what the model was trained for
+    memory: int | None = None  # bytes of the target's file
+    plain_s: float | None = None  # seconds per token of plain decoding, as the engine measured it
+    speculates: bool = False  # it tells its rounds, so that speculation can be shown
+    embedded: bool = False  # the pair that ships with the program
+    loaded: bool = True  # False for an installed pair that would be loaded when asked for
+    where: str = ""  # an address, for people
+    chatml: bool = False  # the model has no chat template: conversations are written as ChatML
+    build_advice: str = ""  # what is wrong with this build of llama.cpp, and what mends it
+    lent: bool = False  # the engine is another program's, and ends with that
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Returns what people should know of it, in sentences."""
+        chatml = (
+            f"{self.model} has no chat template: it is talked to in ChatML, which it may not know; "
+            "--chat-template names another"
+        )
+        return (*([chatml] if self.chatml else []), *([self.build_advice] if self.build_advice else []))
 
 
 @dataclass(frozen=True, slots=True)

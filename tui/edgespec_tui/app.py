@@ -14,9 +14,10 @@ from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
+from edgespec.client.answer import Wishes
 from edgespec.errors import EdgeSpecError, SessionError
 from edgespec_tui import faults, hang_up, palette
-from edgespec_tui.endpoint.endpoint import Endpoint, Wishes
+from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import EngineState
 from edgespec_tui.screens.chat import ChatScreen
 from edgespec_tui.screens.chat_commands import ChatCommands

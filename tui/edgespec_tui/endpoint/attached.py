@@ -9,22 +9,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import TypeVar
 
+from edgespec.client.answer import Ended, Info, Wishes
 from edgespec.client.attach import Attached, OnProgress, Progress, Wanted, attach, connect
 from edgespec.client.client import Answer, Client
-from edgespec.client.client import Ended as ClientEnded
-from edgespec.client.client import Info as ClientInfo
-from edgespec.client.client import Told as ClientTold
-from edgespec.client.client import Wishes as ClientWishes
-from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_models.shelf.store import EMBEDDED
-from edgespec_tui.endpoint.endpoint import Ended, Happening, Info, Message, Told, Wishes
+from edgespec_tui.endpoint.endpoint import Happening, Message
 
 _T = TypeVar("_T")
 DYING_S = 1.0
@@ -111,12 +107,13 @@ class AttachedEndpoint:
         except asyncio.CancelledError:
             given_up.set()
             raise
-        return replace(_info(self._attached.info), lent=self._attached.lent)
+        info = self._attached.info
+        return replace(info, model=EMBEDDED if info.embedded else info.model, lent=self._attached.lent)
 
     async def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:
         """Yields rounds, and last the end; closing the generator cancels the answer in the engine."""
         attached = self._ready()
-        answer = attached.client.chat(_as_told(messages), _wishes(wishes))
+        answer = attached.client.chat(_as_told(messages), wishes)
         happenings: asyncio.Queue[Happening | EdgeSpecError] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -202,7 +199,7 @@ def _listen(answer: Answer, attached: Attached, put: Callable[[Happening | EdgeS
     """Hands on what an answer brings; in a thread of its own."""
     try:
         for happening in answer:
-            put(_happening(happening))
+            put(happening)
     except EndpointLostError as error:
         reason = _fault(attached)
         put(EngineDiedError(reason) if reason else error)
@@ -220,62 +217,3 @@ def _fault(attached: Attached) -> str | None:
 
 def _as_told(messages: Sequence[Message]) -> list[dict[str, str]]:
     return [{"role": message.role, "content": message.text} for message in messages]
-
-
-def _wishes(wishes: Wishes) -> ClientWishes:
-    return ClientWishes(
-        sampling=wishes.sampling,
-        max_tokens=wishes.max_tokens,
-        seed=wishes.seed,
-        stop=wishes.stop,
-        speculation=wishes.speculation,
-        drafter=wishes.drafter,
-        draft_length=wishes.draft_length,
-        beside={"logit_bias": dict(wishes.logit_bias)} if wishes.logit_bias else {},
-    )
-
-
-def _info(info: ClientInfo) -> Info:
-    return Info(
-        model=EMBEDDED if info.embedded else info.model,
-        draft=info.draft,
-        n_ctx=info.n_ctx,
-        memory=info.memory,
-        plain_s=info.plain_s,
-        speculates=info.speculates,
-        embedded=info.embedded,
-        where=info.where,
-        told=tuple(_told(info)),
-    )
-
-
-def _told(info: ClientInfo) -> Iterator[str]:
-    if info.chatml:
-        yield (
-            f"{info.model} has no chat template: it is talked to in ChatML, which it may not know; "
-            "--chat-template names another"
-        )
-    if info.build_advice:
-        yield info.build_advice
-
-
-def _happening(happening: ClientTold | ClientEnded) -> Happening:
-    if isinstance(happening, ClientTold):
-        runs = tuple((span.source, len(span.text)) for span in happening.spans)
-        return Told(happening.round, happening.at, happening.pieces, happening.reasoning, runs)
-    finish: FinishReason = "stop"
-    for known in get_args(FinishReason):
-        if happening.finish == known:
-            finish = known
-    return Ended(
-        finish=finish,
-        prompt_tokens=happening.prompt_tokens,
-        cached_tokens=happening.cached_tokens,
-        n_tokens=happening.n_tokens,
-        tok_per_s=happening.tok_per_s,
-        speedup=happening.speedup,
-        ttft_s=happening.ttft_s,
-        drafted=happening.drafted,
-        accepted=happening.accepted,
-        speedup_measured=happening.speedup_is == "measured",
-    )

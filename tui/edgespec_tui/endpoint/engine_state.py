@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from edgespec.client.answer import Info
 from edgespec.errors import EdgeSpecError
-from edgespec_tui.endpoint.endpoint import Endpoint, Info
+from edgespec_tui.endpoint.endpoint import Endpoint
 
 EMBEDDED = "embedded pair"  # its files are called target and draft
 LENT = "The engine is that of another window and ends with it; then one is started here."

@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Callable
 
+from edgespec.client.answer import Info
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Opening
-from edgespec_tui.endpoint.endpoint import Info
 from edgespec_tui.endpoint.engine_state import LENT
 from edgespec_tui.plain.lines import HELP, PlainLines, listing, resumed
 from edgespec_tui.plain.plain import PlainChat, one_answer, read_whole

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TextIO
 
+from edgespec.client.answer import Info, Wishes
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
-from edgespec_tui.endpoint.endpoint import Endpoint, Info, Wishes
+from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.plain.text import AsItComes, WholeSentences, figure_lines
 from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn

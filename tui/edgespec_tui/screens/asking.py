@@ -14,8 +14,9 @@ from typing import Protocol
 
 from textual.worker import Worker, WorkerCancelled
 
+from edgespec.client.answer import Wishes
 from edgespec.errors import EdgeSpecError, SettingError
-from edgespec_tui.endpoint.endpoint import Message, Wishes
+from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.context_fit import left_out_before, path_to
 from edgespec_tui.sessions.conversation import Conversation, Figure, Turn

@@ -15,8 +15,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
+from edgespec.client.answer import Wishes
 from edgespec.errors import EdgeSpecError
-from edgespec_tui.endpoint.endpoint import Endpoint, Message, Wishes
+from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.screens.race import Race, drawn
 from edgespec_tui.widgets.panel import Measured
 

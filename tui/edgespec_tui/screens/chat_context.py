@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from edgespec.client.answer import Wishes
 from edgespec.system import config
-from edgespec_tui.endpoint.endpoint import Endpoint, Wishes
+from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import EngineState
 from edgespec_tui.sessions.context_fit import Fitting, fit
 from edgespec_tui.sessions.conversation import Conversation

@@ -15,7 +15,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from edgespec_tui.endpoint.endpoint import Ended, Endpoint, Message, Wishes
+from edgespec.client.answer import Ended, Wishes
+from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.widgets.panel import Measured
 
 Runner = Literal["plain", "speculative"]

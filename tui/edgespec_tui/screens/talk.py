@@ -13,8 +13,8 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
+from edgespec.client.answer import Wishes
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
-from edgespec_tui.endpoint.endpoint import Wishes
 from edgespec_tui.screens.asking import Asking
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation

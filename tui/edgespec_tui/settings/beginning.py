@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from edgespec.client.answer import Wishes
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import SessionError, SettingError
 from edgespec.system import config
-from edgespec_tui.endpoint.endpoint import Wishes
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import short_title
 from edgespec_tui.sessions.sessions import Sessions
@@ -65,12 +65,13 @@ def begin(arguments: argparse.Namespace, *, known: Known | None = None) -> Begin
         drafter=drafter,
         draft_length=settings.draft_length if length is None else length,
     )
+    bias = dict(_bias(text) for text in arguments.logit_bias)
     wishes = Wishes(
         stop=tuple(arguments.stop),
         speculation=settings.speculation,
         drafter=None if drafter == "none" else drafter,
         draft_length=settings.draft_length,
-        logit_bias=dict(_bias(text) for text in arguments.logit_bias),
+        beside={"logit_bias": bias} if bias else {},
     )
     return Beginning(settings, wishes, complaints, explicit, arguments.system)
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from edgespec.client.answer import Drafter
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import SettingError
-from edgespec_tui.endpoint.endpoint import DrafterChoice
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.values import ANSWER, SAMPLING, Ranged, meant
 
@@ -37,7 +37,7 @@ class Settings:
     seed: int | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
     speculation: bool = True
-    drafter: DrafterChoice | None = None
+    drafter: Drafter | None = None
     draft_length: int | None = None
     theme: str = ""
     panel: bool = True
@@ -150,7 +150,7 @@ def _settings(tables: dict[str, Any], complaints: list[Complaint], known: Known 
     names = ("chat", "sampling", "speculation", "screen", "keys")
     chat, sampling, speculation, screen = (_Table(name, tables.get(name), complaints) for name in names[:-1])
     numbers = {name: sampling.number(name, ranged) for name, ranged in SAMPLING.items()}
-    drafters = get_args(DrafterChoice)
+    drafters = get_args(Drafter)
     settings = Settings(
         system=chat.text("system"),
         max_tokens=chat.number("max_tokens", ANSWER["max_tokens"]),

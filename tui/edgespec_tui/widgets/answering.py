@@ -12,11 +12,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, get_args
 
+from edgespec.client.answer import Ended, Told, Wishes
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
-from edgespec_tui.endpoint.endpoint import Ended, Endpoint, Message, Told, Wishes
+from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import join, part, runs_of_round
@@ -82,7 +83,7 @@ class Answering:
                 async for happening in happenings:
                     if isinstance(happening, Ended):
                         self.figures.end(happening)
-                        finish = happening.finish
+                        finish = known_finish(happening.finish)
                     else:
                         self._take(happening)
         except EdgeSpecError as error:
@@ -102,7 +103,9 @@ class Answering:
     def _take(self, told: Told) -> None:
         self.figures.note(told)
         reasoning, text = self._splitter.feed(told.round.text)
-        runs = list(told.runs) or runs_of_round(told.round.text, told.pieces, told.round.sources)
+        runs = [(span.source, len(span.text)) for span in told.spans] or runs_of_round(
+            told.round.text, told.pieces, told.round.sources
+        )
         skipped = max(0, len(told.round.text) - len(text))
         self._add(told.reasoning + reasoning, text, part(runs, skipped, skipped + len(text)))
 
@@ -157,3 +160,8 @@ class Answering:
             runs=tuple(self._runs),
             figures=figures,
         )
+
+
+def known_finish(finish: str) -> FinishReason:
+    """Returns how an answer ended, in the app's words: other servers have further ones ("tool_calls")."""
+    return next((known for known in get_args(FinishReason) if known == finish), "stop")

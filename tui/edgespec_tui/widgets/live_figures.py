@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edgespec_tui.endpoint.endpoint import Ended, Told
+from edgespec.client.answer import Ended, Told
 from edgespec_tui.sessions.conversation import Figure
 
 NOW_S = 2.0  # live speed is that of the last two seconds

@@ -10,7 +10,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Sparkline, Static
 
-from edgespec_tui.endpoint.endpoint import Info
+from edgespec.client.answer import Info
 from edgespec_tui.widgets.live_figures import LiveFigures
 
 NOTHING = "-"
