@@ -5,46 +5,71 @@ wrong is removed from the KV cache. Importing this package loads neither llama.c
 
     import edgespec
     with edgespec.load() as pair:
-        for round_ in pair.generate(pair.prompt_tokens("def main():"), edgespec.Request()):
+        for round_ in edgespec.stream(pair, "def main():"):
             print(round_.text, end="")
+
+What is imported from here stays; what lies in the rooms below may move.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import EdgeSpecError
 
 if TYPE_CHECKING:
+    from edgespec.client.answer import Ended, Told, Wishes
+    from edgespec.client.attach import attach
+    from edgespec.client.client import Client
     from edgespec.core.request import Request
-    from edgespec.core.stats import Statistics, Tally
+    from edgespec.core.stats import Statistics
     from edgespec.core.values import Round
+    from edgespec.engine.generation import Answer, Generation, generate
     from edgespec.engine.pair import Pair
+    from edgespec.grammar.grammar import Grammar
     from edgespec.pairs.settings import PairSettings
     from edgespec.sampling.sampler import Sampling
 
 __version__ = "0.1.0"
 __all__ = [
+    "Answer",
+    "Client",
     "EdgeSpecError",
+    "Ended",
+    "Generation",
+    "Grammar",
     "Pair",
     "PairSettings",
     "Request",
     "Round",
     "Sampling",
     "Statistics",
-    "Tally",
+    "Told",
+    "Wishes",
+    "attach",
+    "generate",
     "load",
+    "stream",
 ]
 
 _PLACES = {
+    "Answer": "engine.generation",
+    "Client": "client.client",
+    "Ended": "client.answer",
+    "Generation": "engine.generation",
+    "Grammar": "grammar.grammar",
     "Pair": "engine.pair",
     "PairSettings": "pairs.settings",
     "Request": "core.request",
     "Round": "core.values",
     "Sampling": "sampling.sampler",
     "Statistics": "core.stats",
-    "Tally": "core.stats",
+    "Told": "client.answer",
+    "Wishes": "client.answer",
+    "attach": "client.attach",
+    "generate": "engine.generation",
 }
 
 
@@ -72,3 +97,12 @@ def load(
 
         target, draft = target_path(), draft or draft_path()
     return Pair(target, draft, settings)
+
+
+def stream(
+    pair: Pair, prompt: str | Sequence[Mapping[str, Any]], request: Request | None = None
+) -> Generation:
+    """Answers round by round: iterate over it; its `answer` has what came so far, `cancel` ends it."""
+    from edgespec.engine.generation import Generation
+
+    return Generation(pair, prompt, request)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import edgespec
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -30,7 +32,18 @@ def test_every_page_is_on_the_list_of_pages() -> None:
     ]
 
 
-def test_the_python_of_the_first_page_runs() -> None:
-    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+def python_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("code", [*python_of("README.md"), *python_of("docs/python.md")])
+def test_the_python_of_the_pages_runs(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and len(done.stdout) > 20, done.stderr
+
+
+def test_pages_import_only_what_is_promised() -> None:
+    code = "\n".join(code for page in PAGES for code in python_of(str(page.relative_to(ROOT))))
+    imported = re.findall(r"^\s*(?:from|import) (edgespec[\w.]*)", code, re.MULTILINE)
+    assert imported and set(imported) == {"edgespec"}
+    assert set(re.findall(r"\bedgespec\.([A-Za-z_]+)", code)) <= set(edgespec.__all__)

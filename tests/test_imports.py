@@ -290,7 +290,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_public_names_are_those_that_are_promised() -> None:
-    assert set(edgespec.__all__) == {*edgespec._PLACES, "EdgeSpecError", "load"}
+    assert set(edgespec.__all__) == {*edgespec._PLACES, "EdgeSpecError", "load", "stream"}
 
 
 def test_type_checkers_see_the_names_where_they_are() -> None:

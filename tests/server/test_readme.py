@@ -57,14 +57,6 @@ def test_the_openai_example_works(server: Served) -> None:
     assert done.stdout.startswith("EdgeSpec makes a GGUF model answer sooner")
 
 
-def test_the_attach_example_works(server: Served) -> None:
-    [block] = examples(server, "python", "attach")
-    done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("EdgeSpec makes a GGUF model answer sooner")
-    assert "guesses stayed, first text after" in done.stdout
-
-
 def test_metrics_tell_plain_from_speculative(server: Served) -> None:
     """--canary 1: everything that does not ask for a drafter is served without one."""
     plain = server.chat(seed=1).json
