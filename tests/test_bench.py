@@ -13,6 +13,7 @@ from commands import edgespec, in_process, interrupted, posix, refused
 from edgespec.commands.bench import command
 
 QUICK = ["--threads", "1", "-n", "8", "--seconds", "0.3"]
+ALL = ["--seconds", "60", "--repeat", "1"]  # as long as it takes on a busy machine
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +78,7 @@ def test_a_sweep_has_every_length(tmp_path: Path) -> None:
 def test_prompts_of_the_users_with_their_kinds(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "def f(x):", "kind": "mine", "raw": true}\n{"prompt": "hello"}\n')
-    got, _, _ = bench(tmp_path, "--prompts", file, "--modes", "sampled", "--temperature", "0.5")
+    got, _, _ = bench(tmp_path, "--prompts", file, "--modes", "sampled", "--temperature", "0.5", *ALL)
     assert {sample["kind"] for sample in got["samples"]} == {"mine", "file"}
     assert got["settings"]["sampling"]["temperature"] == 0.5
 
@@ -117,7 +118,7 @@ def test_a_peer_is_measured_beside_ours(
 ) -> None:
     log = tmp_path / "log"
     monkeypatch.setenv("FAKE_LLAMA_LOG", str(log))
-    got, out, _ = bench(tmp_path, "--peer", f"llama-server={program}")
+    got, out, _ = bench(tmp_path, "--peer", f"llama-server={program}", *ALL)
     names = {(line["mode"], line["line"]) for line in got["lines"]}
     assert {("greedy", "llama-server plain"), ("greedy", "llama-server")} < names
     assert not any(mode == "coupled" and line.startswith("llama-server") for mode, line in names)

@@ -156,17 +156,17 @@ def test_each_dimension_can_grow_alone(tmp_path: Path, shape: Shape) -> None:
 
 
 MUTATIONS: dict[str, tuple[str, Any]] = {
-    "queries not scaled": ("grow_tensors._query_scale", lambda head_dim, grown: 1.0),
-    "rope pairs not moved": ("grow_tensors._rope_positions", lambda head_dim, grown: np.arange(head_dim)),
-    "norms not scaled": ("grow_tensors._norm_scale", lambda d, grown: 1.0),
-    "epsilon not scaled": ("grow_file.grown_eps", lambda source, shape: source.eps),
+    "queries not scaled": ("grow.tensors._query_scale", lambda head_dim, grown: 1.0),
+    "rope pairs not moved": ("grow.tensors._rope_positions", lambda head_dim, grown: np.arange(head_dim)),
+    "norms not scaled": ("grow.tensors._norm_scale", lambda d, grown: 1.0),
+    "epsilon not scaled": ("grow.file.grown_eps", lambda source, shape: source.eps),
     "epsilon not relieved of 2 c^2": (
-        "grow_file.grown_eps",
+        "grow.file.grown_eps",
         lambda source, shape: source.eps * source.shape.d / shape.d,
     ),
-    "added weights not silenced": ("grow_tensors.ZERO", RANDOM),
+    "added weights not silenced": ("grow.tensors.ZERO", RANDOM),
     "heads mapped without their groups": (
-        "grow_tensors._carried_heads",
+        "grow.tensors._carried_heads",
         lambda source, shape: ([0, 1, 2, 3, -1, -1, -1, -1], [0, 1]),
     ),
 }
