@@ -453,7 +453,7 @@ def test_ctrl_c_ends_it_and_leaves_no_slices(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(model_cost.subprocess, "run", interrupted)
+    monkeypatch.setattr(model_cost.JsonChild, "ask", interrupted)
     assert cli.main(["plan", "--target", str(small), "--again"]) == 130
     assert capsys.readouterr().err == "edgespec: stopped\n"
     assert not list(tmp_path.rglob("*.gguf"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from edgespec.chat.renderer import RENDERER
 from edgespec.chat.well_known import template_or_fallback, turn_end
+from edgespec.commands.status_line import StatusLine
 from edgespec.core.request import Request
 from edgespec.core.stats import Statistics, Tally
 from edgespec.core.values import Round
@@ -46,14 +47,12 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
 @contextmanager
 def _notice(text: str) -> Iterator[None]:
     """Shows on a terminal what is going on, and takes it away again."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    print(f"{text} ...", end="", file=sys.stderr, flush=True)
+    line = StatusLine()
+    line.show(f"{text} ...")
     try:
         yield
     finally:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
+        line.clear()
 
 
 def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Request:

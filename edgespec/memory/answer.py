@@ -8,12 +8,10 @@ Logits rows are counted here, since it makes room for them only when they are fi
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any, BinaryIO
+from typing import Any
 
 import llama_cpp as C
 
@@ -22,6 +20,7 @@ from edgespec.llama.devices import cards
 from edgespec.llama.model import Model, listening
 from edgespec.llama.settings import ContextSettings, new_context
 from edgespec.memory.question import Question
+from edgespec.system.json_child import answer_questions
 from edgespec_models.fit.need import RAM, Parts
 from edgespec_models.gguf.header import HeaderError, read_file, split_names
 
@@ -121,24 +120,22 @@ def _add(found: Devices, device: str, parts: Parts) -> None:
     found[device] = found.get(device, Parts()) + parts
 
 
-def serve(questions: BinaryIO, answers: BinaryIO) -> None:
+def main() -> None:
     """Answers line by line until there are no more questions."""
     models: dict[tuple[str, int], tuple[Model, list[str]]] = {}
-    for line in questions:
-        asked = json.loads(line)
-        said: dict[str, Any]
+
+    def say(asked: dict[str, Any]) -> dict[str, Any]:
         try:
             if "devices" in asked:
-                said = {"devices": [asdict(card) for card in cards()]}
-            else:
-                said = answer(Question(**asked), models)
+                return {"devices": [asdict(card) for card in cards()]}
+            return answer(Question(**asked), models)
         except EdgeSpecError as error:
-            said = {"error": type(error).__name__, "message": str(error)}
+            return {"error": type(error).__name__, "message": str(error)}
         except HeaderError as error:
-            said = {"error": "ModelFileError", "message": str(error)}
-        answers.write(json.dumps(said).encode() + b"\n")
-        answers.flush()
+            return {"error": "ModelFileError", "message": str(error)}
+
+    answer_questions(say)
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    main()

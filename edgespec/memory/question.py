@@ -7,18 +7,12 @@ half a second, an answer a few milliseconds to a tenth of a second.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from edgespec.errors import EngineDiedError, ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.errors import ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.pairs.settings import KvType
-from edgespec.system.isolate import cause_of_death
+from edgespec.system.json_child import JsonChild
 from edgespec_models.fit.need import Device, Need, Parts
 
 _ERRORS = {kind.__name__: kind for kind in (ModelFileError, ModelUnsupportedError, SettingError)}
@@ -42,19 +36,14 @@ class MemoryOracle:
     """Knows what llama.cpp would take. Use it in a `with`: the child ends with it."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="edgespec-")
-        self._noise = Path(self._folder.name) / "stderr"
+        self._child = JsonChild("edgespec.memory.answer")
         self._known: dict[Question, Need] = {}
-        self._child: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> MemoryOracle:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._child:
-            self._child.kill()
-            self._child.communicate()
-        self._folder.cleanup()
+    def __exit__(self, *fault: object) -> None:
+        self._child.__exit__(*fault)
 
     def need(self, question: Question) -> Need:
         """Returns what the model would take.
@@ -73,29 +62,7 @@ class MemoryOracle:
         return [Device(**device) for device in self._ask({"devices": True})["devices"]]
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        child = self._child = self._child or self._started()
-        assert child.stdin and child.stdout
-        try:
-            child.stdin.write(json.dumps(question) + "\n")
-            child.stdin.flush()
-            line = child.stdout.readline()
-        except OSError:
-            line = ""
-        if not line:
-            self._child = None
-            child.communicate()
-            code = child.returncode
-            cause = cause_of_death(code, self._noise.read_text(errors="replace"))
-            raise EngineDiedError(cause or f"the process that asks llama.cpp ended with code {code}")
-        said: dict[str, Any] = json.loads(line)
+        said = self._child.ask(question)
         if "error" in said:
             raise _ERRORS[said["error"]](said["message"])
         return said
-
-    def _started(self) -> subprocess.Popen[str]:
-        with open(self._noise, "w") as noise:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", "edgespec.memory.answer"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=noise, text=True, encoding="utf-8",
-                env={**os.environ, "EDGESPEC_LOG": ""},
-            )  # fmt: skip

@@ -6,6 +6,7 @@ import sys
 import time
 
 from edgespec.commands.bench.lines import Line, Unit
+from edgespec.commands.status_line import StatusLine
 
 SHOWN_EVERY_S = 10.0  # where there is no terminal
 
@@ -16,14 +17,13 @@ class Progress:
     def __init__(self, total: int, budget: float) -> None:
         self.total, self.budget = total, budget
         self.started = self.shown = time.monotonic()
-        self.terminal = sys.stderr.isatty()
+        self.line = StatusLine()
 
     def show(self, unit: Unit, line: Line) -> None:
         now = time.monotonic()
         text = f"{unit.number + 1}/{self.total}  {now - self.started:.0f} s of {self.budget:.0f} at most"
-        if self.terminal:
-            where = f"{text}  {unit.mode}  {unit.prompt.kind[:16]}  {line.name}"
-            print(f"\r\033[K{where[:78]}", end="", file=sys.stderr, flush=True)
+        if self.line.rewrites:
+            self.line.show(f"{text}  {unit.mode}  {unit.prompt.kind[:16]}  {line.name}")
         elif now - self.shown >= SHOWN_EVERY_S:
             self.shown = now
             print(text, file=sys.stderr, flush=True)
@@ -33,5 +33,4 @@ class Progress:
         print(f"edgespec: {sentence}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        if self.terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        self.line.clear()

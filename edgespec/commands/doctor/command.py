@@ -13,6 +13,7 @@ from edgespec.commands.doctor.asking import ask
 from edgespec.commands.doctor.cards import cards
 from edgespec.commands.doctor.findings import Finding, problem
 from edgespec.commands.doctor.speculation_check import speculation
+from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import pair_files, pair_settings
 from edgespec.system.builds import here
@@ -32,12 +33,12 @@ def doctor(arguments: argparse.Namespace) -> int:
     try:
         for findings in _checks(arguments):
             found += findings
-            _progress(f"looked at {findings[-1].topic}" if findings else "")
+            StatusLine().show(f"looked at {findings[-1].topic} ..." if findings else "")
     except KeyboardInterrupt:
-        _progress("")
+        StatusLine().clear()
         print("edgespec: stopped", file=sys.stderr)
         return INTERRUPTED
-    _progress("")
+    StatusLine().clear()
     if arguments.json:
         print(report.document(found))
     else:
@@ -81,12 +82,5 @@ def _of_the_pair(arguments: argparse.Namespace, loads: bool) -> Iterator[list[Fi
     found = pair_checks.fit(target, draft, settings)
     yield found
     if not arguments.no_measure and not any(finding.status == "problem" for finding in found):
-        _progress("measuring speculation")
+        StatusLine().show("measuring speculation ...")
         yield speculation(target, draft, settings, arguments.seconds)
-
-
-def _progress(text: str) -> None:
-    """Shows on a terminal what is going on."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[K{text + ' ...' if text else ''}")
-        sys.stderr.flush()

@@ -5,11 +5,11 @@ Prints one JSON object. It may be ended by llama.cpp at any time; the doctor the
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from dataclasses import asdict
 from typing import Any
+
+from edgespec.system.json_child import answer_questions
 
 SEVERAL = 6  # prompts
 LEAST_TOKENS = 16  # of an answer
@@ -82,19 +82,17 @@ def _tokens(asked: dict[str, Any], token_s: float) -> int:
     return max(min(LEAST_TOKENS, most), min(most, within))
 
 
-def main() -> None:
-    """Reads what is asked, prints the answer or the sentence of an error."""
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Answers one question, or says why not."""
     from edgespec.errors import EdgeSpecError
 
-    asked = json.load(sys.stdin)
     try:
-        said = build() if asked["what"] == "build" else measure(asked)
+        return build() if asked["what"] == "build" else measure(asked)
     except EdgeSpecError as error:
-        said = {"error": str(error)}
+        return {"error": str(error)}
     except (ImportError, OSError, RuntimeError) as error:  # of loading the library itself
-        said = {"broken": f"{type(error).__name__}: {error}".splitlines()[0]}
-    json.dump(said, sys.stdout)
+        return {"broken": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
 if __name__ == "__main__":
-    main()
+    answer_questions(answer)

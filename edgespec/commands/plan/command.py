@@ -10,6 +10,7 @@ from edgespec.commands.plan.before_pull import fit_of_heads
 from edgespec.commands.plan.heads import fitting_entries, local_pair, named_pair
 from edgespec.commands.plan.pair_plan import PairPlan, plan_pair
 from edgespec.commands.plan.report import Planned
+from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.free import free_memory
 from edgespec.pairs.planned import PlannedSpeed, keep
@@ -31,10 +32,10 @@ def plan(arguments: argparse.Namespace) -> int:
         try:
             found.append(_planned(name, arguments, settings))
         except KeyboardInterrupt:
-            _progress("")
+            StatusLine().clear()
             print("edgespec: stopped", file=sys.stderr)
             return INTERRUPTED
-        _progress("")
+        StatusLine().clear()
         if len(found) == GIVES_UP and not any(planned.plan for planned in found):
             break  # it is the network, or the machine: the others will not fare better
     if not any(planned.plan for planned in found) and not arguments.json:
@@ -70,7 +71,7 @@ def _names(arguments: argparse.Namespace) -> list[str]:
 
 
 def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -> Planned:
-    _progress(f"{name}: reading heads")
+    StatusLine().show(f"{name}: reading heads ...")
     try:
         if arguments.target:
             heads = local_pair(arguments.target, arguments.draft)
@@ -78,7 +79,7 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
             heads = named_pair(name, arguments.draft)
 
         def stage(text: str) -> None:
-            _progress(f"{heads.name}: {text}")
+            StatusLine().show(f"{heads.name}: {text} ...")
 
         expected = heads.acceptance if arguments.acceptance is None else arguments.acceptance
         found = plan_pair(
@@ -106,10 +107,3 @@ def _keep(name: str, plan: PairPlan, assumed: bool) -> None:
             disturbed=plan.disturbed,
         ),
     )
-
-
-def _progress(text: str) -> None:
-    """Shows on a terminal what is going on."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\033[K{text + ' ...' if text else ''}")
-        sys.stderr.flush()

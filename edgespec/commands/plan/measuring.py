@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +15,7 @@ from edgespec.errors import EdgeSpecError
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model
 from edgespec.pairs.settings import KvType
+from edgespec.system.json_child import answer_questions
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 BEFORE = 4  # tokens in front of those that are timed
@@ -82,15 +81,13 @@ def _undisturbed(found: dict[int, float]) -> dict[int, float]:
     return {n: mended[n] for n in sorted(mended)}
 
 
-def main() -> None:
-    """Answers one question."""
-    said: dict[str, Any]
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Answers one question, or says why not."""
     try:
-        said = {"seconds": seconds(json.load(sys.stdin))}
+        return {"seconds": seconds(asked)}
     except EdgeSpecError as error:
-        said = {"error": str(error)}
-    json.dump(said, sys.stdout)
+        return {"error": str(error)}
 
 
 if __name__ == "__main__":
-    main()
+    answer_questions(answer)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from edgespec.commands.bench.machine import BUSY_CORES, Others
 from edgespec.commands.plan.slices import slices_of, whole_cost
@@ -23,7 +19,7 @@ from edgespec.errors import PlanError
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
-from edgespec.system.isolate import cause_of_death
+from edgespec.system.json_child import ChildDiedError, JsonChild
 from edgespec.system.whole_file import write_whole
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.number_formats import UnknownFormatError
@@ -129,22 +125,14 @@ def _evaluated(path: Path, settings: PairSettings, name: str) -> dict[int, float
         "path": str(path), "n_gpu_layers": settings.n_gpu_layers, "threads": settings.threads,
         "kv_type": settings.kv_type, "budget": BUDGET_S,
     }  # fmt: skip
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "edgespec.commands.plan.measuring"],
-            input=json.dumps(asked), capture_output=True, text=True, errors="replace", timeout=LONGEST_S,
-            env={**os.environ, "EDGESPEC_LOG": ""},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise PlanError(
-            f"{name} cannot be planned: a few of its layers took over {LONGEST_S:.0f} s"
-        ) from None
-    said: dict[str, Any] = {}
-    with suppress(ValueError):
-        said = json.loads(done.stdout)
+    with JsonChild("edgespec.commands.plan.measuring", longest_s=LONGEST_S) as child:
+        try:
+            said = child.ask(asked)
+        except ChildDiedError as error:
+            said = {"error": str(error)}
     if "seconds" not in said:
-        reason = said.get("error") or cause_of_death(done.returncode, done.stderr) or "nothing was measured"
-        raise PlanError(f"{name} cannot be planned: {reason}".replace(str(path), "a slice of it"))
+        reason = f"{name} cannot be planned: {said['error']}"
+        raise PlanError(reason.replace(str(path), "a slice of it"))
     return {int(n): float(s) for n, s in said["seconds"].items()}
 
 

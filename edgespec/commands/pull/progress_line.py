@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TextIO
 
+from edgespec.commands.status_line import StatusLine
 from edgespec_models.hub.download import Progress
 from edgespec_models.shelf.sizes import seconds_text, size_text
 
@@ -37,16 +37,14 @@ class ProgressLine:
     """Shows progress on `out`."""
 
     def __init__(self, out: TextIO) -> None:
-        self.out, self._rewrites = out, out.isatty()
+        self.out, self._line = out, StatusLine(out)
         self._step, self._last = -1, ""
 
     def show(self, progress: Progress) -> None:
         """Shows how far it is."""
         text = progress_text(progress)
-        if self._rewrites:
-            width = shutil.get_terminal_size().columns - 1
-            self.out.write("\r\033[K" + text[:width])
-            self.out.flush()
+        if self._line.rewrites:
+            self._line.show(text)
             return
         step = LINES * progress.done // progress.total if progress.total else 0
         kind = text.partition(" ")[0]
@@ -57,6 +55,4 @@ class ProgressLine:
 
     def end(self) -> None:
         """Takes the line away."""
-        if self._rewrites:
-            self.out.write("\r\033[K")
-            self.out.flush()
+        self._line.clear()

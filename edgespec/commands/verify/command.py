@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.commands.run import open_pair
+from edgespec.commands.status_line import StatusLine
 from edgespec.commands.verify.budget import LEAST_TOKENS, Progress, Speed, Watch, measured, text_plan
 from edgespec.commands.verify.prompts import SAMPLE_PROMPTS, fitting_prompts
 from edgespec.commands.verify.report import Report
@@ -177,17 +178,16 @@ class _Shown:
 
     def __init__(self, started: float, seconds: float) -> None:
         self._started, self._seconds, self._at = started, seconds, 0.0
+        self._line = StatusLine()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = time.perf_counter()
-        if not sys.stderr.isatty() or (now - self._at < 0.1 and done < total):
+        if now - self._at < 0.1 and done < total:
             return
         self._at = now
-        line = f"{what}: {done:,} of {total:,}; {now - self._started:.0f} s of {self._seconds:.0f} s at most"
-        width = shutil.get_terminal_size().columns
-        print(f"\r\033[K{line[: width - 1]}", end="", file=sys.stderr, flush=True)
+        spent = f"{now - self._started:.0f} s of {self._seconds:.0f} s at most"
+        self._line.show(f"{what}: {done:,} of {total:,}; {spent}")
 
     def clear(self) -> None:
         """Takes the line away."""
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        self._line.clear()

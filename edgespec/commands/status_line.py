@@ -1,0 +1,27 @@
+"""One line on a terminal that says what is being done, rewritten in place; nothing where there is none."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TextIO
+
+CLEAR = "\r\033[K"
+
+
+class StatusLine:
+    """Shows a line on `out`, by default stderr."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out or sys.stderr
+        self.rewrites = self._out.isatty()  # False: nothing is shown
+
+    def show(self, text: str) -> None:
+        """Shows a text in place of the one before, cut at the width of the terminal."""
+        if self.rewrites:
+            self._out.write(CLEAR + text[: shutil.get_terminal_size().columns - 1])
+            self._out.flush()
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        self.show("")

@@ -1,0 +1,112 @@
+"""A module of ours as a child that answers questions, a line of JSON each: loading llama.cpp may end it.
+
+The child is kept for the questions that follow. What it writes to stderr goes to a file, for its last words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from edgespec.errors import EngineDiedError
+from edgespec.system.isolate import cause_of_death
+
+LONGEST_S = 600.0  # loading a model from a slow disk may take minutes
+LAST_S = 5.0  # between the end of what a child says and its own
+
+
+class ChildDiedError(EngineDiedError):
+    """The child ended before it answered, or was ended because it took too long."""
+
+    def __init__(self, sentence: str, *, by_itself: bool) -> None:
+        super().__init__(sentence)
+        self.by_itself = by_itself  # it exited; no signal ended it, nor we
+
+
+class JsonChild:
+    """`python -m MODULE`, started at the first question. Use it in a `with`: the child ends with it."""
+
+    def __init__(self, module: str, *, longest_s: float = LONGEST_S) -> None:
+        self._module, self._longest_s = module, longest_s
+        self._folder = tempfile.TemporaryDirectory(prefix="edgespec-")
+        self._noise = Path(self._folder.name) / "stderr"
+        self._child: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> JsonChild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._child:
+            self._child.kill()
+            self._child.communicate()
+        self._folder.cleanup()
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Returns the answer. Raises ChildDiedError."""
+        child = self._child = self._child or self._started()
+        assert child.stdin and child.stdout
+        overran = threading.Event()
+
+        def end() -> None:
+            overran.set()
+            child.kill()
+
+        timer = threading.Timer(self._longest_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            child.stdin.write(json.dumps(question) + "\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+        except OSError:
+            line = ""
+        finally:
+            timer.cancel()
+        try:
+            said: dict[str, Any] = json.loads(line)
+            return said
+        except ValueError:
+            raise self._died(child, overran.is_set()) from None
+
+    def _died(self, child: subprocess.Popen[str], overran: bool) -> ChildDiedError:
+        self._child = None
+        try:
+            child.communicate(timeout=LAST_S)  # its answer ended early: it is about to be gone
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.communicate()
+        if overran:
+            return ChildDiedError(f"nothing came of it in {self._longest_s:.0f} seconds", by_itself=False)
+        noise = self._noise.read_text(encoding="utf-8", errors="replace")
+        if cause := cause_of_death(child.returncode, noise):
+            return ChildDiedError(cause, by_itself=False)
+        last = (noise.strip().splitlines() or [f"it ended with exit code {child.returncode}"])[-1]
+        return ChildDiedError(last, by_itself=True)
+
+    def _started(self) -> subprocess.Popen[str]:
+        with open(self._noise, "w", encoding="utf-8") as noise:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", self._module],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=noise,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                env={**os.environ, "EDGESPEC_LOG": ""},
+            )
+
+
+def answer_questions(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answers line by line, in the child, until there are no more questions."""
+    for line in sys.stdin.buffer:
+        said = json.dumps(answer(json.loads(line)))
+        sys.stdout.buffer.write(said.encode() + b"\n")
+        sys.stdout.buffer.flush()
