@@ -53,6 +53,7 @@ MODELS = ("", "tiny", "gguf", "grow", "fit", "shelf", "hub")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
 TUI_MAY_SEE = {
     "edgespec.client",
+    "edgespec.core.stats",
     "edgespec.core.values",
     "edgespec.errors",
     "edgespec.pairs.planned",

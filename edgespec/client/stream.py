@@ -13,6 +13,7 @@ from typing import Any
 
 from edgespec.client.answer import Ended, Spans, Told
 from edgespec.client.connection import LARGEST_ANSWER, Server, complaint
+from edgespec.core.stats import Counts
 from edgespec.core.values import Round
 from edgespec.errors import EndpointError, EndpointLostError
 
@@ -172,7 +173,8 @@ class _Figures:
         self._n_ctx: int | None = None
         self._ttft: float | None = None
         self._first = self._last = 0.0
-        self._tokens = self._of_first = self._drafted = self._accepted = 0
+        self._of_first = 0
+        self._counts = Counts()
         self._rounds = False
 
     def note(self, chunk: Mapping[str, Any]) -> None:
@@ -190,15 +192,14 @@ class _Figures:
             self._of_first = len(told.round.tokens)
         self._last = told.at
         self._rounds = self._rounds or told.number > 0
-        self._tokens += len(told.round.tokens)
-        self._drafted += told.round.drafted
-        self._accepted += told.round.accepted
+        self._counts.count(told.round)
 
     def ended(self) -> Ended:
         """Returns the end; the server's own figures where it told them, else those seen here."""
         usage, timings = self._usage, self._timings
         details = usage.get("prompt_tokens_details") or {}
-        n = timings.get("predicted_n", usage.get("completion_tokens", self._tokens if self._rounds else None))
+        seen = self._counts.n_tokens if self._rounds else None
+        n = timings.get("predicted_n", usage.get("completion_tokens", seen))
         measured, estimated = timings.get("speedup_measured"), timings.get("speedup_estimated")
         prompt_ms = timings.get("prompt_ms")
         return Ended(
@@ -211,8 +212,8 @@ class _Figures:
             ttft_s=self._ttft,
             tpot_s=self._tpot(n),
             prompt_s=prompt_ms / 1000 if prompt_ms is not None else None,
-            drafted=timings.get("draft_n", self._drafted if self._rounds else None),
-            accepted=timings.get("draft_n_accepted", self._accepted if self._rounds else None),
+            drafted=timings.get("draft_n", self._counts.drafted if self._rounds else None),
+            accepted=timings.get("draft_n_accepted", self._counts.accepted if self._rounds else None),
             speedup=estimated if measured is None else measured,
             speedup_is="measured" if measured is not None else "estimated" if estimated is not None else None,
         )

@@ -59,7 +59,33 @@ class Statistics:
 
 
 @dataclass(slots=True)
-class Tally:
+class Counts:
+    """What all who follow an answer count of its rounds: loop, server, client and screen."""
+
+    n_tokens: int = field(default=0, init=False)
+    drafted: int = field(default=0, init=False)
+    accepted: int = field(default=0, init=False)
+    verified_rounds: int = field(default=0, init=False)  # rounds in which guesses were judged
+
+    def count(self, round_: Round, n_tokens: int | None = None) -> None:
+        """Counts one round. n_tokens: where the round does not tell them, as of another kind of server."""
+        self.n_tokens += len(round_.tokens) if n_tokens is None else n_tokens
+        self.drafted += round_.drafted
+        self.accepted += round_.accepted
+        self.verified_rounds += bool(round_.drafted)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        rounds = self.verified_rounds
+        return (self.accepted + rounds) / rounds if rounds else None
+
+
+@dataclass(slots=True)
+class Tally(Counts):
     """Takes the rounds of one generation as they come.
 
     busy: returns seconds spent so far inside llama.cpp as (draft, target). clock: seconds, monotonic.
@@ -67,10 +93,6 @@ class Tally:
 
     busy: Callable[[], tuple[float, float]]
     clock: Callable[[], float] = time.perf_counter
-    n_tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    verified_rounds: int = 0
     finish: FinishReason | None = None
     started: float = field(init=False)
     _first: tuple[float, float, float] | None = None  # (time, draft busy, target busy) at the first token
@@ -86,12 +108,9 @@ class Tally:
         if round_.tokens:
             self._last = (self.clock(), *self.busy())
             self._first = self._first or self._last
-        self.n_tokens += len(round_.tokens)
-        self.drafted += round_.drafted
-        self.accepted += round_.accepted
+        self.count(round_)
         self.finish = round_.finish or self.finish
         if round_.drafted:
-            self.verified_rounds += 1
             self._note_positions(round_)
 
     def _note_positions(self, round_: Round) -> None:
@@ -106,7 +125,6 @@ class Tally:
         first, last = self._first, self._last
         span = tuple(b - a for a, b in zip(first, last, strict=True)) if first and last else (0.0, 0.0, 0.0)
         tpot = span[0] / (self.n_tokens - 1) if self.n_tokens > 1 and span[0] > 0 else None
-        rounds = self.verified_rounds
         return Statistics(
             n_tokens=self.n_tokens,
             tok_per_s=1 / tpot if tpot else None,
@@ -114,8 +132,8 @@ class Tally:
             tpot_s=tpot,
             drafted=self.drafted,
             accepted=self.accepted,
-            acceptance_rate=self.accepted / self.drafted if self.drafted else None,
-            mean_accepted_length=(self.accepted + rounds) / rounds if rounds else None,
+            acceptance_rate=self.acceptance_rate,
+            mean_accepted_length=self.mean_accepted_length,
             acceptance_by_position=tuple(
                 s / r for s, r in zip(self._stayed, self._reached, strict=True) if r
             ),

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from edgespec.core.stats import Counts
 from edgespec.core.values import Emitted, FinishReason, Reading, Round, Started
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.server.logprobs import Scored, ScoreRelease
@@ -31,7 +32,7 @@ class Audience(Protocol):
 
 
 @dataclass(slots=True)
-class Choice:
+class Choice(Counts):
     """What one choice has brought so far. Times are the worker's clock.
 
     known_tokens: those of the prompt that the target has, as far as told.
@@ -43,11 +44,7 @@ class Choice:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     known_tokens: int = 0
-    n_tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
     rounds: int = 0
-    verified_rounds: int = 0
     started: float = 0.0
     first: float = 0.0
     last: float = 0.0
@@ -65,10 +62,7 @@ class Choice:
             self.first, self.known_tokens = at, self.prompt_tokens
         self.last = at
         self.rounds += 1
-        self.n_tokens += len(round_.tokens)
-        self.drafted += round_.drafted
-        self.accepted += round_.accepted
-        self.verified_rounds += bool(round_.drafted)
+        self.count(round_)
         self.finish = round_.finish
 
     def began(self, said: Started, at: float) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edgespec.client.answer import Ended, Told
+from edgespec.core.stats import Counts
 from edgespec_tui.sessions.conversation import Figure
 
 NOW_S = 2.0  # live speed is that of the last two seconds
@@ -25,16 +26,12 @@ NAMES = {"model": "draft model", "lookup": "lookup", "recycling": "recycling", "
 
 
 @dataclass(slots=True)
-class LiveFigures:
+class LiveFigures(Counts):
     """Takes the rounds of one answer as they come. clock: seconds, monotonic, the one of `Told.at`."""
 
     plain_s: float | None = None
     speculation: bool = True
     clock: Callable[[], float] = time.monotonic
-    n_tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    verified_rounds: int = 0
     last_drafted: int = 0
     last_gain: float = 1.0
     last_source: str = ""
@@ -63,10 +60,7 @@ class LiveFigures:
             self.first = told.at if self.first is None else self.first
             self.last = told.at
             self._recent.append((told.at, n))
-        self.n_tokens += n
-        self.drafted += round_.drafted
-        self.accepted += round_.accepted
-        self.verified_rounds += bool(round_.drafted)
+        self.count(round_, n)
         self.last_drafted, self.last_gain = round_.drafted, round_.gain
         self.last_source = next((s for s in round_.sources if s != "target"), self.last_source)
         self.by_source.update(round_.sources)
@@ -100,15 +94,6 @@ class LiveFigures:
     @property
     def ttft_s(self) -> float | None:
         return self.first - self.began if self.first is not None else None
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        return self.accepted / self.drafted if self.drafted else None
-
-    @property
-    def mean_accepted_length(self) -> float | None:
-        rounds = self.verified_rounds
-        return (self.accepted + rounds) / rounds if rounds else None
 
     @property
     def seen_plain_s(self) -> float | None:
