@@ -44,7 +44,7 @@ def move_home(patch: pytest.MonkeyPatch, home: Path) -> None:
         patch.delenv(name)
     for name in ("TMPDIR", "TEMP", "TMP"):  # what a program that is killed leaves behind goes with the home
         patch.setenv(name, str(home))
-    patch.setenv("EDGESPEC_THREADS", "1")  # tiny models are no faster with more, and tests share the machine
+    patch.setenv("EDGESPEC_THREADS", "1")  # tiny models are not faster with more, and tests share the machine
 
 
 @pytest.fixture(scope="session", autouse=True)

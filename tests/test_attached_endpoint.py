@@ -199,7 +199,7 @@ def test_a_server_that_says_nothing_keeps_nobody_from_stopping_or_ending() -> No
 
 
 def test_an_address_where_nobody_is_and_one_that_is_none_are_told() -> None:
-    with pytest.raises(SettingError, match="is no address"):
+    with pytest.raises(SettingError, match="is not an address"):
         connecting("http://", None)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -53,8 +53,8 @@ def test_any_other_file_is_one_prompt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "lines, named",
     [
-        (['{"prompt": "a"}', "", "{broken"], "line 3 is no JSON"),
-        (["[1]"], "line 1 is no JSON object"),
+        (['{"prompt": "a"}', "", "{broken"], "line 3 is not JSON"),
+        (["[1]"], "line 1 is not a JSON object"),
         (['{"question": "a"}'], "line 1 has no text"),
         (['{"turns": []}'], "line 1 has no text"),
         (['{"turns": [5]}'], "line 1 has no text"),

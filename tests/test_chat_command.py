@@ -73,7 +73,7 @@ def lines(engine: Path, said: bytes, *arguments: str) -> tuple[list[str], list[s
 
 def test_what_was_said_before_counts_until_clear(engine: Path) -> None:
     answers, told = lines(engine, b"first\n\nsecond\n/clear\nsecond\ncaf\xe9 \xff\n", "-q")
-    assert len(answers) == 4 and all(answers), "an empty line is no question, and any bytes are one"
+    assert len(answers) == 4 and all(answers), "an empty line is not a question, and any bytes are one"
     assert answers[1] != answers[2]
     assert told == ["A new conversation."]
     assert lines(engine, b"second\n", "-q")[0] == [answers[2]]
@@ -167,7 +167,7 @@ NONSENSE = [
     (["--threads", "0"], "the number of threads is 0"),
     (["--ctx", "1"], "the context length is 1"),
     (["--grow", "0.6B-F16"], "leave out --target"),
-    (["--endpoint", "http://"], "is no address"),
+    (["--endpoint", "http://"], "is not an address"),
     (["--endpoint", "http://127.0.0.1"], "--endpoint has a model of its own"),
     (["--target", ""], "--target names no file"),
     (["--target", "none.gguf"], "there is no file none.gguf"),

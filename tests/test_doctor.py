@@ -341,7 +341,7 @@ def test_the_settings_for_the_hub_are_told(tmp_path: Path) -> None:
     assert found.facts["cache"] == str(tmp_path / "hub") and "x" not in found.text.split()
     assert all("token" not in finding.text for finding in rest)
     wrong = surroundings.hub({"HF_ENDPOINT": "mirror", "HF_HUB_OFFLINE": "1"})
-    assert problems(wrong)[0].text == "HF_ENDPOINT is 'mirror', which is no address"
+    assert problems(wrong)[0].text == "HF_ENDPOINT is 'mirror', which is not an address"
     assert any(finding.text.startswith("offline") for finding in wrong)
 
 

@@ -674,7 +674,7 @@ def test_the_start_token_comes_once(tmp_path: Path) -> None:
 
 
 def test_text_that_is_no_unicode_becomes_tokens_all_the_same(plain: Pair) -> None:
-    """A shell may hand over bytes that are no UTF-8; Python makes lone surrogates of them."""
+    """A shell may hand over bytes that are not UTF-8; Python makes lone surrogates of them."""
     broken = b"caf\xe9".decode("utf-8", "surrogateescape")
     assert plain.prompt_tokens(broken).size > 0
     assert plain.chat_tokens([{"role": "user", "content": broken}]).size > 0

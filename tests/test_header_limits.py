@@ -52,7 +52,7 @@ HOSTILE = {
         [pair("llama.block_count", ARRAY, struct.pack("<IQI", U32, 1, 4))], [], r"block_count is \[4\]",
     ),
     "layers in words": ([pair("llama.block_count", STRING, text(b"many"))], [], "block_count is 'many'"),
-    "heads that are no numbers": (
+    "heads that are not numbers": (
         [pair("llama.attention.head_count_kv", ARRAY, struct.pack("<IQf", F32, 1, float("nan")))], [],
         "head_count_kv is",
     ),
@@ -77,7 +77,7 @@ HOSTILE = {
         [pair("llama.block_count", U32, 2), pair("llama.nextn_predict_layers", U32, 3)], [],
         "3 of its 2 layers",
     ),
-    "an epsilon that is no number": (
+    "an epsilon that is not a number": (
         [pair("llama.attention.layer_norm_rms_epsilon", F32, float("nan"))], [], "epsilon is nan",
     ),
     "an epsilon below nothing": (

@@ -1,4 +1,4 @@
-"""Models: text to tokens and back, what a file says of itself, and files that are no models.
+"""Models: text to tokens and back, what a file says of itself, and files that are not models.
 
 Whatever llama.cpp might end its process on is loaded in a child process, so that a fault fails one test.
 """
@@ -215,7 +215,7 @@ def test_recurrent_state_is_known_at_load(model: Model, folder: Path) -> None:
             assert other.has_recurrent_state
 
 
-# ---- files that are no models -----------------------------------------------------------------------------
+# ---- files that are not models -----------------------------------------------------------------------------
 
 
 def write_t5_encoder(path: Path) -> Path:

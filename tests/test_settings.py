@@ -150,9 +150,9 @@ def test_a_wrong_value_is_one_sentence_and_the_rest_holds(path: Path, text: str,
 
 def test_a_file_that_is_no_toml_is_told_with_its_line(path: Path) -> None:
     (told,) = complaints(path, "[chat]\nsystem = \n")
-    assert "is no TOML" in told and "line 2" in told
+    assert "is not TOML" in told and "line 2" in told
     path.write_bytes(b"\xff\xfe[")
-    assert "is no UTF-8 text" in read(path)[1][0]
+    assert "is not UTF-8 text" in read(path)[1][0]
     path.unlink()
     path.mkdir()
     assert "cannot be read" in read(path)[1][0]
@@ -178,9 +178,9 @@ def test_a_setting_is_understood_as_it_is_typed() -> None:
         ("temperature hot", "temperature is 'hot': it must be a number from 0 to 100"),
         ("temperature nan", "temperature is 'nan': it must be a number"),
         ("seed -1", "seed is '-1': it must be a whole number of 0 or more"),
-        ("temprature 1", "'temprature' is no setting: did you mean temperature?"),
-        ("p 1", "'p' is no setting: there are"),
-        ("", "'' is no setting: there are temperature"),
+        ("temprature 1", "'temprature' is not a setting: did you mean temperature?"),
+        ("p 1", "'p' is not a setting: there are"),
+        ("", "'' is not a setting: there are temperature"),
         ("seed", "seed wants one value, or `default`"),
         ("seed 1 2", "seed wants one value"),
     ):

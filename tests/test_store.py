@@ -130,7 +130,7 @@ def test_files_of_an_older_version_are_left_over_and_can_be_freed(
     assert store.leftovers() == {}
     store.note_fetched([str(newer)])
     store.add(pair("p", newer, files[1]))
-    assert store.leftovers() == {}, "what a pair uses is no leftover"
+    assert store.leftovers() == {}, "what a pair uses is not a leftover"
 
 
 def test_two_programs_that_write_lose_nothing(store: Store, files: tuple[Path, Path]) -> None:

@@ -210,8 +210,8 @@ async def test_settings_of_a_chat_reach_the_endpoint_and_wrong_ones_are_refused(
         for line, said in (
             ("/set temperature hot", "temperature is 'hot': it must be a number from 0 to 100"),
             ("/set top_p 2", "top_p is '2': it must be a number from 0 to 1"),
-            ("/set warmth 1", "'warmth' is no setting"),
-            ("/nonsense", "/nonsense is no command"),
+            ("/set warmth 1", "'warmth' is not a setting"),
+            ("/nonsense", "/nonsense is not a command"),
             ("/read /no/such/file", "cannot be read"),
         ):
             await it.say(line)

@@ -256,7 +256,7 @@ def test_a_line_is_a_command_only_where_it_begins_like_one() -> None:
     assert parsed("what is /set?") is None and parsed("/usr/bin/env python fails") is None
     with pytest.raises(SettingError, match="/s may be"):
         parsed("/s")
-    with pytest.raises(SettingError, match="/nothing is no command"):
+    with pytest.raises(SettingError, match="/nothing is not a command"):
         parsed("/nothing")
 
 

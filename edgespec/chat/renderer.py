@@ -104,7 +104,7 @@ class Renderer:
         closings = self._closings
         asked = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
         with self._lock:
-            for _ in range(2):  # a child that somebody else has ended is no fault of the template's
+            for _ in range(2):  # a child that somebody else has ended is not a fault of the template's
                 if closings != self._closings:
                     raise TemplateError(_ENDING)
                 task = _Task(self.limits, len(asked), time.monotonic())

@@ -45,7 +45,7 @@ class Client:
 
         An address without a path gets /v1. Raises SettingError for one that is none.
         """
-        wrong = f"the endpoint {url!r} is no address: write it like http://127.0.0.1:8080/v1"
+        wrong = f"the endpoint {url!r} is not an address: write it like http://127.0.0.1:8080/v1"
         try:
             parts = urlsplit(url if "://" in url else f"http://{url}")
             host, port = parts.hostname, parts.port

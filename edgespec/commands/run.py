@@ -89,7 +89,7 @@ def _file(path: str, flag: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise SettingError(f"{flag} {path} is no text in UTF-8: name a text file") from None
+        raise SettingError(f"{flag} {path} is not text in UTF-8: name a text file") from None
     except OSError as error:
         raise SettingError(f"{flag} {path} cannot be read: {error.strerror}") from None
 

@@ -35,7 +35,9 @@ class Grammar:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(GrammarKind):
-            raise GrammarError(f"{self.kind!r} is no kind of grammar: say {', '.join(get_args(GrammarKind))}")
+            raise GrammarError(
+                f"{self.kind!r} is not a kind of grammar: say {', '.join(get_args(GrammarKind))}"
+            )
         if not isinstance(self.text, str) or not self.text.strip():
             raise GrammarError(f"the {NAMES[self.kind]} is empty: give one, or leave it out")
         if len(self.text) > LONGEST_GRAMMAR:
@@ -58,7 +60,7 @@ def _check_schema(text: str) -> None:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         why = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
-        raise GrammarError(f"the JSON schema is no JSON: {why}") from None
+        raise GrammarError(f"the JSON schema is not JSON: {why}") from None
     if not isinstance(schema, (dict, bool)):
         raise GrammarError(f"the JSON schema is {text[:60]}: it must be an object in braces")
     if _depth(schema) > DEEPEST:

@@ -58,7 +58,7 @@ def pair_fit(
 ) -> Fit:
     """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine.
 
-    Raises HeaderError for a file that is no model, and what MemoryOracle.need raises.
+    Raises HeaderError for a file that is not a model, and what MemoryOracle.need raises.
     """
     files = {"target": target, "draft": draft}
     headers = {name: headers_of(path) for name, path in files.items() if path}

@@ -95,7 +95,7 @@ def chat_template(arguments: argparse.Namespace) -> str | None:
     except OSError as error:
         raise SettingError(f"{flag} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise SettingError(f"{flag} cannot be read: it is no text") from None
+        raise SettingError(f"{flag} cannot be read: it is not text") from None
     if len(template) > LONGEST_TEMPLATE:
         raise SettingError(
             f"{flag} has {len(template):,} characters: a template has {LONGEST_TEMPLATE:,} at most"

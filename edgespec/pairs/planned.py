@@ -1,6 +1,6 @@
 """What `edgespec plan` last said of pairs on this machine, by their names, for whoever lists pairs.
 
-Standard library only. A file that cannot be read or written is no fault: nothing is known then.
+Standard library only. A file that cannot be read or written is not a fault: nothing is known then.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class PairSettings:
 
 
 def whole(name: str, value: object, low: int, high: int) -> None:
-    """Raises SettingError for what is no whole number from `low` to `high`."""
+    """Raises SettingError for what is not a whole number from `low` to `high`."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise SettingError(f"{name} is {value!r}: it must be a whole number from {low} to {high:,}")
 

@@ -28,7 +28,7 @@ HUGE = 1e30  # differences from larger logits than this may overflow
 def sigma_floor(row: Row, top: float, n: float) -> float:
     """Returns the lowest logit that top-n-sigma keeps (-inf where it is off)."""
     if n <= 0:
-        return float(np.finfo(np.float32).min)  # -inf means "never": such tokens are no survivors anywhere
+        return float(np.finfo(np.float32).min)  # -inf means "never": such tokens are not survivors anywhere
     valid = row[row > -np.inf]
     return top - n * float(valid.std(dtype=np.float64))
 

@@ -53,17 +53,17 @@ class _Read(Request):
 
 
 def parsed(body: bytes) -> Any:
-    """Returns the value of a body; raises Refusal where it is no JSON, or holds what no field may hold."""
+    """Returns the value of a body; raises Refusal where it is not JSON, or holds what no field may hold."""
     try:
         value = json.loads(body)
     except json.JSONDecodeError as error:
-        sentence = f"the body is no JSON: {error.msg} at character {error.pos}"
+        sentence = f"the body is not JSON: {error.msg} at character {error.pos}"
         raise Refusal(400, sentence, code="invalid_json") from None
     except UnicodeDecodeError:
-        raise Refusal(400, "the body is no JSON: it is no text in UTF-8", code="invalid_json") from None
+        raise Refusal(400, "the body is not JSON: it is not text in UTF-8", code="invalid_json") from None
     except ValueError:  # Python's limit of digits
         raise Refusal(
-            400, "the body is no JSON: a number has thousands of digits", code="invalid_json"
+            400, "the body is not JSON: a number has thousands of digits", code="invalid_json"
         ) from None
     except RecursionError:
         raise _too_deep() from None

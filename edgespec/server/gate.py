@@ -111,7 +111,9 @@ class _Door:
         host = _name(headers.get("host", ""))
         origin = headers.get("origin")
         if not (_is_address(host) or host in self._hosts or host.endswith(".localhost")):
-            sentence = f"Host {host!r} is no name of this server: --allowed-host {host or 'NAME'} allows it"
+            sentence = (
+                f"Host {host!r} is not a name of this server: --allowed-host {host or 'NAME'} allows it"
+            )
             await _refuse(Refusal(403, sentence, code="wrong_host"), scope, receive, send)
         elif origin and not self._may(origin, headers.get("host", "")):
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:

@@ -126,7 +126,7 @@ class Choice(Counts):
 class Part:
     """A round of one choice. pieces: the text of each token; scored: of shown ones. Where asked for.
 
-    reading: it is no round, but tells that more of the prompt has been read.
+    reading: it is not a round, but tells that more of the prompt has been read.
     """
 
     index: int
@@ -304,7 +304,7 @@ class Generation:
         self._open.discard(id)
         i = self._index[id]
         self.choices[i].measured_s = self._audience.plain_s()
-        if self.choices[i].started:  # what never had its turn is no answer
+        if self.choices[i].started:  # what never had its turn is not an answer
             self._audience.ended(self.choices[i], plain=self._wanted[i].drafter == "none")
 
     def usage(self) -> dict[str, Any]:

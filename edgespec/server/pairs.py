@@ -65,7 +65,7 @@ class Pairs:
         return [first, *(pair for pair in others if pair.name != name and _files(pair.load) != same)]
 
     def called(self, name: str | None) -> Load | None:
-        """Returns how to load what a request names; None where that is no pair: what is there answers."""
+        """Returns how to load what a request names; None where that is not a pair: what is there answers."""
         if not name:
             return None
         if name in (self.name_of(self._first), Path(self._first.target).stem):

@@ -14,7 +14,7 @@ from edgespec.core.values import Round
 
 @dataclass(slots=True)
 class TurnReader:
-    """Reads one choice. apart: thoughts are no content. several: calls may be more than one."""
+    """Reads one choice. apart: thoughts are not content. several: calls may be more than one."""
 
     parser: Parser
     apart: bool = True

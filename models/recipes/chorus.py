@@ -57,7 +57,9 @@ def evaluate(model: Llama, ids: Tensor, caches: list[Cache], start: int, pad: Te
     places = torch.arange(start, start + ids.shape[1], device=ids.device)
     keys = torch.arange(start + ids.shape[1], device=ids.device)
     seen = (keys <= places[:, None]) & (keys >= pad[:, None, None])  # (B, T, start + T)
-    mask = (seen | (keys == places[:, None]))[:, None]  # padding sees itself: a row of nothing is no number
+    mask = (seen | (keys == places[:, None]))[
+        :, None
+    ]  # padding sees itself: a row of nothing is not a number
     positions = (places - pad[:, None]).clamp_min(0)  # (B, T)
     cos, sin = (angle[positions][:, None] for angle in (model.cos, model.sin))  # (B, 1, T, R/2)
     x = model.embed(ids)

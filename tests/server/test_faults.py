@@ -88,7 +88,7 @@ def test_an_abort_is_told_with_the_last_lines_of_the_log(server: Served) -> None
     until(lambda: "the engine runs again" in server.said()[said:], 20)
     told = server.said()[said:]
     assert "llama.cpp aborted (SIGABRT)" in told
-    assert "sched_reserve" not in told and "llama_" not in told, "its everyday business is no last word"
+    assert "sched_reserve" not in told and "llama_" not in told, "its everyday business is not a last word"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -98,7 +98,7 @@ def test_a_client_that_vanishes_cancels_its_request(server: Served, stream: bool
     connection = server.raw(post("/v1/completions", asked))
     if stream:
         connection.recv(100)
-    until(lambda: predicted(server) > said)  # what is left before its first token is no answer cut off
+    until(lambda: predicted(server) > said)  # what is left before its first token is not an answer cut off
     connection.close()
     until(lambda: cancelled(server) == before + 1)  # else it would have ended by itself, as "length"
     idle(server)

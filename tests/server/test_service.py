@@ -64,7 +64,7 @@ def test_paths_are_relative_to_the_file_and_a_model_named_takes_the_place_of_its
         ("no-slots = 1", ("no-slots is 1", "true or false")),
         ("log = 'loud'", ("log is 'loud'", "quiet, text, json")),
         ("port = 99999", ("--port is 99999",)),
-        ("port = ", ("is no TOML",)),
+        ("port = ", ("is not TOML",)),
         ("owned = true", ("there is no setting",)),
         ("a = " + "[" * 5000 + "]" * 5000, ("no",)),
     ],

@@ -308,7 +308,7 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(loads: tuple[
 def test_a_server_that_was_stopped_does_not_take_its_worker_for_silent(
     loads: tuple[Load, Load],
 ) -> None:
-    """Ctrl+Z stops the web process alone; what it missed meanwhile is no fault of the worker's."""
+    """Ctrl+Z stops the web process alone; what it missed meanwhile is not a fault of the worker's."""
 
     async def play() -> None:
         async with supervised(loads[0], ping_s=0.1) as worker:

@@ -91,8 +91,8 @@ class Family:
     def _thought(self, reader: Reader, ends: tuple[str, ...], calls: tuple[str, ...]) -> Steps[bool]:
         """Reads a thought; False where it was never closed, and left is what begins with the tag of a call.
 
-        A call that is only thought of is no call, so what begins like one is held until it is known whether
-        the thought is closed behind it.
+        A call inside a thought is not a call, so what begins like one is held until it is known whether the
+        thought is closed behind it.
         """
         yield from reader.skip_space()
         calls = tuple(tag for tag in calls if tag not in ends)

@@ -103,7 +103,7 @@ class PythonCalls:
     ends: str
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads the calls. Raises NotACall where it is no list of calls with plain values."""
+        """Reads the calls. Raises NotACall where it is not a list of calls with plain values."""
         text, _ = yield from reader.text_until((self.ends,))
         try:
             tree = ast.parse(text.strip().replace("\n", "\\n"), mode="eval").body

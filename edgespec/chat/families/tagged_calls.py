@@ -88,7 +88,7 @@ class TaggedCall:
 
 
 def _typed(text: str) -> str:
-    """Returns the JSON of a value that is no string, or may be one."""
+    """Returns the JSON of a value that is not a string, or may be one."""
     bare = text.strip()
     if bare in PYTHONS:
         return PYTHONS[bare]

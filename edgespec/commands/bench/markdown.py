@@ -50,7 +50,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Returns a text that is no Markdown: names of files may hold anything."""
+    """Returns a text that is not Markdown: names of files may hold anything."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in text)
 
 

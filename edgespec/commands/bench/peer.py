@@ -229,7 +229,7 @@ def _understood(status: int, body: bytes) -> dict[str, Any]:
     try:
         said = json.loads(body)
     except ValueError:
-        raise PeerError(f"{NAME} answered {status} with something that is no JSON") from None
+        raise PeerError(f"{NAME} answered {status} with something that is not JSON") from None
     if status != 200 or not isinstance(said, dict) or "timings" not in said:
         error = said.get("error", said) if isinstance(said, dict) else said
         message = error.get("message", error) if isinstance(error, dict) else error

@@ -123,9 +123,9 @@ def _from_line(line: str, where: str, number: str) -> Prompt:
     try:
         entry: Any = json.loads(line)
     except ValueError as error:
-        raise SettingError(f"{where} is no JSON: {error}") from None
+        raise SettingError(f"{where} is not JSON: {error}") from None
     if not isinstance(entry, dict):
-        raise SettingError(f'{where} is no JSON object: write {{"prompt": "...", "kind": "..."}}')
+        raise SettingError(f'{where} is not a JSON object: write {{"prompt": "...", "kind": "..."}}')
     turns = entry.get("turns")
     text = turns[0] if isinstance(turns, list) and turns else entry.get("prompt")
     if not isinstance(text, str) or not text.strip():

@@ -53,7 +53,7 @@ def hub(environment: Mapping[str, str] = os.environ) -> list[Finding]:
     found = [good("hub", f"{address}, cache {cache}, token: {token}", **facts)]
     if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
         remedy = "set it to an address such as https://huggingface.co, or leave it out"
-        found = [problem("hub", f"HF_ENDPOINT is {address!r}, which is no address", remedy, **facts)]
+        found = [problem("hub", f"HF_ENDPOINT is {address!r}, which is not an address", remedy, **facts)]
     if offline:
         remedy = "leave HF_HUB_OFFLINE out to download"
         found.append(note("hub", "offline: only what was downloaded before can be used", remedy))

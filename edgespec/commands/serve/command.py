@@ -132,7 +132,7 @@ def _text(flag: str, path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise SettingError(f"{flag} {path} cannot be read: {reason}") from None
 
 
@@ -177,7 +177,7 @@ def _listener(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
-        raise SettingError(f"--host {host} is no address of this machine: 127.0.0.1 is itself") from None
+        raise SettingError(f"--host {host} is not an address of this machine: 127.0.0.1 is itself") from None
     listener = socket.socket(family, socket.SOCK_STREAM)
     if os.name == "posix":  # elsewhere it would let two programs share the port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -217,7 +217,7 @@ class _Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self._between_requests():  # what came is no whole head yet
+        if self._between_requests():  # what came is not a whole head yet
             self._wait_for_head()
         else:
             self._stop_waiting()
@@ -256,7 +256,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
         if again:
             self.force_exit = True
-            logging.disable(logging.CRITICAL)  # what is cut off now is no fault
+            logging.disable(logging.CRITICAL)  # what is cut off now is not a fault
         elif self.server_state.tasks:
             say("ending: running answers may finish (Ctrl+C again does not wait)")
 

@@ -51,7 +51,7 @@ def _read(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise SettingError(f"--config {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SettingError(f"--config {path} is no TOML: {error or 'it is nested too deeply'}") from None
+        raise SettingError(f"--config {path} is not TOML: {error or 'it is nested too deeply'}") from None
 
 
 def _names(command: argparse.ArgumentParser) -> list[str]:

@@ -118,7 +118,7 @@ def divergence(expected: Mapping[Prefix, float], other: Mapping[Prefix, float]) 
 def chi_square(cells: Cells, sequences: Iterable[Prefix], allowed: float = 0.0) -> tuple[float, int]:
     """Returns (p-value, degrees of freedom) of the observed sequences under the expected cells.
 
-    allowed: a divergence that is no fault. With a single cell there is nothing to test: (1, 0).
+    allowed: a divergence that is not a fault. With a single cell there is nothing to test: (1, 0).
     """
     counts = Counter(cells.cell(tokens) for tokens in sequences)
     samples, df = sum(counts.values()), len(cells.probs) - 1

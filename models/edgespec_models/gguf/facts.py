@@ -75,7 +75,7 @@ def why_not_usable(header: Header) -> str | None:
     llama.cpp has the last word when it loads the file; this finds what would be a pity to download.
     """
     if not header.architecture:
-        return f"{header.name} names no architecture: it is no language model"
+        return f"{header.name} names no architecture: it is not a language model"
     kind = header.text("general.type", "model")
     if kind != "model":
         return f"{header.name} is a file of type {kind!r}, not a model"

@@ -40,7 +40,7 @@ Value = Scalar | list[bytes] | array  # type: ignore[type-arg] # strings in arra
 
 
 class HeaderError(Exception):
-    """The file is no GGUF that can be read here; the message is one sentence for a user."""
+    """The file is not a GGUF that can be read here; the message is one sentence for a user."""
 
 
 class Source(Protocol):

@@ -244,7 +244,7 @@ def _kept_type(source: Source, name: str, dtype: str) -> GGMLQuantizationType:
     if dtype == "F16":
         return GGMLQuantizationType.F16
     own = source.tensor(name).tensor_type
-    # Padding heads that are no whole blocks tears blocks apart: 4 bits would then be rounded a second time.
+    # Padding heads that are not whole blocks tears blocks apart: 4 bits would then be rounded a second time.
     torn = name.endswith("attn_output.weight") and source.shape.head_dim % BLOCK
     return own if own in DTYPES.values() and own != DTYPES["F16"] and not torn else DTYPES["Q8_0"]
 

@@ -51,7 +51,7 @@ def told(what: str, endpoint: str, *, has_token: bool | None = None) -> Iterator
         ) from None
     except OSError as error:
         raise HubError(_of_the_disk(error, what)) from None
-    except ValueError as error:  # answers that are no JSON, and files the plain download refuses
+    except ValueError as error:  # answers that are not JSON, and files the plain download refuses
         if isinstance(error, json.JSONDecodeError):
             raise HubError(
                 f"what answers at {endpoint} when asked for {what} is not the hub, but a page of a proxy or "
@@ -69,7 +69,7 @@ def _sentence(error: Exception, what: str, endpoint: str, has_token: bool | None
     if isinstance(error, OfflineModeIsEnabled):
         return f"{what} is not on this machine and offline mode is on: unset HF_HUB_OFFLINE to download it"
     if isinstance(error, HFValidationError):
-        return f"{what} is no name of a repository: write owner/name, as in ggml-org/Qwen3-8B-GGUF"
+        return f"{what} is not a name of a repository: write owner/name, as in ggml-org/Qwen3-8B-GGUF"
     if isinstance(error, HfHubHTTPError):
         return _of_the_status(error, what, endpoint, bool(get_token()) if has_token is None else has_token)
     if isinstance(error, httpx2.LocalProtocolError):  # of the headers only the token is not ours

@@ -231,7 +231,7 @@ class _State:
 
 
 def _state(content: object) -> _State:
-    """Returns what a file holds. Raises ValueError, KeyError or TypeError where that is no store."""
+    """Returns what a file holds. Raises ValueError, KeyError or TypeError where that is not a store."""
     fields = object_of(content)
     version = fields["version"]
     if not isinstance(version, int) or version > VERSION:

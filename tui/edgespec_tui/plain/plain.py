@@ -48,7 +48,7 @@ class PlainChat:
     last_progress: str = ""
 
     def tell(self, sentence: str) -> None:
-        """Says something that is no answer."""
+        """Says something that is not an answer."""
         print(sentence, file=self.err, flush=True)
 
     def tell_progress(self, progress: Progress) -> None:

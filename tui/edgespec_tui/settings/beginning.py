@@ -161,7 +161,7 @@ def api_key(arguments: argparse.Namespace) -> str | None:
         try:
             lines = Path(arguments.api_key_file).read_text(encoding="utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise SettingError(f"--api-key-file {arguments.api_key_file} cannot be read: {reason}") from None
         if len(lines) != 1:
             raise SettingError(f"--api-key-file {arguments.api_key_file} must hold one key and nothing else")

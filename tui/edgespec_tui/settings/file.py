@@ -71,7 +71,7 @@ def change(path: Path, table: str, key: str, value: str | float | bool | None) -
         shutil.copymode(path, written)
         os.replace(written, path)
     except (TOMLKitError, UnicodeDecodeError, TypeError, AttributeError) as error:
-        raise SettingError(f"{path} is no TOML that can be changed ({error}): mend it by hand") from None
+        raise SettingError(f"{path} is not TOML that can be changed ({error}): mend it by hand") from None
     except OSError as error:
         raise _unwritable(path, error) from None
 

@@ -83,9 +83,9 @@ def read(path: Path, *, known: Known | None = None) -> tuple[Settings, tuple[str
             return Settings(), ()
         return Settings(), (f"{path} cannot be read ({error.strerror}): the defaults hold",)
     except UnicodeDecodeError:
-        return Settings(), (f"{path} is no UTF-8 text: the defaults hold",)
+        return Settings(), (f"{path} is not UTF-8 text: the defaults hold",)
     except tomllib.TOMLDecodeError as error:
-        return Settings(), (f"{path} is no TOML: {_lowered(str(error))}; the defaults hold",)
+        return Settings(), (f"{path} is not TOML: {_lowered(str(error))}; the defaults hold",)
     complaints: list[Complaint] = []
     settings = _settings(tables, complaints, known)
     lines = text.splitlines()

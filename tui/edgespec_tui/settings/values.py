@@ -65,7 +65,7 @@ def from_text(text: str) -> tuple[str, float | int | None]:
     fits = [known for known in ANSWER if name and known.startswith(name)]
     name = fits[0] if len(fits) == 1 else name
     if name not in ANSWER:
-        raise SettingError(f"{name!r} is no setting{meant(name, ANSWER)}")
+        raise SettingError(f"{name!r} is not a setting{meant(name, ANSWER)}")
     if len(words) != 2:
         raise SettingError(f"{name} wants one value, or `default`")
     if words[1] in ("default", "none"):

@@ -23,7 +23,7 @@ def editor(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]
             try:
                 command = shlex.split(wanted, posix=os.name == "posix")
             except ValueError as error:  # a quote that is not closed
-                raise SettingError(f"{name} is {wanted!r}, which is no command ({error})") from None
+                raise SettingError(f"{name} is {wanted!r}, which is not a command ({error})") from None
             if not command or not shutil.which(command[0]):
                 raise SettingError(f"{name} is {wanted!r}, which cannot be found")
             return [*command, str(path)]
@@ -36,7 +36,7 @@ def editor(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]
 def edited(text: str) -> str | None:
     """Returns a text as it is after editing; None where the editor was left with an error, as `:cq` does.
 
-    The terminal has to be free. Raises SettingError where there is no editor, or what it wrote is no text.
+    The terminal has to be free. Raises SettingError where there is no editor, or what it wrote is not text.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:  # readable by its owner alone

@@ -26,7 +26,7 @@ HEADINGS = {"h1": "bold underline $primary", "h2": "bold $primary"}
 INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike", "link_open": "underline"}
 CODE = "$text-warning on $warning 10%"
 MARKS = "$text-primary"
-MUTED = "$text 60%"  # $text-muted is no colour that a text can have
+MUTED = "$text 60%"  # $text-muted is not a colour that a text can have
 COLUMNS, CROSSING = " │ ", "─┼─"
 NARROWEST = 4  # cells of a column
 BREAK = re.compile(r"<br\s*/?>", re.I)
@@ -166,7 +166,7 @@ def blocks(source: str, *, gap: bool = False, continued: bool = False) -> list[B
 
 
 def lines_of(text: str) -> list[Block]:
-    """Returns a text that is no Markdown as blocks, one for each line, so that few are wrapped anew."""
+    """Returns a text that is not Markdown as blocks, one for each line, so that few are wrapped anew."""
     return [Paragraph((Content(line),)) for line in text.split("\n")]
 
 

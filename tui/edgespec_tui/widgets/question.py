@@ -74,7 +74,7 @@ def count_of(text: str) -> str:
 
 
 def question_of(text: str, settings: Mapping[str, object]) -> Question:
-    """Returns the question of a turn; what its setting says wrongly is no insert."""
+    """Returns the question of a turn; what its setting says wrongly is not an insert."""
     told = settings.get(SETTING)
     try:
         found = [Insert(*one) for one in json.loads(told)] if isinstance(told, str) else []

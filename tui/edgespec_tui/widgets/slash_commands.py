@@ -46,7 +46,7 @@ NAMES = tuple(command.name for command in COMMANDS)
 def parsed(line: str) -> tuple[str, str] | None:
     """Returns (name, what follows) of a line that is a command; None of one that is a question.
 
-    Raises SettingError for a slash word that is no command. A line like "/usr/bin/env ..." is a question.
+    Raises SettingError for a slash word that is not a command. A line like "/usr/bin/env ..." is a question.
     """
     first, _, rest = line.strip().partition(" ")
     if not first.startswith("/") or "/" in first[1:] or "\n" in first:
@@ -56,4 +56,4 @@ def parsed(line: str) -> tuple[str, str] | None:
         return fits[0], rest.strip()
     if fits and first != "/":
         raise SettingError(f"{first} may be {', '.join(fits)}: write more of it")
-    raise SettingError(f"{first} is no command: /help lists them")
+    raise SettingError(f"{first} is not a command: /help lists them")

@@ -229,7 +229,7 @@ class LlamaCppDialect:
         raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
 
     async def embeddings(self) -> Response:
-        """Refuses: a model that writes is no model of embeddings."""
+        """Refuses: a model that writes is not a model of embeddings."""
         sentence = (
             "embeddings are not made here: run an embedding model beside, as llama-server --embedding does"
         )
@@ -257,7 +257,7 @@ def _caps(template: str) -> dict[str, bool]:
 
 
 def _piece(spelt: bytes) -> object:
-    """Returns a token's text, or its bytes where they are no text by themselves."""
+    """Returns a token's text, or its bytes where they are not text by themselves."""
     try:
         return spelt.decode()
     except UnicodeDecodeError:

@@ -345,7 +345,7 @@ class FillRequest(Wishes):
 
 
 def unreadable(kind: str) -> Refusal:
-    """Returns the refusal of a part of a message that is no text."""
+    """Returns the refusal of a part of a message that is not text."""
     what = next((name for name in ("image", "audio", "video", "file") if name in kind), kind)
     sentence = (
         f"a message has a part of type {kind!r}: {what} input is not supported, this model reads text only"

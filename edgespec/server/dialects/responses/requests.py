@@ -1,6 +1,6 @@
 """What OpenAI's Responses API is asked for, and the conversation that it stands for.
 
-Tools that are no functions: "custom" ones take one text, and are given to the model as functions of one
+Tools that are not functions: "custom" ones take one text, and are given to the model as functions of one
 argument; those of a namespace are functions with a family name. What only OpenAI can run (web search, images)
 is passed over, as an assistant sends its whole list and means those that there are.
 """
