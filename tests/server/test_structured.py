@@ -149,7 +149,7 @@ def test_what_is_wrong_with_a_form_is_told(client: OpenAI) -> None:
         ({"grammar": "root ::= this is (not valid GBNF"}, ("grammar",)),
         ({"regex": "a("}, ("regular expression", "unclosed")),
         ({"guided_choice": []}, ("guided_choice",)),
-        ({"structured_outputs": {"json": "{"}}, ("structured_outputs", "no JSON")),
+        ({"structured_outputs": {"json": "{"}}, ("structured_outputs", "not JSON")),
         ({"regex": "a", "grammar": GBNF}, ("grammar and regex", "one form")),
         ({"json_schema": {"$ref": "#"}}, ("nothing fits",)),
         ({"json_schema": {"uniqueItems": True}}, ("uniqueItems", '"strict": false')),

@@ -53,7 +53,7 @@ def check_vocabularies(target: Vocabulary, draft: Vocabulary) -> Verdict:
 
 
 def check_headers(target: Header, draft: Header) -> Verdict:
-    """Compares two models before their weights are there; a file that is not a language model fits nothing."""
+    """Compares two models before their weights are there; what is not a language model fits nothing."""
     for header in (target, draft):
         reason = why_not_usable(header)
         if reason:
