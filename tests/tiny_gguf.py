@@ -3,7 +3,7 @@
 `write_llama` makes a plain attention model, `write_sliding` a Gemma 3 (most layers see a window of the last
 tokens), `write_experts` a Qwen 3 mixture of experts, `write_hybrid` an LFM2 (attention and short
 convolutions: llama.cpp can roll its recurrent state back), `write_recurrent` a Mamba (it cannot). Weights are
-random but scaled so that logits have a standard deviation of about `logit_scale`: the argmax is never a tie, and the
+random but scaled so that logits have a standard deviation of about `logit_scale`: no argmax is a tie, and the
 text, though nonsense, depends on all that came before.
 
 The vocabulary is a working byte-level BPE: ids 0 to 255 are the bytes, then words with their merges, then
