@@ -95,11 +95,16 @@ def compose(
     if traits.parts:
         shaped = [_in_parts(message) for message in shaped]
     text = render(
-        template, shaped, bos=bos, eos=eos, documents=documents, now=now,
+        template,
+        shaped,
+        bos=bos,
+        eos=eos,
+        documents=documents,
+        now=now,
         tools=given or ([] if traits.empty_tools else None),
         add_generation_prompt=add_generation_prompt or go_on,
         variables={**variables_for(template, tools, now), **(variables or {})},
-    )  # fmt: skip
+    )
     if begun is not None:
         text += _begun(begun, family, family.opened(text))
     schemas = {str(tool["function"]["name"]): tool["function"].get("parameters") or {} for tool in tools}

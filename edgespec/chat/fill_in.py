@@ -60,10 +60,13 @@ def arranged(gap: Gap, marks: FillTokens, *, bos: int | None, window: int, room:
     return (
         *around[max(0, len(around) - max(0, extra)) :],
         *(() if bos is None else (bos,)),
-        marks.prefix, *prefix, *gap.prompt,
-        marks.suffix, *suffix,
+        marks.prefix,
+        *prefix,
+        *gap.prompt,
+        marks.suffix,
+        *suffix,
         marks.middle,
-    )  # fmt: skip
+    )
 
 
 def _around(gap: Gap, marks: FillTokens) -> list[int]:

@@ -16,9 +16,11 @@ from edgespec.chat.families.json_calls import JsonCalls
 from edgespec.chat.families.known import GRANITE, HERMES, LLAMA, MISTRAL_LIST, NEMOTRON
 
 OPENINGS: Mapping[Family, str] = {
-    HERMES: "<tool_call>\n", MISTRAL_LIST: "[TOOL_CALLS][", GRANITE: "<|tool_call|>[",
+    HERMES: "<tool_call>\n",
+    MISTRAL_LIST: "[TOOL_CALLS][",
+    GRANITE: "<|tool_call|>[",
     NEMOTRON: "<TOOLCALL>[",
-}  # fmt: skip
+}
 FORCED = Family("forced", bare=JsonCalls())
 
 

@@ -143,11 +143,13 @@ class _Child:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "edgespec.chat.render_child"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             env={name: value for name, value in os.environ.items() if name not in PRIVATE},
             start_new_session=True,  # Ctrl+C is for the one who asked
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )  # fmt: skip
+        )
         self._busy = threading.Event()
         self._turn = threading.Lock()  # of `_task`: nobody is killed for what another did
         self._task: _Task | None = None

@@ -99,7 +99,7 @@ def _found(template: str) -> Traits:
         bare=bare,
         empty_tools=empty_tools,
         nine=re.search(r"length\s*!=\s*9", template) is not None,
-    )  # fmt: skip
+    )
 
 
 def _calls(template: str, tool: Mapping[str, Any]) -> tuple[bool, bool, bool, Absent]:

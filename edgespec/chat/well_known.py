@@ -84,9 +84,7 @@ WELL_KNOWN = {
         "<|EOT|>",
     ),
     "deepseek2": WellKnown(
-        _named(
-            "CONTENT\n\n", "User: CONTENT\n\n", "Assistant: CONTENT<｜end▁of▁sentence｜>", "Assistant:"
-        ),
+        _named("CONTENT\n\n", "User: CONTENT\n\n", "Assistant: CONTENT<｜end▁of▁sentence｜>", "Assistant:"),
         "<｜end▁of▁sentence｜>",
     ),
     "deepseek3": WellKnown(
@@ -111,9 +109,7 @@ WELL_KNOWN = {
         _roles("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>\n"), "<|end_of_text|>"
     ),
     "llama2": WellKnown(
-        _system_with_user(
-            "[INST] CONTENT [/INST]", "CONTENT</s>", "", "<<SYS>>\nCONTENT\n<</SYS>>\n\n"
-        ),
+        _system_with_user("[INST] CONTENT [/INST]", "CONTENT</s>", "", "<<SYS>>\nCONTENT\n<</SYS>>\n\n"),
         "</s>",
     ),
     "llama3": WellKnown(_roles("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"), "<|eot_id|>"),
@@ -145,7 +141,7 @@ WELL_KNOWN = {
         _named("SYSTEM: CONTENT\n", "USER: CONTENT\n", "ASSISTANT: CONTENT</s>\n", "ASSISTANT:"), "</s>"
     ),
     "zephyr": WellKnown(_roles("<|", "|>\n", "<|endoftext|>\n"), "<|endoftext|>"),
-}  # fmt: skip
+}
 _TURN_ENDS = {known.source: known.turn_end for known in WELL_KNOWN.values()}
 
 

@@ -43,9 +43,13 @@ class PrivateEngine:
         )
         self._process = subprocess.Popen(
             [*command, *arguments],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=own,
-            start_new_session=True, creationflags=flags,  # Ctrl+C in our terminal is not for it
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=own,
+            start_new_session=True,
+            creationflags=flags,  # Ctrl+C in our terminal is not for it
+        )
         self._threads = [
             threading.Thread(target=work, daemon=True) for work in (self._keep_lines, self._keep_events)
         ]

@@ -198,13 +198,21 @@ def _add_chat(command: argparse.ArgumentParser) -> None:
         help="line by line, without a screen; so it is where there is no terminal",
     )
     command.add_argument(
-        "-p", "--prompt", metavar="TEXT",
+        "-p",
+        "--prompt",
+        metavar="TEXT",
         help="answer this and end, writing nothing but the answer; - reads it from standard input",
-    )  # fmt: skip
+    )
     command.add_argument(
-        "-c", "--continue", "--session", dest="resume", nargs="?", const="", metavar="CHAT",
+        "-c",
+        "--continue",
+        "--session",
+        dest="resume",
+        nargs="?",
+        const="",
+        metavar="CHAT",
         help="go on with a chat: the last one, or by its title or name",
-    )  # fmt: skip
+    )
     command.add_argument(
         "--list", nargs="?", const="", metavar="WORDS", help="list the chats, or those with these words"
     )

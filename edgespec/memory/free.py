@@ -48,9 +48,13 @@ def _container(group: Path) -> tuple[int, int] | None:
     for limit, used, stat, cached in (
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat",
-         "total_inactive_file"),
-    ):  # fmt: skip
+        (
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "memory/memory.stat",
+            "total_inactive_file",
+        ),
+    ):
         try:
             most = int((group / limit).read_text())
             taken = int((group / used).read_text())

@@ -12,13 +12,29 @@ from edgespec.errors import SettingError
 MOST_BIAS = 1e9  # far past any logit, and safe to add to one in float32
 MOST_BREAKERS = 64
 ORDER = (
-    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
-)  # fmt: skip
+    "penalties",
+    "dry",
+    "top_n_sigma",
+    "top_k",
+    "typ_p",
+    "top_p",
+    "min_p",
+    "xtc",
+    "temperature",
+)
 OTHER_NAMES = {
-    "top-k": "top_k", "top-p": "top_p", "nucleus": "top_p", "typical-p": "typ_p", "typical": "typ_p",
-    "typ-p": "typ_p", "typ": "typ_p", "min-p": "min_p", "temp": "temperature", "top-n-sigma": "top_n_sigma",
+    "top-k": "top_k",
+    "top-p": "top_p",
+    "nucleus": "top_p",
+    "typical-p": "typ_p",
+    "typical": "typ_p",
+    "typ-p": "typ_p",
+    "typ": "typ_p",
+    "min-p": "min_p",
+    "temp": "temperature",
+    "top-n-sigma": "top_n_sigma",
     "typical_p": "typ_p",
-}  # fmt: skip
+}
 OFF: Mapping[str, Mapping[str, Any]] = {
     "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
     "dry": {"dry_multiplier": 0.0},
@@ -136,11 +152,25 @@ class Sampling:
 
 
 NUMBERS = (
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "top_n_sigma",
-    "repeat_penalty", "frequency_penalty", "presence_penalty", "penalty_last_n",
-    "xtc_probability", "xtc_threshold", "dynatemp_range", "dynatemp_exponent",
-    "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
-)  # fmt: skip
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "repeat_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "penalty_last_n",
+    "xtc_probability",
+    "xtc_threshold",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+)
 
 
 def _within(name: str, value: float, low: float, high: float, *, whole: bool = False) -> None:

@@ -96,10 +96,16 @@ class Answering:
 
         def work() -> Composed:
             return compose(
-                template, messages, bos=about.bos, eos=about.eos, tools=tools,
-                documents=wishes.documents, variables={**usual, **wishes.variables()},
-                add_generation_prompt=wishes.add_generation_prompt is not False, go_on=wishes.goes_on(),
-            )  # fmt: skip
+                template,
+                messages,
+                bos=about.bos,
+                eos=about.eos,
+                tools=tools,
+                documents=wishes.documents,
+                variables={**usual, **wishes.variables()},
+                add_generation_prompt=wishes.add_generation_prompt is not False,
+                go_on=wishes.goes_on(),
+            )
 
         try:
             return await asyncio.to_thread(work)
@@ -118,9 +124,13 @@ class Answering:
         elif (wanted := wishes.form()) and composed.family.thoughts:
             form = behind_thoughts(wanted, composed, self.template(self.loaded()))
         submits = wishes.submits(
-            composed.text, add_bos=self.wants_bos(composed.text), unsaid=self.unsaid(),
-            shown=composed.shown, stops=(*composed.stops, *turn_end(self.template(self.loaded()))), form=form,
-        )  # fmt: skip
+            composed.text,
+            add_bos=self.wants_bos(composed.text),
+            unsaid=self.unsaid(),
+            shown=composed.shown,
+            stops=(*composed.stops, *turn_end(self.template(self.loaded()))),
+            form=form,
+        )
         return submits, composed
 
     def wants_bos(self, text: str) -> bool:

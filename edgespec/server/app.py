@@ -140,12 +140,17 @@ class Endpoint:
         several = wishes.parallel_tool_calls is not False
         verbose = self.answering.settings.verbose if wishes.verbose is None else wishes.verbose
         answer = ChatAnswer(
-            self.answering.name(about), about.plain_s, usage=wishes.usage_in_stream,
-            events=wishes.speculation.events, scoring=wishes.scoring(),
+            self.answering.name(about),
+            about.plain_s,
+            usage=wishes.usage_in_stream,
+            events=wishes.speculation.events,
+            scoring=wishes.scoring(),
             turns=readers(composed, len(submits), apart=wishes.shows_thoughts_apart, several=several),
-            prompt=composed.text if verbose else None, timings=bool(wishes.timings_per_token),
-            silent=wishes.warms_up, functions=wishes.calls_functions,
-        )  # fmt: skip
+            prompt=composed.text if verbose else None,
+            timings=bool(wishes.timings_per_token),
+            silent=wishes.warms_up,
+            functions=wishes.calls_functions,
+        )
         return await self.answering.answer(
             request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
         )
@@ -177,10 +182,15 @@ class Endpoint:
         ]
         echo = tuple(str(submit.prompt).encode("utf-8", "replace").decode() for submit in submits)
         answer = Answer(
-            self.answering.name(about), about.plain_s,
-            usage=wishes.usage_in_stream, events=wishes.speculation.events, echo=echo if wishes.echo else (),
-            scoring=wishes.scoring(), timings=bool(wishes.timings_per_token), silent=wishes.warms_up,
-        )  # fmt: skip
+            self.answering.name(about),
+            about.plain_s,
+            usage=wishes.usage_in_stream,
+            events=wishes.speculation.events,
+            echo=echo if wishes.echo else (),
+            scoring=wishes.scoring(),
+            timings=bool(wishes.timings_per_token),
+            silent=wishes.warms_up,
+        )
         return await self.answering.answer(
             request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
         )
@@ -195,9 +205,12 @@ class Endpoint:
         prompt = await FillIn(self.answering).prompt(gap, wishes.limit())
         submits = wishes.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
         answer = FillAnswer(
-            self.answering.name(about), about.plain_s,
-            usage=wishes.usage_in_stream, events=wishes.speculation.events, silent=wishes.warms_up,
-        )  # fmt: skip
+            self.answering.name(about),
+            about.plain_s,
+            usage=wishes.usage_in_stream,
+            events=wishes.speculation.events,
+            silent=wishes.warms_up,
+        )
         return await self.answering.answer(request, submits, answer, stream=bool(wishes.stream))
 
 

@@ -112,7 +112,13 @@ def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, A
     if code := state.get("refused"):
         figures, tokens = {**figures, "code": code}, f", {code}"
     client = scope.get("client")
-    told = {"method": scope["method"], "path": path, "status": status, "seconds": round(seconds, 4),
-            "client": client[0] if client else None, **figures}  # fmt: skip
+    told = {
+        "method": scope["method"],
+        "path": path,
+        "status": status,
+        "seconds": round(seconds, 4),
+        "client": client[0] if client else None,
+        **figures,
+    }
     line = f"{scope['method']} {path!r} {status or 'went away'} after {seconds:.3f} s{tokens} [{id}]"
     _requests.info(line, extra={"figures": told})

@@ -166,9 +166,13 @@ class Metrics:
             ("predicted_tokens_seconds", "gauge", "tokens per second, since asked", self._written.take()),
             ("requests_processing", "gauge", "requests in slots", worker.requests - worker.waiting),
             ("requests_deferred", "gauge", "requests that wait for a slot", worker.waiting),
-            ("n_busy_slots_per_decode", "gauge", "requests in slots at an evaluation, on average",
-             worker.in_slots / max(1, worker.decodes)),
-        )  # fmt: skip
+            (
+                "n_busy_slots_per_decode",
+                "gauge",
+                "requests in slots at an evaluation, on average",
+                worker.in_slots / max(1, worker.decodes),
+            ),
+        )
         lines = (
             f"# HELP llamacpp:{name} {text}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}\n"
             for name, kind, text, value in figures

@@ -132,17 +132,27 @@ class ModelRoutes:
             value = {"ready": "loaded", "unloaded": "unloaded"}.get(state, "loading")
             if about:
                 meta |= {
-                    "n_ctx": about.n_ctx, "n_ctx_train": about.n_ctx_train, "n_vocab": about.n_vocab,
-                    "size": about.n_bytes, "draft": about.draft_name, "plain_s": about.plain_s,
+                    "n_ctx": about.n_ctx,
+                    "n_ctx_train": about.n_ctx_train,
+                    "n_vocab": about.n_vocab,
+                    "size": about.n_bytes,
+                    "draft": about.draft_name,
+                    "plain_s": about.plain_s,
                     "chat_template_source": self._answering.template_source(about),
                     "build_advice": self_test().advice,
-                }  # fmt: skip
+                }
         began = datetime.fromtimestamp(self._began, UTC).isoformat().replace("+00:00", "Z")
         return {
-            "id": pair.name, "object": "model", "created": self._began, "owned_by": "edgespec",
-            "type": "model", "display_name": pair.name, "created_at": began,  # Anthropic's words
-            "status": {"value": value}, "meta": meta,
-        }  # fmt: skip
+            "id": pair.name,
+            "object": "model",
+            "created": self._began,
+            "owned_by": "edgespec",
+            "type": "model",
+            "display_name": pair.name,
+            "created_at": began,  # Anthropic's words
+            "status": {"value": value},
+            "meta": meta,
+        }
 
 
 def _shown(model: Mapping[str, Any]) -> ShownModel:
@@ -168,6 +178,12 @@ def _as_ollama(model: Mapping[str, Any]) -> dict[str, Any]:
         "tags": [],
         "capabilities": ["completion"],
         "parameters": "",
-        "details": {"parent_model": "", "format": "gguf", "family": "", "families": [],
-                    "parameter_size": "", "quantization_level": ""},
-    }  # fmt: skip
+        "details": {
+            "parent_model": "",
+            "format": "gguf",
+            "family": "",
+            "families": [],
+            "parameter_size": "",
+            "quantization_level": "",
+        },
+    }

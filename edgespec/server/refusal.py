@@ -10,11 +10,18 @@ from edgespec.engine.messages import Refused
 
 ANTHROPIC_PATHS = ("/v1/messages", "/messages")
 ANTHROPIC_TYPES = {
-    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
-    404: "not_found_error", 405: "invalid_request_error", 408: "timeout_error", 413: "request_too_large",
-    422: "invalid_request_error", 429: "rate_limit_error", 501: "invalid_request_error",
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    501: "invalid_request_error",
     503: "overloaded_error",
-}  # fmt: skip
+}
 GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
 RETRY_S = 1  # when to come again where nothing better is known
 
@@ -77,9 +84,13 @@ def from_worker(refused: Refused) -> Refusal:
     if refused.kind == "too_long":
         counts = {"n_prompt_tokens": refused.n_prompt, "n_ctx": refused.n_ctx}
         return Refusal(
-            400, refused.message, type="exceed_context_size_error", param="messages",
-            code="context_length_exceeded", extra=counts,
-        )  # fmt: skip
+            400,
+            refused.message,
+            type="exceed_context_size_error",
+            param="messages",
+            code="context_length_exceeded",
+            extra=counts,
+        )
     if refused.kind == "setting":
         return Refusal(400, refused.message, code="invalid_value")
     if refused.kind == "queue_full":

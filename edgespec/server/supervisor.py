@@ -39,7 +39,7 @@ from edgespec.engine.messages import (
     Tokenize,
     Tokenized,
     ToWorker,
-)  # fmt: skip
+)
 from edgespec.server.refusal import Refusal, from_worker, unavailable
 from edgespec.server.situation import Situation, State
 from edgespec.server.worker_process import WorkerProcess, new_worker
@@ -53,9 +53,12 @@ PING_S, SILENT_PINGS = 5.0, 4  # how often it is asked, and how often in a row i
 LONGEST_STEP_S = 1800.0  # of the engine; a step of a large model that is read from a slow disk takes minutes
 
 SWITCHED = Refusal(
-    503, "the model was taken away by force: ask again, or name the model that you want",
-    type="unavailable_error", code="model_switched", retry_s=1,
-)  # fmt: skip
+    503,
+    "the model was taken away by force: ask again, or name the model that you want",
+    type="unavailable_error",
+    code="model_switched",
+    retry_s=1,
+)
 Said = Accepted | Started | Reading | Emitted | Tokenized | Spelt | Refusal
 Listener = Callable[[str, Said, float, tuple[str, ...]], None]  # id, what, the worker's clock, token texts
 
@@ -506,5 +509,5 @@ class Supervisor:
                 type="server_error",
                 code="engine_died",
                 retry_s=1,
-            )  # fmt: skip
+            )
         )

@@ -92,7 +92,7 @@ async def new_worker() -> WorkerProcess:
             stderr=subprocess.PIPE,
             env=_environment(os.environ),
             start_new_session=True,
-        )  # fmt: skip
+        )
     )
     try:
         return WorkerProcess(await asyncio.shield(starting))

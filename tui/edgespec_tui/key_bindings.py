@@ -23,9 +23,17 @@ from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.turn_view import TurnView
 
 PLACES = (
-    ChatApp, ChatScreen, PromptInput, TurnView, CodeFence,
-    SessionsScreen, ModelsScreen, RaceScreen, BenchScreen, HelpScreen,
-)  # fmt: skip
+    ChatApp,
+    ChatScreen,
+    PromptInput,
+    TurnView,
+    CodeFence,
+    SessionsScreen,
+    ModelsScreen,
+    RaceScreen,
+    BenchScreen,
+    HelpScreen,
+)
 MODIFIERS = {"ctrl", "alt", "shift", "super", "meta", "hyper"}
 NAMED = {key.value.rpartition("+")[2] for key in Keys}
 

@@ -18,17 +18,24 @@ from edgespec.chat.families.tagged_calls import TaggedCall
 JSON = JsonCalls()
 THINK = (("<think>", "</think>"),)
 FUNCTION = TaggedCall(
-    name_ends=(">",), key="<parameter=", key_ends=">", value_ends="</parameter>",
-    ends=("</function>",), lines=True,
-)  # fmt: skip
+    name_ends=(">",),
+    key="<parameter=",
+    key_ends=">",
+    value_ends="</parameter>",
+    ends=("</function>",),
+    lines=True,
+)
 
 
 def _arg_key(suffix: str = "") -> TaggedCall:
     return TaggedCall(
         name_ends=("\n", f"<tool_sep{suffix}>", f"<arg_key{suffix}>", f"</tool_call{suffix}>"),
-        key=f"<arg_key{suffix}>", key_ends=f"</arg_key{suffix}>", value=f"<arg_value{suffix}>",
-        value_ends=f"</arg_value{suffix}>", ends=(f"</tool_call{suffix}>",),
-    )  # fmt: skip
+        key=f"<arg_key{suffix}>",
+        key_ends=f"</arg_key{suffix}>",
+        value=f"<arg_value{suffix}>",
+        value_ends=f"</arg_value{suffix}>",
+        ends=(f"</tool_call{suffix}>",),
+    )
 
 
 def _invoke(
@@ -39,10 +46,14 @@ def _invoke(
     around: tuple[str, str] | None = None,
 ) -> TaggedCall:
     return TaggedCall(
-        name_ends=('">',), key=f'<{prefix}{argument} name="', key_ends=">" if attribute else '">',
-        value_ends=f"</{prefix}{argument}>", ends=(f"</{prefix}{opening}>",), attribute=attribute,
+        name_ends=('">',),
+        key=f'<{prefix}{argument} name="',
+        key_ends=">" if attribute else '">',
+        value_ends=f"</{prefix}{argument}>",
+        ends=(f"</{prefix}{opening}>",),
+        attribute=attribute,
         around=around,
-    )  # fmt: skip
+    )
 
 
 PLAIN = Family("plain")
@@ -54,9 +65,11 @@ QWEN_CODER = Family(
     THINK,
 )
 SEED = Family(
-    "seed", {"<function=": FUNCTION}, ("<seed:tool_call>", "</seed:tool_call>"),
+    "seed",
+    {"<function=": FUNCTION},
+    ("<seed:tool_call>", "</seed:tool_call>"),
     (("<seed:think>", "</seed:think>"),),
-)  # fmt: skip
+)
 GLM = Family("glm", {"<tool_call>": _arg_key()}, ("</tool_call>",), THINK)
 LLAMA = Family(
     "llama3",
@@ -71,21 +84,33 @@ MISTRAL = Family(
     tags=("[ARGS]", "[CALL_ID]"),
 )
 GEMMA = Family(
-    "gemma", {"<|tool_call>": GemmaCall("<tool_call|>")}, ("<tool_call|>",),
-    (("<|channel>thought\n", "<channel|>"),), stops=("<|tool_response>",), tags=(QUOTE, "<|channel>"),
-)  # fmt: skip
+    "gemma",
+    {"<|tool_call>": GemmaCall("<tool_call|>")},
+    ("<tool_call|>",),
+    (("<|channel>thought\n", "<channel|>"),),
+    stops=("<|tool_response>",),
+    tags=(QUOTE, "<|channel>"),
+)
 DEEPSEEK_SECTIONS = (
-    "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁call▁end｜>", "```<｜tool▁call▁end｜>",
-)  # fmt: skip
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁end｜>",
+    "```<｜tool▁call▁end｜>",
+)
 DEEPSEEK_R1 = Family(
     "deepseek-r1",
     {"<｜tool▁call▁begin｜>": NamedCall(("\n",), id_ends="<｜tool▁sep｜>", id_first=True)},
-    DEEPSEEK_SECTIONS, THINK, tags=("<｜tool▁sep｜>",),
-)  # fmt: skip
-DEEPSEEK_V3 = Family(
-    "deepseek-v3", {"<｜tool▁call▁begin｜>": NamedCall(("<｜tool▁sep｜>",))}, DEEPSEEK_SECTIONS, THINK,
+    DEEPSEEK_SECTIONS,
+    THINK,
     tags=("<｜tool▁sep｜>",),
-)  # fmt: skip
+)
+DEEPSEEK_V3 = Family(
+    "deepseek-v3",
+    {"<｜tool▁call▁begin｜>": NamedCall(("<｜tool▁sep｜>",))},
+    DEEPSEEK_SECTIONS,
+    THINK,
+    tags=("<｜tool▁sep｜>",),
+)
 DSML = "｜DSML｜"
 DEEPSEEK_DSML = Family(
     "deepseek-dsml",
@@ -97,22 +122,27 @@ DEEPSEEK_DSML = Family(
 HARMONY = Family("harmony", whole=harmony, tags=TAGS)
 GRANITE = Family("granite", {"<|tool_call|>": JSON}, ("<|/tool_call|>", "<|end_of_tool_call|>"), THINK)
 COMMAND_R7B = Family(
-    "command-r7b", {"<|START_ACTION|>": JSON},
-    ("<|END_ACTION|>",), (("<|START_THINKING|>", "<|END_THINKING|>"),),
+    "command-r7b",
+    {"<|START_ACTION|>": JSON},
+    ("<|END_ACTION|>",),
+    (("<|START_THINKING|>", "<|END_THINKING|>"),),
     wraps=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-)  # fmt: skip
+)
 COMMAND_R = Family("command-r", {"Action:\n```json": JSON, "Action: ```json": JSON}, ("```",))
 KIMI = Family(
-    "kimi", {"<|tool_call_begin|>": NamedCall(("<|tool_call_argument_begin|>",), before=r"^functions\.")},
-    ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>"), THINK,
+    "kimi",
+    {"<|tool_call_begin|>": NamedCall(("<|tool_call_argument_begin|>",), before=r"^functions\.")},
+    ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>"),
+    THINK,
     tags=("<|tool_call_argument_begin|>",),
-)  # fmt: skip
+)
 SOLAR = Family(
     "solar",
     {"<|tool_call:begin|>": NamedCall(("<|tool_call:args|>",), id_ends="<|tool_call:name|>", id_first=True)},
     ("<|tool_calls|>", "<|tool_call:end|>", "<|calls|>", "<|content|>", "<|end|>", "<|begin|>assistant"),
-    (("<|think|>", "<|end|>"),), tags=("<|tool_call:args|>", "<|tool_call:name|>"),
-)  # fmt: skip
+    (("<|think|>", "<|end|>"),),
+    tags=("<|tool_call:args|>", "<|tool_call:name|>"),
+)
 LFM = Family("lfm", {"<|tool_call_start|>": PythonCalls("<|tool_call_end|>")}, ("<|tool_call_end|>",), THINK)
 FUNCTIONARY = Family("functionary-3.1", {"<function=": NamedCall((">",))}, ("</function>",))
 FUNCTIONARY_ALL = Family(
@@ -131,45 +161,64 @@ MINICPM = Family(
 LISTED = "<tool_calls>", "</tool_calls>"
 TOOL_CALLS = Family("tool-calls", {LISTED[0]: JSON}, LISTED[1:], THINK)
 APRIEL = Family(
-    "apriel", {LISTED[0]: JSON}, (LISTED[1], "[BEGIN FINAL RESPONSE]", "<|end|>"),
+    "apriel",
+    {LISTED[0]: JSON},
+    (LISTED[1], "[BEGIN FINAL RESPONSE]", "<|end|>"),
     (("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),),
-)  # fmt: skip
+)
 NEMOTRON = Family("nemotron", {"<TOOLCALL>": JSON}, ("</TOOLCALL>",), THINK)
 FIREFUNCTION = Family("firefunction", {"functools": JSON})
 APERTUS = Family(
-    "apertus", {"<|tools_prefix|>": JsonCalls(keyed=True)}, ("<|tools_suffix|>",),
+    "apertus",
+    {"<|tools_prefix|>": JsonCalls(keyed=True)},
+    ("<|tools_suffix|>",),
     (("<|inner_prefix|>", "<|inner_suffix|>"),),
-)  # fmt: skip
-GIGACHAT = Family("gigachat", {"<|function_call|>": JSON, "function call<|role_sep|>": JSON},
-                  ("<|message_sep|>",), tags=("<|role_sep|>",))  # fmt: skip
+)
+GIGACHAT = Family(
+    "gigachat",
+    {"<|function_call|>": JSON, "function call<|role_sep|>": JSON},
+    ("<|message_sep|>",),
+    tags=("<|role_sep|>",),
+)
 
 HUNYUAN = Family(
-    "hunyuan", {"<tool_call:opensource>": _arg_key(":opensource")},
+    "hunyuan",
+    {"<tool_call:opensource>": _arg_key(":opensource")},
     ("<tool_calls:opensource>", "</tool_calls:opensource>"),
     (("<think:opensource>", "</think:opensource>"),),
-)  # fmt: skip
+)
 MUSE = Family(
-    "muse", tags=TO_TAGS,
+    "muse",
+    tags=TO_TAGS,
     whole=Addressed(
         '<atem:invoke name="', _invoke("atem:"), ("<atem:function_calls>", "</atem:function_calls>")
     ),
-)  # fmt: skip
+)
 MARK = "]<]minimax[>["
 MINIMAX_M3 = Family(
-    "minimax-m3", {f'{MARK}<invoke name="': NestedCall(MARK)}, (f"{MARK}<tool_call>", f"{MARK}</tool_call>"),
-    (("<mm:think>", "</mm:think>"),), tags=(MARK,), wraps=("</mm:think>",),
-)  # fmt: skip
+    "minimax-m3",
+    {f'{MARK}<invoke name="': NestedCall(MARK)},
+    (f"{MARK}<tool_call>", f"{MARK}</tool_call>"),
+    (("<mm:think>", "</mm:think>"),),
+    tags=(MARK,),
+    wraps=("</mm:think>",),
+)
 KIMI_K3 = Family(
     "kimi-k3",
     {
         '<|open|>call tool="': TaggedCall(
-            name_ends=('"',), key='<|open|>argument key="', key_ends="<|sep|>", attribute='" type="',
-            value_ends="<|close|>argument<|sep|>", ends=("<|close|>call<|sep|>",),
+            name_ends=('"',),
+            key='<|open|>argument key="',
+            key_ends="<|sep|>",
+            attribute='" type="',
+            value_ends="<|close|>argument<|sep|>",
+            ends=("<|close|>call<|sep|>",),
         ),
     },
     tuple(f"<|{w}|>{part}<|sep|>" for w in ("open", "close") for part in ("tools", "response", "message")),
-    (("<|open|>think<|sep|>", "<|close|>think<|sep|>"),), tags=("<|open|>", "<|close|>", "<|sep|>"),
-)  # fmt: skip
+    (("<|open|>think<|sep|>", "<|close|>think<|sep|>"),),
+    tags=("<|open|>", "<|close|>", "<|sep|>"),
+)
 
 MARKERS: tuple[tuple[tuple[str, ...], Family], ...] = (
     (("<|channel|>", "<|message|>", "<|start|>"), HARMONY),

@@ -31,9 +31,15 @@ def _row(s: Summary) -> tuple[str, ...]:
     first = "" if s.ttft_s is None else f"{1000 * s.ttft_s:.0f} ms"
     ratio = s.speedup
     return (
-        f"{s.mode}: {s.line}", _number(s.tok_per_s), _number(ratio.value if ratio else None),
-        _interval(ratio), _number(s.acceptance_rate), _number(s.mean_accepted_length), first, str(s.n),
-    )  # fmt: skip
+        f"{s.mode}: {s.line}",
+        _number(s.tok_per_s),
+        _number(ratio.value if ratio else None),
+        _interval(ratio),
+        _number(s.acceptance_rate),
+        _number(s.mean_accepted_length),
+        first,
+        str(s.n),
+    )
 
 
 def _verdict(found: Results) -> str:

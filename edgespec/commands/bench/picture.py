@@ -142,9 +142,14 @@ def _draw_kinds(axes: Any, found: Results) -> None:
         heights = [ratio.value for _, ratio in here]
         whiskers = _whiskers([(ratio, ratio.value) for _, ratio in here])
         axes.bar(
-            places, heights, 0.9 * width, color=colour, label=mode,
-            yerr=whiskers, error_kw={"capsize": 2, "linewidth": 1},
-        )  # fmt: skip
+            places,
+            heights,
+            0.9 * width,
+            color=colour,
+            label=mode,
+            yerr=whiskers,
+            error_kw={"capsize": 2, "linewidth": 1},
+        )
     highest = max((ratio.value for of in found.by_kind.values() for ratio in of.values()), default=1.0)
     axes.set_ylim(0, 1.5 * max(highest, 1.0))
     axes.axhline(1, color="black", linewidth=0.8)

@@ -42,9 +42,13 @@ def run(command: Sequence[str]) -> str | None:
         return None
     try:
         done = subprocess.run(
-            [program, *command[1:]], capture_output=True, text=True, timeout=ASKING_S, check=True,
+            [program, *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=ASKING_S,
+            check=True,
             errors="replace",
-        )  # fmt: skip
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout

@@ -20,13 +20,26 @@ from edgespec.system.cores import performance_cores
 from edgespec.system.self_test import SelfTest
 
 BACKEND_NAMES: dict[str, Backend] = {
-    "CUDA": "CUDA", "Vulkan": "Vulkan", "MTL": "Metal", "Metal": "Metal", "ROCm": "ROCm", "HIP": "ROCm",
-}  # fmt: skip
+    "CUDA": "CUDA",
+    "Vulkan": "Vulkan",
+    "MTL": "Metal",
+    "Metal": "Metal",
+    "ROCm": "ROCm",
+    "HIP": "ROCm",
+}
 # What the processor says it can -> what llama.cpp calls it; each makes evaluation clearly faster.
 _FEATURES = {
-    "avx": "AVX", "avx2": "AVX2", "fma": "FMA", "f16c": "F16C", "avx512f": "AVX512",
-    "avx512_vnni": "AVX512_VNNI", "asimd": "NEON", "asimddp": "DOTPROD", "i8mm": "MATMUL_INT8", "sve": "SVE",
-}  # fmt: skip
+    "avx": "AVX",
+    "avx2": "AVX2",
+    "fma": "FMA",
+    "f16c": "F16C",
+    "avx512f": "AVX512",
+    "avx512_vnni": "AVX512_VNNI",
+    "asimd": "NEON",
+    "asimddp": "DOTPROD",
+    "i8mm": "MATMUL_INT8",
+    "sve": "SVE",
+}
 LITTLE_MEMORY = 2 << 30
 
 

@@ -89,9 +89,11 @@ def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Findin
         return [problem("memory", found.sentence(name), " or ".join(found.proposals) or SMALLER, **facts)]
     parts = sum((need.parts for need in choice.needs.values()), start=Parts())
     kinds = {
-        "weights": parts.weights, "cache": parts.cache, "recurrent state": parts.state,
+        "weights": parts.weights,
+        "cache": parts.cache,
+        "recurrent state": parts.state,
         "buffers": parts.output + parts.compute,
-    }  # fmt: skip
+    }
     text = (
         f"the pair takes {gib(choice.total)} with a context of {choice.n_ctx:,} tokens ("
         + ", ".join(f"{kind} {gib(size)}" for kind, size in kinds.items() if size)

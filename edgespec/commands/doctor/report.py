@@ -39,9 +39,13 @@ def _wrapped(text: str, lead: str, *, deeper: int = 0) -> list[str]:
             " " * (len(lead) + deeper) + after,
         ]
     return textwrap.wrap(
-        before + colon + after, _width(), initial_indent=lead, subsequent_indent=" " * (len(lead) + deeper),
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+        before + colon + after,
+        _width(),
+        initial_indent=lead,
+        subsequent_indent=" " * (len(lead) + deeper),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _width() -> int:

@@ -15,15 +15,19 @@ is kept for this machine. Without a PAIR: those of the catalogue that fit into i
 def add(command: argparse.ArgumentParser) -> None:
     """Adds all flags of `plan`."""
     command.add_argument(
-        "pairs", nargs="*", metavar="PAIR",
+        "pairs",
+        nargs="*",
+        metavar="PAIR",
         help="of the catalogue, an installed one, or a repository[:quant] with --draft",
-    )  # fmt: skip
+    )
     command.add_argument("--target", metavar="FILE", help="a GGUF file instead of a PAIR")
     command.add_argument("--draft", metavar="FILE|REPO", help="the draft for --target or for a repository")
     command.add_argument(
-        "--acceptance", type=float, metavar="A",
+        "--acceptance",
+        type=float,
+        metavar="A",
         help="share of guesses that are accepted, 0 to 1 (default: what is known of the pair, else assumed)",
-    )  # fmt: skip
+    )
     command.add_argument("--again", action="store_true", help="measure again what is known")
     command.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     group = command.add_argument_group("model")

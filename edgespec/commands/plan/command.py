@@ -54,9 +54,11 @@ def _settings(arguments: argparse.Namespace) -> PairSettings:
     if arguments.draft and not arguments.target and len(arguments.pairs) != 1:
         raise SettingError("--draft is for one pair: name it, or give --target")
     return PairSettings(
-        n_ctx=arguments.ctx, kv_type=arguments.kv_type, threads=arguments.threads,
+        n_ctx=arguments.ctx,
+        kv_type=arguments.kv_type,
+        threads=arguments.threads,
         n_gpu_layers=arguments.gpu_layers,
-    )  # fmt: skip
+    )
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:
@@ -83,9 +85,13 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
 
         expected = heads.acceptance if arguments.acceptance is None else arguments.acceptance
         found = plan_pair(
-            heads.target, heads.draft, settings, acceptances=(expected, *OTHER_ACCEPTANCES),
-            on_stage=stage, anew=arguments.again,
-        )  # fmt: skip
+            heads.target,
+            heads.draft,
+            settings,
+            acceptances=(expected, *OTHER_ACCEPTANCES),
+            on_stage=stage,
+            anew=arguments.again,
+        )
         assumed = heads.assumed and arguments.acceptance is None
         if arguments.acceptance is None and settings == PairSettings():
             _keep(heads.name, found, assumed)

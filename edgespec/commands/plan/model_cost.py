@@ -122,9 +122,12 @@ def _check_room(folder: Path, model: Layers, n: int) -> None:
 
 def _evaluated(path: Path, settings: PairSettings, name: str) -> dict[int, float]:
     asked = {
-        "path": str(path), "n_gpu_layers": settings.n_gpu_layers, "threads": settings.threads,
-        "kv_type": settings.kv_type, "budget": BUDGET_S,
-    }  # fmt: skip
+        "path": str(path),
+        "n_gpu_layers": settings.n_gpu_layers,
+        "threads": settings.threads,
+        "kv_type": settings.kv_type,
+        "budget": BUDGET_S,
+    }
     with JsonChild("edgespec.commands.plan.measuring", longest_s=LONGEST_S) as child:
         try:
             said = child.ask(asked)
@@ -139,9 +142,12 @@ def _evaluated(path: Path, settings: PairSettings, name: str) -> dict[int, float
 def _keep(path: Path, cost: ModelCost) -> None:
     """Writes what was measured, whole or not at all; a full disk is passed over."""
     said = {
-        "format": FORMAT, "seconds": cost.seconds, "measured_layers": cost.measured_layers,
-        "layers": cost.layers, "busy": cost.busy,
-    }  # fmt: skip
+        "format": FORMAT,
+        "seconds": cost.seconds,
+        "measured_layers": cost.measured_layers,
+        "layers": cost.layers,
+        "busy": cost.busy,
+    }
     with suppress(OSError):
         write_whole(path, json.dumps(said))
 
@@ -151,13 +157,20 @@ def _path(headers: Sequence[Header], settings: PairSettings) -> Path:
     shape = [(t.name, t.shape, t.type) for header in headers for t in header.tensors]
     head = headers[0]
     scalars = {
-        key: value for key, value in head.metadata.items()
+        key: value
+        for key, value in head.metadata.items()
         if key.startswith(f"{head.architecture}.") and isinstance(value, int | float | str | bool)
-    }  # fmt: skip
+    }
     said = [
-        head.architecture, sorted(scalars.items()), shape, settings.n_gpu_layers, settings.kv_type,
-        settings.threads or threads_wanted(), platform.node(), platform.machine(),
+        head.architecture,
+        sorted(scalars.items()),
+        shape,
+        settings.n_gpu_layers,
+        settings.kv_type,
+        settings.threads or threads_wanted(),
+        platform.node(),
+        platform.machine(),
         metadata.version("llama_cpp_python"),
-    ]  # fmt: skip
+    ]
     key = hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:20]
     return cache_folder() / "plans" / f"{head.architecture[:20]}-{key}.json"

@@ -57,9 +57,14 @@ def _row(planned: Planned) -> tuple[str, ...]:
     gain = speed.tok_per_s / plan.plain_tok_per_s
     guesses = f"{speed.draft_length} at a time" if speed.draft_length else "do not pay"
     return (
-        planned.name, memory, plain, f"{speed.tok_per_s:.1f} tok/s", f"{gain:.2f}", guesses,
+        planned.name,
+        memory,
+        plain,
+        f"{speed.tok_per_s:.1f} tok/s",
+        f"{gain:.2f}",
+        guesses,
         f"{speed.acceptance:.0%}" + (" (assumed)" if planned.assumed else ""),
-    )  # fmt: skip
+    )
 
 
 def _notes(found: Sequence[Planned]) -> list[str]:

@@ -17,9 +17,11 @@ other programs use too. HF_HUB_DISABLE_XET=1 downloads by plain ranges, which re
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     command.add_argument(
-        "what", nargs="?", metavar="NAME|REPO[:QUANT]",
+        "what",
+        nargs="?",
+        metavar="NAME|REPO[:QUANT]",
         help="a pair of the catalogue, or the target's repository, as ggml-org/Qwen3-8B-GGUF:Q4_K_M",
-    )  # fmt: skip
+    )
     draft = command.add_mutually_exclusive_group()
     draft.add_argument("--draft", metavar="REPO[:QUANT]", help="the draft's repository")
     draft.add_argument("--target-only", action="store_true", help="no draft: its text alone guesses")

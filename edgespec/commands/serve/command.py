@@ -285,10 +285,17 @@ async def _serve(
         template=settings.chat_template,
     )
     how = uvicorn.Config(
-        make_app(worker, settings, state, pairs), http=_Protocol, ws="none", lifespan="off", log_config=None,
-        access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=75,
+        make_app(worker, settings, state, pairs),
+        http=_Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
         h11_max_incomplete_event_size=LARGEST_HEAD,
-    )  # fmt: skip
+    )
     server = _Server(how)
     for number in (signal.SIGINT, signal.SIGTERM):  # what uvicorn raises again at its end does nothing then
         signal.signal(number, lambda *_: None)

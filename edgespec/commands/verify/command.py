@@ -71,9 +71,15 @@ def run_checks(
         own = watch.share(SHARES[name])
         n_tokens, each = text_plan(speed, prompts, own.left)
         compared = compare_texts(
-            pair, prompts, sampling=sampling, n_tokens=n_tokens, each=each, speed=speed, watch=own,
+            pair,
+            prompts,
+            sampling=sampling,
+            n_tokens=n_tokens,
+            each=each,
+            speed=speed,
+            watch=own,
             on_progress=on_progress,
-        )  # fmt: skip
+        )
         texts[name] = tuple(compared)
     fits = _fits(pair, effort.samples, rng_seed, speed, watch, on_progress)
     return Report(

@@ -80,9 +80,11 @@ class FormWishes(_Lenient):
         if len(said) > 1:
             names = " and ".join(said)
             raise Refusal(
-                400, f"{names} are both given: an answer has one form, so leave one out",
-                param=list(said)[1].partition(".")[0], code="invalid_value",
-            )  # fmt: skip
+                400,
+                f"{names} are both given: an answer has one form, so leave one out",
+                param=list(said)[1].partition(".")[0],
+                code="invalid_value",
+            )
         for name, (kind, value) in said.items():
             param = name.partition(".")[0]
             try:
@@ -104,9 +106,11 @@ def _of_format(format: ResponseFormat | None) -> Wanted | None:
     schema = format.schema_ if named is None else named.schema_
     if schema is None:
         raise Refusal(
-            400, "response_format.json_schema.schema is missing: give the schema of the answer",
-            param="response_format", code="missing_required_parameter",
-        )  # fmt: skip
+            400,
+            "response_format.json_schema.schema is missing: give the schema of the answer",
+            param="response_format",
+            code="missing_required_parameter",
+        )
     return ("lenient schema" if named and named.strict is False else "schema", schema)
 
 

@@ -88,9 +88,11 @@ class ToolWishes(BaseModel):
             functions = [function for function in functions if function.name == wanted]
             if not functions:
                 raise Refusal(
-                    400, f"tool_choice names {wanted!r}: no tool of this name was given",
-                    param="tool_choice", code="invalid_value",
-                )  # fmt: skip
+                    400,
+                    f"tool_choice names {wanted!r}: no tool of this name was given",
+                    param="tool_choice",
+                    code="invalid_value",
+                )
         if self.tool_choice == "required" and not functions:
             sentence = "tool_choice is 'required' and there are no tools: give some"
             raise Refusal(400, sentence, param="tool_choice", code="invalid_value")

@@ -16,18 +16,40 @@ Memory = Literal["attention", "sliding window", "hybrid", "recurrent"]
 
 _RECURRENT = {"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"}
 _HYBRID = {
-    "jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe",
-    "qwen3next", "kimi-linear", "bailingmoe3", "kimi-k3", "glm5-next", "qwen35", "qwen35moe", "qwen4exp",
-    "deepseek4", "minimax-01",
-}  # fmt: skip
+    "jamba",
+    "falcon-h1",
+    "plamo2",
+    "granitehybrid",
+    "lfm2",
+    "lfm2moe",
+    "nemotron_h",
+    "nemotron_h_moe",
+    "qwen3next",
+    "kimi-linear",
+    "bailingmoe3",
+    "kimi-k3",
+    "glm5-next",
+    "qwen35",
+    "qwen35moe",
+    "qwen4exp",
+    "deepseek4",
+    "minimax-01",
+}
 _NO_GENERATOR = {
-    "t5": "an encoder model", "t5encoder": "an encoder model", "clip": "the picture part of a model",
-    "wavtokenizer-dec": "a speech model", "dream": "a diffusion model", "llada": "a diffusion model",
-    "llada-moe": "a diffusion model", "rnd1": "a diffusion model", "llama-embed": "an embedding model",
-    "gemma-embedding": "an embedding model", "eagle3": "an EAGLE-3 head, which cannot speak by itself",
+    "t5": "an encoder model",
+    "t5encoder": "an encoder model",
+    "clip": "the picture part of a model",
+    "wavtokenizer-dec": "a speech model",
+    "dream": "a diffusion model",
+    "llada": "a diffusion model",
+    "llada-moe": "a diffusion model",
+    "rnd1": "a diffusion model",
+    "llama-embed": "an embedding model",
+    "gemma-embedding": "an embedding model",
+    "eagle3": "an EAGLE-3 head, which cannot speak by itself",
     "dflash": "a DFlash head, which cannot speak by itself",
     "gemma4-assistant": "a multi-token head of Gemma 4, which cannot speak by itself",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,18 @@ MOST_PARTS = 999  # files of one model
 
 UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)
 _CODES = {
-    UINT8: "B", INT8: "b", UINT16: "H", INT16: "h", UINT32: "I", INT32: "i", FLOAT32: "f", BOOL: "?",
-    UINT64: "Q", INT64: "q", FLOAT64: "d",
-}  # fmt: skip
+    UINT8: "B",
+    INT8: "b",
+    UINT16: "H",
+    INT16: "h",
+    UINT32: "I",
+    INT32: "i",
+    FLOAT32: "f",
+    BOOL: "?",
+    UINT64: "Q",
+    INT64: "q",
+    FLOAT64: "d",
+}
 _SIZES = {kind: struct.calcsize(f"<{code}") for kind, code in _CODES.items()}
 
 Scalar = bool | int | float | str

@@ -109,9 +109,12 @@ def write_slice(path: Path, model: Layers, n: int, *, seed: int = 0) -> None:
     for tensor in tensors:
         name = tensor.name.encode()
         infos.append(
-            struct.pack("<Q", len(name)) + name + struct.pack("<I", len(tensor.shape))
-            + struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape) + struct.pack("<IQ", tensor.type, at)
-        )  # fmt: skip
+            struct.pack("<Q", len(name))
+            + name
+            + struct.pack("<I", len(tensor.shape))
+            + struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape)
+            + struct.pack("<IQ", tensor.type, at)
+        )
         at += _padded(n_bytes(tensor.shape, tensor.type, tensor.name))
     pairs.append(_filler(24 + sum(map(len, [*pairs, *infos])), len(model.header.raw)))
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs) + b"".join(infos)

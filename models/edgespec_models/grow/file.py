@@ -27,11 +27,16 @@ SPARE_DISK = 64 << 20
 STALE_AFTER_S = 3600.0
 
 REPLACED_KEYS = {f"llama.{key}" for key in SHAPE_KEYS} | {
-    "general.architecture", "general.name", "general.file_type", "general.size_label",
+    "general.architecture",
+    "general.name",
+    "general.file_type",
+    "general.size_label",
     "general.alignment",  # the writer's own is the default
-    "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.scores",
+    "tokenizer.ggml.tokens",
+    "tokenizer.ggml.token_type",
+    "tokenizer.ggml.scores",
     "edgespec.grown_from",
-}  # fmt: skip
+}
 
 
 def check_free(folder: Path, what: str, needed: int) -> None:

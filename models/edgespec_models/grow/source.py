@@ -21,10 +21,17 @@ from numpy.typing import NDArray
 from edgespec_models.gguf.header import HeaderError, read_file
 
 SHAPE_KEYS = {
-    "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
-    "attention.head_count_kv", "attention.key_length", "attention.value_length",
-    "attention.layer_norm_rms_epsilon", "rope.dimension_count", "vocab_size",
-}  # fmt: skip
+    "embedding_length",
+    "block_count",
+    "feed_forward_length",
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm_rms_epsilon",
+    "rope.dimension_count",
+    "vocab_size",
+}
 KEPT_KEYS = {"context_length", "rope.freq_base"}
 
 
@@ -169,10 +176,16 @@ def layer_parts(s: Shape) -> dict[str, tuple[int, ...]]:
     """Name every tensor of one layer with its shape, rows (outputs) first."""
     q, kv = s.n_head * s.head_dim, s.n_kv * s.head_dim
     return {
-        "attn_norm": (s.d,), "attn_q": (q, s.d), "attn_k": (kv, s.d), "attn_v": (kv, s.d),
-        "attn_output": (s.d, q), "ffn_norm": (s.d,), "ffn_gate": (s.ffn, s.d), "ffn_up": (s.ffn, s.d),
+        "attn_norm": (s.d,),
+        "attn_q": (q, s.d),
+        "attn_k": (kv, s.d),
+        "attn_v": (kv, s.d),
+        "attn_output": (s.d, q),
+        "ffn_norm": (s.d,),
+        "ffn_gate": (s.ffn, s.d),
+        "ffn_up": (s.ffn, s.d),
         "ffn_down": (s.d, s.ffn),
-    }  # fmt: skip
+    }
 
 
 def digest(path: Path) -> str:

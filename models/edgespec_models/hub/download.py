@@ -96,9 +96,12 @@ class Download:
                 raise Cancelled
             self._child = child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "edgespec_models.hub.fetch_worker"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
                 start_new_session=True,  # Ctrl+C is for the one who asked; what it means is decided there
-            )  # fmt: skip
+            )
         complaints: deque[str] = deque(maxlen=20)
         reader = threading.Thread(target=_keep_lines, args=(child.stderr, complaints), daemon=True)
         reader.start()

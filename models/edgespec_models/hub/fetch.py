@@ -97,12 +97,17 @@ def _download(hub: Hub, file: HubFile, on_phase: OnPhase, on_wait: OnWait) -> Pa
     return Path(
         again(
             lambda: hf_hub_download(
-                file.repo, file.name, revision=file.commit, cache_dir=hub.cache, endpoint=hub.endpoint,
-                token=hub.token, tqdm_class=_bar_of(lambda _: None),
+                file.repo,
+                file.name,
+                revision=file.commit,
+                cache_dir=hub.cache,
+                endpoint=hub.endpoint,
+                token=hub.token,
+                tqdm_class=_bar_of(lambda _: None),
             ),
             on_wait,
         )
-    )  # fmt: skip
+    )
 
 
 def _blob(hub: Hub, repo: str, etag: str) -> Path:
@@ -120,9 +125,14 @@ def _locked(lock: Path, on_phase: OnPhase) -> Any:
 
 
 def _complete(
-    hub: Hub, file: HubFile, metadata: HfFileMetadata, url: str, blob: Path, on_phase: OnPhase,
+    hub: Hub,
+    file: HubFile,
+    metadata: HfFileMetadata,
+    url: str,
+    blob: Path,
+    on_phase: OnPhase,
     on_wait: OnWait,
-) -> None:  # fmt: skip
+) -> None:
     part = blob.with_name(blob.name + UNFINISHED)
     size = metadata.size if metadata.size is not None else file.size
     if part.exists() and size is not None and part.stat().st_size > size:
@@ -158,9 +168,13 @@ def _got_by_xet(
     part.unlink(missing_ok=True)
     try:
         xet_get(
-            incomplete_path=part, xet_file_data=xet, headers=headers, expected_size=size,
-            displayed_filename=file.name, tqdm_class=bar,
-        )  # fmt: skip
+            incomplete_path=part,
+            xet_file_data=xet,
+            headers=headers,
+            expected_size=size,
+            displayed_filename=file.name,
+            tqdm_class=bar,
+        )
     except (OSError, RuntimeError, ValueError):  # of its own kinds, of the network, of the hub's answers
         part.unlink(missing_ok=True)
         return False
@@ -192,9 +206,14 @@ def _get(
         with open(part, "r+b" if have else "wb") as out:
             out.seek(have)
             http_get(
-                url, out, resume_size=have, headers=headers, expected_size=size,
-                displayed_filename=file.name, tqdm_class=bar,
-            )  # fmt: skip
+                url,
+                out,
+                resume_size=have,
+                headers=headers,
+                expected_size=size,
+                displayed_filename=file.name,
+                tqdm_class=bar,
+            )
             out.flush()
             os.fsync(out.fileno())  # a finished name must never stand on bytes that a power cut could take
     except HfHubHTTPError as error:

@@ -79,9 +79,12 @@ def main() -> int:
     def one(i: int, fields: dict[str, Any]) -> None:
         file = HubFile(**fields["file"])
         path = fetch(
-            hub, file, verified=fields["verified"], on_phase=lambda phase, n: teller.progress(i, phase, n),
+            hub,
+            file,
+            verified=fields["verified"],
+            on_phase=lambda phase, n: teller.progress(i, phase, n),
             on_wait=teller.waits,
-        )  # fmt: skip
+        )
         teller.say(file=i, phase="done", done=path.stat().st_size, path=str(path))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:

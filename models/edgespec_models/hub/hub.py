@@ -193,9 +193,14 @@ class _HubSource:
     def _range(self, offset: int, n: int) -> bytes:
         headers = {**self._headers, "Range": f"bytes={offset}-{offset + n - 1}"}
         with http_stream_backoff(  # its own retries do not cover reading
-            "GET", self._url, headers=headers, timeout=TIMEOUT_S, retry_on_exceptions=(),
-            retry_on_status_codes=(), max_retries=0,
-        ) as response:  # fmt: skip
+            "GET",
+            self._url,
+            headers=headers,
+            timeout=TIMEOUT_S,
+            retry_on_exceptions=(),
+            retry_on_status_codes=(),
+            max_retries=0,
+        ) as response:
             hf_raise_for_status(response)
             skip = 0 if response.status_code == 206 else offset  # 200: ranges are ignored, all of it comes
             content = bytearray()

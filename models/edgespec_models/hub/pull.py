@@ -123,9 +123,17 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None 
     if room:
         _check_room(hub.cache, left)
     return PullPlan(
-        wanted, target, draft, tuple(heads), verdict, fetched, left,
-        sum(file.size or 0 for file in files) - left, cached, hub.cache,
-    )  # fmt: skip
+        wanted,
+        target,
+        draft,
+        tuple(heads),
+        verdict,
+        fetched,
+        left,
+        sum(file.size or 0 for file in files) - left,
+        cached,
+        hub.cache,
+    )
 
 
 def _chosen(

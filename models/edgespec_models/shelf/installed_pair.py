@@ -92,9 +92,13 @@ def _model(fields: dict[str, Any]) -> InstalledModel:
     if not paths:
         raise ValueError("a model without files")
     return InstalledModel(
-        paths, int(_number(fields["size"])), _text(fields.get("repo", "")), _text(fields.get("revision", "")),
-        texts_of(fields.get("sha256", [])), fields.get("fetched") is True,
-    )  # fmt: skip
+        paths,
+        int(_number(fields["size"])),
+        _text(fields.get("repo", "")),
+        _text(fields.get("revision", "")),
+        texts_of(fields.get("sha256", [])),
+        fields.get("fetched") is True,
+    )
 
 
 def _speed(fields: dict[str, Any]) -> Speed:

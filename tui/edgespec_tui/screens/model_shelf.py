@@ -105,19 +105,31 @@ def _installed(pair: InstalledPair, memory: int, *, default: bool) -> ShelfPair:
     if pair.missing:
         detail.append(f"{Path(pair.missing[0]).name} is gone: pull it again")
     return ShelfPair(
-        pair.name, "installed", pair.size, fit_of(pair.size, memory), gain=gain, detail=tuple(detail),
-        target=pair.target.path, draft=pair.draft.path if pair.draft else None, missing=bool(pair.missing),
-    )  # fmt: skip
+        pair.name,
+        "installed",
+        pair.size,
+        fit_of(pair.size, memory),
+        gain=gain,
+        detail=tuple(detail),
+        target=pair.target.path,
+        draft=pair.draft.path if pair.draft else None,
+        missing=bool(pair.missing),
+    )
 
 
 def _embedded(memory: int) -> ShelfPair:
     files = (Path(tiny.target_path()), Path(tiny.draft_path()))
     size = sum(file.stat().st_size for file in files)
     return ShelfPair(
-        EMBEDDED, "embedded", size, fit_of(size, memory), "demo",
+        EMBEDDED,
+        "embedded",
+        size,
+        fit_of(size, memory),
+        "demo",
         detail=("ships with EdgeSpec; knows a little about Python's library, nothing else",),
-        target=files[0], draft=files[1],
-    )  # fmt: skip
+        target=files[0],
+        draft=files[1],
+    )
 
 
 def _offered(entry: CatalogueEntry, memory: int) -> ShelfPair:

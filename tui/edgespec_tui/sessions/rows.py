@@ -72,9 +72,19 @@ def write(connection: sqlite3.Connection, id: int, changes: Changes, *, now: flo
     )
     for turn in changes.turns.values():
         values = (
-            id, turn.id, turn.parent, turn.role, _clean(turn.text), _clean(turn.reasoning), turn.finish,
-            turn.model, json.dumps(turn.runs), _json(turn.figures), _json(turn.settings), now,
-        )  # fmt: skip
+            id,
+            turn.id,
+            turn.parent,
+            turn.role,
+            _clean(turn.text),
+            _clean(turn.reasoning),
+            turn.finish,
+            turn.model,
+            json.dumps(turn.runs),
+            _json(turn.figures),
+            _json(turn.settings),
+            now,
+        )
         (row,) = connection.execute(
             "INSERT INTO turns (session, id, parent, role, text, reasoning, finish, model, runs, figures, "
             "settings, created) VALUES (?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (session, id) DO UPDATE SET "
@@ -134,12 +144,19 @@ def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
     )
     turns = [
         Turn(
-            row[0], row[1], row[2], row[3], row[4], row[5],
+            row[0],
+            row[1],
+            row[2],
+            row[3],
+            row[4],
+            row[5],
             tuple((str(source), int(count)) for source, count in json.loads(row[6])),
-            json.loads(row[7]), row[8], json.loads(row[9]),
+            json.loads(row[7]),
+            row[8],
+            json.loads(row[9]),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     return Conversation(
         id=id,
         title=head[0],

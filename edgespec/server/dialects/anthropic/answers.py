@@ -41,9 +41,15 @@ class MessageAnswer:
 
     def _message(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {
-            "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": [],
-            "stop_reason": None, "stop_sequence": None, "usage": usage,
-        }  # fmt: skip
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
 
     def _content(self) -> list[dict[str, Any]]:
         turn = self.turn.turn

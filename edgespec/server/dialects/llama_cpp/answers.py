@@ -123,10 +123,14 @@ class LlamaAnswer:
         if not part.reading and (self.silent or not (part.round.tokens or text)):
             return []
         frame = {
-            "index": part.index, "content": text, "tokens": list(part.round.tokens), "stop": False,
-            "id_slot": ANY_SLOT, "tokens_predicted": choice.n_tokens,
+            "index": part.index,
+            "content": text,
+            "tokens": list(part.round.tokens),
+            "stop": False,
+            "id_slot": ANY_SLOT,
+            "tokens_predicted": choice.n_tokens,
             "tokens_evaluated": choice.prompt_tokens,
-        }  # fmt: skip
+        }
         if self.timings_per_token:
             frame["timings"] = choice.timings(self.plain_s)
         if part.reading:
@@ -136,12 +140,18 @@ class LlamaAnswer:
         shown = len(self.written[part.index].text) - len(text)
         cuts = [0, *(max(0, one.offset - shown) for one in part.scored[1:]), len(text)]
         return [
-            ServerSentEvent(as_json({
-                **frame, "content": text[a:b], "tokens": [one.score.said.token],
-                "completion_probabilities": self._probabilities([one]),
-            }))
+            ServerSentEvent(
+                as_json(
+                    {
+                        **frame,
+                        "content": text[a:b],
+                        "tokens": [one.score.said.token],
+                        "completion_probabilities": self._probabilities([one]),
+                    }
+                )
+            )
             for one, a, b in zip(part.scored, cuts, cuts[1:], strict=False)
-        ]  # fmt: skip
+        ]
 
     def _probabilities(self, scored: Sequence[Scored]) -> list[Any]:
         content: list[Any] = for_chat(scored, sampled=bool(self.scoring and self.scoring.sampled))["content"]
@@ -213,7 +223,17 @@ def sampling_settings(sampling: Sampling) -> dict[str, Any]:
         for token, value in sampling.logit_bias.items()
     ]
     return {
-        "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "adaptive_target": -1.0,
-        "adaptive_decay": 0.9, "min_keep": 0, "ignore_eos": False, "n_keep": 0, "n_discard": 0, "lora": [],
-        **own, "repeat_last_n": sampling.penalty_last_n, "logit_bias": bias,
-    }  # fmt: skip
+        "mirostat": 0,
+        "mirostat_tau": 5.0,
+        "mirostat_eta": 0.1,
+        "adaptive_target": -1.0,
+        "adaptive_decay": 0.9,
+        "min_keep": 0,
+        "ignore_eos": False,
+        "n_keep": 0,
+        "n_discard": 0,
+        "lora": [],
+        **own,
+        "repeat_last_n": sampling.penalty_last_n,
+        "logit_bias": bias,
+    }

@@ -63,10 +63,14 @@ class FillIn:
         prefix, prompt, suffix, repository, last_file, snippet, *others = tokens
         parts = zip(others[: len(chunks)], others[len(chunks) :], strict=True)
         return Gap(
-            prefix=prefix, prompt=prompt, suffix=suffix,
+            prefix=prefix,
+            prompt=prompt,
+            suffix=suffix,
             chunks=[Chunk(name, text) for name, text in parts],
-            repository=repository, last_file=last_file, snippet=snippet,
-        )  # fmt: skip
+            repository=repository,
+            last_file=last_file,
+            snippet=snippet,
+        )
 
     async def _tokens(self, text: str) -> tuple[int, ...]:
         if not text:

@@ -24,9 +24,14 @@ from edgespec.server.refusal import Refusal
 from edgespec.server.settings import Unsaid
 
 ALIASES = {
-    "n_predict": "max_tokens", "max_completion_tokens": "max_tokens", "repeat_last_n": "penalty_last_n",
-    "n_cmpl": "n", "logprobs": "n_probs", "typ_p": "typical_p", "logit_bias": "llama_bias",
-}  # fmt: skip
+    "n_predict": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "repeat_last_n": "penalty_last_n",
+    "n_cmpl": "n",
+    "logprobs": "n_probs",
+    "typ_p": "typical_p",
+    "logit_bias": "llama_bias",
+}
 Bias = StrictInt | StrictFloat | StrictBool
 Pair = tuple[StrictInt | StrictStr, Bias]
 

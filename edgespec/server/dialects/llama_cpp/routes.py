@@ -96,12 +96,20 @@ class LlamaCppDialect:
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
         answer = LlamaAnswer(
-            self.answering.name(about), about.plain_s, about.n_ctx, submits, texts,
-            Limits(max(0, wishes.t_max_predict_ms or 0), wishes.n_indent or 0), wishes.scoring(), several,
-            silent=wishes.warms_up, return_tokens=bool(wishes.return_tokens),
-            timings_per_token=bool(wishes.timings_per_token), streamed=bool(wishes.stream),
+            self.answering.name(about),
+            about.plain_s,
+            about.n_ctx,
+            submits,
+            texts,
+            Limits(max(0, wishes.t_max_predict_ms or 0), wishes.n_indent or 0),
+            wishes.scoring(),
+            several,
+            silent=wishes.warms_up,
+            return_tokens=bool(wishes.return_tokens),
+            timings_per_token=bool(wishes.timings_per_token),
+            streamed=bool(wishes.stream),
             fields=tuple(wishes.response_fields or ()),
-        )  # fmt: skip
+        )
         return await self.answering.answer(
             request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
         )
@@ -184,8 +192,10 @@ class LlamaCppDialect:
         seed = -1 if unsaid.seed is None else unsaid.seed
         limit = -1 if unsaid.max_tokens is None else unsaid.max_tokens
         return {
-            "default_generation_settings": {"params": {**sampling, "seed": seed, "n_predict": limit},
-                                            "n_ctx": about.n_ctx},
+            "default_generation_settings": {
+                "params": {**sampling, "seed": seed, "n_predict": limit},
+                "n_ctx": about.n_ctx,
+            },
             "total_slots": about.slots,
             "model_alias": self.answering.name(about),
             "model_path": Path(about.path).name,
@@ -200,7 +210,7 @@ class LlamaCppDialect:
             "eos_token": about.eos,
             "build_info": FINGERPRINT,
             "is_sleeping": worker.state == "unloaded",
-        }  # fmt: skip
+        }
 
     async def slots(self, fail_on_no_slot: bool = False) -> Response:
         """Says how many places are taken. Which request has which is the engine's own business.
@@ -214,10 +224,12 @@ class LlamaCppDialect:
         if fail_on_no_slot and busy == about.slots:
             raise Refusal(503, "no slot is free: try again in a moment", type="unavailable_error", retry_s=1)
         speculative = about.draft_name is not None
-        return JSONResponse([
-            {"id": i, "n_ctx": about.n_ctx, "speculative": speculative, "is_processing": i < busy}
-            for i in range(about.slots)
-        ])  # fmt: skip
+        return JSONResponse(
+            [
+                {"id": i, "n_ctx": about.n_ctx, "speculative": speculative, "is_processing": i < busy}
+                for i in range(about.slots)
+            ]
+        )
 
     async def closed(self) -> Response:
         """Refuses to tell of slots, as the server was told."""

@@ -131,9 +131,11 @@ class Wishes(FormWishes):
             bias = {int(token): float(value) for token, value in (self.logit_bias or {}).items()}
         except ValueError:
             raise Refusal(
-                400, f"logit_bias names {next(iter(self.logit_bias or ()))!r}: token ids are whole numbers",
-                param="logit_bias", code="invalid_value",
-            ) from None  # fmt: skip
+                400,
+                f"logit_bias names {next(iter(self.logit_bias or ()))!r}: token ids are whole numbers",
+                param="logit_bias",
+                code="invalid_value",
+            ) from None
         breakers = self.dry_sequence_breakers
         wanted["dry_sequence_breakers"] = None if breakers is None else tuple(breakers)
         try:

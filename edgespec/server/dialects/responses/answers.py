@@ -198,15 +198,22 @@ class ResponseAnswer:
         if item.kind == "message":
             part = {"type": "output_text", "text": item.text, "annotations": [], "logprobs": []}
             return {
-                "type": "message", "id": item.id, "role": "assistant", "status": said,
+                "type": "message",
+                "id": item.id,
+                "role": "assistant",
+                "status": said,
                 "content": [] if begun else [part],
-            }  # fmt: skip
+            }
         if item.kind == "reasoning":
             part = {"type": "reasoning_text", "text": item.text}
             return {
-                "type": "reasoning", "id": item.id, "summary": [], "content": [] if begun else [part],
-                "encrypted_content": None, "status": said,
-            }  # fmt: skip
+                "type": "reasoning",
+                "id": item.id,
+                "summary": [],
+                "content": [] if begun else [part],
+                "encrypted_content": None,
+                "status": said,
+            }
         tool = self.tools.get(item.name)
         space = {"namespace": tool.namespace} if tool and tool.namespace else {}
         called = {"id": item.id, "call_id": item.call_id, "name": item.name, "status": said, **space}

@@ -29,9 +29,12 @@ class ResponsesDialect:
                 ("/responses/input_tokens", self.input_tokens),
             ):
                 router.add_api_route(
-                    prefix + path, handler, methods=["POST"], response_model=None,
+                    prefix + path,
+                    handler,
+                    methods=["POST"],
+                    response_model=None,
                     include_in_schema=prefix == "/v1",
-                )  # fmt: skip
+                )
         return router
 
     @with_pair
@@ -43,10 +46,13 @@ class ResponsesDialect:
         [submit], composed = await self.answering.chat_submits(wishes, composed)
         several = wishes.parallel_tool_calls is not False
         answer = ResponseAnswer(
-            self.answering.name(about), readers(composed, 1, several=several)[0],
-            wanted.echoed(), wanted.known_tools(), about.plain_s,
+            self.answering.name(about),
+            readers(composed, 1, several=several)[0],
+            wanted.echoed(),
+            wanted.known_tools(),
+            about.plain_s,
             timings=bool(wanted.timings_per_token),
-        )  # fmt: skip
+        )
         return await self.answering.answer(
             request, [submit], answer, stream=bool(wanted.stream), progress=bool(wanted.return_progress)
         )
