@@ -117,7 +117,8 @@ def test_without_a_file_the_defaults_hold(path: Path) -> None:
         ("[speculation]\non = 'yes'", " line 2: speculation.on is 'yes': it must be true or false"),
         (
             "speculation.drafter = 'magic'",
-            " line 1: speculation.drafter is 'magic': it must be one of auto, model, lookup, none",
+            " line 1: speculation.drafter is 'magic': it must be one of "
+            "auto, model, mtp, eagle, dflash, lookup, none",
         ),
         (
             "[screen]\ntheme = 'pink'",

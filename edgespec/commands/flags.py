@@ -124,7 +124,7 @@ def add_speculation(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--drafter",
-        choices=("auto", "model", "lookup", "none"),
+        choices=("auto", "model", "mtp", "eagle", "dflash", "lookup", "none"),
         default="auto",
-        help="who guesses (auto: draft model, lookup and recycling compete)",
+        help="who guesses (auto: draft model or head, lookup and recycling compete)",
     )

@@ -179,6 +179,7 @@ class Want:
     tail: tuple[int, ...] = ()
     rows: int = 1
     seq: int = 0
+    before: int = 0  # settled tokens left out in front of `tokens`
 
 
 class Scorer(Protocol):
@@ -239,11 +240,13 @@ def drive(
         else:
             lag, window = 1, item.tokens[max(0, read_from - item.skipped) :]
             if not item.tail:
-                lag = contexts["draft"].missing(Want(window, (), item.rows))
+                left_out = item.skipped + item.tokens.size - window.size
+                lag = contexts["draft"].missing(Want(window, (), item.rows, before=left_out))
                 if lag and (allowed := pace.window(lag)) < lag:  # what lies before is left out from now on
                     lag, window = allowed, item.tokens[item.tokens.size - allowed :]
                     read_from = item.skipped + item.tokens.size - allowed
-            want = Want(window, item.tail, item.rows)
+            left_out = item.skipped + item.tokens.size - window.size
+            want = Want(window, item.tail, item.rows, before=left_out)
             if not pace.grants_step(item, lag):
                 continue
         context = contexts[item.model]

@@ -57,7 +57,8 @@ def load(path: Path) -> Known:
         if found["format"] != FORMAT:
             return Known()
         held = found["costs"]
-        costs = Costs(_table(held["target"]), _table(held["draft"]), _beside(held["beside"]))
+        beside, rereads = _beside(held["beside"]), held.get("rereads", False) is True
+        costs = Costs(_table(held["target"]), _table(held["draft"]), beside, rereads)
         return Known(costs, {kind: _experience(held) for kind, held in found["kinds"].items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Known()
@@ -74,6 +75,7 @@ def save(path: Path, known: Known) -> None:
                 "target": _saved(known.costs.target),
                 "draft": _saved(known.costs.draft),
                 "beside": known.costs.beside and asdict(known.costs.beside),
+                "rereads": known.costs.rereads,
             },
             "kinds": {kind: asdict(held) for kind, held in known.kinds.items()},
         }

@@ -19,6 +19,7 @@ from edgespec.core.pace.controller import LONGEST, Costs
 from edgespec.core.pace.costs import FURTHER, Beside, CostTable, Hardware
 from edgespec.errors import NoRoomError
 from edgespec.llama.context import Context
+from edgespec.llama.heads.head_context import DraftContext, HeadContext
 from edgespec.llama.model import Model
 from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
@@ -36,7 +37,7 @@ STRANGE = 2.0  # times that the draft's share of the target's cost may have chan
 FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 
 
-def measure_costs(target: Context, draft: Context | None) -> Costs:
+def measure_costs(target: Context, draft: DraftContext | None) -> Costs:
     """Times evaluations of both contexts in about a second. Their caches hold other tokens afterwards."""
     sizes = tuple(n for n in costs.SIZES if n <= LONGEST + 1 and n + BEFORE <= target.n_ctx)
     verifying = _measured(target, _verification(target), sizes, TARGET_BUDGET)
@@ -45,6 +46,8 @@ def measure_costs(target: Context, draft: Context | None) -> Costs:
     sizes = tuple(n for n in (1, 2, READING) if n + BEFORE <= draft.n_ctx)
     drafting = _measured(draft, _reading(draft), sizes, DRAFT_BUDGET)
     alone, step = verifying.seconds(VERIFIED), drafting.seconds(1)
+    if isinstance(draft, HeadContext):  # it reads what the target has just made, so it cannot read ahead
+        return Costs(verifying, drafting, rereads=True)
     return Costs(verifying, drafting, _beside(target, draft, alone, step))
 
 
@@ -61,13 +64,13 @@ def _beside(target: Context, draft: Context, alone: float, step: float) -> Besid
 
 
 def _measured(
-    context: Context, evaluate: Callable[[int], None], sizes: tuple[int, ...], budget: float
+    context: DraftContext, evaluate: Callable[[int], None], sizes: tuple[int, ...], budget: float
 ) -> CostTable:
     hardware = _hardware(context.model)
     return costs.from_measured(hardware, costs.measure(evaluate, hardware, sizes=sizes, budget=budget))
 
 
-def still_true(costs_: Costs, target: Context, draft: Context | None) -> bool:
+def still_true(costs_: Costs, target: Context, draft: DraftContext | None) -> bool:
     """Times single tokens again, and adapts the tables to a machine that is faster or slower than then.
 
     False where the two models no longer compare as they did, or where one token is said to cost far more than
@@ -148,8 +151,10 @@ def _verification(context: Context) -> Callable[[int], None]:
     return evaluate
 
 
-def _reading(context: Context) -> Callable[[int], None]:
+def _reading(context: DraftContext) -> Callable[[int], None]:
     """Returns what evaluates n tokens with one row, other ones each time."""
+    if isinstance(context, HeadContext):
+        return context.rehearse
     turn = 0
 
     def evaluate(n: int) -> None:
@@ -178,15 +183,16 @@ def _hardware(model: Model) -> Hardware:
     return "cpu-float" if kind.isdigit() and int(kind) in FLOAT_TYPES else "cpu-quantised"
 
 
-def costs_path(target: Context, draft: Context | None) -> Path:
+def costs_path(target: Context, draft: DraftContext | None) -> Path:
     """Returns the file that keeps what is known of this pair on this machine with these settings."""
     said = [part for context in (target, draft) if context for part in _identity(context)]
+    said += [draft.kind] if isinstance(draft, HeadContext) else []
     said += [platform.node(), platform.machine(), metadata.version("llama_cpp_python")]
     key = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:20]
     return cache_folder() / "pairs" / f"{target.model.path.stem[:40]}-{key}.json"
 
 
-def _identity(context: Context) -> list[str]:
+def _identity(context: DraftContext) -> list[str]:
     """Returns what the costs of a context depend on."""
     path, settings = context.model.path, context.settings
     file = os.stat(path)

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,23 +31,23 @@ from edgespec.core.values import ModelName, Round
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.engine.ahead import Ahead
 from edgespec.engine.experience import Experience, load, save
+from edgespec.engine.loading import OnProgress, load_pair
 from edgespec.engine.measuring import SecondLook, costs_path, measure_costs, still_true, time_again
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.grammar.matchers import CONTROL, Matchers
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cards
-from edgespec.llama.model import Model
-from edgespec.llama.settings import settings_for
+from edgespec.llama.heads.head_context import DraftContext
 from edgespec.memory.at_load import fitted
-from edgespec.pairs.check import check_pair
+from edgespec.pairs.check import check_pair, find_head
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.repetition import Breakers, Repetition
 from edgespec.sampling.sampler import Sampler, Sampling
+from edgespec_models.gguf.heads import NAMES, HeadKind
 
-WEIGHTS = 0.9  # of the time of loading
-OnProgress = Callable[[Literal["target", "draft", "caches"], float], None]
+HEADS: dict[str, HeadKind] = {"mtp": "mtp", "eagle": "eagle3", "dflash": "dflash"}  # as requests name them
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
 
 
@@ -69,25 +68,17 @@ class Pair:
     ) -> None:
         """on_progress: told what is being loaded, and how much of the whole is, 0 to 1."""
         self.settings = settings = settings or PairSettings()
-        if draft is not None:
+        self.head = find_head(target, draft) if draft is not None or settings.head else None
+        if draft is not None and self.head is None:
             check_pair(target, draft)
         small = Path(draft) if draft is not None else None
         self.settings, self.gave_up = fitted(Path(target), small, settings, cards())  # to fit into memory
         settings = self.settings
+        self.n_rows = LONGEST + 1 if settings.slots == 1 else MOST_ROWS
         with ExitStack() as opened:
-            self.target, self.draft = _models(opened, target, draft, settings, on_progress)
-            on_progress("caches", WEIGHTS)
-            wanted = settings_for(self.target, settings)
-            self.n_rows = LONGEST + 1 if settings.slots == 1 else MOST_ROWS
-            self._target_context = opened.enter_context(
-                Context(self.target, replace(wanted, n_rows=self.n_rows))
-            )
-            self._draft_context: Context | None = None
-            if self.draft:
-                n_ctx = min(wanted.n_ctx, self.draft.n_ctx_train)
-                cells = min(wanted.cells, n_ctx * settings.slots) if wanted.cells else None
-                wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type)
-                self._draft_context = opened.enter_context(Context(self.draft, wanted))
+            loaded = load_pair(opened, Path(target), small, self.head, settings, self.n_rows, on_progress)
+            self.target, self.draft = loaded.target, loaded.draft
+            self._target_context, self._draft_context = loaded.target_context, loaded.draft_context
             self._end_tokens = self.target.end_tokens  # asked of llama.cpp now, not before the first token
             self._opened = opened.pop_all()
         self._known_in = costs_path(self._target_context, self._draft_context)
@@ -159,9 +150,9 @@ class Pair:
         return self._second_look.take()
 
     @property
-    def contexts(self) -> dict[ModelName, Context]:
+    def contexts(self) -> dict[ModelName, DraftContext]:
         """The contexts of target and, where there is one, draft."""
-        contexts: dict[ModelName, Context] = {"target": self._target_context}
+        contexts: dict[ModelName, DraftContext] = {"target": self._target_context}
         if self._draft_context:
             contexts["draft"] = self._draft_context
         return contexts
@@ -169,7 +160,7 @@ class Pair:
     @property
     def scorers(self) -> Mapping[ModelName, Scorer]:
         """Returns who evaluates: the contexts, with the draft reading ahead where that was seen to pay."""
-        if self._ahead is None and self.draft and self._draft_context and self._known.costs:
+        if self._ahead is None and isinstance(self._draft_context, Context) and self._known.costs:
             beside = self._known.costs.beside
             if beside and beside.pays(1.0):
                 self._ahead = Ahead(
@@ -177,7 +168,7 @@ class Pair:
                     self._draft_context,
                     beside,
                     n_ctx=self._draft_context.n_ctx,
-                    n_vocab=min(self.target.n_vocab, self.draft.n_vocab),
+                    n_vocab=min(self.target.n_vocab, self._draft_context.model.n_vocab),
                 )
         if self._ahead:
             return {"target": self._ahead.target, "draft": self._ahead.draft}
@@ -340,25 +331,36 @@ class Pair:
         if request.drafter == "none" or request.draft_length == 0:
             return NoDrafter()
         masks = sampler.masks
-        if request.drafter == "model" and not self.draft:
-            raise SettingError(
-                "drafting by a model was asked for and no draft is loaded: name one with --draft"
-            )
+        self._check_drafter(request)
         if request.drafter == "lookup":
             return Competition(guessers[:1], masks=masks)
-        guessers = [] if request.drafter == "model" else guessers
-        if not self.draft or not self._draft_context:
+        guessers = guessers if request.drafter == "auto" else []
+        if not self._draft_context:
             return Competition(guessers, masks=masks)
-        shared = min(self.target.n_vocab, self.draft.n_vocab)  # the rest is padding
+        n_vocab = self._draft_context.model.n_vocab
+        shared = min(self.target.n_vocab, n_vocab)  # the rest is padding
         model = DraftModel(
             Sampler(_shared_bias(request.sampling, shared), shared, masks, sampler.repetition),
             n_ctx=self._draft_context.n_ctx,
-            n_vocab=self.draft.n_vocab,
+            n_vocab=n_vocab,
             odds=known.model,
             places=known.places,
             temperature=known.temperature,
         )
         return Competition(guessers, model, masks)
+
+    def _check_drafter(self, request: Request) -> None:
+        """Raises SettingError where a drafter is asked for by name that is not loaded."""
+        if request.drafter == "model" and not self._draft_context:
+            raise SettingError(
+                "drafting by a model was asked for and no draft is loaded: name one with --draft"
+            )
+        kind = HEADS.get(request.drafter)
+        if kind and (self.head is None or self.head.kind != kind):
+            raise SettingError(
+                f"the drafter is {request.drafter}, and {self.target.path.name} was loaded without an "
+                f"{NAMES[kind]}: name its file with --draft, or leave --drafter out"
+            )
 
 
 def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:
@@ -369,35 +371,6 @@ def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:
         yield round_
     if finish is None:
         yield Round((), text.flush(), 0, 0, (), "cancelled")
-
-
-def _models(
-    opened: ExitStack,
-    target: str | os.PathLike[str],
-    draft: str | os.PathLike[str] | None,
-    settings: PairSettings,
-    on_progress: OnProgress,
-) -> tuple[Model, Model | None]:
-    """Loads the weights."""
-    share = _share(target, draft)
-    layers = settings.n_gpu_layers
-    large = opened.enter_context(
-        Model(target, n_gpu_layers=layers, on_progress=lambda done: on_progress("target", share * done))
-    )
-    if draft is None:
-        return large, None
-
-    def show(done: float) -> None:
-        on_progress("draft", share + (WEIGHTS - share) * done)
-
-    layers = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
-    return large, opened.enter_context(Model(draft, n_gpu_layers=layers, on_progress=show))
-
-
-def _share(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> float:
-    """Returns what part of loading the target is, as far as sizes of files tell."""
-    sizes = [Path(file).stat().st_size if Path(file).exists() else 0 for file in (target, draft) if file]
-    return WEIGHTS * (sizes[0] / max(sum(sizes), 1))
 
 
 def _shared_bias(sampling: Sampling, n_vocab: int) -> Sampling:

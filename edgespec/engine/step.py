@@ -114,7 +114,7 @@ class Step:
             want, lag = self._wanted(slot)
             if lag <= max(left - read, 2):
                 wants[slot.seq], lags[slot.seq] = want, lag
-                read += lag if lag > 2 else 0
+                read += lag if lag > _usual(slot) else 0
             elif read < left and _would_read(slot, lag, load):
                 self._show(slot, want, lag, left - read)
                 read = left
@@ -131,18 +131,19 @@ class Step:
         running, draft = slot.request, self._scorers["draft"]
         ask = running.ask
         if running.read_from is None:
-            lag = draft.missing(Want(ask.tokens, ask.tail, ask.rows, slot.seq))
+            lag = draft.missing(Want(ask.tokens, ask.tail, ask.rows, slot.seq, ask.skipped))
             allowed = running.pace.window(lag) if lag else 0
             running.read_from = 0 if allowed >= lag else ask.skipped + ask.tokens.size - allowed
         window = ask.tokens[max(0, running.read_from - ask.skipped) :]
-        want = Want(window, ask.tail, ask.rows, slot.seq)
+        left_out = ask.skipped + ask.tokens.size - window.size
+        want = Want(window, ask.tail, ask.rows, slot.seq, left_out)
         return want, 1 if ask.tail else draft.missing(want)
 
     def _show(self, slot: Slot, want: Want, lag: int, left: int) -> None:
         """Shows the draft a piece of what it has not read; it may guess when it has read all."""
         started = self._clock()
         end = want.tokens.size - lag + min(left, lag - 1)
-        self._score("draft", [Want(want.tokens[:end], (), 1, slot.seq)], [slot])
+        self._score("draft", [Want(want.tokens[:end], (), 1, slot.seq, want.before)], [slot])
         self._set_aside([slot], self._clock() - started)
 
     def _choose(self, asking: Sequence[Slot], lags: Mapping[int, int], load: Load) -> list[Slot]:
@@ -179,7 +180,7 @@ class Step:
         for slot in slots:
             if isinstance(slot.request.pace, JointController):
                 slot.request.pace.drafted()
-        readers = [slot for slot in slots if lags[slot.seq] > 2]
+        readers = [slot for slot in slots if lags[slot.seq] > _usual(slot)]
         if readers:
             self._set_aside(readers, max(0.0, seconds - step))
 
@@ -302,6 +303,12 @@ class Step:
 
 def _by_worth(slots: Sequence[Slot]) -> list[Slot]:
     return sorted(slots, key=lambda slot: -slot.request.ask.reach[0])
+
+
+def _usual(slot: Slot) -> int:
+    """Returns how many tokens a draft may have to read before any round."""
+    pace = slot.request.pace
+    return pace.usual if isinstance(pace, JointController) else 2
 
 
 def _would_read(slot: Slot, lag: int, load: Load) -> bool:

@@ -39,6 +39,8 @@ from edgespec.errors import (
     SettingError,
 )
 from edgespec.llama.batch import Batch
+from edgespec.llama.heads.hidden_rows import HiddenRows
+from edgespec.llama.heads.taps import Tap
 from edgespec.llama.model import Model, last_complaint
 from edgespec.llama.saved import Saved
 from edgespec.llama.settings import ContextSettings, keeps_order, new_context
@@ -92,6 +94,8 @@ class Context:
         self._keeper = settings.n_seq if keeps_order(model, settings) else None  # see `keep_cells`
         self._keeping = self._kept = False
         self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits that lie there
+        self._hidden: HiddenRows | None = None
+        self._tap: Tap | None = None
         self._n_rs_seq = int(C.llama_n_rs_seq(self._handle)) if model.has_recurrent_state else 0
         try:
             self._probe()
@@ -124,6 +128,16 @@ class Context:
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
 
     @property
+    def handle(self) -> Any:
+        """The llama_context pointer."""
+        return self._handle
+
+    def keep_hidden(self, tap: Tap, width: int) -> HiddenRows:
+        """Has the rows that a tap gives kept from now on, for a head. Returns where."""
+        self._tap, self._hidden = tap, HiddenRows(width, self.settings.n_seq)
+        return self._hidden
+
+    @property
     def batches(self) -> bool:
         """False where several sequences are evaluated one after another."""
         return not self.model.has_recurrent_state
@@ -134,8 +148,18 @@ class Context:
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this, the cache being as it is."""
-        tokens, seq = _bytes_of(want), self._sequences[want.seq]
-        return len(tokens) // 4 - self._reached(want.seq, _shared(seq.tokens, tokens, want.rows))
+        tokens = _bytes_of(want)
+        return len(tokens) // 4 - self._reached(want.seq, self._staying(want.seq, tokens, want.rows))
+
+    def _staying(self, s: int, tokens: bytes, rows: int) -> int:
+        """Returns how many first tokens are to stay.
+
+        The last of them is read again where a head will want its hidden row and that is kept no more.
+        """
+        keep = _shared(self._sequences[s].tokens, tokens, rows)
+        if keep and self._hidden and not self.model.has_recurrent_state:
+            return keep - (self._hidden.row(s, keep - 1) is None)
+        return keep
 
     def _window_is_whole(self, s: int, keep: int) -> bool:
         """Are all cells there that the token behind the first `keep` of a sequence sees?"""
@@ -202,7 +226,7 @@ class Context:
         """Rewinds the sequence to what it shares with `want`; returns the tokens still to be decoded."""
         seq = self._sequences[want.seq]
         tokens = _bytes_of(want)
-        keep = _shared(seq.tokens, tokens, want.rows)
+        keep = self._staying(want.seq, tokens, want.rows)
         fresh = memoryview(tokens)[4 * keep :].cast("i")
         if min(fresh) < 0 or max(fresh) >= self.model.n_vocab:
             wrong = next(token for token in fresh if not 0 <= token < self.model.n_vocab)
@@ -226,7 +250,7 @@ class Context:
         seq.snapshots = 0  # whatever follows, they are used up
         if near and keep > 0:
             if self._remove(s, keep):
-                seq.keep(keep)
+                self._keep(s, keep)
                 return
         at, state = seq.checkpoint
         if state is not None and at <= keep:
@@ -235,9 +259,15 @@ class Context:
             data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
             if C.llama_state_seq_set_data_ext(self._handle, data, state.size, s, CHECKPOINT_FLAGS):
                 C.llama_memory_seq_rm(self._memory, s, at, -1)
-                seq.keep(at)
+                self._keep(s, at)
                 return
         self.clear(s)
+
+    def _keep(self, s: int, n: int) -> None:
+        """Records that a sequence holds its first n tokens alone."""
+        self._sequences[s].keep(n)
+        if self._hidden:
+            self._hidden.cut(s, n)
 
     def _remove(self, s: int, keep: int) -> bool:
         if self._keeping and self._sequences[s].held > keep:
@@ -263,8 +293,8 @@ class Context:
     def clear(self, s: int = 0) -> None:
         """Forgets what a sequence holds."""
         self._remove(s, 0)
+        self._keep(s, 0)
         seq = self._sequences[s]
-        seq.keep(0)
         seq.snapshots, seq.checkpoint = 0, (0, None)
 
     def cut(self, s: int, n: int) -> None:
@@ -280,7 +310,8 @@ class Context:
             least = held
         elif self.model.window and held > self.model.window:  # cells before the window are left out
             least = held - 1
-        return Saved(bytes(self._sequences[s].tokens), self._state(s, 0), least)
+        row = self._hidden.row(s, held - 1) if self._hidden else None
+        return Saved(bytes(self._sequences[s].tokens), self._state(s, 0), least, row)
 
     def restore(self, s: int, saved: Saved) -> bool:
         """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
@@ -290,6 +321,8 @@ class Context:
             self.clear(s)
             return self.give_back_cells() and self.restore(s, saved)
         self._sequences[s].tokens += saved.tokens
+        if self._hidden and saved.row is not None:
+            self._hidden.put(s, self._sequences[s].held - 1, saved.row[None])
         return True
 
     def share(self, source: int, s: int, n: int) -> bool:
@@ -301,6 +334,8 @@ class Context:
         self.clear(s)
         C.llama_memory_seq_cp(self._memory, source, s, 0, n)
         self._sequences[s].tokens += self._sequences[source].tokens[: 4 * n]
+        if self._hidden:
+            self._hidden.share(source, s, n)
         return True
 
     def _state(self, s: int, flags: int) -> NDArray[np.uint8]:
@@ -333,6 +368,12 @@ class Context:
         ends = self._ends(parts) if code == 0 else []
         self.seconds += time.perf_counter() - started
         self.calls += 1
+        if code == 0 and self._hidden and self._tap:
+            rows, at = self._tap(batch.n_tokens), 0
+            for s, tokens, _ in parts:
+                n = len(tokens) // 4
+                self._hidden.put(s, self._sequences[s].held, rows[at : at + n])
+                at += n
         if code not in _UNCHANGED:
             self.evaluated += batch.n_tokens
             for s, tokens, _ in parts:
@@ -379,7 +420,7 @@ class Context:
             self.clear(s)
         else:
             C.llama_memory_seq_rm(self._memory, s, reached, -1)
-            seq.keep(reached)
+            self._keep(s, reached)
 
     def _failure(self, code: int) -> EngineError:
         n, held = self._batch.n_tokens, sum(seq.held for seq in self._sequences)

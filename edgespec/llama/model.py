@@ -84,12 +84,15 @@ class Model:
         n_gpu_layers: int = -1,
         vocab_only: bool = False,
         no_alloc: bool = False,
+        mtp: bool = False,
+        head: bool = False,
         extra_buffers: bool | None = None,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """path: the file (the first one of a split model). n_gpu_layers: how many layers to put on the GPU
         where there is one; negative means all. vocab_only: read metadata and vocabulary, no weights.
         no_alloc: plan all memory and take none, to learn how much it would be.
+        mtp: load its MTP blocks, which it must have. head: it is one, and generates no text by itself.
         extra_buffers: let llama.cpp repack weights for this processor; None: where the self-test passed so.
         on_progress: told how much of the weights is loaded, 0 to 1."""
         self.path = Path(path)
@@ -102,6 +105,7 @@ class Model:
         params = C.llama_model_default_params()
         params.n_gpu_layers = n_gpu_layers
         params.vocab_only = vocab_only
+        params.load_mtp = mtp
         params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or _may_repack())
         self.no_alloc = params.no_alloc = no_alloc
         if no_alloc:
@@ -118,7 +122,8 @@ class Model:
             )
         try:
             self.metadata: Mapping[str, str] = self._read_metadata()
-            self._refuse_unsupported()
+            if not head:
+                self._refuse_unsupported()
         except BaseException:
             self.close()
             raise

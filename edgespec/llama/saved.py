@@ -22,6 +22,7 @@ class Saved:
     tokens: bytes  # int32 each
     state: NDArray[np.uint8]  # llama.cpp's own bytes
     least: int  # restored, it can be cut to no fewer tokens: all of them for recurrent state
+    row: NDArray[np.float32] | None = None  # the hidden row of the last token, where a head reads them
 
     @property
     def n_bytes(self) -> int:

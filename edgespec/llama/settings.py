@@ -58,21 +58,26 @@ def keeps_order(model: Model, settings: ContextSettings) -> bool:
     return 1 < settings.n_seq < MAX_SEQUENCES and not model.has_recurrent_state
 
 
-def new_context(model: Model, settings: ContextSettings) -> Any:
-    """Returns a llama_context. Raises SettingError or ModelUnsupportedError where llama.cpp would abort."""
-    if settings.n_ctx > model.n_ctx_train:
+def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, other: Any = None) -> Any:
+    """Returns a llama_context. Raises SettingError or ModelUnsupportedError where llama.cpp would abort.
+
+    mtp: of the model's MTP blocks alone. other: the context of the target that a head guesses for.
+    """
+    head = mtp or other is not None
+    if settings.n_ctx > model.n_ctx_train and not head:  # a head reads no further back than it pays
         raise SettingError(
             f"the context length is {settings.n_ctx:,}: {model.path.name} was trained for "
             f"{model.n_ctx_train:,} tokens; ask for no more than that"
         )
     cells = settings.cells or settings.n_ctx * settings.n_seq
-    if not model.no_alloc:
+    if not (model.no_alloc or head):
         check_memory(model, cells, settings.kv_type)
     params = C.llama_context_default_params()
     params.n_ctx = cells
     params.n_batch = params.n_ubatch = settings.chunk
     params.n_seq_max = settings.n_seq + keeps_order(model, settings)
-    if model.has_recurrent_state:  # a micro-batch must be longer than the snapshots, else llama.cpp aborts
+    # a micro-batch must be longer than the snapshots, else llama.cpp aborts
+    if model.has_recurrent_state and not head:
         params.n_rs_seq = max(0, min(settings.n_rows - 1, settings.chunk - 2, params.n_ctx - 2, SNAPSHOTS))
     params.n_outputs_max = max(settings.n_rows, params.n_seq_max)  # llama.cpp reserves one for each
     params.n_outputs_max_per_seq = settings.n_rows
@@ -83,6 +88,10 @@ def new_context(model: Model, settings: ContextSettings) -> Any:
     params.kv_unified = True  # sequences of unequal length share one batch and one pool of cells
     params.swa_full = True  # sliding-window layers keep all cells, so that tails can be withdrawn
     params.no_perf = True
+    if mtp:
+        params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
+    elif other is not None:
+        params.ctx_other = other
     log_tail.clear()
     handle = C.llama_init_from_model(model.handle, params)
     if not handle:

@@ -5,7 +5,6 @@ The formula sees at once that a small pair fits; where it could be close, llama.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,12 +12,13 @@ from typing import Literal
 from edgespec.errors import DoesNotFitError, EdgeSpecError, ModelFileError
 from edgespec.memory.free import free_memory
 from edgespec.memory.question import MemoryOracle, Question
+from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import KvType, PairSettings
 from edgespec_models.fit.fit import ALL, RAM_MARGIN, USUAL_N_CTX, Asks, Fit, choose
 from edgespec_models.fit.formulas import formula_need
 from edgespec_models.fit.need import RAM, Device, Need
 from edgespec_models.gguf.facts import facts_of
-from edgespec_models.gguf.header import Header, HeaderError, read_file, split_names
+from edgespec_models.gguf.header import Header, HeaderError
 
 ONE_AT_A_TIME = ("hybrid", "recurrent")  # memories that serve one request at a time, whatever is asked for
 ROOMY = 2.0  # times what the formula says that have to be free, so that nobody else is asked
@@ -90,12 +90,6 @@ def memory_for_models() -> int:
     except EdgeSpecError:  # llama.cpp cannot be loaded; whoever loads a model will say so
         cards = 0
     return free_memory()[0] + cards
-
-
-def headers_of(path: str | os.PathLike[str]) -> list[Header]:
-    """Returns the headers of all parts of a model. Raises HeaderError."""
-    folder, name = Path(path).parent, Path(path).name
-    return [read_file(folder / part) for part in split_names(name)]
 
 
 def _asks(

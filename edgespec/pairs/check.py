@@ -10,7 +10,8 @@ from pathlib import Path
 
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError
 from edgespec_models.gguf.facts import why_not_usable
-from edgespec_models.gguf.header import HeaderError, read_file
+from edgespec_models.gguf.header import Header, HeaderError, read_file, split_names
+from edgespec_models.gguf.heads import Head, head_of, why_not_driven
 from edgespec_models.shelf.pair_check import check_headers
 
 
@@ -34,3 +35,37 @@ def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) ->
             f"{Path(draft).name} cannot draft for {Path(target).name}: {verdict}; "
             "choose a draft of the same model family, or run with --no-draft"
         )
+
+
+def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> Head | None:
+    """Returns the head in a draft's file, or without a draft in the target's; None where there is none.
+
+    A head in the target's own file that cannot be run is passed over. Raises PairMismatchError for a draft
+    that is a head and cannot guess for the target, ModelFileError for a file that is no model.
+    """
+    try:
+        of_target = headers_of(target)
+        headers = of_target if draft is None else headers_of(draft)
+        head, alone = head_of(headers), head_of(of_target)
+        if alone and alone.alone:
+            raise ModelUnsupportedError(
+                f"{Path(target).name} is an {alone.name} alone, which cannot speak by itself: name the model "
+                "that it was made for with --target, and the head with --draft"
+            )
+        if head is None or (draft is None) == head.alone:
+            return None
+        why = why_not_driven(head, headers, of_target)
+    except HeaderError as error:
+        raise ModelFileError(str(error)) from None
+    if why and draft is not None:
+        raise PairMismatchError(
+            f"{Path(draft).name} is an {head.name} that cannot guess for {Path(target).name}: {why}; "
+            "choose the head that was made for this target, or run with --no-draft"
+        )
+    return None if why else head
+
+
+def headers_of(path: str | os.PathLike[str]) -> list[Header]:
+    """Returns the headers of all parts of a model. Raises HeaderError."""
+    folder, name = Path(path).parent, Path(path).name
+    return [read_file(folder / part) for part in split_names(name)]

@@ -25,7 +25,7 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
     Where they name none: the pair that was pulled or imported last, else the embedded one. That an installed
     pair is used is kept.
     """
-    wants_draft = not arguments.no_draft and arguments.drafter not in ("none", "lookup")
+    wants_draft = _wants_draft(arguments)
     for flag, value in (("--target", arguments.target), ("--draft", arguments.draft)):
         if value == "":
             raise SettingError(f"{flag} names no file: give a path, or leave it out")
@@ -53,6 +53,10 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
     return tiny.target_path(), tiny.draft_path() if wants_draft else None
 
 
+def _wants_draft(arguments: argparse.Namespace) -> bool:
+    return not arguments.no_draft and arguments.drafter not in ("none", "lookup")
+
+
 def pair_name(arguments: argparse.Namespace) -> str | None:
     """Returns the name of the installed pair that `pair_files` takes; None where it takes another."""
     if arguments.grow or (arguments.pair is None and (arguments.target or config.default_target())):
@@ -71,6 +75,7 @@ def pair_settings(
 ) -> PairSettings:
     """Returns how the flags ask for a pair to be loaded. Raises SettingError."""
     return PairSettings(
+        head=_wants_draft(arguments),
         n_ctx=arguments.ctx,
         kv_type=arguments.kv_type,
         draft_kv_type=arguments.draft_kv_type,

@@ -25,6 +25,7 @@ class PairSettings:
     they want more, the youngest waits. cache_ram: bytes of host memory for prompts that are in no slot any
     more; None: a quarter of what is free, 8 GiB at most.
     n_gpu_layers: -1 is as many as fit. draft_gpu_layers: None is as many as n_gpu_layers says.
+    head: a head in the target's file guesses where no draft is named.
     remember: what is learned of the pair is kept in the cache folder when it is closed.
     """
 
@@ -36,6 +37,7 @@ class PairSettings:
     n_gpu_layers: int = -1
     draft_gpu_layers: int | None = None
     remember: bool = True
+    head: bool = True
     slots: int = 1
     cache_tokens: int | None = None
     cache_ram: int | None = None

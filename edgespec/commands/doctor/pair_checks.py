@@ -6,7 +6,8 @@ from pathlib import Path
 
 from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.errors import EdgeSpecError
-from edgespec.memory.at_load import headers_of, pair_fit
+from edgespec.memory.at_load import pair_fit
+from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.fit import SMALLER, gib
 from edgespec_models.fit.need import Parts

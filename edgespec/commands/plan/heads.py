@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import DownloadError, SettingError
-from edgespec.memory.at_load import headers_of, memory_for_models
+from edgespec.memory.at_load import memory_for_models
+from edgespec.pairs.check import headers_of
 from edgespec.system.config import data_folder
 from edgespec_models import tiny
 from edgespec_models.gguf.header import Header, HeaderError

@@ -96,7 +96,7 @@ def _add_unsaid(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--drafter",
-        choices=("auto", "model", "lookup", "none"),
+        choices=("auto", "model", "mtp", "eagle", "dflash", "lookup", "none"),
         default="auto",
         help="who guesses (auto)",
     )

@@ -51,7 +51,7 @@ def serve(arguments: argparse.Namespace) -> int:
     if owner:
         settings = replace(settings, keys=(*settings.keys, owner.key))
     load = _load(arguments)
-    wants_draft = not arguments.no_draft and arguments.drafter in ("auto", "model")
+    wants_draft = not arguments.no_draft and arguments.drafter not in ("lookup", "none")
     pairs = Pairs(load, Store(config.data_folder()), alias=settings.alias, drafts=wants_draft)
     with ExitStack() as opened:
         listeners = _listening(arguments.host, arguments.port, opened)

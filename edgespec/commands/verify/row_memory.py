@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Rows, Want
-from edgespec.llama.context import Context
+from edgespec.llama.heads.head_context import DraftContext
 
 KEPT = 256  # logits kept of a row, its largest: rows of a large vocabulary would fill the memory
 
@@ -21,7 +21,7 @@ class RowMemory:
     past the `KEPT` largest come out as -inf, always: for samplers with a top-k below that.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: DraftContext) -> None:
         self._context = context
         self.evaluated = context.evaluated
         self._known: dict[tuple[bytes, tuple[int, ...], int], list[tuple[NDArray[np.intp], Rows]]] = {}

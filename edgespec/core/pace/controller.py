@@ -156,12 +156,14 @@ class Record:
 class Costs:
     """What one token, or several, cost on target and draft, and what it does to draft beside a verification.
 
-    beside: None where that was not measured.
+    beside: None where that was not measured. rereads: the draft is a head, which reads what a round brought
+    once more, in the target's rows.
     """
 
     target: CostTable
     draft: CostTable
     beside: Beside | None = None
+    rereads: bool = False
 
 
 class Controller:
@@ -181,6 +183,12 @@ class Controller:
         self._most = LONGEST  # guesses that may be lost in this round
         self._n_ctx = -1
         self._plain_rounds = 0  # since the last that had a guess
+        self._said = 1  # tokens of the last round
+
+    @property
+    def usual(self) -> int:
+        """Returns how many tokens the draft may have to read before any round."""
+        return max(2, self._said) if self.costs.rereads else 2
 
     def window(self, lag: int) -> int:
         """Reads all where that is affordable; else what is, so that a draft can show what it is worth."""
@@ -216,10 +224,12 @@ class Controller:
         self._look(ask.skipped + ask.tokens.size)
         one = float(self._prices[1])  # what is kept in the record is no numpy scalar
         saved = self._step if lag == 0 else 0.0  # what was read ahead costs nothing now
+        if self.costs.rereads and 1 < lag <= self.usual:
+            saved = self._step - self.costs.draft.seconds(lag, self._n_ctx)
         planned, _ = best_length(ask.reach, self._prices, self._step, saved)
         instead = max(1.0, best_length(ask.otherwise, self._prices, 0.0)[0])
         gain = self.record.model.over(planned)
-        reading = max(0.0, self.costs.draft.seconds(lag) - self._step) / one if lag > 2 else 0.0
+        reading = max(0.0, self.costs.draft.seconds(lag) - self._step) / one if lag > self.usual else 0.0
         worth_it = gain > instead
         if not worth_it and (instead > 1 or self.record.since_plain):
             return False  # drafts are tried where there is no better guess, and plain decoding was just timed
@@ -306,7 +316,7 @@ class Controller:
             if n_evaluated == 0:
                 return
             self.costs.draft.learn(n_evaluated, n_ctx, seconds)
-            if n_evaluated > 2:
+            if n_evaluated > self.usual:
                 self._reading = max(0.0, seconds - self._step)
             return
         if n_evaluated == ask.rows + ask.forced:
@@ -331,6 +341,7 @@ class Controller:
         reading, self._reading = self._reading, 0.0
         tokens = round_.accepted + 1
         self._left -= tokens
+        self._said = tokens
         self.record.emitted += tokens
         self.record.trying = min(self.record.saving, self.record.trying + SHARE * tokens)
         self._plain_rounds = self._plain_rounds + 1 if by == "plain" else 0

@@ -1,0 +1,81 @@
+"""Loading a pair: the weights of target and draft or head, and their caches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from edgespec.llama.context import Context
+from edgespec.llama.heads.head_context import DraftContext, HeadContext
+from edgespec.llama.model import Model
+from edgespec.llama.settings import settings_for
+from edgespec.pairs.settings import PairSettings
+from edgespec_models.gguf.heads import Head
+
+WEIGHTS = 0.9  # of the time of loading
+OnProgress = Callable[[Literal["target", "draft", "caches"], float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Models and contexts of a pair."""
+
+    target: Model
+    draft: Model | None  # the file beside the target's: of a draft model, or of a head
+    target_context: Context
+    draft_context: DraftContext | None
+
+
+def load_pair(
+    opened: ExitStack,
+    target: Path,
+    draft: Path | None,
+    head: Head | None,
+    settings: PairSettings,
+    n_rows: int,
+    on_progress: OnProgress,
+) -> Loaded:
+    """Loads the weights and makes the contexts; `opened` closes them. head: what the draft's file holds, or,
+    without one, the target's. n_rows: logits rows that one evaluation of the target may have.
+    """
+    share = _share(target, draft)
+    layers = settings.n_gpu_layers
+    own = head is not None and not head.alone
+
+    def show(done: float) -> None:
+        on_progress("draft", share + (WEIGHTS - share) * done)
+
+    large = opened.enter_context(
+        Model(
+            target, n_gpu_layers=layers, mtp=own, on_progress=lambda done: on_progress("target", share * done)
+        )
+    )
+    small: Model | None = None
+    if draft is not None:
+        layers = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
+        mtp = head is not None and head.kind == "mtp"
+        small = opened.enter_context(
+            Model(draft, n_gpu_layers=layers, mtp=mtp, head=head is not None, on_progress=show)
+        )
+    on_progress("caches", WEIGHTS)
+    wanted = settings_for(large, settings)
+    context = opened.enter_context(Context(large, replace(wanted, n_rows=n_rows)))
+    guessing = small or (large if own else None)
+    if guessing is None:
+        return Loaded(large, None, context, None)
+    n_ctx = wanted.n_ctx if head else min(wanted.n_ctx, guessing.n_ctx_train)
+    cells = min(wanted.cells, n_ctx * settings.slots) if wanted.cells else None
+    wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type)
+    if head is None:
+        return Loaded(large, small, context, opened.enter_context(Context(guessing, wanted)))
+    made = HeadContext(guessing, context, wanted, kind=head.kind)
+    return Loaded(large, small, context, opened.enter_context(made))
+
+
+def _share(target: Path, draft: Path | None) -> float:
+    """Returns what part of loading the target is, as far as sizes of files tell."""
+    sizes = [file.stat().st_size if file.exists() else 0 for file in (target, draft) if file]
+    return WEIGHTS * (sizes[0] / max(sum(sizes), 1))

@@ -1,0 +1,347 @@
+"""A head's working state: it answers as a draft model's context does, and reads the target's hidden rows.
+
+A head (MTP, EAGLE-3) reads each token together with a hidden row of the position before it: the target's,
+where the target has evaluated that position; behind the settled tokens, where it has not, the row that the
+head itself made there. So a round begins with the tokens that were accepted, read once more in the target's
+rows, and goes on from the head's own, one token at a time.
+
+Cells are synced to tokens and rows, as those of a `Context` are to tokens. What rows are kept no more
+(`HiddenRows`), the head cannot read; then it begins anew behind the gap, with less to go by. No token depends
+on that: guesses are verified.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import llama_cpp as C
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.loop import Rows, Want
+from edgespec.errors import EngineError, FatalDecodeError, NoRoomError
+from edgespec.llama.context import Context
+from edgespec.llama.heads.hidden_rows import HiddenRow
+from edgespec.llama.heads.row_batch import RowBatch, RowPart
+from edgespec.llama.heads.taps import tap_end
+from edgespec.llama.model import Model, last_complaint
+from edgespec.llama.saved import Saved, same_beginning
+from edgespec.llama.settings import ContextSettings, new_context
+from edgespec_models.gguf.heads import HeadKind
+
+NO_CELLS = 1  # code of llama_decode
+FAR = 16  # settled tokens that the target has not evaluated, above which a head begins anew behind them
+
+
+@dataclass(slots=True)
+class _Held:
+    """What one sequence of the head's cache holds."""
+
+    tokens: bytearray = field(default_factory=bytearray)  # int32 each, from position 0 on
+    start: int = 0  # first position that has a cell
+    read: int = 0  # positions before it were read in the target's rows
+    own: HiddenRow | None = None  # what the head made of the last position
+
+    @property
+    def end(self) -> int:
+        return len(self.tokens) // 4
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is to be read for one want."""
+
+    seq: int
+    tokens: bytes  # from position 0 on
+    at: int  # the next position to be read
+    readable: int  # positions before it are read in the target's rows, those from it on in the head's own
+    end: int
+    anew: bool  # cells before `at` are of no use
+
+    @property
+    def done(self) -> bool:
+        return self.at == self.end
+
+
+class HeadContext:
+    """Evaluates a head. Logits it returns are views, valid until the next `score`.
+
+    The counters are those of a `Context`, which see. Close it before its target's context.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        target: Context,
+        settings: ContextSettings,
+        *,
+        kind: HeadKind = "mtp",
+    ) -> None:
+        """model: the target's own, loaded with its MTP blocks, or the head's. target: whose rows it reads.
+
+        Raises ModelUnsupportedError where llama.cpp shows no hidden rows or makes no context of the head.
+        """
+        self.model, self.settings, self.kind = model, settings, kind
+        self.n_ctx = settings.n_ctx
+        self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
+        self._target = target
+        self._handle: Any = new_context(model, settings, mtp=kind == "mtp", other=target.handle)
+        self._memory: Any = C.llama_get_memory(self._handle)
+        self._width = int(C.llama_model_n_embd(model.handle))
+        self._batch = RowBatch(settings.chunk, self._width)
+        self._held = [_Held() for _ in range(settings.n_seq)]
+        self._fuse: Callable[[NDArray[np.float32]], NDArray[np.float32]] = lambda rows: rows
+        self._apart = False  # the last row of a reading is evaluated alone
+        try:
+            width = int(C.llama_model_n_embd_out(target.model.handle))
+            self._rows = target.keep_hidden(tap_end(target.handle, width), width)
+            self._find_way()
+            self.rehearse(2)
+        except BaseException:
+            self.close()
+            raise
+        self.first_s = self.seconds
+        self.seconds, self.calls, self.evaluated = 0.0, 0, 0
+
+    def __enter__(self) -> HeadContext:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the cache."""
+        if self._handle:
+            C.llama_free(self._handle)
+            self._handle = None
+
+    @property
+    def batches(self) -> bool:
+        """True: several sequences are evaluated together."""
+        return True
+
+    def held(self, seq: int = 0) -> NDArray[np.int32]:
+        """Returns the tokens that a sequence has read, with those before its first cell."""
+        return np.frombuffer(bytes(self._held[seq].tokens), np.int32)
+
+    # ---- reading -----------------------------------------------------------------------------------------
+
+    def missing(self, want: Want) -> int:
+        """Returns how many tokens `score` would evaluate for this."""
+        plan = self._plan(want)
+        return plan.end - plan.at
+
+    def score(self, wants: Sequence[Want]) -> list[Rows]:
+        """Returns for each want float32 (1, n_vocab): what the head thinks follows its tokens + tail.
+
+        Raises NoRoomError where cells have run out and FatalDecodeError where llama.cpp fails.
+        """
+        plans = [self._begun(want) for want in wants]
+        answers: list[Rows] = [np.empty((0, 0), np.float32)] * len(wants)
+        while todo := [i for i, plan in enumerate(plans) if not plan.done]:
+            found = self._read([plans[i] for i in todo])
+            more = not all(plan.done for plan in plans)
+            for i, row in zip(todo, found, strict=True):
+                if plans[i].done:
+                    answers[i] = row.copy() if more else row
+        return answers
+
+    def _plan(self, want: Want) -> _Plan:
+        """Returns what would be read for a want, the cache being as it is."""
+        seq, held = want.seq, self._held[want.seq]
+        shown = self._target.held(seq).tobytes()
+        tokens = shown[: 4 * want.before].ljust(4 * want.before, b"\0") + want.tokens.tobytes()
+        settled = len(tokens) // 4
+        readable = min(same_beginning(shown, tokens) + 1, settled)
+        tokens += np.array(want.tail, np.int32).tobytes()
+        end = len(tokens) // 4
+        at = min(same_beginning(held.tokens, tokens), end - 1)
+        if held.read < readable:  # what the head went on with by itself, the target has evaluated by now
+            at = min(at, held.read)
+        if at >= readable and (at < held.end or held.own is None):  # the head's own row is not known
+            at = min(at, readable) - 1
+        if settled - readable > FAR:
+            return _Plan(seq, tokens, settled - 1, settled - 1, end, anew=True)
+        known = at >= readable or self._rows.reaches(seq, max(at - 1, 0), readable - 1)
+        if at > held.start and at >= want.before and known:
+            return _Plan(seq, tokens, at, readable, end, anew=False)
+        oldest = self._rows.begin(seq, readable - 1)
+        start = max(oldest + 1 if oldest or self.kind != "mtp" else 0, want.before)
+        return _Plan(seq, tokens, min(start, readable - 1), readable, end, anew=True)
+
+    def _begun(self, want: Want) -> _Plan:
+        """Takes back the cells that are of no use for a want; returns what is to be read."""
+        plan = self._plan(want)
+        if plan.anew:
+            self.clear(plan.seq)
+            held = self._held[plan.seq]
+            held.tokens += plan.tokens[: 4 * plan.at]
+            held.start = held.read = plan.at
+        else:
+            self.cut(plan.seq, plan.at)
+        return plan
+
+    def _read(self, plans: Sequence[_Plan]) -> list[Rows]:
+        """Reads as much of each plan as one evaluation can hold; returns the logits behind it."""
+        share, parts = self.settings.chunk // len(plans), []
+        shown = [p for p in plans if p.at < p.readable]
+        sizes = [min(share, p.readable - p.at) for p in shown]
+        rows = [self._shown(p.seq, p.at, n) for p, n in zip(shown, sizes, strict=True)]
+        fused = iter(np.split(self._fuse(np.concatenate(rows)), np.cumsum(sizes)[:-1]) if rows else [])
+        for plan in plans:
+            own = self._held[plan.seq].own
+            alone = np.zeros(self._width, np.float32) if own is None else own
+            inputs = next(fused) if plan.at < plan.readable else alone[None]
+            tokens = plan.tokens[4 * plan.at : 4 * (plan.at + len(inputs))]
+            parts.append(RowPart(plan.seq, plan.at, inputs, tokens, outputs=1))
+        found = self._decode(parts)
+        for plan, part in zip(plans, parts, strict=True):
+            plan.at += part.size
+            self._held[plan.seq].read = min(plan.at, plan.readable)
+        return found
+
+    def _shown(self, seq: int, at: int, n: int) -> NDArray[np.float32]:
+        """Returns the target's rows that n positions are read in: those one before them."""
+        if at and self._rows.row(seq, at - 1) is not None:
+            return self._rows.between(seq, at - 1, at - 1 + n)
+        blank = np.zeros((1, self._rows.width), np.float32)
+        return np.concatenate([blank, self._rows.between(seq, at, at + n - 1)])
+
+    def _decode(self, parts: Sequence[RowPart]) -> list[Rows]:
+        """Evaluates parts, in two calls at most; returns the logits behind each."""
+        if self._apart and (front := [part.without_last() for part in parts if part.size > 1]):
+            self._evaluate(front)
+            parts = [part.last() for part in parts]
+        self._evaluate(parts)
+        found, at = [], -1
+        for part in parts:
+            at += part.size
+            self._held[part.seq].own = self._row(self._nextn(at), self._width).copy()
+            found.append(self._row(C.llama_get_logits_ith(self._handle, at), self.model.n_vocab)[None])
+        return found
+
+    def _evaluate(self, parts: Sequence[RowPart]) -> None:
+        """Evaluates parts in one call and keeps the record true."""
+        self._batch.fill(parts)
+        started = time.perf_counter()
+        code = C.llama_decode(self._handle, self._batch.struct)
+        if code == 0:
+            C.llama_synchronize(self._handle)
+        self.seconds += time.perf_counter() - started
+        self.calls += 1
+        if code != 0:
+            for part in parts:
+                self.clear(part.seq)
+            if code == NO_CELLS:
+                raise NoRoomError("the head's cache has no room for more tokens: raise --ctx")
+            raise FatalDecodeError(f"llama.cpp failed with code {code} on a head: {last_complaint()}")
+        for part in parts:
+            self.evaluated += part.size
+            self._held[part.seq].tokens += part.tokens or b""
+
+    def _nextn(self, i: int) -> Any:
+        from llama_cpp import llama_cpp_ext
+
+        return llama_cpp_ext.llama_get_embeddings_nextn_ith(self._handle, i)
+
+    def _row(self, pointer: Any, width: int) -> NDArray[np.float32]:
+        if not pointer:
+            raise EngineError(f"llama.cpp returned nothing for a head: {last_complaint()}")
+        return np.ctypeslib.as_array(pointer, shape=(width,))
+
+    def rehearse(self, n: int) -> None:
+        """Evaluates n rows of nothing, as for a reading of n tokens; the first sequence is empty then."""
+        self.clear(0)
+        rows = self._fuse(np.zeros((n, self._rows.width), np.float32))
+        self._decode([RowPart(0, 0, rows, bytes(4 * n), outputs=1)])
+        self.clear(0)
+
+    def _find_way(self) -> None:
+        """Finds how llama.cpp gives the last row of a reading: its graphs of heads differ in that.
+
+        Some leave out the rows that want no logits and some do not, while what copies the rows goes by one
+        setting; where neither fits, the last row is evaluated alone.
+        """
+        rows = np.random.default_rng(0).standard_normal((2, self._width)).astype(np.float32)
+        tokens = np.arange(2, dtype=np.int32).tobytes()
+
+        def last(*, apart: bool) -> NDArray[np.float32]:
+            self.clear(0)
+            self._apart = apart
+            logits = self._decode([RowPart(0, 0, rows, tokens, outputs=1)])[0][0]
+            own = self._held[0].own
+            assert own is not None
+            return np.concatenate([logits, own])
+
+        tap_end(self._handle, self._width, outputs_only=True)
+        right = last(apart=True)
+        close = 0.05 * float(np.abs(right[np.isfinite(right)]).max())
+        for outputs_only in (True, False):
+            tap_end(self._handle, self._width, outputs_only=outputs_only)
+            if np.allclose(last(apart=False), right, atol=close):
+                self.clear(0)
+                return
+        tap_end(self._handle, self._width, outputs_only=True)
+        self.clear(0)
+        self._apart = True
+
+    # ---- keeping and forgetting --------------------------------------------------------------------------
+
+    def clear(self, s: int = 0) -> None:
+        """Forgets what a sequence holds."""
+        C.llama_memory_seq_rm(self._memory, s, 0, -1)
+        self._held[s] = _Held()
+
+    def cut(self, s: int, n: int) -> None:
+        """Forgets what a sequence holds behind its first n tokens."""
+        held = self._held[s]
+        if n <= held.start:
+            self.clear(s)
+        elif n < held.end:
+            C.llama_memory_seq_rm(self._memory, s, n, -1)
+            del held.tokens[4 * n :]
+            held.read, held.own = min(held.read, n), None
+
+    def save(self, s: int) -> Saved:
+        """Returns a copy of what a sequence has read in the target's rows, in host memory."""
+        self.cut(s, self._held[s].read)
+        state = np.empty(C.llama_state_seq_get_size(self._handle, s), np.uint8)
+        into = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if C.llama_state_seq_get_data(self._handle, into, state.size, s) != state.size:
+            raise EngineError(f"the state of a head cannot be saved: {last_complaint()}")
+        return Saved(bytes(self._held[s].tokens), state, 0)
+
+    def restore(self, s: int, saved: Saved) -> bool:
+        """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
+        self.clear(s)
+        state = saved.state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not C.llama_state_seq_set_data(self._handle, state, saved.state.size, s):
+            self.clear(s)
+            return False
+        start = max(0, int(C.llama_memory_seq_pos_min(self._memory, s)))
+        self._held[s] = _Held(bytearray(saved.tokens), start, len(saved.tokens) // 4)
+        return True
+
+    def share(self, source: int, s: int, n: int) -> bool:
+        """Makes a sequence hold the first n tokens of another, in the same cells; False where it cannot."""
+        from_ = self._held[source]
+        if not from_.start < n <= from_.read:
+            return False
+        self.clear(s)
+        C.llama_memory_seq_cp(self._memory, source, s, 0, n)
+        self._held[s] = _Held(from_.tokens[: 4 * n], from_.start, n)
+        return True
+
+    def keep_cells(self, on: bool) -> None:
+        """Does nothing: in which order a head sums changes no text."""
+
+    def give_back_cells(self) -> bool:
+        """Returns False: none are kept."""
+        return False
+
+
+DraftContext = Context | HeadContext  # of a draft model, or of a head

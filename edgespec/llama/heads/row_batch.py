@@ -1,0 +1,79 @@
+"""What a head evaluates at once: hidden rows, each with a token or alone."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import llama_cpp as C
+import numpy as np
+from numpy.typing import NDArray
+
+_INTS = ctypes.POINTER(ctypes.c_int32)
+
+
+@dataclass(frozen=True, slots=True)
+class RowPart:
+    """Rows of one sequence, one position behind another."""
+
+    seq: int
+    position: int  # of the first cell
+    rows: NDArray[np.float32]  # (n, width)
+    tokens: bytes | None = None  # int32 each; None: the rows stand alone
+    outputs: int = 0  # logits and hidden rows wanted, of the last ones
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def without_last(self) -> RowPart:
+        """Returns all but the last row, of which nothing is wanted."""
+        return RowPart(self.seq, self.position, self.rows[:-1], self.tokens and self.tokens[:-4])
+
+    def last(self) -> RowPart:
+        """Returns the last row alone."""
+        position = self.position + self.size - 1
+        return RowPart(self.seq, position, self.rows[-1:], self.tokens and self.tokens[-4:], self.outputs)
+
+
+class RowBatch:
+    """A llama_batch over arrays that are made once, for up to `size` rows of `width` floats."""
+
+    def __init__(self, size: int, width: int, *, sections: int = 1) -> None:
+        """sections: numbers that make a position of a row without a token: 4 where positions are M-RoPE's."""
+        self.size, self._sections = size, sections
+        self._token = np.zeros(size, np.int32)
+        self._rows = np.zeros((size, width), np.float32)
+        self._pos = np.zeros(size * sections, np.int32)
+        self._n_seq_id = np.ones(size, np.int32)
+        self._seq_id = np.zeros(size, np.int32)
+        self._seq_pointers = self._seq_id.ctypes.data + 4 * np.arange(size, dtype=np.uintp)
+        self._logits = np.zeros(size, np.int8)
+        struct: Any = C.llama_batch()
+        struct.embd = self._rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        struct.pos, struct.n_seq_id = self._pos.ctypes.data_as(_INTS), self._n_seq_id.ctypes.data_as(_INTS)
+        struct.seq_id = self._seq_pointers.ctypes.data_as(ctypes.POINTER(_INTS))
+        struct.logits = self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
+        self.struct = struct
+
+    def fill(self, parts: Sequence[RowPart]) -> None:
+        """Takes the rows of the next evaluation in place of those before: all with tokens, or all without."""
+        at = 0
+        for part in parts:
+            end = at + part.size
+            self._rows[at:end] = part.rows
+            self._pos[at:end] = np.arange(part.position, part.position + part.size)
+            self._seq_id[at:end] = part.seq
+            self._logits[at:end] = 0
+            self._logits[end - part.outputs : end] = part.outputs > 0
+            if part.tokens is not None:
+                self._token[at:end] = np.frombuffer(part.tokens, np.int32)
+            at = end
+        self.struct.n_tokens = at
+        with_tokens = parts[0].tokens is not None
+        self.struct.token = self._token.ctypes.data_as(_INTS) if with_tokens else _INTS()
+        if not with_tokens and self._sections > 1:  # time, height, width, none: one array behind another
+            places = self._pos[:at].copy()
+            self._pos[: at * self._sections] = np.concatenate([np.tile(places, 3), np.zeros(at, np.int32)])

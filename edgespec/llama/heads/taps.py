@@ -1,0 +1,67 @@
+"""Where hidden rows come out of llama.cpp: behind the last layer, or in front of chosen ones.
+
+The rows behind the last layer (`nextn`) are bound by llama-cpp-python. Those in front of a layer come by
+functions that it does not bind, under the names that compilers of Linux and macOS give them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import llama_cpp as C
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import ModelUnsupportedError
+
+Tap = Callable[[int], NDArray[np.float32]]  # tokens of the last evaluation -> their rows (n, width)
+_SET_LAYER = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
+_GET_LAYER = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
+_Floats = ctypes.POINTER(ctypes.c_float)
+
+
+def tap_end(handle: Any, width: int, *, outputs_only: bool = False) -> Tap:
+    """Has a context keep what its last layer made, of every token or of those that want logits.
+
+    width: floats of one row. Raises ModelUnsupportedError where this build of llama.cpp does not show it.
+    """
+    try:
+        from llama_cpp import llama_cpp_ext
+    except (ImportError, AttributeError):  # the module looks its symbols up when it is imported
+        raise ModelUnsupportedError(
+            "this build of llama.cpp does not show its hidden states, which heads guess from: "
+            "use a draft model instead, or install llama-cpp-python 0.3.36"
+        ) from None
+    llama_cpp_ext.llama_set_embeddings_nextn(handle, True, outputs_only)
+    return lambda n: _rows(llama_cpp_ext.llama_get_embeddings_nextn(handle), n, width)
+
+
+def tap_layers(handle: Any, layers: Sequence[int], width: int) -> Tap:
+    """Has a context keep what goes into some layers; a row has one part of `width` floats for each of them.
+
+    Raises ModelUnsupportedError where this build of llama.cpp does not show them.
+    """
+    library: Any = C.llama_cpp._lib
+    try:
+        switch, get = getattr(library, _SET_LAYER), getattr(library, _GET_LAYER)
+    except AttributeError:
+        raise ModelUnsupportedError(
+            "this build of llama.cpp does not show what goes into its layers, which EAGLE-3 and DFlash heads "
+            "guess from: use a draft model instead, or run on Linux or macOS"
+        ) from None
+    switch.argtypes, switch.restype = [C.llama_context_p_ctypes, ctypes.c_uint32, ctypes.c_bool], None
+    get.argtypes, get.restype = [C.llama_context_p_ctypes, ctypes.c_uint32], _Floats
+    for layer in layers:
+        switch(handle, layer, True)
+    return lambda n: np.concatenate([_rows(get(handle, layer), n, width) for layer in layers], 1)
+
+
+def _rows(pointer: Any, n: int, width: int) -> NDArray[np.float32]:
+    """Returns a view of n rows, true until the next evaluation."""
+    if not pointer:
+        raise ModelUnsupportedError(
+            "llama.cpp gave no hidden rows of this target: heads cannot guess for its architecture"
+        )
+    return np.ctypeslib.as_array(pointer, shape=(n, width))

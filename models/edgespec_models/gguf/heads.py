@@ -1,0 +1,137 @@
+"""Heads that GGUF files hold, which guess from a target's hidden states: MTP blocks, EAGLE-3, DFlash.
+
+MTP blocks lie behind the layers of the model itself (`nextn_predict_layers`), or alone in a file beside it;
+EAGLE-3 and DFlash heads have files and architectures of their own. What llama.cpp would end the process on is
+found here, in headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from edgespec_models.gguf.header import Header
+from edgespec_models.gguf.vocabulary import mismatch, vocabulary_of
+
+HeadKind = Literal["mtp", "eagle3", "dflash"]
+NAMES: dict[HeadKind, str] = {"mtp": "MTP head", "eagle3": "EAGLE-3 head", "dflash": "DFlash head"}
+# Architectures for which llama.cpp builds a graph of MTP blocks, and whether of several (src/models).
+_MTP = {
+    "bailingmoe3": False, "cohere2moe": False, "deepseek2": False, "deepseek32": False, "deepseek4": False,
+    "glm-dsa": False, "glm4moe": False, "glm5-next": False, "hy_v3": True, "mimo2": True,
+    "nemotron_h_moe": False, "qwen35": False, "qwen35moe": False, "qwen3next": False, "step35": True,
+}  # fmt: skip
+# Architectures of which llama.cpp shows what goes into their layers.
+_TAPPED = {
+    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2",
+    "minimax-01", "minimax-m2", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe",
+    "qwen3moe", "qwen3next", "qwen4exp",
+}  # fmt: skip
+_JOINING = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # what every MTP block has
+
+_OF_MIMO = ("attn_qkv", "ffn_gate", "ffn_up", "ffn_down")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head, as headers tell of it."""
+
+    kind: HeadKind
+    n_blocks: int  # MTP blocks, or layers of a head in a file of its own
+    alone: bool  # in a file without the target
+
+    @property
+    def name(self) -> str:
+        """Says what it is."""
+        return NAMES[self.kind]
+
+
+def head_of(headers: Sequence[Header]) -> Head | None:
+    """Returns the head that a file holds, of all its parts' headers; None where it holds none."""
+    first = headers[0]
+    if first.architecture in ("eagle3", "dflash"):
+        kind: HeadKind = "eagle3" if first.architecture == "eagle3" else "dflash"
+        return Head(kind, first.of_architecture("block_count") or 0, alone=True)
+    blocks = first.of_architecture("nextn_predict_layers") or 0
+    layers = first.of_architecture("block_count") or 0
+    names = {tensor.name for header in headers for tensor in header.tensors}
+    if not 0 < blocks <= layers or f"blk.{layers - blocks}.nextn.eh_proj.weight" not in names:
+        return None
+    return Head("mtp", blocks, alone="blk.0.attn_norm.weight" not in names)
+
+
+def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Header]) -> str | None:
+    """Returns why a head cannot guess for a target, in a clause; None where it can.
+
+    headers: of the file that holds the head; target: of the target's, which may be the same.
+    """
+    if head.kind == "mtp":
+        return _why_no_mtp(head, headers) or (_why_no_sidecar(headers[0], target[0]) if head.alone else None)
+    if head.kind == "eagle3":
+        return _why_no_eagle(headers[0], target[0])
+    return "DFlash heads are not run yet"
+
+
+def _why_no_mtp(head: Head, headers: Sequence[Header]) -> str | None:
+    architecture = headers[0].architecture
+    if architecture not in _MTP:
+        return f"llama.cpp runs no MTP blocks of {architecture}"
+    if head.n_blocks > 1 and not _MTP[architecture]:
+        return f"it has {head.n_blocks} MTP blocks, and llama.cpp runs one of {architecture}"
+    names = {tensor.name for header in headers for tensor in header.tensors}
+    layers = headers[0].of_architecture("block_count") or 0
+    wanted = (*_JOINING, "attn_norm", *(_OF_MIMO if architecture == "mimo2" else ()))
+    for il in range(layers - head.n_blocks, layers):
+        for name in wanted:
+            if f"blk.{il}.{name}.weight" not in names:
+                return f"its MTP block lacks the tensor blk.{il}.{name}.weight"
+    return None
+
+
+def _why_no_sidecar(head: Header, target: Header) -> str | None:
+    if head.architecture != target.architecture:
+        return (
+            f"it is made for an architecture {head.architecture}, and the target's is {target.architecture}"
+        )
+    return _why_of_another_size(head, target, "embedding_length") or mismatch(
+        vocabulary_of(target), vocabulary_of(head)
+    )
+
+
+def _why_of_another_size(head: Header, target: Header, key: str) -> str | None:
+    wide, wanted = head.of_architecture(key), target.of_architecture("embedding_length")
+    if wide == wanted:
+        return None
+    return f"it reads hidden states of {wide or 0:,} numbers, and the target's have {wanted or 0:,}"
+
+
+def _why_no_eagle(head: Header, target: Header) -> str | None:
+    if target.architecture not in _TAPPED:
+        return f"llama.cpp does not show what goes into the layers of {target.architecture}"
+    if head.of_architecture("block_count") != 1:
+        return f"it has {head.of_architecture('block_count')} layers, and an EAGLE-3 head has one"
+    if head.of_architecture("key_length") != head.of_architecture("value_length"):
+        return "its keys and values differ in length, which llama.cpp does not run"
+    layers = layers_read(head)
+    if len(layers) != 3:
+        return f"it reads {len(layers)} layers of its target, and an EAGLE-3 head reads three"
+    n_layers = (target.of_architecture("block_count") or 0) - (
+        target.of_architecture("nextn_predict_layers") or 0
+    )
+    if not all(0 <= layer < n_layers for layer in layers):
+        return f"it reads layer {max(layers)} of its target, and this one has {n_layers}"
+    if why := _why_of_another_size(head, target, "target_hidden_size"):
+        return why
+    shapes = {tensor.name: tensor.shape for tensor in head.tensors}
+    if "token_embd.weight" not in shapes and (why := _why_of_another_size(head, target, "embedding_length")):
+        return why
+    return mismatch(vocabulary_of(target), vocabulary_of(head))
+
+
+def layers_read(head: Header) -> list[int]:
+    """Returns the layers of its target that a head reads; none where the file does not say."""
+    found = head.metadata.get(f"{head.architecture}.target_layers")
+    if found is None or isinstance(found, bool | int | float | str | list):
+        return []
+    return [int(layer) for layer in found]

@@ -1,0 +1,224 @@
+"""Pairs whose target carries a head, or has one beside it: text with the head is text without, everywhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_gguf
+import tiny_heads
+from fakes import fits
+from numpy.typing import NDArray
+
+from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.loop import Want
+from edgespec.core.request import Request
+from edgespec.core.values import Emitted, Failed
+from edgespec.core.verify import Independent
+from edgespec.engine.engine import Engine
+from edgespec.engine.pair import Pair
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampler, Sampling
+
+GREEDY, SEEDED = Request(Sampling(temperature=0), max_tokens=50), Request(seed=7, max_tokens=50)
+MTP: dict[str, Callable[..., Path]] = {
+    "attention": tiny_heads.write_mtp,
+    "experts": tiny_heads.write_experts_mtp,
+    "hybrid": tiny_heads.write_hybrid_mtp,
+}
+Tokens = NDArray[np.int32]
+
+
+@pytest.fixture(scope="module", params=list(MTP))
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return MTP[request.param](tmp_path_factory.mktemp("heads") / f"{request.param}.gguf")
+
+
+@pytest.fixture
+def attending(tmp_path: Path) -> Path:
+    return tiny_heads.write_mtp(tmp_path / "mtp.gguf")
+
+
+@pytest.fixture
+def pair(target: Path) -> Iterator[Pair]:
+    with Pair(target, settings=PairSettings(remember=False)) as pair:
+        yield pair
+
+
+def prompt(seed: int = 0, n: int = 30) -> Tokens:
+    return np.random.default_rng(seed).integers(0, 255, n).astype(np.int32)
+
+
+def said(pair: Pair, request: Request, tokens: Tokens | None = None) -> list[int]:
+    rounds = pair.generate(prompt() if tokens is None else tokens, request)
+    return [token for round_ in rounds for token in round_.tokens]
+
+
+def plain(request: Request) -> Request:
+    return changed(request, drafter="none")
+
+
+def changed(request: Request, **changes: Any) -> Request:
+    return replace(request, **changes)
+
+
+@pytest.mark.parametrize("length", [1, 4, 8])
+@pytest.mark.parametrize("request_", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_text_with_a_head_is_text_without(pair: Pair, request_: Request, length: int) -> None:
+    wanted = said(pair, plain(request_))
+    with_head = changed(request_, drafter="mtp", draft_length=length)
+    assert said(pair, with_head) == wanted
+    rounds = list(pair.generate(prompt(), with_head))
+    accepted, drafted = sum(r.accepted for r in rounds), sum(r.drafted for r in rounds)
+    assert 0 < accepted < drafted, "some guesses are right and some are wrong, or this test shows little"
+
+
+def test_a_head_whose_every_guess_is_wrong_changes_nothing(pair: Pair, monkeypatch: Any) -> None:
+    """The worst way back: each round withdraws all that it drafted."""
+    wanted = said(pair, plain(SEEDED))
+    draft = DraftModel.draft
+
+    def wrong(self: DraftModel, tokens: Tokens, limit: int, rule: Any, otherwise: Any = ()) -> Any:
+        made = yield from draft(self, tokens, limit, _Wrong(rule, wanted, prompt().size), otherwise)
+        return made
+
+    monkeypatch.setattr(DraftModel, "draft", wrong)
+    rounds = list(pair.generate(prompt(), changed(SEEDED, drafter="mtp", draft_length=8)))
+    assert sum(r.drafted for r in rounds) > 200
+    assert sum(r.accepted for r in rounds) == 0
+    assert [token for round_ in rounds for token in round_.tokens] == wanted
+
+
+class _Wrong:
+    """Draws a guess that is not what will be said there."""
+
+    def __init__(self, rule: Any, wanted: list[int], start: int) -> None:
+        self._rule, self._wanted, self._start = rule, wanted, start
+
+    def draw(self, q: Any, position: int) -> int:
+        i = position - self._start
+        truth = self._wanted[i] if i < len(self._wanted) else 0
+        return 5 if truth != 5 else 6
+
+
+def test_no_token_of_the_target_is_evaluated_twice(pair: Pair) -> None:
+    """Up to eight guesses, hybrids included: after a rejection, the target goes on from what it holds."""
+    for length in (1, 3, 8):
+        pair.forget()
+        context = pair.contexts["target"]
+        before = context.evaluated
+        rounds = list(pair.generate(prompt(), changed(GREEDY, drafter="mtp", draft_length=length)))
+        verified = sum(r.drafted + 1 for r in rounds[1:])
+        assert context.evaluated - before == prompt().size + verified
+
+
+def test_the_pace_lets_a_head_compete_and_leaves_text_alone(pair: Pair) -> None:
+    for request in (GREEDY, SEEDED):
+        assert said(pair, request) == said(pair, plain(request))
+
+
+def answers(
+    target: Path, slots: int, requests: list[Request], texts: list[Tokens], **how: Any
+) -> list[list[int]]:
+    """Returns what an engine with so many slots says to all of them."""
+    found: dict[str, list[int]] = {str(i): [] for i in range(len(texts))}
+    settings = PairSettings(remember=False, slots=slots, n_ctx=200, **how)
+    with Pair(target, settings=settings) as pair:
+        engine = Engine(pair, slots=pair.slots, cache_ram=2**24)
+        for i, (tokens, request) in enumerate(zip(texts, requests, strict=True)):
+            engine.submit(str(i), tokens, request)
+        while not engine.idle:
+            for happened in engine.step():
+                assert not isinstance(happened, Failed), happened
+                if isinstance(happened, Emitted):
+                    found[happened.id] += happened.round.tokens
+    return list(found.values())
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_slots_share_a_head_and_say_what_each_would_say_alone(target: Path, slots: int) -> None:
+    texts = [prompt(seed, 10 + 9 * seed) for seed in range(6)]
+    texts.append(np.append(texts[5], prompt(9, 5)))
+    requests = [changed(SEEDED if i % 2 else GREEDY, drafter="mtp", draft_length=3) for i in range(7)]
+    wanted = answers(target, 1, [plain(request) for request in requests], texts)
+    assert answers(target, slots, requests, texts) == wanted
+
+
+def test_requests_that_wait_for_cells_go_on_with_their_head(attending: Path) -> None:
+    """Two that do not fit together: one is suspended, moved to host memory, and comes back."""
+    texts = [prompt(1, 100), prompt(2, 90), prompt(3, 60)]
+    requests = [changed(GREEDY, drafter="mtp", draft_length=3, max_tokens=80)] * 3
+    wanted = answers(attending, 1, [plain(request) for request in requests], texts)
+    assert answers(attending, 3, requests, texts, cache_tokens=260) == wanted
+
+
+def test_drawn_text_has_the_distribution_of_the_target(attending: Path) -> None:
+    """The second token at temperature 1, guesses drawn by the head; one false alarm in a million."""
+    assert drawn_as_expected(attending)
+
+
+def test_guesses_not_drawn_from_what_was_told_are_seen(attending: Path, monkeypatch: Any) -> None:
+    """The head guesses its likeliest token, and tells that it drew."""
+    monkeypatch.setattr(Independent, "draw", lambda self, q, position: q.likeliest()[0])
+    assert not drawn_as_expected(attending)
+
+
+def drawn_as_expected(target: Path, n: int = 600) -> bool:
+    sampling = Sampling(temperature=1.0, top_k=6, top_p=1.0, min_p=0.0)
+    with Pair(target, settings=PairSettings(remember=False)) as pair:
+        tokens = prompt()
+        counts: Counter[int] = Counter()
+        for seed in range(n):
+            how = Request(sampling, max_tokens=3, rng_seed=seed, drafter="mtp", draft_length=2)
+            counts[(*said(pair, how, tokens), -1, -1)[1]] += 1
+        expected = _second_tokens(pair, tokens, sampling)
+    return fits(counts, expected)
+
+
+def _second_tokens(pair: Pair, tokens: Tokens, sampling: Sampling) -> dict[int, float]:
+    """Returns how likely each token is as the second behind `tokens`; -1 stands for none."""
+    sampler, context = Sampler(sampling, pair.target.n_vocab), pair.contexts["target"]
+    found: dict[int, float] = {}
+    first = sampler(context.score([Want(tokens)])[0][0], tokens)
+    for token, p in zip(first.ids.tolist(), first.probs.tolist(), strict=True):
+        longer = np.append(tokens, np.int32(token))
+        if token in pair.target.end_tokens:
+            found[-1] = found.get(-1, 0.0) + p
+            continue
+        second = sampler(context.score([Want(longer)])[0][0], longer)
+        for after, q in zip(second.ids.tolist(), second.probs.tolist(), strict=True):
+            after = -1 if after in pair.target.end_tokens else after
+            found[after] = found.get(after, 0.0) + p * q
+    return found
+
+
+# ---- what is no head, or not for this target --------------------------------------------------------------
+
+
+def test_a_head_can_be_left_out(attending: Path) -> None:
+    with Pair(attending, settings=PairSettings(remember=False, head=False)) as pair:
+        assert pair.head is None
+        assert list(pair.contexts) == ["target"]
+
+
+def test_a_target_without_blocks_has_no_head(tmp_path: Path) -> None:
+    """Its header may say otherwise: some who quantise models leave the blocks out."""
+    gone = {f"blk.2.nextn.{name}.weight": None for name in ("eh_proj", "enorm", "hnorm")}
+    for path in (
+        tiny_gguf.write_llama(tmp_path / "llama.gguf"),
+        tiny_heads.write_mtp(tmp_path / "cut.gguf", tensors=gone),
+    ):
+        with Pair(path, settings=PairSettings(remember=False)) as pair:
+            assert pair.head is None
+            assert len(said(pair, changed(GREEDY, max_tokens=4))) == 4
+
+
+def test_blocks_that_llama_cpp_would_end_the_process_on_are_passed_over(tmp_path: Path) -> None:
+    path = tiny_heads.write_mtp(tmp_path / "odd.gguf", tensors={"blk.2.nextn.hnorm.weight": None})
+    with pytest.raises(Exception, match="llama.cpp cannot load"), Pair(path, settings=PairSettings()):
+        pass
