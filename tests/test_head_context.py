@@ -21,13 +21,16 @@ from edgespec.llama.heads import head_context
 from edgespec.llama.heads.head_context import HeadContext
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.model import Model
+from edgespec_models.gguf.heads import Head
 
+MTP, EAGLE = Head("mtp", 1, alone=False), Head("eagle3", 1, alone=True, layers=(0, 1, 1))
 N_CTX, N_SEQ, N_ROWS, LONGEST = 256, 3, 24, 6
 CLOSE = 0.02  # logits have a standard deviation of about 2; evaluations of other shapes round otherwise
 WRITERS = {
     "attention": tiny_heads.write_mtp,
     "experts": tiny_heads.write_experts_mtp,
     "hybrid": tiny_heads.write_hybrid_mtp,
+    "eagle": tiny_heads.write_mtp,  # the target; the head has a file of its own
 }
 Tokens = NDArray[np.int32]
 
@@ -35,12 +38,13 @@ Tokens = NDArray[np.int32]
 class Heads:
     """Targets with MTP heads, and the same once more for fresh starts."""
 
-    def __init__(self, model: Model, n_seq: int = N_SEQ) -> None:
+    def __init__(self, model: Model, head: Model | None = None, n_seq: int = N_SEQ) -> None:
         rows = ContextSettings(n_ctx=N_CTX, n_seq=n_seq, n_rows=N_ROWS, chunk=64)
         small = ContextSettings(n_ctx=N_CTX, n_seq=n_seq, n_rows=n_seq, chunk=64)
+        kind = EAGLE if head else MTP
         self.target, self.fresh_target = Context(model, rows), Context(model, rows)
-        self.head = HeadContext(model, self.target, small)
-        self.fresh_head = HeadContext(model, self.fresh_target, small)
+        self.head = HeadContext(head or model, self.target, small, kind)
+        self.fresh_head = HeadContext(head or model, self.fresh_target, small, kind)
 
     def close(self) -> None:
         for context in (self.head, self.fresh_head, self.target, self.fresh_target):
@@ -72,6 +76,7 @@ class Heads:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Model]]:
     folder = tmp_path_factory.mktemp("heads")
     found = {name: Model(write(folder / f"{name}.gguf"), mtp=True) for name, write in WRITERS.items()}
+    found["head"] = Model(tiny_heads.write_eagle(folder / "head.gguf", layers=EAGLE.layers), head=True)
     yield found
     for model in found.values():
         model.close()
@@ -79,7 +84,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Model
 
 @pytest.fixture(params=list(WRITERS))
 def heads(request: pytest.FixtureRequest, models: dict[str, Model]) -> Iterator[Heads]:
-    made = Heads(models[request.param])
+    made = Heads(models[request.param], models["head"] if request.param == "eagle" else None)
     yield made
     made.close()
 

@@ -170,11 +170,14 @@ def write_eagle(
     metadata: Mapping[str, Any] | None = None,
     tensors: Mapping[str, NDArray[np.float32] | None] | None = None,
 ) -> Path:
-    """Write a random EAGLE-3 head. `d2t`: the target's ids of its own, smaller vocabulary."""
+    """Write an EAGLE-3 head that attends nearly to the last token alone, and has its embedding pass.
+
+    `d2t`: the target's ids of its own, smaller vocabulary.
+    """
     writer, ffn, p = GGUFWriter(path, "eagle3"), 2 * D, "blk.0."
     writer.add_name("tiny random eagle3")
     tiny._add_sizes(writer, n_vocab, D, 1, ffn, context_length, 1e-5)
-    tiny._add_attention(writer, N_HEAD, N_KV, HEAD_DIM, 10_000.0)
+    tiny._add_attention(writer, N_HEAD, N_HEAD, HEAD_DIM, 10_000.0)
     writer.add_array("eagle3.target_layers", list(layers))
     writer.add_uint32("eagle3.target_hidden_size", target_d)
     writer.add_bool("eagle3.norm_before_residual", False)
@@ -182,15 +185,15 @@ def write_eagle(
     tiny._add_metadata(writer, metadata or {})
     weights = tiny._Weights(seed, 0.0, 1)
     made = {
-        "fc.weight": weights.draw(D, len(layers) * target_d),
+        "fc.weight": weights.draw(D, len(layers) * target_d) * np.float32(0.3),
         "output_norm.weight": np.ones(D, np.float32),
         f"{p}attn_norm.weight": np.ones(D, np.float32),
         f"{p}attn_norm_2.weight": np.ones(D, np.float32),
-        f"{p}attn_q.weight": weights.draw(D, 2 * D),
-        f"{p}attn_k.weight": weights.draw(N_KV * HEAD_DIM, 2 * D),
-        f"{p}attn_v.weight": weights.draw(N_KV * HEAD_DIM, 2 * D),
-        f"{p}attn_output.weight": weights.draw(D, D),
-        **_ffn(weights, 0, ffn, 1.0),
+        f"{p}attn_q.weight": _of_token(weights),
+        f"{p}attn_k.weight": _of_token(weights),
+        f"{p}attn_v.weight": _of_token(weights),
+        f"{p}attn_output.weight": np.eye(D, dtype=np.float32) * np.float32(3),
+        **_ffn(weights, 0, ffn, 0.2),
     }
     if d2t is not None:
         made["output.weight"] = weights.draw(len(d2t), D)
@@ -199,6 +202,11 @@ def write_eagle(
         writer.add_tensor("d2t", np.array(d2t, np.int64))
     tiny._finish(writer, changed, "F32")
     return path
+
+
+def _of_token(weights: tiny._Weights) -> NDArray[np.float32]:
+    """Make a matrix that reads the token's embedding, and a little of the row beside it."""
+    return np.concatenate([np.eye(D, dtype=np.float32), weights.draw(D, D) * np.float32(0.2)], 1)
 
 
 def _block(weights: tiny._Weights, il: int, ffn: int, depth: float, *, fused: bool) -> Tensors:

@@ -71,7 +71,7 @@ def load_pair(
     wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type)
     if head is None:
         return Loaded(large, small, context, opened.enter_context(Context(guessing, wanted)))
-    made = HeadContext(guessing, context, wanted, kind=head.kind)
+    made = HeadContext(guessing, context, wanted, head)
     return Loaded(large, small, context, opened.enter_context(made))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import Header, HeaderError, read_file, split_names
-from edgespec_models.gguf.heads import Head, head_of, why_not_driven
+from edgespec_models.gguf.heads import Head, bad_ids, head_of, why_not_driven
 from edgespec_models.shelf.pair_check import check_headers
 
 
@@ -55,6 +55,8 @@ def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | No
         if head is None or (draft is None) == head.alone:
             return None
         why = why_not_driven(head, headers, of_target)
+        if why is None and draft is not None:
+            why = bad_ids(Path(draft), headers[0])
     except HeaderError as error:
         raise ModelFileError(str(error)) from None
     if why and draft is not None:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import llama_cpp as C
@@ -23,17 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Rows, Want
-from edgespec.errors import EngineError, FatalDecodeError, NoRoomError
+from edgespec.errors import EngineError, FatalDecodeError, ModelUnsupportedError, NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.hidden_rows import HiddenRow
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
-from edgespec.llama.heads.taps import tap_end
+from edgespec.llama.heads.taps import tap_end, tap_layers
 from edgespec.llama.model import Model, last_complaint
 from edgespec.llama.saved import Saved, same_beginning
 from edgespec.llama.settings import ContextSettings, new_context
-from edgespec_models.gguf.heads import HeadKind
+from edgespec_models.gguf.heads import Head
 
 NO_CELLS = 1  # code of llama_decode
+EAGLE_CHUNK = 64  # tokens that an EAGLE-3 head reads at once: llama.cpp makes logits of each
 FAR = 16  # settled tokens that the target has not evaluated, above which a head begins anew behind them
 
 
@@ -78,13 +79,15 @@ class HeadContext:
         model: Model,
         target: Context,
         settings: ContextSettings,
-        *,
-        kind: HeadKind = "mtp",
+        head: Head,
     ) -> None:
         """model: the target's own, loaded with its MTP blocks, or the head's. target: whose rows it reads.
 
         Raises ModelUnsupportedError where llama.cpp shows no hidden rows or makes no context of the head.
         """
+        kind = head.kind
+        if kind == "eagle3":
+            settings = replace(settings, chunk=EAGLE_CHUNK, n_rows=EAGLE_CHUNK)
         self.model, self.settings, self.kind = model, settings, kind
         self.n_ctx = settings.n_ctx
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
@@ -94,11 +97,16 @@ class HeadContext:
         self._width = int(C.llama_model_n_embd(model.handle))
         self._batch = RowBatch(settings.chunk, self._width)
         self._held = [_Held() for _ in range(settings.n_seq)]
-        self._fuse: Callable[[NDArray[np.float32]], NDArray[np.float32]] = lambda rows: rows
-        self._apart = False  # the last row of a reading is evaluated alone
+        self._features: RowBatch | None = None  # rows of several layers, which the head makes one of
         try:
-            width = int(C.llama_model_n_embd_out(target.model.handle))
-            self._rows = target.keep_hidden(tap_end(target.handle, width), width)
+            if kind == "mtp":
+                width = int(C.llama_model_n_embd_out(target.model.handle))
+                self._rows = target.keep_hidden(tap_end(target.handle, width), width)
+            else:
+                width = int(C.llama_model_n_embd(target.model.handle))
+                tap = tap_layers(target.handle, head.layers, width)
+                self._rows = target.keep_hidden(tap, width * len(head.layers))
+                self._features = RowBatch(settings.chunk, self._rows.width)
             self._find_way()
             self.rehearse(2)
         except BaseException:
@@ -197,7 +205,7 @@ class HeadContext:
             alone = np.zeros(self._width, np.float32) if own is None else own
             inputs = next(fused) if plan.at < plan.readable else alone[None]
             tokens = plan.tokens[4 * plan.at : 4 * (plan.at + len(inputs))]
-            parts.append(RowPart(plan.seq, plan.at, inputs, tokens, outputs=1))
+            parts.append(RowPart(plan.seq, plan.at, inputs, tokens))
         found = self._decode(parts)
         for plan, part in zip(plans, parts, strict=True):
             plan.at += part.size
@@ -211,22 +219,23 @@ class HeadContext:
         blank = np.zeros((1, self._rows.width), np.float32)
         return np.concatenate([blank, self._rows.between(seq, at, at + n - 1)])
 
-    def _decode(self, parts: Sequence[RowPart]) -> list[Rows]:
-        """Evaluates parts, in two calls at most; returns the logits behind each."""
-        if self._apart and (front := [part.without_last() for part in parts if part.size > 1]):
-            self._evaluate(front)
-            parts = [part.last() for part in parts]
-        self._evaluate(parts)
-        found, at = [], -1
-        for part in parts:
-            at += part.size
-            self._held[part.seq].own = self._row(self._nextn(at), self._width).copy()
-            found.append(self._row(C.llama_get_logits_ith(self._handle, at), self.model.n_vocab)[None])
-        return found
+    def _fuse(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Returns what the head reads of the target's rows: (n, width)."""
+        if self._features is None:
+            return rows
+        first = int(C.llama_memory_seq_pos_max(self._memory, 0)) + 1  # of no meaning, but it must be so
+        self._features.fill([RowPart(0, first, rows)], outputs=None)
+        started = time.perf_counter()
+        code = C.llama_encode(self._handle, self._features.struct)
+        if code != 0:
+            raise FatalDecodeError(f"llama.cpp failed with code {code} on a head: {last_complaint()}")
+        fused = np.stack([self._row(self._nextn(i), self._width) for i in range(len(rows))])
+        self.seconds += time.perf_counter() - started
+        return fused
 
-    def _evaluate(self, parts: Sequence[RowPart]) -> None:
-        """Evaluates parts in one call and keeps the record true."""
-        self._batch.fill(parts)
+    def _decode(self, parts: Sequence[RowPart]) -> list[Rows]:
+        """Evaluates parts in one call and keeps the record true; returns the logits behind each."""
+        self._batch.fill(parts, outputs=None if self._features else 1)
         started = time.perf_counter()
         code = C.llama_decode(self._handle, self._batch.struct)
         if code == 0:
@@ -239,9 +248,15 @@ class HeadContext:
             if code == NO_CELLS:
                 raise NoRoomError("the head's cache has no room for more tokens: raise --ctx")
             raise FatalDecodeError(f"llama.cpp failed with code {code} on a head: {last_complaint()}")
+        found, at = [], -1
         for part in parts:
+            at += part.size
             self.evaluated += part.size
-            self._held[part.seq].tokens += part.tokens or b""
+            held = self._held[part.seq]
+            held.tokens += part.tokens or b""
+            held.own = self._row(self._nextn(at), self._width).copy()
+            found.append(self._row(C.llama_get_logits_ith(self._handle, at), self.model.n_vocab)[None])
+        return found
 
     def _nextn(self, i: int) -> Any:
         from llama_cpp import llama_cpp_ext
@@ -257,37 +272,32 @@ class HeadContext:
         """Evaluates n rows of nothing, as for a reading of n tokens; the first sequence is empty then."""
         self.clear(0)
         rows = self._fuse(np.zeros((n, self._rows.width), np.float32))
-        self._decode([RowPart(0, 0, rows, bytes(4 * n), outputs=1)])
+        self._decode([RowPart(0, 0, rows, bytes(4 * n))])
         self.clear(0)
 
     def _find_way(self) -> None:
-        """Finds how llama.cpp gives the last row of a reading: its graphs of heads differ in that.
+        """Finds how llama.cpp gives the hidden row behind a reading; its graphs of MTP blocks differ in that.
 
-        Some leave out the rows that want no logits and some do not, while what copies the rows goes by one
-        setting; where neither fits, the last row is evaluated alone.
+        Some leave out the rows that want no logits and some do not, while what copies them goes by a setting.
         """
         rows = np.random.default_rng(0).standard_normal((2, self._width)).astype(np.float32)
-        tokens = np.arange(2, dtype=np.int32).tobytes()
-
-        def last(*, apart: bool) -> NDArray[np.float32]:
-            self.clear(0)
-            self._apart = apart
-            logits = self._decode([RowPart(0, 0, rows, tokens, outputs=1)])[0][0]
-            own = self._held[0].own
-            assert own is not None
-            return np.concatenate([logits, own])
-
         tap_end(self._handle, self._width, outputs_only=True)
-        right = last(apart=True)
-        close = 0.05 * float(np.abs(right[np.isfinite(right)]).max())
+        if self.kind != "mtp":
+            return
+        self._decode([RowPart(0, 0, rows[:1], bytes(4))])
+        self._decode([RowPart(0, 1, rows[1:], bytes(4))])
+        right = self._held[0].own
         for outputs_only in (True, False):
             tap_end(self._handle, self._width, outputs_only=outputs_only)
-            if np.allclose(last(apart=False), right, atol=close):
-                self.clear(0)
+            self.clear(0)
+            self._decode([RowPart(0, 0, rows, bytes(8))])
+            found = self._held[0].own
+            assert right is not None and found is not None
+            if np.abs(found - right).max() < 0.05 * np.abs(right).max():
                 return
-        tap_end(self._handle, self._width, outputs_only=True)
-        self.clear(0)
-        self._apart = True
+        raise ModelUnsupportedError(
+            f"llama.cpp gives no hidden rows of the MTP blocks of {self.model.path.name}: run with --no-draft"
+        )
 
     # ---- keeping and forgetting --------------------------------------------------------------------------
 

@@ -22,20 +22,10 @@ class RowPart:
     position: int  # of the first cell
     rows: NDArray[np.float32]  # (n, width)
     tokens: bytes | None = None  # int32 each; None: the rows stand alone
-    outputs: int = 0  # logits and hidden rows wanted, of the last ones
 
     @property
     def size(self) -> int:
         return len(self.rows)
-
-    def without_last(self) -> RowPart:
-        """Returns all but the last row, of which nothing is wanted."""
-        return RowPart(self.seq, self.position, self.rows[:-1], self.tokens and self.tokens[:-4])
-
-    def last(self) -> RowPart:
-        """Returns the last row alone."""
-        position = self.position + self.size - 1
-        return RowPart(self.seq, position, self.rows[-1:], self.tokens and self.tokens[-4:], self.outputs)
 
 
 class RowBatch:
@@ -58,16 +48,19 @@ class RowBatch:
         struct.logits = self._logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
         self.struct = struct
 
-    def fill(self, parts: Sequence[RowPart]) -> None:
-        """Takes the rows of the next evaluation in place of those before: all with tokens, or all without."""
+    def fill(self, parts: Sequence[RowPart], *, outputs: int | None) -> None:
+        """Takes the rows of the next evaluation in place of those before: all with tokens, or all without.
+
+        outputs: rows at the end of each part of which logits are wanted; None: all.
+        """
         at = 0
         for part in parts:
             end = at + part.size
             self._rows[at:end] = part.rows
             self._pos[at:end] = np.arange(part.position, part.position + part.size)
             self._seq_id[at:end] = part.seq
-            self._logits[at:end] = 0
-            self._logits[end - part.outputs : end] = part.outputs > 0
+            self._logits[at:end] = outputs is None
+            self._logits[end - (outputs or 0) : end] = 1
             if part.tokens is not None:
                 self._token[at:end] = np.frombuffer(part.tokens, np.int32)
             at = end

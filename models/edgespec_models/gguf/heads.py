@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from edgespec_models.gguf.header import Header
+import numpy as np
+
+from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.gguf.vocabulary import mismatch, vocabulary_of
 
 HeadKind = Literal["mtp", "eagle3", "dflash"]
@@ -28,6 +31,7 @@ _TAPPED = {
     "minimax-01", "minimax-m2", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe",
     "qwen3moe", "qwen3next", "qwen4exp",
 }  # fmt: skip
+I64 = 27  # ggml's number of the type
 _JOINING = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # what every MTP block has
 
 _OF_MIMO = ("attn_qkv", "ffn_gate", "ffn_up", "ffn_down")
@@ -40,6 +44,7 @@ class Head:
     kind: HeadKind
     n_blocks: int  # MTP blocks, or layers of a head in a file of its own
     alone: bool  # in a file without the target
+    layers: tuple[int, ...] = ()  # of the target, whose inputs it reads
 
     @property
     def name(self) -> str:
@@ -52,11 +57,12 @@ def head_of(headers: Sequence[Header]) -> Head | None:
     first = headers[0]
     if first.architecture in ("eagle3", "dflash"):
         kind: HeadKind = "eagle3" if first.architecture == "eagle3" else "dflash"
-        return Head(kind, first.of_architecture("block_count") or 0, alone=True)
+        layers = tuple(_layers_read(first))
+        return Head(kind, first.of_architecture("block_count") or 0, alone=True, layers=layers)
     blocks = first.of_architecture("nextn_predict_layers") or 0
-    layers = first.of_architecture("block_count") or 0
+    n_layers = first.of_architecture("block_count") or 0
     names = {tensor.name for header in headers for tensor in header.tensors}
-    if not 0 < blocks <= layers or f"blk.{layers - blocks}.nextn.eh_proj.weight" not in names:
+    if not 0 < blocks <= n_layers or f"blk.{n_layers - blocks}.nextn.eh_proj.weight" not in names:
         return None
     return Head("mtp", blocks, alone="blk.0.attn_norm.weight" not in names)
 
@@ -69,7 +75,7 @@ def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Heade
     if head.kind == "mtp":
         return _why_no_mtp(head, headers) or (_why_no_sidecar(headers[0], target[0]) if head.alone else None)
     if head.kind == "eagle3":
-        return _why_no_eagle(headers[0], target[0])
+        return _why_no_eagle(head, headers[0], target[0])
     return "DFlash heads are not run yet"
 
 
@@ -106,21 +112,20 @@ def _why_of_another_size(head: Header, target: Header, key: str) -> str | None:
     return f"it reads hidden states of {wide or 0:,} numbers, and the target's have {wanted or 0:,}"
 
 
-def _why_no_eagle(head: Header, target: Header) -> str | None:
+def _why_no_eagle(facts: Head, head: Header, target: Header) -> str | None:
     if target.architecture not in _TAPPED:
         return f"llama.cpp does not show what goes into the layers of {target.architecture}"
-    if head.of_architecture("block_count") != 1:
-        return f"it has {head.of_architecture('block_count')} layers, and an EAGLE-3 head has one"
+    if facts.n_blocks != 1:
+        return f"it has {facts.n_blocks} layers, and an EAGLE-3 head has one"
     if head.of_architecture("key_length") != head.of_architecture("value_length"):
         return "its keys and values differ in length, which llama.cpp does not run"
-    layers = layers_read(head)
-    if len(layers) != 3:
-        return f"it reads {len(layers)} layers of its target, and an EAGLE-3 head reads three"
+    if len(facts.layers) != 3:
+        return f"it reads {len(facts.layers)} layers of its target, and an EAGLE-3 head reads three"
     n_layers = (target.of_architecture("block_count") or 0) - (
         target.of_architecture("nextn_predict_layers") or 0
     )
-    if not all(0 <= layer < n_layers for layer in layers):
-        return f"it reads layer {max(layers)} of its target, and this one has {n_layers}"
+    if not all(0 <= layer < n_layers for layer in facts.layers):
+        return f"it reads layer {max(facts.layers)} of its target, and this one has {n_layers}"
     if why := _why_of_another_size(head, target, "target_hidden_size"):
         return why
     shapes = {tensor.name: tensor.shape for tensor in head.tensors}
@@ -129,7 +134,28 @@ def _why_no_eagle(head: Header, target: Header) -> str | None:
     return mismatch(vocabulary_of(target), vocabulary_of(head))
 
 
-def layers_read(head: Header) -> list[int]:
+def bad_ids(path: Path, head: Header) -> str | None:
+    """Returns what is wrong with the table of a smaller vocabulary in a head's file, in a clause, or None.
+
+    llama.cpp ends the process on an id that there is not. Raises HeaderError where the file is cut short.
+    """
+    table = next((tensor for tensor in head.tensors if tensor.name == "d2t"), None)
+    if table is None:
+        return None
+    if table.type != I64 or len(table.shape) != 1:
+        return "its table of token ids (d2t) is no list of whole numbers"
+    n = table.shape[0]
+    with open(path, "rb") as file:
+        file.seek(len(head.raw) + table.offset)
+        ids = np.frombuffer(file.read(8 * n), "<i8")
+    if ids.size < n:
+        raise HeaderError(f"{path} ends in the middle: download it again")
+    n_vocab = len(vocabulary_of(head).texts)
+    wrong = ids[(ids < 0) | (ids >= n_vocab)]
+    return f"its table of token ids (d2t) names token {wrong[0]} of {n_vocab:,}" if wrong.size else None
+
+
+def _layers_read(head: Header) -> list[int]:
     """Returns the layers of its target that a head reads; none where the file does not say."""
     found = head.metadata.get(f"{head.architecture}.target_layers")
     if found is None or isinstance(found, bool | int | float | str | list):
