@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import llama_cpp as C
 
 from edgespec.errors import EdgeSpecError
 from edgespec.llama.devices import cards
+from edgespec.llama.heads.hidden_rows import rows_kept
 from edgespec.llama.model import Model, listening
 from edgespec.llama.settings import ContextSettings, new_context
 from edgespec.memory.question import Question
@@ -32,17 +33,21 @@ _STATE = re.compile(r"DSV4 .* state buffer size = +([0-9.]+) MiB")
 _COMPUTE = re.compile(r"sched_reserve: +(\S+) compute buffer size = +([0-9.]+) MiB")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 Devices = dict[str, Parts]
+Models = dict[tuple[str, int, bool], tuple[Model, list[str]]]  # the one opened last
 
 
-def answer(question: Question, models: dict[tuple[str, int], tuple[Model, list[str]]]) -> dict[str, Any]:
+def answer(question: Question, models: Models) -> dict[str, Any]:
     """Returns what the model takes, device by device. models: the one opened last."""
-    key = question.path, question.n_gpu_layers
+    key = question.path, question.n_gpu_layers, question.mtp
     if key not in models:
         for model, _ in models.values():
             model.close()
         models.clear()
         with listening() as log:
-            models[key] = Model(question.path, n_gpu_layers=question.n_gpu_layers, no_alloc=True), log
+            models[key] = (
+                Model(question.path, n_gpu_layers=question.n_gpu_layers, no_alloc=True, mtp=question.mtp),
+                log,
+            )
     model, said = models[key]
     settings = ContextSettings(
         n_ctx=question.n_ctx,
@@ -57,6 +62,13 @@ def answer(question: Question, models: dict[tuple[str, int], tuple[Model, list[s
         C.llama_free(new_context(model, settings))
     found = _weights(model, said)
     _add_context(found, log, question.n_rows * model.n_vocab * 4)
+    if question.mtp:
+        settings = replace(settings, n_rows=question.n_seq)
+        with listening() as log:
+            C.llama_free(new_context(model, settings, mtp=True))
+        width = int(C.llama_model_n_embd_out(model.handle))
+        kept = rows_kept(width) * 4 * width * question.n_seq
+        _add_context(found, log, question.n_seq * model.n_vocab * 4 + kept)
     layers = int(C.llama_model_n_layer(model.handle)) + 1
     return {"devices": {name: asdict(parts) for name, parts in found.items()}, "n_layers": layers}
 
@@ -122,7 +134,7 @@ def _add(found: Devices, device: str, parts: Parts) -> None:
 
 def main() -> None:
     """Answers line by line until there are no more questions."""
-    models: dict[tuple[str, int], tuple[Model, list[str]]] = {}
+    models: Models = {}
 
     def say(asked: dict[str, Any]) -> dict[str, Any]:
         try:

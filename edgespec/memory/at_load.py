@@ -19,6 +19,7 @@ from edgespec_models.fit.formulas import formula_need
 from edgespec_models.fit.need import RAM, Device, Need
 from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import Header, HeaderError
+from edgespec_models.gguf.heads import own_head
 
 ONE_AT_A_TIME = ("hybrid", "recurrent")  # memories that serve one request at a time, whatever is asked for
 ROOMY = 2.0  # times what the formula says that have to be free, so that nobody else is asked
@@ -98,6 +99,9 @@ def _asks(
     files: dict[str, Path | None],
     settings: PairSettings,
 ) -> Asks:
+    head, why_not = own_head(headers["target"])
+    mtp = settings.head and files["draft"] is None and head is not None and why_not is None
+
     def ask(model: Literal["target", "draft"], *, n_gpu_layers: int, n_ctx: int, kv_type: str | None) -> Need:
         head = headers[model][0]
         trained = head.of_architecture("context_length", n_ctx) or n_ctx
@@ -119,6 +123,7 @@ def _asks(
                     n_rows=rows,
                     kv_type=chosen,
                     flash_attention=settings.flash_attention,
+                    mtp=mtp,
                 )
             )
         except EdgeSpecError:  # an architecture that this build does not know: loading it will say so

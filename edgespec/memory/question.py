@@ -30,6 +30,7 @@ class Question:
     n_rows: int
     kv_type: KvType
     flash_attention: bool | None = None
+    mtp: bool = False  # its MTP blocks guess, with a cache of their own
 
 
 class MemoryOracle:

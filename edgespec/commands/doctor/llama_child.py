@@ -71,7 +71,7 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
             "prompts": measured.finished,
             "others": sum(measured.others) / len(measured.others) if measured.others else 0.0,
             "target_s": {str(n): costs.target.seconds(n) for n in (1, 2, 4, 8, 16)},
-            "draft_s": costs.draft.seconds(1) if pair.draft else None,
+            "draft_s": costs.draft.seconds(1) if "draft" in pair.contexts else None,
             "recurrent": any(m.has_recurrent_state for m in (pair.target, pair.draft) if m),
         }
 

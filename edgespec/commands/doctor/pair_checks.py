@@ -13,6 +13,7 @@ from edgespec_models.fit.fit import SMALLER, gib
 from edgespec_models.fit.need import Parts
 from edgespec_models.gguf.facts import facts_of, why_not_usable
 from edgespec_models.gguf.header import Header, HeaderError
+from edgespec_models.gguf.heads import Head, head_of, own_head, why_not_driven
 from edgespec_models.shelf.pair_check import check_headers
 
 
@@ -24,12 +25,16 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
         if path is None:
             continue
         try:
-            header = headers_of(path)[0]
+            of_file = headers_of(path)
+            header = of_file[0]
         except HeaderError as error:
             return [
                 *found,
                 problem("pair", str(error), f"name another file with --{role}, or fetch it again"),
             ]
+        head = head_of(of_file) if role == "draft" else None
+        if head and head.alone:
+            return [*found, _head_beside(target, path, head)]
         if reason := why_not_usable(header):
             return [*found, problem("pair", reason, f"name a model that generates text with --{role}")]
         headers.append(header)
@@ -38,6 +43,13 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
             text = f"{path.name} has no chat template: conversations are written as ChatML"
             found.append(note("pair", text, "--chat-template NAME, or --chat-template-file, chooses another"))
     if draft is None:
+        head, why_not = own_head(headers_of(target))
+        if head and why_not is None:
+            text = f"the {head.name} in the target's file guesses"
+            return [*found, good("pair", text, head=head.kind)]
+        if head:
+            text = f"the {head.name} in the target's file is not run: {why_not}"
+            return [*found, note("pair", text, "a small model of the same family with --draft can guess")]
         remedy = "a small model of the same family with --draft guesses more than the text itself does"
         return [*found, note("pair", "no draft model: guesses come from the text alone", remedy)]
     verdict = check_headers(*headers)
@@ -52,6 +64,15 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
         text = f"the draft is {sizes[1] / sizes[0]:.0%} of the target's size: its guesses cost much"
         found.append(note("pair", text, "a draft of a tenth of the target, or less, mostly gains more"))
     return found
+
+
+def _head_beside(target: Path, path: Path, head: Head) -> Finding:
+    """Says whether a head in a file of its own is for this target."""
+    why_not = why_not_driven(head, headers_of(path), headers_of(target))
+    if why_not:
+        text = f"{path.name} is an {head.name} that cannot guess for {target.name}: {why_not}"
+        return problem("pair", text, "choose the head that was made for this target, or use --no-draft")
+    return good("pair", f"{path.name} is an {head.name}, and may guess for the target", head=head.kind)
 
 
 def _model(role: str, path: Path, header: Header) -> Finding:

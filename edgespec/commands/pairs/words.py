@@ -12,6 +12,7 @@ from edgespec.system.terminal import one_line
 from edgespec_models import tiny
 from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import HeaderError, read_file
+from edgespec_models.gguf.heads import head_of, own_head, why_not_driven
 from edgespec_models.gguf.vocabulary import vocabulary_of
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel
 from edgespec_models.shelf.pair_check import check_headers
@@ -65,11 +66,23 @@ def show_lines(pair: InstalledPair, default: str | None) -> list[str]:
     if pair.draft:
         lines += _model_lines("draft", pair.draft)
     else:
-        lines.append("draft   none: guesses come from the text itself")
+        lines.append(f"draft   {_without_draft(pair.target)}")
     lines.append(f"check   {check_text(pair)}")
     lines.append(f"used    {ago(pair.last_used, time.time())}")
     lines.append(f"speed   {speed_text(pair.speed)}")
     return lines
+
+
+def _without_draft(target: InstalledModel) -> str:
+    """Says where guesses come from in a pair without a draft."""
+    try:
+        head, why_not = own_head([read_file(path) for path in target.paths])
+    except HeaderError:
+        head, why_not = None, None
+    if head is None:
+        return "none: guesses come from the text itself"
+    said = f"the {head.name} in the target's file"
+    return f"none: {said} is not run, because {why_not}" if why_not else f"none: {said} guesses"
 
 
 def _model_lines(role: str, model: InstalledModel) -> list[str]:
@@ -95,7 +108,11 @@ def check_text(pair: InstalledPair) -> str:
     if pair.draft is None:
         return "nothing to compare"
     try:
-        return str(check_headers(read_file(pair.target.path), read_file(pair.draft.path)))
+        target, draft = read_file(pair.target.path), read_file(pair.draft.path)
+        if head := head_of([draft]):
+            why_not = why_not_driven(head, [draft], [target])
+            return why_not or f"the {head.name} is made for targets such as this"
+        return str(check_headers(target, draft))
     except HeaderError as error:
         return str(error)
 

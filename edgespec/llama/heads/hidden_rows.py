@@ -17,13 +17,18 @@ PIECE = 512  # tokens of a prompt that are evaluated at once
 HiddenRow = NDArray[np.float32]  # (width,)
 
 
+def rows_kept(width: int) -> int:
+    """Returns how many rows of so many floats are kept of one sequence."""
+    return min(max(BUDGET // (4 * width), LEAST), MOST)
+
+
 class HiddenRows:
     """The rows of several sequences, by position."""
 
     def __init__(self, width: int, n_seq: int, kept: int | None = None) -> None:
         """width: floats of one row. kept: rows of one sequence; None: as many as BUDGET holds."""
         self.width = width
-        self._kept = kept or min(max(BUDGET // (4 * width), LEAST), MOST)
+        self._kept = kept or rows_kept(width)
         self._last: list[dict[int, HiddenRow]] = [{} for _ in range(n_seq)]  # without a gap
         self._marks: list[dict[int, HiddenRow]] = [{} for _ in range(n_seq)]
 

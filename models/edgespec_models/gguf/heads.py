@@ -67,6 +67,14 @@ def head_of(headers: Sequence[Header]) -> Head | None:
     return Head("mtp", blocks, alone="blk.0.attn_norm.weight" not in names)
 
 
+def own_head(headers: Sequence[Header]) -> tuple[Head | None, str | None]:
+    """Returns the head in a target's own file, and why it cannot be run, if so; (None, None): no head."""
+    head = head_of(headers)
+    if head is None or head.alone:
+        return None, None
+    return head, why_not_driven(head, headers, headers)
+
+
 def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Header]) -> str | None:
     """Returns why a head cannot guess for a target, in a clause; None where it can.
 
