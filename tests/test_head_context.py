@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from edgespec.core.loop import Want
 from edgespec.llama.context import Context, ContextSettings
-from edgespec.llama.heads import head_context
-from edgespec.llama.heads.head_context import HeadContext
+from edgespec.llama.heads import head_cache
+from edgespec.llama.heads.guessing import head_context
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.model import Model
 from edgespec_models.gguf.heads import Head
 
 MTP, EAGLE = Head("mtp", 1, alone=False), Head("eagle3", 1, alone=True, layers=(0, 1, 1))
+DFLASH = Head("dflash", 2, alone=True, layers=(0, 1), block=8, longest=7, mask=37)
 N_CTX, N_SEQ, N_ROWS, LONGEST = 256, 3, 24, 6
 CLOSE = 0.02  # logits have a standard deviation of about 2; evaluations of other shapes round otherwise
 WRITERS = {
@@ -31,6 +32,7 @@ WRITERS = {
     "experts": tiny_heads.write_experts_mtp,
     "hybrid": tiny_heads.write_hybrid_mtp,
     "eagle": tiny_heads.write_mtp,  # the target; the head has a file of its own
+    "dflash": tiny_heads.write_mtp,
 }
 Tokens = NDArray[np.int32]
 
@@ -38,13 +40,13 @@ Tokens = NDArray[np.int32]
 class Heads:
     """Targets with MTP heads, and the same once more for fresh starts."""
 
-    def __init__(self, model: Model, head: Model | None = None, n_seq: int = N_SEQ) -> None:
+    def __init__(self, model: Model, head: Model | None = None, kind: Head = MTP) -> None:
+        n_seq = N_SEQ
         rows = ContextSettings(n_ctx=N_CTX, n_seq=n_seq, n_rows=N_ROWS, chunk=64)
         small = ContextSettings(n_ctx=N_CTX, n_seq=n_seq, n_rows=n_seq, chunk=64)
-        kind = EAGLE if head else MTP
         self.target, self.fresh_target = Context(model, rows), Context(model, rows)
-        self.head = HeadContext(head or model, self.target, small, kind)
-        self.fresh_head = HeadContext(head or model, self.fresh_target, small, kind)
+        self.head = head_context(head or model, self.target, small, kind)
+        self.fresh_head = head_context(head or model, self.fresh_target, small, kind)
 
     def close(self) -> None:
         for context in (self.head, self.fresh_head, self.target, self.fresh_target):
@@ -76,24 +78,37 @@ class Heads:
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Model]]:
     folder = tmp_path_factory.mktemp("heads")
     found = {name: Model(write(folder / f"{name}.gguf"), mtp=True) for name, write in WRITERS.items()}
-    found["head"] = Model(tiny_heads.write_eagle(folder / "head.gguf", layers=EAGLE.layers), head=True)
+    found["eagle head"] = Model(tiny_heads.write_eagle(folder / "e.gguf", layers=EAGLE.layers), head=True)
+    found["dflash head"] = Model(tiny_heads.write_dflash(folder / "d.gguf"), head=True)
     yield found
     for model in found.values():
         model.close()
 
 
+def made(models: dict[str, Model], name: str) -> Heads:
+    kinds = {"eagle": EAGLE, "dflash": DFLASH}
+    return Heads(models[name], models.get(f"{name} head"), kinds.get(name, MTP))
+
+
 @pytest.fixture(params=list(WRITERS))
 def heads(request: pytest.FixtureRequest, models: dict[str, Model]) -> Iterator[Heads]:
-    made = Heads(models[request.param], models["head"] if request.param == "eagle" else None)
-    yield made
-    made.close()
+    found = made(models, request.param)
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=["attention", "eagle", "dflash"])
+def scripted(request: pytest.FixtureRequest, models: dict[str, Model]) -> Iterator[Heads]:
+    found = made(models, request.param)
+    yield found
+    found.close()
 
 
 @pytest.fixture
 def attending(models: dict[str, Model]) -> Iterator[Heads]:
-    made = Heads(models["attention"])
-    yield made
-    made.close()
+    found = made(models, "attention")
+    yield found
+    found.close()
 
 
 def some(rng: np.random.Generator, n: int) -> Tokens:
@@ -191,8 +206,8 @@ def script(heads: Heads, rng: np.random.Generator, steps: int) -> float:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_scripts_end_where_a_fresh_start_does(attending: Heads, seed: int) -> None:
-    assert script(attending, np.random.default_rng(seed), 60) < CLOSE
+def test_random_scripts_end_where_a_fresh_start_does(scripted: Heads, seed: int) -> None:
+    assert script(scripted, np.random.default_rng(seed), 60) < CLOSE
 
 
 def test_a_prefix_that_is_restored_brings_the_row_that_the_head_goes_on_from(heads: Heads) -> None:
@@ -284,7 +299,7 @@ def test_rows_of_other_places_are_seen(attending: Heads, monkeypatch: Any, wrong
 def test_a_cache_that_is_not_taken_back_is_seen(attending: Heads, monkeypatch: Any) -> None:
     """What a head made of its own guesses must go when the target has evaluated them."""
 
-    class Forgetful(head_context._Held):
+    class Forgetful(head_cache.Held):
         @property
         def read(self) -> int:
             return self.end
@@ -293,7 +308,7 @@ def test_a_cache_that_is_not_taken_back_is_seen(attending: Heads, monkeypatch: A
         def read(self, n: int) -> None:
             pass
 
-    monkeypatch.setattr(head_context, "_Held", Forgetful)
+    monkeypatch.setattr(head_cache, "Held", Forgetful)
     for head in (attending.head,):
         head._held = [Forgetful() for _ in range(N_SEQ)]
     assert caught(attending)

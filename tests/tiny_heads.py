@@ -246,3 +246,53 @@ def _finish(
 ) -> None:
     changed = made | dict(changes or {})
     tiny._finish(writer, {name: tensor for name, tensor in changed.items() if tensor is not None}, "F32")
+
+
+def write_dflash(
+    path: Path,
+    *,
+    layers: Sequence[int] = (0, 1),
+    n_layers: int = 2,
+    n_vocab: int = 512,
+    block: int = 8,
+    follows: int = 0,
+    context_length: int = 512,
+    seed: int = 3,
+    metadata: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, NDArray[np.float32] | None] | None = None,
+) -> Path:
+    """Write a random DFlash head; `follows` > 0 makes a DSpark head, with tables of that rank."""
+    writer, arch, ffn = GGUFWriter(path, "dflash"), "dflash", 2 * D
+    writer.add_name("tiny random dflash")
+    tiny._add_sizes(writer, n_vocab, D, n_layers, ffn, context_length, 1e-5)
+    tiny._add_attention(writer, N_HEAD, N_KV, HEAD_DIM, 10_000.0)
+    writer.add_array(f"{arch}.target_layers", list(layers))
+    writer.add_uint32(f"{arch}.block_size", block)
+    writer.add_uint32("tokenizer.ggml.mask_token_id", 37)
+    tiny._add_vocabulary(writer, tiny.make_vocabulary(n_vocab), None)
+    tiny._add_metadata(writer, metadata or {})
+    weights, kv = tiny._Weights(seed, 0.0, 1), N_KV * HEAD_DIM
+    made = {
+        "fc.weight": weights.draw(D, len(layers) * D),
+        "enc.output_norm.weight": np.ones(D, np.float32),
+        "output_norm.weight": np.ones(D, np.float32),
+    }
+    for il in range(n_layers):
+        p = f"blk.{il}."
+        made |= {
+            f"{p}attn_norm.weight": np.ones(D, np.float32),
+            f"{p}attn_q.weight": weights.draw(D, D),
+            f"{p}attn_k.weight": weights.draw(kv, D),
+            f"{p}attn_v.weight": weights.draw(kv, D),
+            f"{p}attn_output.weight": weights.draw(D, D),
+            **tiny._head_norms(il, HEAD_DIM),
+            **_ffn(weights, il, ffn, 1.0),
+        }
+    if follows:
+        made |= {
+            "markov_w1.weight": weights.draw(n_vocab, follows),
+            "markov_w2.weight": weights.draw(n_vocab, follows),
+            "conf_proj.weight": weights.draw(1, D + follows),
+        }
+    _finish(writer, made, tensors)
+    return path

@@ -57,8 +57,13 @@ def load(path: Path) -> Known:
         if found["format"] != FORMAT:
             return Known()
         held = found["costs"]
-        beside, rereads = _beside(held["beside"]), held.get("rereads", False) is True
-        costs = Costs(_table(held["target"]), _table(held["draft"]), beside, rereads)
+        costs = Costs(
+            _table(held["target"]),
+            _table(held["draft"]),
+            _beside(held["beside"]),
+            rereads=held.get("rereads") is True,
+            at_once=held.get("at_once") is True,
+        )
         return Known(costs, {kind: _experience(held) for kind, held in found["kinds"].items()})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Known()
@@ -76,6 +81,7 @@ def save(path: Path, known: Known) -> None:
                 "draft": _saved(known.costs.draft),
                 "beside": known.costs.beside and asdict(known.costs.beside),
                 "rereads": known.costs.rereads,
+                "at_once": known.costs.at_once,
             },
             "kinds": {kind: asdict(held) for kind, held in known.kinds.items()},
         }

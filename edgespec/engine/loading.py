@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgespec.llama.context import Context
-from edgespec.llama.heads.head_context import DraftContext, HeadContext
+from edgespec.llama.heads.guessing import DraftContext, head_context
 from edgespec.llama.model import Model
 from edgespec.llama.settings import settings_for
 from edgespec.pairs.settings import PairSettings
@@ -71,8 +71,9 @@ def load_pair(
     wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type)
     if head is None:
         return Loaded(large, small, context, opened.enter_context(Context(guessing, wanted)))
-    made = HeadContext(guessing, context, wanted, head)
-    return Loaded(large, small, context, opened.enter_context(made))
+    made = head_context(guessing, context, wanted, head)
+    opened.callback(made.close)
+    return Loaded(large, small, context, made)
 
 
 def _share(target: Path, draft: Path | None) -> float:

@@ -19,7 +19,7 @@ from edgespec.core.pace.controller import LONGEST, Costs
 from edgespec.core.pace.costs import FURTHER, Beside, CostTable, Hardware
 from edgespec.errors import NoRoomError
 from edgespec.llama.context import Context
-from edgespec.llama.heads.head_context import DraftContext, HeadContext
+from edgespec.llama.heads.guessing import AnyHead, DraftContext
 from edgespec.llama.model import Model
 from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
@@ -46,8 +46,8 @@ def measure_costs(target: Context, draft: DraftContext | None) -> Costs:
     sizes = tuple(n for n in (1, 2, READING) if n + BEFORE <= draft.n_ctx)
     drafting = _measured(draft, _reading(draft), sizes, DRAFT_BUDGET)
     alone, step = verifying.seconds(VERIFIED), drafting.seconds(1)
-    if isinstance(draft, HeadContext):  # it reads what the target has just made, so it cannot read ahead
-        return Costs(verifying, drafting, rereads=True)
+    if isinstance(draft, AnyHead):  # it reads what the target has just made, so it cannot read ahead
+        return Costs(verifying, drafting, rereads=True, at_once=draft.kind == "dflash")
     return Costs(verifying, drafting, _beside(target, draft, alone, step))
 
 
@@ -153,7 +153,7 @@ def _verification(context: Context) -> Callable[[int], None]:
 
 def _reading(context: DraftContext) -> Callable[[int], None]:
     """Returns what evaluates n tokens with one row, other ones each time."""
-    if isinstance(context, HeadContext):
+    if isinstance(context, AnyHead):
         return context.rehearse
     turn = 0
 
@@ -186,7 +186,7 @@ def _hardware(model: Model) -> Hardware:
 def costs_path(target: Context, draft: DraftContext | None) -> Path:
     """Returns the file that keeps what is known of this pair on this machine with these settings."""
     said = [part for context in (target, draft) if context for part in _identity(context)]
-    said += [draft.kind] if isinstance(draft, HeadContext) else []
+    said += [draft.kind] if isinstance(draft, AnyHead) else []
     said += [platform.node(), platform.machine(), metadata.version("llama_cpp_python")]
     key = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:20]
     return cache_folder() / "pairs" / f"{target.model.path.stem[:40]}-{key}.json"

@@ -38,7 +38,7 @@ from edgespec.grammar.grammar import Grammar
 from edgespec.grammar.matchers import CONTROL, Matchers
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cards
-from edgespec.llama.heads.head_context import DraftContext
+from edgespec.llama.heads.guessing import DraftContext
 from edgespec.memory.at_load import fitted
 from edgespec.pairs.check import check_pair, find_head
 from edgespec.pairs.settings import PairSettings
@@ -343,6 +343,7 @@ class Pair:
             Sampler(_shared_bias(request.sampling, shared), shared, masks, sampler.repetition),
             n_ctx=self._draft_context.n_ctx,
             n_vocab=n_vocab,
+            longest=self.head.longest if self.head and self.head.longest else LONGEST,
             odds=known.model,
             places=known.places,
             temperature=known.temperature,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Rows, Want
-from edgespec.llama.heads.head_context import DraftContext
+from edgespec.llama.heads.guessing import DraftContext
 
 KEPT = 256  # logits kept of a row, its largest: rows of a large vocabulary would fill the memory
 

@@ -37,6 +37,7 @@ class DraftModel:
         *,
         n_ctx: int,
         n_vocab: int,
+        longest: int = LONGEST,
         odds: Odds | None = None,
         places: Odds | None = None,
         temperature: DraftTemperature | None = None,
@@ -44,7 +45,8 @@ class DraftModel:
         """Sets the bounds of the draft.
 
         sampler: over the ids that target and draft share. n_ctx: tokens the draft context holds.
-        n_vocab: ids the draft knows. odds: acceptance by confidence; places: by place in the draft.
+        n_vocab: ids the draft knows. longest: guesses that it can make at once.
+        odds: acceptance by confidence; places: by place in the draft.
         temperature: how much warmer or colder than the target it guesses.
         """
         self.temperature = temperature or DraftTemperature()
@@ -53,6 +55,7 @@ class DraftModel:
         self._rounds = 0
         self.n_ctx = n_ctx
         self.n_vocab = n_vocab
+        self.longest = longest
         self.odds = odds or proportional(0.2, 0.95)
         self.places = places or Odds((0.7,) * BINS)
 
@@ -60,7 +63,7 @@ class DraftModel:
         """Guesses at most `limit` tokens. otherwise: the reach of what stands in its place if refused."""
         skipped = self._skipped(tokens.size)
         read = tokens[skipped:]
-        limit = min(limit, self.n_ctx - read.size)
+        limit = min(limit, self.n_ctx - read.size, self.longest)
         if limit <= 0 or int(read.max()) >= self.n_vocab:  # an id of the target's padding
             return Draft()
         self._adjust()

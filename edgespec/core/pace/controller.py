@@ -157,13 +157,14 @@ class Costs:
     """What one token, or several, cost on target and draft, and what it does to draft beside a verification.
 
     beside: None where that was not measured. rereads: the draft is a head, which reads what a round brought
-    once more, in the target's rows.
+    once more, in the target's rows. at_once: one step makes all guesses of a draft.
     """
 
     target: CostTable
     draft: CostTable
     beside: Beside | None = None
     rereads: bool = False
+    at_once: bool = False
 
 
 class Controller:
@@ -179,6 +180,7 @@ class Controller:
         self._begun = False  # was the prompt evaluated?
         self._prices: NDArray[np.float64] = np.empty(0)
         self._step = 0.0  # seconds of one guess
+        self._once = 0.0  # seconds of all guesses together, where they are made at once
         self._trial = 0  # guesses granted without asking what they are worth, in a round that tries the draft
         self._most = LONGEST  # guesses that may be lost in this round
         self._n_ctx = -1
@@ -224,23 +226,25 @@ class Controller:
         self._look(ask.skipped + ask.tokens.size)
         one = float(self._prices[1])  # what is kept in the record is no numpy scalar
         saved = self._step if lag == 0 else 0.0  # what was read ahead costs nothing now
+        step = self._step + self._once
         if self.costs.rereads and 1 < lag <= self.usual:
-            saved = self._step - self.costs.draft.seconds(lag, self._n_ctx)
+            saved = step - self.costs.draft.seconds(lag, self._n_ctx)
+        saved -= self._once
         planned, _ = best_length(ask.reach, self._prices, self._step, saved)
         instead = max(1.0, best_length(ask.otherwise, self._prices, 0.0)[0])
         gain = self.record.model.over(planned)
-        reading = max(0.0, self.costs.draft.seconds(lag) - self._step) / one if lag > self.usual else 0.0
+        reading = max(0.0, self.costs.draft.seconds(lag) - step) / one if lag > self.usual else 0.0
         worth_it = gain > instead
         if not worth_it and (instead > 1 or self.record.since_plain):
             return False  # drafts are tried where there is no better guess, and plain decoding was just timed
         reading = reading if not worth_it or reading > self._worth_reading() else 0.0
         stake = self._stake(self.record.budget if worth_it else min(self.record.budget, self.record.trying))
-        self._most = self._affordable(reading, self._step, stake)
+        self._most = self._affordable(reading + self._once / one, self._step, stake)
         can_pay = self._can_pay(reading)
         self._trial = 0
         if not worth_it and can_pay.size:
             reach = (*ask.reach, *(0.0,) * LONGEST)[:LONGEST]
-            expected = gains(reach, self._prices, self._step)
+            expected = gains(reach, self._prices, self._step, -self._once)
             self._trial = int(can_pay[expected[can_pay - 1].argmax()])
         granted = can_pay.size > 0 and not self.record.stale
         if granted:
@@ -253,7 +257,7 @@ class Controller:
         Where a second token is the dearest, drafts of one guess lose even if they are right. What the
         cheapest length that can pay may lose, `reading` included, is saved up for.
         """
-        cost = (self._prices[2 : LONGEST + 2] + self._step * LENGTHS) / self._prices[1]
+        cost = (self._prices[2 : LONGEST + 2] + self._step * LENGTHS + self._once) / self._prices[1]
         can_pay: NDArray[np.int64] = LENGTHS[cost < LENGTHS + 1]
         if can_pay.size:
             self.record.saving = max(START, float(cost[can_pay - 1].min()) - 1 + reading)
@@ -300,8 +304,12 @@ class Controller:
         """Looks up what things cost now."""
         if n_ctx != self._n_ctx:
             self._prices = self.costs.target.prices(LONGEST + 1, n_ctx)
-            self._step = self.costs.draft.seconds(1, n_ctx)
+            self._price_guesses(self.costs.draft.seconds(1, n_ctx))
             self._n_ctx = n_ctx
+
+    def _price_guesses(self, step: float) -> None:
+        """Takes note of the seconds of a step of the draft."""
+        self._step, self._once = (0.0, step) if self.costs.at_once else (step, 0.0)
 
     def _token_time(self) -> float:
         """Returns the seconds of one token of plain decoding, as known by now."""
@@ -317,7 +325,7 @@ class Controller:
                 return
             self.costs.draft.learn(n_evaluated, n_ctx, seconds)
             if n_evaluated > self.usual:
-                self._reading = max(0.0, seconds - self._step)
+                self._reading = max(0.0, seconds - self._step - self._once)
             return
         if n_evaluated == ask.rows + ask.forced:
             self.costs.target.learn(n_evaluated, n_ctx, seconds)

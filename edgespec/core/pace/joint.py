@@ -192,7 +192,8 @@ class JointController(Controller):
 
     def _look(self, n_ctx: int) -> None:
         self._n_ctx = n_ctx
-        self._prices, self._step = self._load.prices_for(self.slot), self._load.step()
+        self._prices = self._load.prices_for(self.slot)
+        self._price_guesses(self._load.step())
 
     def _token_time(self) -> float:
         return self._load.one

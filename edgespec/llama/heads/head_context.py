@@ -12,10 +12,9 @@ on that: guesses are verified.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import llama_cpp as C
@@ -23,33 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Rows, Want
-from edgespec.errors import EngineError, FatalDecodeError, ModelUnsupportedError, NoRoomError
+from edgespec.errors import FatalDecodeError, ModelUnsupportedError
 from edgespec.llama.context import Context
-from edgespec.llama.heads.hidden_rows import HiddenRow
+from edgespec.llama.heads.head_cache import HeadCache
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
 from edgespec.llama.heads.taps import tap_end, tap_layers
 from edgespec.llama.model import Model, last_complaint
-from edgespec.llama.saved import Saved, same_beginning
-from edgespec.llama.settings import ContextSettings, new_context
+from edgespec.llama.saved import same_beginning
+from edgespec.llama.settings import ContextSettings
 from edgespec_models.gguf.heads import Head
 
-NO_CELLS = 1  # code of llama_decode
 EAGLE_CHUNK = 64  # tokens that an EAGLE-3 head reads at once: llama.cpp makes logits of each
 FAR = 16  # settled tokens that the target has not evaluated, above which a head begins anew behind them
-
-
-@dataclass(slots=True)
-class _Held:
-    """What one sequence of the head's cache holds."""
-
-    tokens: bytearray = field(default_factory=bytearray)  # int32 each, from position 0 on
-    start: int = 0  # first position that has a cell
-    read: int = 0  # positions before it were read in the target's rows
-    own: HiddenRow | None = None  # what the head made of the last position
-
-    @property
-    def end(self) -> int:
-        return len(self.tokens) // 4
 
 
 @dataclass(slots=True)
@@ -68,7 +52,7 @@ class _Plan:
         return self.at == self.end
 
 
-class HeadContext:
+class HeadContext(HeadCache):
     """Evaluates a head. Logits it returns are views, valid until the next `score`.
 
     The counters are those of a `Context`, which see. Close it before its target's context.
@@ -85,21 +69,15 @@ class HeadContext:
 
         Raises ModelUnsupportedError where llama.cpp shows no hidden rows or makes no context of the head.
         """
-        kind = head.kind
-        if kind == "eagle3":
+        if head.kind == "eagle3":
             settings = replace(settings, chunk=EAGLE_CHUNK, n_rows=EAGLE_CHUNK)
-        self.model, self.settings, self.kind = model, settings, kind
-        self.n_ctx = settings.n_ctx
-        self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
-        self._target = target
-        self._handle: Any = new_context(model, settings, mtp=kind == "mtp", other=target.handle)
-        self._memory: Any = C.llama_get_memory(self._handle)
+        super().__init__(model, target, settings, head)
         self._width = int(C.llama_model_n_embd(model.handle))
         self._batch = RowBatch(settings.chunk, self._width)
-        self._held = [_Held() for _ in range(settings.n_seq)]
+        self._first = 0 if head.kind == "mtp" else 1  # position that it reads: EAGLE-3 wants a row before it
         self._features: RowBatch | None = None  # rows of several layers, which the head makes one of
         try:
-            if kind == "mtp":
+            if head.kind == "mtp":
                 width = int(C.llama_model_n_embd_out(target.model.handle))
                 self._rows = target.keep_hidden(tap_end(target.handle, width), width)
             else:
@@ -114,29 +92,6 @@ class HeadContext:
             raise
         self.first_s = self.seconds
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
-
-    def __enter__(self) -> HeadContext:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Frees the cache."""
-        if self._handle:
-            C.llama_free(self._handle)
-            self._handle = None
-
-    @property
-    def batches(self) -> bool:
-        """True: several sequences are evaluated together."""
-        return True
-
-    def held(self, seq: int = 0) -> NDArray[np.int32]:
-        """Returns the tokens that a sequence has read, with those before its first cell."""
-        return np.frombuffer(bytes(self._held[seq].tokens), np.int32)
-
-    # ---- reading -----------------------------------------------------------------------------------------
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this."""
@@ -161,10 +116,9 @@ class HeadContext:
     def _plan(self, want: Want) -> _Plan:
         """Returns what would be read for a want, the cache being as it is."""
         seq, held = want.seq, self._held[want.seq]
-        shown = self._target.held(seq).tobytes()
-        tokens = shown[: 4 * want.before].ljust(4 * want.before, b"\0") + want.tokens.tobytes()
+        tokens, known = self._settled(want)
         settled = len(tokens) // 4
-        readable = min(same_beginning(shown, tokens) + 1, settled)
+        readable = min(known + 1, settled)
         tokens += np.array(want.tail, np.int32).tobytes()
         end = len(tokens) // 4
         at = min(same_beginning(held.tokens, tokens), end - 1)
@@ -174,11 +128,11 @@ class HeadContext:
             at = min(at, readable) - 1
         if settled - readable > FAR:
             return _Plan(seq, tokens, settled - 1, settled - 1, end, anew=True)
-        known = at >= readable or self._rows.reaches(seq, max(at - 1, 0), readable - 1)
-        if at > held.start and at >= want.before and known:
+        kept = at >= readable or self._rows.reaches(seq, max(at - 1, 0), readable - 1)
+        if at > held.start >= self._first and at >= want.before and kept:
             return _Plan(seq, tokens, at, readable, end, anew=False)
         oldest = self._rows.begin(seq, readable - 1)
-        start = max(oldest + 1 if oldest or self.kind != "mtp" else 0, want.before)
+        start = max(oldest + 1 if oldest else self._first, want.before)
         return _Plan(seq, tokens, min(start, readable - 1), readable, end, anew=True)
 
     def _begun(self, want: Want) -> _Plan:
@@ -243,11 +197,7 @@ class HeadContext:
         self.seconds += time.perf_counter() - started
         self.calls += 1
         if code != 0:
-            for part in parts:
-                self.clear(part.seq)
-            if code == NO_CELLS:
-                raise NoRoomError("the head's cache has no room for more tokens: raise --ctx")
-            raise FatalDecodeError(f"llama.cpp failed with code {code} on a head: {last_complaint()}")
+            raise self._failed(code, [part.seq for part in parts])
         found, at = [], -1
         for part in parts:
             at += part.size
@@ -262,11 +212,6 @@ class HeadContext:
         from llama_cpp import llama_cpp_ext
 
         return llama_cpp_ext.llama_get_embeddings_nextn_ith(self._handle, i)
-
-    def _row(self, pointer: Any, width: int) -> NDArray[np.float32]:
-        if not pointer:
-            raise EngineError(f"llama.cpp returned nothing for a head: {last_complaint()}")
-        return np.ctypeslib.as_array(pointer, shape=(width,))
 
     def rehearse(self, n: int) -> None:
         """Evaluates n rows of nothing, as for a reading of n tokens; the first sequence is empty then."""
@@ -298,60 +243,3 @@ class HeadContext:
         raise ModelUnsupportedError(
             f"llama.cpp gives no hidden rows of the MTP blocks of {self.model.path.name}: run with --no-draft"
         )
-
-    # ---- keeping and forgetting --------------------------------------------------------------------------
-
-    def clear(self, s: int = 0) -> None:
-        """Forgets what a sequence holds."""
-        C.llama_memory_seq_rm(self._memory, s, 0, -1)
-        self._held[s] = _Held()
-
-    def cut(self, s: int, n: int) -> None:
-        """Forgets what a sequence holds behind its first n tokens."""
-        held = self._held[s]
-        if n <= held.start:
-            self.clear(s)
-        elif n < held.end:
-            C.llama_memory_seq_rm(self._memory, s, n, -1)
-            del held.tokens[4 * n :]
-            held.read, held.own = min(held.read, n), None
-
-    def save(self, s: int) -> Saved:
-        """Returns a copy of what a sequence has read in the target's rows, in host memory."""
-        self.cut(s, self._held[s].read)
-        state = np.empty(C.llama_state_seq_get_size(self._handle, s), np.uint8)
-        into = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        if C.llama_state_seq_get_data(self._handle, into, state.size, s) != state.size:
-            raise EngineError(f"the state of a head cannot be saved: {last_complaint()}")
-        return Saved(bytes(self._held[s].tokens), state, 0)
-
-    def restore(self, s: int, saved: Saved) -> bool:
-        """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
-        self.clear(s)
-        state = saved.state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        if not C.llama_state_seq_set_data(self._handle, state, saved.state.size, s):
-            self.clear(s)
-            return False
-        start = max(0, int(C.llama_memory_seq_pos_min(self._memory, s)))
-        self._held[s] = _Held(bytearray(saved.tokens), start, len(saved.tokens) // 4)
-        return True
-
-    def share(self, source: int, s: int, n: int) -> bool:
-        """Makes a sequence hold the first n tokens of another, in the same cells; False where it cannot."""
-        from_ = self._held[source]
-        if not from_.start < n <= from_.read:
-            return False
-        self.clear(s)
-        C.llama_memory_seq_cp(self._memory, source, s, 0, n)
-        self._held[s] = _Held(from_.tokens[: 4 * n], from_.start, n)
-        return True
-
-    def keep_cells(self, on: bool) -> None:
-        """Does nothing: in which order a head sums changes no text."""
-
-    def give_back_cells(self) -> bool:
-        """Returns False: none are kept."""
-        return False
-
-
-DraftContext = Context | HeadContext  # of a draft model, or of a head

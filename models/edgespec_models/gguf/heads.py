@@ -31,6 +31,7 @@ _TAPPED = {
     "minimax-01", "minimax-m2", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe",
     "qwen3moe", "qwen3next", "qwen4exp",
 }  # fmt: skip
+LARGEST_BLOCK = 64
 I64 = 27  # ggml's number of the type
 _JOINING = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # what every MTP block has
 
@@ -45,6 +46,10 @@ class Head:
     n_blocks: int  # MTP blocks, or layers of a head in a file of its own
     alone: bool  # in a file without the target
     layers: tuple[int, ...] = ()  # of the target, whose inputs it reads
+    block: int = 0  # tokens that a DFlash head reads at once, the last settled one included
+    longest: int = 0  # guesses that come of them
+    mask: int = 0  # the token that stands for a guess to be made
+    causal: bool = False  # whether places of a block see only those before them
 
     @property
     def name(self) -> str:
@@ -55,10 +60,11 @@ class Head:
 def head_of(headers: Sequence[Header]) -> Head | None:
     """Returns the head that a file holds, of all its parts' headers; None where it holds none."""
     first = headers[0]
-    if first.architecture in ("eagle3", "dflash"):
-        kind: HeadKind = "eagle3" if first.architecture == "eagle3" else "dflash"
-        layers = tuple(_layers_read(first))
-        return Head(kind, first.of_architecture("block_count") or 0, alone=True, layers=layers)
+    if first.architecture == "eagle3":
+        n = first.of_architecture("block_count") or 0
+        return Head("eagle3", n, alone=True, layers=_layers_read(first))
+    if first.architecture == "dflash":
+        return _dflash(first)
     blocks = first.of_architecture("nextn_predict_layers") or 0
     n_layers = first.of_architecture("block_count") or 0
     names = {tensor.name for header in headers for tensor in header.tensors}
@@ -84,7 +90,7 @@ def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Heade
         return _why_no_mtp(head, headers) or (_why_no_sidecar(headers[0], target[0]) if head.alone else None)
     if head.kind == "eagle3":
         return _why_no_eagle(head, headers[0], target[0])
-    return "DFlash heads are not run yet"
+    return _why_no_dflash(head, headers[0], target[0])
 
 
 def _why_no_mtp(head: Head, headers: Sequence[Header]) -> str | None:
@@ -120,26 +126,68 @@ def _why_of_another_size(head: Header, target: Header, key: str) -> str | None:
     return f"it reads hidden states of {wide or 0:,} numbers, and the target's have {wanted or 0:,}"
 
 
+def _dflash(header: Header) -> Head:
+    """Returns a DFlash head; a DSpark head, which knows what follows what, makes one guess more."""
+    block = header.of_architecture("block_size", 16) or 16
+    follows = any(tensor.name == "markov_w1.weight" for tensor in header.tensors)
+    at_last = follows and header.flag("dflash.sample_from_anchor") is not False
+    return Head(
+        "dflash",
+        header.of_architecture("block_count") or 0,
+        alone=True,
+        layers=_layers_read(header),
+        block=block,
+        longest=block if at_last else block - 1,
+        mask=header.number("tokenizer.ggml.mask_token_id", -1) or 0,
+        causal=header.flag("dflash.attention.causal") is True,
+    )
+
+
+def _why_no_dflash(facts: Head, head: Header, target: Header) -> str | None:
+    n_vocab = len(vocabulary_of(head).texts)
+    if not 2 <= facts.block <= LARGEST_BLOCK:
+        return f"its block has {facts.block} tokens, and 2 to {LARGEST_BLOCK} can be run"
+    if not 0 <= facts.mask < n_vocab:
+        return "its file names no mask token"
+    if any(tensor.name == "selector_hidden.weight" for tensor in head.tensors):
+        return "it chooses tokens by itself and gives no probabilities (DFlash2), which EdgeSpec does not run"
+    if not facts.layers:
+        return "its file does not say which layers of the target it reads"
+    if head.of_architecture("key_length") != head.of_architecture("value_length"):
+        return "its keys and values differ in length, which llama.cpp does not run"
+    return (
+        _why_not_tapped(facts, target)
+        or _why_of_another_size(head, target, "embedding_length")
+        or mismatch(vocabulary_of(target), vocabulary_of(head))
+    )
+
+
 def _why_no_eagle(facts: Head, head: Header, target: Header) -> str | None:
-    if target.architecture not in _TAPPED:
-        return f"llama.cpp does not show what goes into the layers of {target.architecture}"
     if facts.n_blocks != 1:
         return f"it has {facts.n_blocks} layers, and an EAGLE-3 head has one"
     if head.of_architecture("key_length") != head.of_architecture("value_length"):
         return "its keys and values differ in length, which llama.cpp does not run"
     if len(facts.layers) != 3:
         return f"it reads {len(facts.layers)} layers of its target, and an EAGLE-3 head reads three"
-    n_layers = (target.of_architecture("block_count") or 0) - (
-        target.of_architecture("nextn_predict_layers") or 0
-    )
-    if not all(0 <= layer < n_layers for layer in facts.layers):
-        return f"it reads layer {max(facts.layers)} of its target, and this one has {n_layers}"
+    if why := _why_not_tapped(facts, target):
+        return why
     if why := _why_of_another_size(head, target, "target_hidden_size"):
         return why
     shapes = {tensor.name: tensor.shape for tensor in head.tensors}
     if "token_embd.weight" not in shapes and (why := _why_of_another_size(head, target, "embedding_length")):
         return why
     return mismatch(vocabulary_of(target), vocabulary_of(head))
+
+
+def _why_not_tapped(facts: Head, target: Header) -> str | None:
+    if target.architecture not in _TAPPED:
+        return f"llama.cpp does not show what goes into the layers of {target.architecture}"
+    n_layers = (target.of_architecture("block_count") or 0) - (
+        target.of_architecture("nextn_predict_layers") or 0
+    )
+    if not all(0 <= layer < n_layers for layer in facts.layers):
+        return f"it reads layer {max(facts.layers)} of its target, and this one has {n_layers}"
+    return None
 
 
 def bad_ids(path: Path, head: Header) -> str | None:
@@ -163,9 +211,9 @@ def bad_ids(path: Path, head: Header) -> str | None:
     return f"its table of token ids (d2t) names token {wrong[0]} of {n_vocab:,}" if wrong.size else None
 
 
-def _layers_read(head: Header) -> list[int]:
+def _layers_read(head: Header) -> tuple[int, ...]:
     """Returns the layers of its target that a head reads; none where the file does not say."""
     found = head.metadata.get(f"{head.architecture}.target_layers")
     if found is None or isinstance(found, bool | int | float | str | list):
-        return []
-    return [int(layer) for layer in found]
+        return ()
+    return tuple(int(layer) for layer in found)

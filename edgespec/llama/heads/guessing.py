@@ -1,0 +1,20 @@
+"""Which context guesses for a target: that of a draft model, or of a head."""
+
+from __future__ import annotations
+
+from edgespec.llama.context import Context
+from edgespec.llama.heads.block_context import BlockContext
+from edgespec.llama.heads.head_context import HeadContext
+from edgespec.llama.model import Model
+from edgespec.llama.settings import ContextSettings
+from edgespec_models.gguf.heads import Head
+
+AnyHead = HeadContext | BlockContext
+DraftContext = Context | AnyHead
+
+
+def head_context(model: Model, target: Context, settings: ContextSettings, head: Head) -> AnyHead:
+    """Returns the context of a head, of the kind that it is."""
+    if head.kind == "dflash":
+        return BlockContext(model, target, settings, head)
+    return HeadContext(model, target, settings, head)

@@ -1,0 +1,142 @@
+"""What every head's cache can do besides guessing: keep, forget, be saved, restored and shared."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import llama_cpp as C
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.loop import Want
+from edgespec.errors import EngineError, FatalDecodeError, NoRoomError
+from edgespec.llama.context import Context
+from edgespec.llama.heads.hidden_rows import HiddenRow
+from edgespec.llama.model import Model, last_complaint
+from edgespec.llama.saved import Saved, same_beginning
+from edgespec.llama.settings import ContextSettings, new_context
+from edgespec_models.gguf.heads import Head
+
+NO_CELLS = 1  # code of llama_decode
+
+
+@dataclass(slots=True)
+class Held:
+    """What one sequence of the head's cache holds."""
+
+    tokens: bytearray = field(default_factory=bytearray)  # int32 each, from position 0 on
+    start: int = 0  # first position that has a cell
+    read: int = 0  # positions before it were read in the target's rows
+    own: HiddenRow | None = None  # what the head made of the last position
+
+    @property
+    def end(self) -> int:
+        return len(self.tokens) // 4
+
+
+class HeadCache:
+    """The sequences of a head's context, whose counters are a `Context`'s. Close it before the target's."""
+
+    def __init__(self, model: Model, target: Context, settings: ContextSettings, head: Head) -> None:
+        self.model, self.settings, self.kind = model, settings, head.kind
+        self.n_ctx = settings.n_ctx
+        self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
+        self._target = target
+        self._handle: Any = new_context(model, settings, mtp=head.kind == "mtp", other=target.handle)
+        self._memory: Any = C.llama_get_memory(self._handle)
+        self._held = [Held() for _ in range(settings.n_seq)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the cache."""
+        if self._handle:
+            C.llama_free(self._handle)
+            self._handle = None
+
+    @property
+    def batches(self) -> bool:
+        """True: several sequences are evaluated together."""
+        return True
+
+    def held(self, seq: int = 0) -> NDArray[np.int32]:
+        """Returns the tokens that a sequence has read, with those before its first cell."""
+        return np.frombuffer(bytes(self._held[seq].tokens), np.int32)
+
+    def clear(self, s: int = 0) -> None:
+        """Forgets what a sequence holds."""
+        C.llama_memory_seq_rm(self._memory, s, 0, -1)
+        self._held[s] = Held()
+
+    def cut(self, s: int, n: int) -> None:
+        """Forgets what a sequence holds behind its first n tokens."""
+        held = self._held[s]
+        if n <= held.start:
+            self.clear(s)
+        elif n < held.end:
+            C.llama_memory_seq_rm(self._memory, s, n, -1)
+            del held.tokens[4 * n :]
+            held.read, held.own = min(held.read, n), None
+
+    def save(self, s: int) -> Saved:
+        """Returns a copy of what a sequence has read in the target's rows, in host memory."""
+        self.cut(s, self._held[s].read)
+        state = np.empty(C.llama_state_seq_get_size(self._handle, s), np.uint8)
+        into = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if C.llama_state_seq_get_data(self._handle, into, state.size, s) != state.size:
+            raise EngineError(f"the state of a head cannot be saved: {last_complaint()}")
+        return Saved(bytes(self._held[s].tokens), state, 0)
+
+    def restore(self, s: int, saved: Saved) -> bool:
+        """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
+        self.clear(s)
+        state = saved.state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not C.llama_state_seq_set_data(self._handle, state, saved.state.size, s):
+            self.clear(s)
+            return False
+        start = max(0, int(C.llama_memory_seq_pos_min(self._memory, s)))
+        self._held[s] = Held(bytearray(saved.tokens), start, len(saved.tokens) // 4)
+        return True
+
+    def share(self, source: int, s: int, n: int) -> bool:
+        """Makes a sequence hold the first n tokens of another, in the same cells; False where it cannot."""
+        from_ = self._held[source]
+        if not from_.start < n <= from_.read:
+            return False
+        self.clear(s)
+        C.llama_memory_seq_cp(self._memory, source, s, 0, n)
+        self._held[s] = Held(from_.tokens[: 4 * n], from_.start, n)
+        return True
+
+    def keep_cells(self, on: bool) -> None:
+        """Does nothing: in which order a head sums changes no text."""
+
+    def give_back_cells(self) -> bool:
+        """Returns False: none are kept."""
+        return False
+
+    def _settled(self, want: Want) -> tuple[bytes, int]:
+        """Returns the settled tokens from position 0 on, and of how many the target's rows may be used."""
+        shown = self._target.held(want.seq).tobytes()
+        tokens = shown[: 4 * want.before].ljust(4 * want.before, b"\0") + want.tokens.tobytes()
+        return tokens, same_beginning(shown, tokens)
+
+    def _row(self, pointer: Any, width: int) -> NDArray[np.float32]:
+        """Returns a view of one row, true until the next evaluation."""
+        if not pointer:
+            raise EngineError(f"llama.cpp returned nothing for a head: {last_complaint()}")
+        return np.ctypeslib.as_array(pointer, shape=(width,))
+
+    def _failed(self, code: int, seqs: list[int]) -> EngineError:
+        """Forgets what sequences hold after a failure; returns what to raise."""
+        for seq in seqs:
+            self.clear(seq)
+        if code == NO_CELLS:
+            return NoRoomError("the head's cache has no room for more tokens: raise --ctx")
+        return FatalDecodeError(f"llama.cpp failed with code {code} on a head: {last_complaint()}")
