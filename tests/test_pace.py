@@ -6,6 +6,7 @@ How the controller fares over whole texts is told in `test_controller.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -237,3 +238,28 @@ def test_no_decision_depends_on_a_token_that_is_not_kept(seed: int) -> None:
     first, second = (answers(np.random.default_rng(tails)) for tails in (1, 2))
     assert first == second
     assert len({k for k, _, _ in first}) > 2  # type: ignore[misc]
+
+
+def test_a_head_that_makes_all_guesses_at_once_is_paid_once() -> None:
+    """Two token times for a guess are too many, for seven guesses they are not."""
+    points, reach = {1: 1.0, 8: 1.2, 49: 9.0}, tuple(0.9**n for n in range(1, 8))
+    for at_once in (True, False):
+        costs = replace(costs_of(points, 2.0), at_once=at_once)
+        pace = Controller(costs, Record(emitted=10_000), max_tokens=1000)
+        assert pace.grants_step(Ask("draft", TOKENS, (), 1, reach), 1) == at_once
+        if at_once:
+            assert pace.grants_step(Ask("draft", TOKENS, (1,) * 5, 1, (0.3,)), 1), "the others cost nothing"
+
+
+def test_what_a_head_reads_again_each_round_counts_and_is_no_reading_of_old_tokens() -> None:
+    """Four tokens came of the last round, so four are read: where that is dear, drafting does not pay."""
+    points, ask = {1: 1.0, 8: 1.2, 49: 9.0}, Ask("draft", TOKENS, (), 1, (0.9, 0.8, 0.7, 0.6))
+    for dear in (False, True):
+        costs = replace(costs_of(points, 0.05), rereads=True)
+        costs.draft.points[4] = 4.0 if dear else 0.1
+        record = Record(emitted=10_000, since_plain=1)
+        pace = Controller(costs, record, max_tokens=1000)
+        pace.observe(Round((1, 2, 3, 4), "", 3, 3, ()))
+        record.since_plain = 1
+        assert pace.usual == 4
+        assert pace.grants_step(ask, 4) != dear
