@@ -17,7 +17,11 @@ from pathlib import Path
 
 HOW = os.environ.get("FAKE_LLAMA", "")
 HELP = "-md, --model-draft FNAME\n-np, --parallel N\n--cache-ram N\n"
-HELP += "--draft-max N\n" if HOW == "old" else "--spec-type none,draft-simple\n--spec-draft-n-max N\n"
+HELP += (
+    "--draft-max N\n"
+    if HOW == "old"
+    else "--spec-type none,draft-simple,draft-mtp,draft-eagle3\n--spec-draft-n-max N\n"
+)
 
 
 def note(what: object) -> None:

@@ -71,6 +71,17 @@ def test_flags_are_those_of_the_version_at_hand(program: Path, monkeypatch: pyte
 
 
 @posix
+def test_a_head_is_named_as_the_peer_names_it(program: Path) -> None:
+    own = " ".join(command(settings(program, draft=None, head="mtp", draft_length=3), 99))
+    assert "--spec-type draft-mtp --spec-draft-n-max 3" in own
+    assert "--model-draft" not in own
+    beside = " ".join(command(settings(program, head="eagle3"), 99))
+    assert "--model-draft small.gguf --spec-type draft-eagle3" in beside
+    with pytest.raises(PeerError, match="its --help names no draft-dspark"):
+        command(settings(program, head="dspark"), 99)
+
+
+@posix
 def test_without_a_draft_or_a_length_nothing_is_said_of_them(program: Path) -> None:
     plain = " ".join(command(settings(program, draft=None, draft_length=8), 99))
     assert "draft" not in plain.replace(str(program), "")

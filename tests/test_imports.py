@@ -51,7 +51,9 @@ TUI = ("", "faults", "hang_up", "endpoint", "sessions", "settings", "widgets", "
 TUI += ("palette", "app", "key_bindings", "launch")
 MODELS = ("", "tiny", "gguf", "grow", "fit", "shelf", "hub")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
-LLAMA |= {"llama.heads.taps", "llama.heads.row_batch", "llama.heads.head_context"}
+LLAMA |= {
+    f"llama.heads.{name}" for name in ("taps", "row_batch", "head_cache", "head_context", "block_context")
+}
 TUI_MAY_SEE = {
     "edgespec.client",
     "edgespec.core.stats",

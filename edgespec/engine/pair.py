@@ -107,6 +107,11 @@ class Pair:
         self._opened.close()
 
     @property
+    def draft_name(self) -> str | None:
+        """What guesses beside the text itself: the draft's name, or the head in the target's file."""
+        return self.draft.path.stem if self.draft else self.head.name if self.head else None
+
+    @property
     def n_ctx(self) -> int:
         """Tokens that prompt and output may have together."""
         return self._target_context.n_ctx

@@ -207,7 +207,7 @@ def about(pair: Pair) -> Loaded:
     plain = pair.costs().target
     return Loaded(
         name=target.path.stem,
-        draft_name=pair.draft.path.stem if pair.draft else None,
+        draft_name=pair.draft_name,
         n_ctx=pair.n_ctx,
         n_ctx_train=target.n_ctx_train,
         n_vocab=target.n_vocab,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from edgespec.chat.well_known import well_known
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.pairs.check import find_head
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
 from edgespec.system import config
@@ -49,7 +50,10 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
     pair = installed_pair(arguments.pair)
     if pair:
         note_use(pair.name)
-        return pair.target.path, pair.draft.path if pair.draft and wants_draft else None
+        beside = pair.draft.path if pair.draft and wants_draft else None
+        if arguments.drafter == "mtp" and find_head(pair.target.path, None):
+            beside = None  # the head in the target's file is meant, and not the pair's draft
+        return pair.target.path, beside
     return tiny.target_path(), tiny.draft_path() if wants_draft else None
 
 

@@ -182,6 +182,7 @@ def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> 
         program=program,
         target=pair.target.path,
         draft=pair.draft.path if pair.draft else None,
+        head=pair.head.variant if pair.head else None,
         threads=arguments.threads or threads_wanted(),
         n_ctx=pair.n_ctx,
         n_gpu_layers=arguments.gpu_layers,

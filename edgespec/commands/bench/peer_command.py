@@ -18,7 +18,9 @@ HELP_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """How the peer is started. Without a draft it decodes plainly; draft_length None leaves its default.
+    """How the peer is started. Without draft and head it decodes plainly; draft_length None: its default.
+
+    head: the kind of head that `draft` is, or that lies in the target's file.
 
     threads, n_ctx and the rest are to be those of the pair that it is compared with.
     """
@@ -26,6 +28,7 @@ class PeerSettings:
     program: Path
     target: Path
     draft: Path | None = None
+    head: str | None = None
     draft_length: int | None = None
     threads: int = 1
     n_ctx: int = 2048
@@ -88,11 +91,14 @@ def command(settings: PeerSettings, port: int) -> list[str]:
 
 
 def _draft_flags(settings: PeerSettings, known: str) -> list[str]:
-    if settings.draft is None:
+    if settings.draft is None and settings.head is None:
         return []
-    words = ["--model-draft", str(settings.draft)]
-    if "draft-simple" in known:  # since 2026 a draft model alone drafts nothing
-        words += ["--spec-type", "draft-simple"]
+    words = ["--model-draft", str(settings.draft)] if settings.draft else []
+    kind = f"draft-{settings.head or 'simple'}"
+    if kind in known:  # since 2026 a draft model alone drafts nothing
+        words += ["--spec-type", kind]
+    elif settings.head:
+        raise PeerError(f"{settings.program} does not run heads of this kind: its --help names no {kind}")
     if settings.n_gpu_layers >= 0:
         words += ["--n-gpu-layers-draft", str(settings.n_gpu_layers)]
     if "--cache-type-k-draft" in known:

@@ -84,7 +84,7 @@ def run_checks(
     fits = _fits(pair, effort.samples, rng_seed, speed, watch, on_progress)
     return Report(
         target=pair.target.path.name,
-        draft=pair.draft.path.name if pair.draft else None,
+        draft=pair.draft.path.name if pair.draft else pair.draft_name,
         seconds=clock() - started,
         rng_seed=rng_seed,
         prompts=len(prompts),

@@ -53,7 +53,7 @@ def ways(pair: Pair) -> tuple[Way, ...]:
         Way("model", 12),
         Way("lookup", 4),
     )
-    return model if pair.draft else lookup
+    return model if "draft" in pair.contexts else lookup
 
 
 @dataclass(frozen=True, slots=True)

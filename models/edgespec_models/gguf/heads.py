@@ -50,11 +50,17 @@ class Head:
     longest: int = 0  # guesses that come of them
     mask: int = 0  # the token that stands for a guess to be made
     causal: bool = False  # whether places of a block see only those before them
+    follows: bool = False  # a DFlash head that knows what follows what: DSpark
 
     @property
     def name(self) -> str:
         """Says what it is."""
         return NAMES[self.kind]
+
+    @property
+    def variant(self) -> str:
+        """Returns what llama.cpp's own programs call it."""
+        return "dspark" if self.follows else self.kind
 
 
 def head_of(headers: Sequence[Header]) -> Head | None:
@@ -140,6 +146,7 @@ def _dflash(header: Header) -> Head:
         longest=block if at_last else block - 1,
         mask=header.number("tokenizer.ggml.mask_token_id", -1) or 0,
         causal=header.flag("dflash.attention.causal") is True,
+        follows=follows,
     )
 
 
