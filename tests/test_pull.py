@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import tiny_gguf
+import tiny_heads
 from gguf import GGUFReader, GGUFWriter
 from hub_models import as_large_as, model_bytes
 from local_hub import Fault, LocalHub
@@ -495,6 +496,38 @@ def test_a_head_is_not_installed_as_a_model(
     local.add("acme/Head-GGUF", {"Head-Q8_0.gguf": path.read_bytes()})
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Head-GGUF"]) == 1
     assert "is a multi-token head of Gemma 4, which cannot speak by itself" in said(capsys)
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_a_head_in_the_targets_repository_is_proposed_before_a_draft_model(
+    local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tiny_gguf.write_llama(tmp_path / "t.gguf", layers=3, d=64, n_vocab=2048, ffn=512)
+    files = {"Tall-9B-Q4_K_M.gguf": target.read_bytes()}
+    wide = tiny_heads.write_eagle(tmp_path / "w.gguf", target_d=32, n_vocab=2048)
+    fits = tiny_heads.write_eagle(tmp_path / "e.gguf", n_vocab=2048)
+    files |= {"eagle3/a-wide.gguf": wide.read_bytes(), "eagle3/b-fits.gguf": fits.read_bytes()}
+    local.add("acme/Tall-9B-GGUF", files)
+    assert cli.main(["pull", "acme/Tall-9B-GGUF"]) == 2
+    text = said(capsys)
+    assert "1. acme/Tall-9B-GGUF:eagle3/b-fits.gguf" in text
+    assert "a head in the target's own repository" in text
+    assert "a-wide.gguf does not fit: it reads hidden states of 32 numbers" in text
+    assert cli.main(["pull", "acme/Tall-9B-GGUF", "--yes", "--name", "tall"]) == 0
+    said(capsys)
+    assert cli.main(["show", "tall"]) == 0
+    assert "check   it is a head that is made for targets such as this" in said(capsys)
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_a_target_that_brings_its_head_needs_no_draft(
+    local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local.add(
+        "acme/Own-9B-GGUF", {"Own-9B-Q4_K_M.gguf": tiny_heads.write_mtp(tmp_path / "o.gguf").read_bytes()}
+    )
+    assert cli.main(["pull", "acme/Own-9B-GGUF"]) == 0
+    assert "brings an MTP head in its file, which guesses: it needs no draft" in said(capsys)
 
 
 def test_a_file_name_that_was_never_looked_up_may_differ(local: LocalHub, hub: Hub, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from edgespec.system.terminal import one_line
 from edgespec_models import tiny
 from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import HeaderError, read_file
-from edgespec_models.gguf.heads import head_of, own_head, why_not_driven
+from edgespec_models.gguf.heads import own_head
 from edgespec_models.gguf.vocabulary import vocabulary_of
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel
 from edgespec_models.shelf.pair_check import check_headers
@@ -108,11 +108,7 @@ def check_text(pair: InstalledPair) -> str:
     if pair.draft is None:
         return "nothing to compare"
     try:
-        target, draft = read_file(pair.target.path), read_file(pair.draft.path)
-        if head := head_of([draft]):
-            why_not = why_not_driven(head, [draft], [target])
-            return why_not or f"the {head.name} is made for targets such as this"
-        return str(check_headers(target, draft))
+        return str(check_headers(read_file(pair.target.path), read_file(pair.draft.path)))
     except HeaderError as error:
         return str(error)
 

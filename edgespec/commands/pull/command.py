@@ -19,6 +19,7 @@ from edgespec.pairs.store import open_store, store_told
 from edgespec.system.isolate import INTERRUPTED
 from edgespec_models.fit.fit import Fit
 from edgespec_models.gguf.header import HeaderError
+from edgespec_models.gguf.heads import own_head
 from edgespec_models.hub.choose_file import FOR_CACHES, parse_wanted, smaller_than
 from edgespec_models.hub.download import Progress
 from edgespec_models.hub.errors import HubError
@@ -99,7 +100,10 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
     _say(f"looking at {wanted.target}" + (f" and {wanted.draft}" if wanted.draft else ""))
     memory = memory_for_models()
     plan = plan_pull(hub, wanted, memory=memory)
-    if wanted.draft is None and not arguments.target_only:
+    own, why_not = own_head(plan.heads[0])
+    if wanted.draft is None and own and not why_not:
+        _say(f"{wanted.target} brings an {own.name} in its file, which guesses: it needs no draft")
+    elif wanted.draft is None and not arguments.target_only:
         chosen = _proposed(hub, store, wanted, plan, take_first=arguments.yes)
         if chosen is None:
             return None

@@ -22,8 +22,15 @@ _QUANT = re.compile(
     r"(?![A-Za-z0-9])",
     re.IGNORECASE,
 )
-_HEADS = "mmproj|mtp|imatrix|eagle3|dflash|dspark"
-_NO_MODEL = re.compile(rf"(^|/)({_HEADS})[-_./]|[-_.]({_HEADS})\.gguf$|imatrix", re.IGNORECASE)
+
+
+def _marked(words: str) -> re.Pattern[str]:
+    """Returns what finds files that are marked by one of the words, in front, behind or by their folder."""
+    return re.compile(rf"(^|/)({words})[-_./]|[-_.]({words})\.gguf$", re.IGNORECASE)
+
+
+_HEAD = _marked("mtp|eagle3|dflash|dspark|assistant")
+_OF_OTHER_USE = re.compile(_marked("mmproj").pattern + "|imatrix", re.IGNORECASE)
 _ADDRESS = re.compile(r"^(https?://[^/]+/|(www\.)?(huggingface\.co|hf\.co)/|hf://)", re.IGNORECASE)
 
 
@@ -93,6 +100,8 @@ def choose(repository: Repository, which: str, *, draft: bool, memory: int | Non
     caches is taken; where none does, the smallest, and whoever loads it will say that it does not fit.
     """
     models, incomplete = _models(repository)
+    if draft and (not models or which.lower().endswith(".gguf")):
+        models, incomplete = _models(repository, with_heads=True)
     if not models:
         raise HubError(
             f"{repository.repo} {incomplete[0]}: look again later, or for another repository"
@@ -127,12 +136,24 @@ def _is(name: str, which: str) -> bool:
     return which in (name, name.rpartition("/")[2])
 
 
-def _models(repository: Repository) -> tuple[list[Chosen], list[str]]:
-    """Returns the models of a repository, parts gathered, and in words which parts are missing of others."""
+def heads_in(repository: Repository) -> list[str]:
+    """Returns the files of a repository whose names say that they are heads."""
+    return [
+        name
+        for name in sorted(repository.files)
+        if name.lower().endswith(".gguf") and _HEAD.search(name) and not _OF_OTHER_USE.search(name)
+    ]
+
+
+def _models(repository: Repository, *, with_heads: bool = False) -> tuple[list[Chosen], list[str]]:
+    """Returns the models of a repository, parts gathered, and in words which parts are missing of others.
+
+    with_heads: heads that guess for a model are wanted too.
+    """
     names = [name for name in sorted(repository.files) if name.lower().endswith(".gguf")]
     models, incomplete = [], []
     for name in names:
-        if _NO_MODEL.search(name):
+        if _OF_OTHER_USE.search(name) or (_HEAD.search(name) and not with_heads):
             continue
         folder, _, base = name.rpartition("/")
         parts = [f"{folder}/{part}" if folder else part for part in split_names(base)]

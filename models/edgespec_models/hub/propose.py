@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from huggingface_hub import HfApi
 
 from edgespec_models.gguf.header import Header, HeaderError
-from edgespec_models.hub.choose_file import Chosen, choose
+from edgespec_models.hub.choose_file import Chosen, choose, heads_in
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.retries import again
 from edgespec_models.shelf.catalogue import catalogue
 from edgespec_models.shelf.pair_check import Verdict, check_headers
 
+MOST_HEADS = 3  # of one repository looked at
 MOST_CHECKED = 5  # headers fetched for one proposal
 MOST_LISTED = 50  # repositories looked at
 LARGEST_SHARE = 0.3  # of the target's size: a larger draft costs more than its guesses save
@@ -61,8 +62,9 @@ def propose(
     installed: drafts on this machine, as owner/name:file. Raises HubError where the hub cannot be asked.
     """
     proposals, fetched, seen = [], 0, {target.first.repo}
-    for candidate in _candidates(hub, target, header, installed):
-        if candidate.repo in seen:
+    beside = list(_heads_beside(hub, target))
+    for candidate in [*beside, *_candidates(hub, target, header, installed)]:
+        if candidate.repo in seen and candidate not in beside:
             continue
         seen.add(candidate.repo)
         proposal, n_bytes = _check(hub, target, header, candidate)
@@ -71,6 +73,12 @@ def propose(
         if len(proposals) >= MOST_CHECKED:
             break
     return sorted(proposals, key=lambda proposal: not proposal.fits), fetched
+
+
+def _heads_beside(hub: Hub, target: Chosen) -> Iterator[Candidate]:
+    """Yields the heads that lie in the target's own repository."""
+    for name in heads_in(hub.repository(target.first.repo, target.first.commit))[:MOST_HEADS]:
+        yield Candidate("a head in the target's own repository", target.first.repo, name)
 
 
 def _candidates(hub: Hub, target: Chosen, header: Header, installed: Sequence[str]) -> Iterator[Candidate]:

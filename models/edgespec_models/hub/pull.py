@@ -18,6 +18,7 @@ from pathlib import Path
 
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import Header, HeaderError
+from edgespec_models.gguf.heads import head_of
 from edgespec_models.hub.choose_file import Chosen, Wanted, choose, parse_wanted, quantisation_of
 from edgespec_models.hub.download import Cancelled, Download, OnProgress, Progress
 from edgespec_models.hub.errors import HubError
@@ -107,7 +108,7 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None 
     models = [target, draft] if draft else [target]
     heads, fetched = [], 0
     for model in models:
-        found, n_bytes = _usable_heads(hub, model)
+        found, n_bytes = _usable_headers(hub, model, draft=model is draft)
         heads.append(found)
         fetched += n_bytes
     verdict = check_headers(heads[0][0], heads[1][0]) if draft else None
@@ -149,15 +150,16 @@ def _chosen(
         return choose(repository, quantisation_of(known.file), draft=draft)
 
 
-def _usable_heads(hub: Hub, model: Chosen) -> tuple[tuple[Header, ...], int]:
-    """Returns the headers of all parts, and the bytes fetched for them."""
+def _usable_headers(hub: Hub, model: Chosen, *, draft: bool) -> tuple[tuple[Header, ...], int]:
+    """Returns the headers of all parts, and the bytes fetched for them. draft: it may be a head as well."""
     found = []
     for part in model.parts:
         try:
             found.append(hub.header(part))
         except HeaderError as error:
             raise HubError(f"{model.first.repo}: {error}") from None
-        if len(found) == 1 and (reason := why_not_usable(found[0][0])):
+        header = found[0][0]
+        if len(found) == 1 and not (draft and head_of([header])) and (reason := why_not_usable(header)):
             raise HubError(f"{reason} (in {model.first.repo}): choose another file")
     return tuple(header for header, _ in found), sum(fetched for _, fetched in found)
 

@@ -11,9 +11,10 @@ from typing import Literal
 
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import Header
+from edgespec_models.gguf.heads import head_of, why_not_driven
 from edgespec_models.gguf.vocabulary import Vocabulary, mismatch, vocabulary_of
 
-Fit = Literal["exact", "mapping", "none"]
+Fit = Literal["exact", "head", "mapping", "none"]
 WORTH_MAPPING = 0.5  # share of the draft's tokens that the target must know too
 
 
@@ -21,18 +22,20 @@ WORTH_MAPPING = 0.5  # share of the draft's tokens that the target must know too
 class Verdict:
     """Whether a draft can guess for a target, and why not."""
 
-    fit: Fit  # "mapping": only if vocabularies were mapped, which EdgeSpec does not do yet
+    fit: Fit  # "head": made for such a target. "mapping": if vocabularies were mapped, which is not done yet
     reason: str  # one clause; "" for an exact match
     shared: float  # share of the draft's tokens whose text the target knows, 0 to 1
 
     @property
     def usable(self) -> bool:
         """Whether EdgeSpec runs this pair today."""
-        return self.fit == "exact"
+        return self.fit in ("exact", "head")
 
     def __str__(self) -> str:
         if self.fit == "exact":
             return "the vocabularies match"
+        if self.fit == "head":
+            return "it is a head that is made for targets such as this"
         if self.fit == "mapping":
             return (
                 f"{self.reason}; {self.shared:.0%} of the draft's tokens are known to the target, so the "
@@ -54,6 +57,10 @@ def check_vocabularies(target: Vocabulary, draft: Vocabulary) -> Verdict:
 
 def check_headers(target: Header, draft: Header) -> Verdict:
     """Compares two models before their weights are there; what is not a language model fits nothing."""
+    head = head_of([draft])
+    if head and head.alone and not why_not_usable(target):
+        why = why_not_driven(head, [draft], [target])
+        return Verdict("none", why, 0.0) if why else Verdict("head", "", 1.0)
     for header in (target, draft):
         reason = why_not_usable(header)
         if reason:
