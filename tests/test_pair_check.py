@@ -26,21 +26,25 @@ def test_a_pair_of_one_vocabulary_matches(tmp_path: Path) -> None:
     check_pair(target, draft)
 
 
-def test_the_first_differing_token_is_told_and_how_much_is_shared(tmp_path: Path) -> None:
+def test_a_draft_with_another_vocabulary_is_translated_where_it_has_enough_of_a_text(tmp_path: Path) -> None:
     target = write(tmp_path / "t.gguf")
     draft = write(tmp_path / "d.gguf", texts={300: "else", 400: "other"})
     verdict = check_headers(read_file(target), read_file(draft))
-    assert (verdict.fit, verdict.usable) == ("mapping", False)
-    assert verdict.reason.startswith("token 300 is ")
-    assert verdict.shared == pytest.approx(510 / 512)
-    with pytest.raises(PairMismatchError, match="d.gguf cannot draft for t.gguf: token 300 .*mapping"):
-        check_pair(target, draft)
+    assert (verdict.fit, verdict.usable) == ("translated", True)
+    assert verdict.reason.startswith("token 300 is ") and 0.95 < verdict.coverage <= 1
+    assert "guesses are translated" in str(verdict)
+    assert check_pair(target, draft) is not None
 
 
-def test_vocabularies_that_share_little_are_no_candidates_for_mapping(tmp_path: Path) -> None:
+def test_a_draft_that_has_too_little_of_a_text_is_refused_with_the_figure(tmp_path: Path) -> None:
     target = write(tmp_path / "t.gguf")
-    draft = write(tmp_path / "d.gguf", texts={i: f"other {i}" for i in range(200, 500)})
-    assert check_headers(read_file(target), read_file(draft)).fit == "none"
+    draft = write(tmp_path / "d.gguf", texts={i: f"other{i}" for i in range(5, 400)})
+    verdict = check_headers(read_file(target), read_file(draft))
+    assert (verdict.fit, verdict.usable) == ("none", False) and verdict.coverage < 0.5
+    with pytest.raises(
+        PairMismatchError, match=r"cannot draft for t.gguf: token 5 .* has \d+% of the tokens"
+    ):
+        check_pair(target, draft)
 
 
 def test_equal_fingerprints_match_and_others_differ(tmp_path: Path) -> None:

@@ -41,6 +41,12 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
         print(f"edgespec: {advice}", file=sys.stderr)
     if pair.gave_up:
         print(f"edgespec: to fit into memory: {'; '.join(pair.gave_up)}", file=sys.stderr)
+    if pair.translation and draft:
+        shared = f"has {pair.translation.shared:.0%} of the target's tokens"
+        print(
+            f"edgespec: {draft.name} has another vocabulary ({shared}): its guesses are translated",
+            file=sys.stderr,
+        )
     return pair
 
 

@@ -12,8 +12,10 @@ from edgespec.llama.context import Context
 from edgespec.llama.heads.guessing import DraftContext, head_context
 from edgespec.llama.model import Model
 from edgespec.llama.settings import settings_for
+from edgespec.llama.translated_context import TranslatedContext
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.heads import Head
+from edgespec_models.gguf.translation import Translation
 
 WEIGHTS = 0.9  # of the time of loading
 OnProgress = Callable[[Literal["target", "draft", "caches"], float], None]
@@ -34,23 +36,29 @@ def load_pair(
     target: Path,
     draft: Path | None,
     head: Head | None,
+    translation: Translation | None,
     settings: PairSettings,
     n_rows: int,
     on_progress: OnProgress,
 ) -> Loaded:
-    """Loads the weights and makes the contexts; `opened` closes them. head: what the draft's file holds, or,
-    without one, the target's. n_rows: logits rows that one evaluation of the target may have.
+    """Loads the weights and makes the contexts; `opened` closes them.
+
+    head: what the draft's file holds, or, without one, the target's. translation: for a draft with another
+    vocabulary. n_rows: logits rows that one evaluation of the target may have.
     """
     share = _share(target, draft)
     layers = settings.n_gpu_layers
-    own = head is not None and not head.alone
+    in_target = head is not None and not head.alone
 
     def show(done: float) -> None:
         on_progress("draft", share + (WEIGHTS - share) * done)
 
     large = opened.enter_context(
         Model(
-            target, n_gpu_layers=layers, mtp=own, on_progress=lambda done: on_progress("target", share * done)
+            target,
+            n_gpu_layers=layers,
+            mtp=in_target,
+            on_progress=lambda done: on_progress("target", share * done),
         )
     )
     small: Model | None = None
@@ -63,14 +71,16 @@ def load_pair(
     on_progress("caches", WEIGHTS)
     wanted = settings_for(large, settings)
     context = opened.enter_context(Context(large, replace(wanted, n_rows=n_rows)))
-    guessing = small or (large if own else None)
+    guessing = small or (large if in_target else None)
     if guessing is None:
         return Loaded(large, None, context, None)
     n_ctx = wanted.n_ctx if head else min(wanted.n_ctx, guessing.n_ctx_train)
     cells = min(wanted.cells, n_ctx * settings.slots) if wanted.cells else None
     wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type)
     if head is None:
-        return Loaded(large, small, context, opened.enter_context(Context(guessing, wanted)))
+        own = opened.enter_context(Context(guessing, wanted))
+        seen = TranslatedContext(own, translation, large.n_vocab) if translation else own
+        return Loaded(large, small, context, seen)
     made = head_context(guessing, context, wanted, head)
     opened.callback(made.close)
     return Loaded(large, small, context, made)

@@ -21,6 +21,7 @@ from edgespec.errors import NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
 from edgespec.llama.model import Model
+from edgespec.llama.translated_context import TranslatedContext
 from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
 
@@ -48,6 +49,8 @@ def measure_costs(target: Context, draft: DraftContext | None) -> Costs:
     alone, step = verifying.seconds(VERIFIED), drafting.seconds(1)
     if isinstance(draft, AnyHead):  # it reads what the target has just made, so it cannot read ahead
         return Costs(verifying, drafting, rereads=True, at_once=draft.kind == "dflash")
+    if isinstance(draft, TranslatedContext):
+        return Costs(verifying, drafting)
     return Costs(verifying, drafting, _beside(target, draft, alone, step))
 
 
@@ -155,6 +158,9 @@ def _reading(context: DraftContext) -> Callable[[int], None]:
     """Returns what evaluates n tokens with one row, other ones each time."""
     if isinstance(context, AnyHead):
         return context.rehearse
+    if isinstance(context, TranslatedContext):
+        context.clear()
+        context = context.own
     turn = 0
 
     def evaluate(n: int) -> None:

@@ -69,14 +69,15 @@ class Pair:
         """on_progress: told what is being loaded, and how much of the whole is, 0 to 1."""
         self.settings = settings = settings or PairSettings()
         self.head = find_head(target, draft) if draft is not None or settings.head else None
-        if draft is not None and self.head is None:
-            check_pair(target, draft)
+        self.translation = check_pair(target, draft) if draft is not None and self.head is None else None
         small = Path(draft) if draft is not None else None
         self.settings, self.gave_up = fitted(Path(target), small, settings, cards())  # to fit into memory
         settings = self.settings
         self.n_rows = LONGEST + 1 if settings.slots == 1 else MOST_ROWS
         with ExitStack() as opened:
-            loaded = load_pair(opened, Path(target), small, self.head, settings, self.n_rows, on_progress)
+            loaded = load_pair(
+                opened, Path(target), small, self.head, self.translation, settings, self.n_rows, on_progress
+            )
             self.target, self.draft = loaded.target, loaded.draft
             self._target_context, self._draft_context = loaded.target_context, loaded.draft_context
             self._end_tokens = self.target.end_tokens  # asked of llama.cpp now, not before the first token
@@ -173,7 +174,7 @@ class Pair:
                     self._draft_context,
                     beside,
                     n_ctx=self._draft_context.n_ctx,
-                    n_vocab=min(self.target.n_vocab, self._draft_context.model.n_vocab),
+                    n_vocab=min(self.target.n_vocab, self._draft_context.n_vocab),
                 )
         if self._ahead:
             return {"target": self._ahead.target, "draft": self._ahead.draft}
@@ -342,7 +343,7 @@ class Pair:
         guessers = guessers if request.drafter == "auto" else []
         if not self._draft_context:
             return Competition(guessers, masks=masks)
-        n_vocab = self._draft_context.model.n_vocab
+        n_vocab = self._draft_context.n_vocab
         shared = min(self.target.n_vocab, n_vocab)  # the rest is padding
         model = DraftModel(
             Sampler(_shared_bias(request.sampling, shared), shared, masks, sampler.repetition),

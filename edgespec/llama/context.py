@@ -132,6 +132,11 @@ class Context:
         """The llama_context pointer."""
         return self._handle
 
+    @property
+    def n_vocab(self) -> int:
+        """How many tokens its rows speak of."""
+        return self.model.n_vocab
+
     def keep_hidden(self, tap: Tap, width: int) -> HiddenRows:
         """Has the rows that a tap gives kept from now on, for a head. Returns where."""
         self._tap, self._hidden = tap, HiddenRows(width, self.settings.n_seq)

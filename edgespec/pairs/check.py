@@ -12,11 +12,12 @@ from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchE
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import Header, HeaderError, read_file, split_names
 from edgespec_models.gguf.heads import Head, bad_ids, head_of, why_not_driven
+from edgespec_models.gguf.translation import Translation, translation
 from edgespec_models.shelf.pair_check import check_headers
 
 
-def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) -> None:
-    """Reads both headers, no weights.
+def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) -> Translation | None:
+    """Reads both headers, no weights; returns how guesses are translated where the vocabularies differ.
 
     Raises PairMismatchError where the draft is of no use, ModelFileError and ModelUnsupportedError where one
     of the files is of none.
@@ -35,6 +36,7 @@ def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) ->
             f"{Path(draft).name} cannot draft for {Path(target).name}: {verdict}; "
             "choose a draft of the same model family, or run with --no-draft"
         )
+    return translation(*headers) if verdict.fit == "translated" else None
 
 
 def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> Head | None:

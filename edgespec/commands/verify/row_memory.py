@@ -44,7 +44,7 @@ class RowMemory:
             rows = self._context.score([want])[0]
             self.evaluated = self._context.evaluated
             self._known[key] = [(ids := _largest(row), row[ids]) for row in rows]
-        rows = np.full((want.rows, self._context.model.n_vocab), -np.inf, np.float32)
+        rows = np.full((want.rows, self._context.n_vocab), -np.inf, np.float32)
         for row, (ids, logits) in zip(rows, self._known[key], strict=True):
             row[ids] = logits
         return rows

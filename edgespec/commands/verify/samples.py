@@ -197,7 +197,7 @@ def telling_prompt(
     if "draft" not in pair.contexts:
         return _copied(pair, prompts, way, sampling, watch)
     best, most, longest = prompts[0], -1.0, 0.0
-    sampler = Sampler(sampling, min(model.n_vocab for model in (pair.target, pair.draft) if model))
+    sampler = Sampler(sampling, min(context.n_vocab for context in pair.contexts.values()))
     for prompt in prompts:
         started = watch.clock()
         if watch.over(longest):

@@ -7,10 +7,11 @@ from edgespec.llama.heads.block_context import BlockContext
 from edgespec.llama.heads.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.llama.settings import ContextSettings
+from edgespec.llama.translated_context import TranslatedContext
 from edgespec_models.gguf.heads import Head
 
 AnyHead = HeadContext | BlockContext
-DraftContext = Context | AnyHead
+DraftContext = Context | TranslatedContext | AnyHead
 
 
 def head_context(model: Model, target: Context, settings: ContextSettings, head: Head) -> AnyHead:

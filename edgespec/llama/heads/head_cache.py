@@ -61,6 +61,11 @@ class HeadCache:
             self._handle = None
 
     @property
+    def n_vocab(self) -> int:
+        """How many tokens its rows speak of."""
+        return self.model.n_vocab
+
+    @property
     def batches(self) -> bool:
         """True: several sequences are evaluated together."""
         return True

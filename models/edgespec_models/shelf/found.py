@@ -15,8 +15,7 @@ from pathlib import Path
 
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import HeaderError, read_file, split_names
-from edgespec_models.gguf.vocabulary import Vocabulary, vocabulary_of
-from edgespec_models.shelf.pair_check import check_vocabularies
+from edgespec_models.gguf.vocabulary import Vocabulary, mismatch, vocabulary_of
 
 LARGEST_SHARE = 0.3  # of the target's size
 _NO_MODEL = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)
@@ -81,7 +80,7 @@ def find_pairs(models: Iterable[FoundModel]) -> tuple[list[FoundPair], dict[str,
         for draft, other in known:
             if draft.size > LARGEST_SHARE * target.size:
                 break
-            if check_vocabularies(words, other).usable:
+            if mismatch(words, other) is None:
                 pairs.append(FoundPair(target, draft))
                 break
     return pairs, useless

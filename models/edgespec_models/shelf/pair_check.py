@@ -12,47 +12,38 @@ from typing import Literal
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import head_of, why_not_driven
-from edgespec_models.gguf.vocabulary import Vocabulary, mismatch, vocabulary_of
+from edgespec_models.gguf.sample_text import SAMPLE_TEXT
+from edgespec_models.gguf.translation import translation
+from edgespec_models.gguf.vocabulary import mismatch, vocabulary_of
 
-Fit = Literal["exact", "head", "mapping", "none"]
-WORTH_MAPPING = 0.5  # share of the draft's tokens that the target must know too
+Fit = Literal["exact", "head", "translated", "none"]
+WORTH_TRANSLATING = 0.85  # share of a text's tokens that the draft must know too
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a draft can guess for a target, and why not."""
+    """Whether a draft can guess for a target, and why not, or how."""
 
-    fit: Fit  # "head": made for such a target. "mapping": if vocabularies were mapped, which is not done yet
-    reason: str  # one clause; "" for an exact match
-    shared: float  # share of the draft's tokens whose text the target knows, 0 to 1
+    fit: Fit  # "head": made for such a target; "translated": it guesses with the tokens that both have
+    reason: str  # what differs, in one clause; "" for an exact match
+    coverage: float  # share of a sample text's tokens that the draft has, 0 to 1
 
     @property
     def usable(self) -> bool:
-        """Whether EdgeSpec runs this pair today."""
-        return self.fit in ("exact", "head")
+        """Whether EdgeSpec runs this pair."""
+        return self.fit != "none"
 
     def __str__(self) -> str:
         if self.fit == "exact":
             return "the vocabularies match"
         if self.fit == "head":
             return "it is a head that is made for targets such as this"
-        if self.fit == "mapping":
-            return (
-                f"{self.reason}; {self.shared:.0%} of the draft's tokens are known to the target, so the "
-                "pair could be used by mapping vocabularies, which EdgeSpec does not do yet"
-            )
+        knows = f"the draft has {self.coverage:.0%} of the tokens of a sample text"
+        if self.fit == "translated":
+            return f"the vocabularies differ ({self.reason}), and guesses are translated: {knows}"
+        if self.coverage:
+            return f"{self.reason}, and {knows}: to translate guesses, {WORTH_TRANSLATING:.0%} are wanted"
         return self.reason
-
-
-def check_vocabularies(target: Vocabulary, draft: Vocabulary) -> Verdict:
-    """Compares two vocabularies."""
-    reason = mismatch(target, draft)
-    if reason is None:
-        return Verdict("exact", "", 1.0)
-    shared = 0.0
-    if target.kind == draft.kind:  # else the same text may be spelt in two ways
-        shared = len(set(target.texts) & set(draft.texts)) / max(len(draft.texts), 1)
-    return Verdict("mapping" if shared >= WORTH_MAPPING else "none", reason, shared)
 
 
 def check_headers(target: Header, draft: Header) -> Verdict:
@@ -65,4 +56,8 @@ def check_headers(target: Header, draft: Header) -> Verdict:
         reason = why_not_usable(header)
         if reason:
             return Verdict("none", reason, 0.0)
-    return check_vocabularies(vocabulary_of(target), vocabulary_of(draft))
+    reason = mismatch(vocabulary_of(target), vocabulary_of(draft))
+    if reason is None:
+        return Verdict("exact", "", 1.0)
+    coverage = translation(target, draft).coverage(SAMPLE_TEXT)
+    return Verdict("translated" if coverage >= WORTH_TRANSLATING else "none", reason, coverage)
