@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from edgespec import __version__
-from edgespec.commands import flags
+from edgespec.commands import flags, trim
 from edgespec.commands.bench import arguments as bench_arguments
 from edgespec.commands.doctor import arguments as doctor_arguments
 from edgespec.commands.pairs import arguments as installed_arguments
@@ -30,6 +30,7 @@ DESCRIBED = {
     "doctor": doctor_arguments,
     "serve": serve_arguments,
     "pull": pull_arguments,
+    "trim": trim,
 }  # commands that have a module of flags, in the order of --help
 
 
@@ -102,6 +103,8 @@ def _command(arguments: argparse.Namespace) -> int:
         from edgespec.commands.plan.command import plan
 
         return plan(arguments)
+    if arguments.command == "trim":
+        return trim.trim(arguments)
     if arguments.command == "verify":
         from edgespec.commands.verify.command import verify
 
@@ -157,7 +160,7 @@ def _parser() -> _Parser:
         flags.add_speculation(command)
         flags.add_template(command)
     for name, about in DESCRIBED.items():
-        runs_a_model = name not in ("plan", "pull")
+        runs_a_model = name not in ("plan", "pull", "trim")
         command = commands.add_parser(
             name,
             help=about.HELP,

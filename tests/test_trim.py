@@ -1,0 +1,89 @@
+"""`edgespec trim`: a draft of fewer tokens, written whole, measured, and kept only where it pays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import in_process
+
+from edgespec.commands import trim
+from edgespec.commands.bench.figures import Ratio
+from edgespec.commands.trim import Trial
+from edgespec_models.gguf.header import read_file
+from edgespec_models.gguf.trim import most_used, write_with_tokens
+
+
+def trial(low: float) -> Trial:
+    return Trial((0.002, 0.001), (0.6, 0.58), Ratio(low + 0.1, low, low + 0.2, 15))
+
+
+def test_the_most_used_tokens_and_all_that_are_no_words_stay(tiny_draft: Path, tmp_path: Path) -> None:
+    header = read_file(tiny_draft)
+    types = list(header.metadata["tokenizer.ggml.token_type"])  # type: ignore[call-overload]
+    kept = most_used(header, 1000)
+    assert kept == sorted(kept) and sum(types[token] == 1 for token in kept) == 1000
+    assert {token for token, kind in enumerate(types) if kind != 1} <= set(kept)
+    write_with_tokens(tiny_draft, tmp_path / "less.gguf", kept)
+    less = read_file(tmp_path / "less.gguf")
+    tokens = header.metadata["tokenizer.ggml.tokens"]
+    assert less.metadata["tokenizer.ggml.tokens"] == [tokens[token] for token in kept]  # type: ignore[index]
+    rows = {tensor.name: tensor.shape for tensor in less.tensors}
+    assert max(rows["token_embd.weight"]) == len(kept)
+    assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize(("low", "code", "said"), [(1.02, 0, "kept as"), (0.98, 1, "not kept")])
+def test_it_is_kept_only_where_it_is_shown_to_be_faster(
+    low: float,
+    code: int,
+    said: str,
+    tiny_target: Path,
+    tiny_draft: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trim, "_compare", lambda *_: trial(low))
+    output = tmp_path / "less.gguf"
+    words = ["trim", tiny_draft, "--target", tiny_target, "--tokens", "3000", "-o", output]
+    ended, out, err = in_process(*words)
+    assert (ended, output.exists()) == (code, code == 0), err
+    assert said in out and "accepted: 0.60 to 0.58" in out
+
+
+def test_both_drafts_answer_the_same_prompts(tiny_target: Path, tiny_draft: Path, tmp_path: Path) -> None:
+    """The measurement itself, for real; whether it pays here is not asked."""
+    output = tmp_path / "less.gguf"
+    write_with_tokens(tiny_draft, output, most_used(read_file(tiny_draft), 3000))
+    try:
+        found = trim._compare(tiny_target, tiny_draft, output, 1)
+    except trim.EdgeSpecError as error:  # a target of a millisecond a token may find no draft worth its while
+        assert "pay" in str(error)
+    else:
+        assert found.speed.n == 15 and np.isfinite(found.speed.value) and min(found.step_s) > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--tokens", "5"], "keep 512 at least"),
+        (["--tokens", "9999"], "fewer than the 4,096"),
+        (["--tokens", "1000"], "keep more tokens"),
+        (["-o", "/nowhere/x.gguf"], "there is no folder"),
+    ],
+)
+def test_what_cannot_be_is_told_and_nothing_is_left(
+    flags: list[str], said: str, tiny_target: Path, tiny_draft: Path, tmp_path: Path
+) -> None:
+    output = [] if "-o" in flags else ["-o", tmp_path / "less.gguf"]
+    code, _, err = in_process("trim", tiny_draft, "--target", tiny_target, *flags, *output)
+    assert code != 0 and said in err and "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_there_is_not_overwritten(tiny_target: Path, tiny_draft: Path, tmp_path: Path) -> None:
+    output = tmp_path / "mine.gguf"
+    output.write_bytes(b"mine")
+    code, _, err = in_process("trim", tiny_draft, "--target", tiny_target, "--tokens", "3000", "-o", output)
+    assert code != 0 and "is there already" in err and output.read_bytes() == b"mine"
