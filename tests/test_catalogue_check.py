@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tiny_gguf
 from hub_models import as_large_as, model_bytes
 from local_hub import LocalHub
 
@@ -39,7 +40,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         model = model_bytes(tmp_path)
         local.add("acme/big", {"big-Q4_0.gguf": as_large_as(model, 100_000_000)}, licence="mit")
         local.add("acme/small", {"small-Q4_0.gguf": as_large_as(model, 10_000_000)}, licence="mit")
-        other = as_large_as(model_bytes(tmp_path, texts={300: "else"}), 10_000_000)
+        other = as_large_as(model_bytes(tmp_path, texts=tiny_gguf.FOREIGN), 10_000_000)
         local.add("acme/other", {"other-Q4_0.gguf": other}, licence="mit")
         local.add("acme/gated", {"gated-Q4_0.gguf": b"x"}, licence="mit", gated=True, needs_token="hf_x")
         yield Hub(endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False)
@@ -66,7 +67,7 @@ def test_what_differs_is_told_pair_by_pair(
     text = capsys.readouterr().out
     assert "good: as written" in text
     assert "no longer unverified: target.file, target.gated, target.repo, target.size_gb, draft.file" in text
-    assert "the draft does not fit: token 300 is " in text
+    assert "the draft does not fit: token 5 is " in text
     assert "has no acme/none" in text
     assert "draft: acme/gated is gated\n" in text and "accept its terms" in text
     assert "the target's context is 512, not 4,096" in text

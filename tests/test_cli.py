@@ -345,7 +345,7 @@ def test_a_bad_file_is_told_in_one_sentence(target: Path, tmp_path: Path, role: 
 
 
 def test_a_mismatched_pair_is_told_in_one_sentence(target: Path, tmp_path: Path) -> None:
-    other = tiny_gguf.altered(tiny_gguf.make_vocabulary(), texts={i: f"other{i}" for i in range(5, 400)})
+    other = tiny_gguf.altered(tiny_gguf.make_vocabulary(), texts=tiny_gguf.FOREIGN)
     stranger = tiny_gguf.write_llama(tmp_path / "stranger.gguf", vocab=other)
     err = refused("run", "--target", target, "--draft", stranger, "hello", code=1)
     assert err.startswith("edgespec: stranger.gguf cannot draft for target.gguf: token 5 is ")

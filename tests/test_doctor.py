@@ -200,7 +200,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "big": tiny_gguf.write_llama(folder / "big.gguf", layers=6),
         "small": tiny_gguf.write_llama(folder / "small.gguf", layers=1, ffn=32),
-        "stranger": tiny_gguf.write_llama(folder / "stranger.gguf", n_vocab=1024),
+        "stranger": tiny_gguf.write_llama(
+            folder / "stranger.gguf",
+            vocab=tiny_gguf.altered(tiny_gguf.make_vocabulary(), texts=tiny_gguf.FOREIGN),
+        ),
         "hybrid": tiny_gguf.write_hybrid(folder / "hybrid.gguf"),
     }
 

@@ -42,6 +42,8 @@ from edgespec.pairs.check import check_pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, Sampling, draw
 from edgespec.system.config import cache_folder
+from edgespec_models.gguf.header import read_file
+from edgespec_models.shelf.pair_check import check_headers
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=0.8, top_p=0.95, min_p=0.0)
@@ -377,7 +379,7 @@ START_ADDED = "tokenizer.ggml.add_bos_token"
         ),
     ],
 )
-def test_a_mismatch_is_named_before_any_weights_are_loaded(
+def test_what_differs_is_named_before_any_weights_are_loaded(
     tmp_path: Path, target: tuple[Any, Any], draft: tuple[Any, Any], said: str
 ) -> None:
     files = [
@@ -386,21 +388,24 @@ def test_a_mismatch_is_named_before_any_weights_are_loaded(
     ]
     with pytest.raises(ModelFileError):  # the files have no weights to load
         Pair(files[0])
-    with pytest.raises(PairMismatchError) as caught:
-        Pair(*files)
-    message = str(caught.value)
-    assert message.startswith(f"small.gguf cannot draft for big.gguf: {said};")
-    assert "--no-draft" in message
-    assert "\n" not in message
+    verdict = check_headers(*map(read_file, files))
+    assert (verdict.fit, verdict.reason) == ("translated", said)
 
 
-def test_a_draft_with_another_kind_of_tokeniser_is_refused(tmp_path: Path) -> None:
+def test_a_draft_with_too_little_in_common_is_refused_before_any_weights_are_loaded(tmp_path: Path) -> None:
     big = write_vocabulary(tmp_path / "big.gguf", VOCABULARY)
-    small = write_spm(tmp_path / "small.gguf")
-    with pytest.raises(PairMismatchError, match="the target's tokeniser is BPE and the draft's is SPM"):
-        Pair(big, small)
-    with pytest.raises(PairMismatchError, match="the target's tokeniser is SPM and the draft's is BPE"):
-        Pair(small, big)
+    foreign = tiny_gguf.altered(VOCABULARY, texts=tiny_gguf.FOREIGN)
+    with pytest.raises(PairMismatchError) as caught:
+        Pair(big, write_vocabulary(tmp_path / "small.gguf", foreign))
+    message = str(caught.value)
+    assert message.startswith("small.gguf cannot draft for big.gguf: token 5 is ")
+    assert "--no-draft" in message and "\n" not in message
+
+
+def test_another_kind_of_tokeniser_is_named(tmp_path: Path) -> None:
+    big, small = write_vocabulary(tmp_path / "big.gguf", VOCABULARY), write_spm(tmp_path / "small.gguf")
+    verdict = check_headers(read_file(big), read_file(small))
+    assert verdict.reason == "the target's tokeniser is BPE and the draft's is SPM"
 
 
 def test_the_first_few_tokens_may_differ(tmp_path: Path) -> None:

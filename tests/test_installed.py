@@ -57,7 +57,7 @@ def test_local_files_are_imported_listed_shown_and_forgotten(
 def test_mistakes_are_told_in_one_sentence(
     files: tuple[Path, Path], tmp_path: Path, capsys: Captured
 ) -> None:
-    stranger = write(tmp_path / "stranger.gguf", texts={300: "else"})
+    stranger = write(tmp_path / "stranger.gguf", texts=tiny_gguf.FOREIGN)
     assert "stranger.gguf cannot draft for Big Model.gguf" in said(capsys, 1, "import", files[0], stranger)
     assert "there is no file" in said(capsys, 1, "import", tmp_path / "none.gguf")
     (tmp_path / "page.gguf").write_text("<html>")
@@ -136,7 +136,7 @@ def test_of_several_drafts_the_smallest_that_fits_is_taken(tmp_path: Path) -> No
     write(tmp_path / "l/big.gguf", d=256)
     write(tmp_path / "l/small.gguf", d=32)
     write(tmp_path / "l/middle.gguf", d=48)
-    write(tmp_path / "l/other.gguf", d=16, texts={300: "else"})
+    write(tmp_path / "l/other.gguf", d=16, texts=tiny_gguf.FOREIGN)
     (tmp_path / "l/page.gguf").write_text("<html>")
     pairs, useless = find_pairs(find_models({"LLAMA_CACHE": str(tmp_path / "l")}, tmp_path))
     assert [(pair.target.label, pair.draft.label) for pair in pairs] == [("big.gguf", "small.gguf")]

@@ -42,7 +42,7 @@ def local(tmp_path: Path) -> Iterator[LocalHub]:
     with LocalHub() as hub:
         hub.add("acme/Big-9B-GGUF", {"Big-9B-Q4_K_M.gguf": model_bytes(tmp_path, d=256, layers=3)})
         hub.add("acme/Big-1B-GGUF", {"Big-1B-Q8_0.gguf": model_bytes(tmp_path, seed=1)})
-        hub.add("acme/Big-0.5B-GGUF", {"Big-0.5B-Q8_0.gguf": model_bytes(tmp_path, texts={300: "else"})})
+        hub.add("acme/Big-0.5B-GGUF", {"Big-0.5B-Q8_0.gguf": model_bytes(tmp_path, texts=tiny_gguf.FOREIGN)})
         yield hub
 
 
@@ -197,7 +197,7 @@ def test_a_split_model_is_pulled_whole_and_loaded_by_its_first_part(
 
 
 def test_a_pair_that_does_not_fit_is_refused_before_the_download(local: LocalHub, hub: Hub) -> None:
-    with pytest.raises(HubError, match="cannot draft for .*: token 300 is .*; nothing was downloaded"):
+    with pytest.raises(HubError, match="cannot draft for .*: token 5 is .*; nothing was downloaded"):
         plan_pull(hub, order("acme/Big-9B-GGUF", draft="acme/Big-0.5B-GGUF"))
     assert not list(hub.cache.rglob("blobs"))
 
@@ -289,7 +289,7 @@ def test_a_target_alone_is_told_which_drafts_fit_and_why(capsys: pytest.CaptureF
     text = said(capsys)
     assert "1. acme/Big-1B-GGUF (" in text
     assert "the same family (big) by the same owner, with 1 billion weights" in text
-    assert "-  acme/Big-0.5B-GGUF does not fit: token 300 is " in text
+    assert "-  acme/Big-0.5B-GGUF does not fit: token 5 is " in text
     assert "edgespec pull acme/Big-9B-GGUF --draft acme/Big-1B-GGUF" in text
     assert cli.main(["list"]) == 0
     assert "no pair is installed" in said(capsys)

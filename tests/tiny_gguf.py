@@ -62,6 +62,9 @@ def byte_letters() -> list[str]:
     return [chr(byte) if byte in shown else chr(next(hidden)) for byte in range(256)]
 
 
+FOREIGN = {i: f"other{i}" for i in range(5, 400)}  # texts of a vocabulary in which little can be said
+
+
 @lru_cache(maxsize=8)
 def make_vocabulary(n_vocab: int = 512) -> Vocabulary:
     """Make a vocabulary of exactly `n_vocab` tokens, at least 256 bytes and the control tokens."""

@@ -72,7 +72,13 @@ def propose(
         proposals.append(proposal)
         if len(proposals) >= MOST_CHECKED:
             break
-    return sorted(proposals, key=lambda proposal: not proposal.fits), fetched
+    return sorted(proposals, key=_rank), fetched
+
+
+def _rank(proposal: Proposal) -> int:
+    """Returns 0 for a draft of the target's vocabulary, 1 for one whose guesses are translated, else 2."""
+    fit = proposal.verdict.fit if proposal.verdict else "none"
+    return ("exact", "translated", "none").index(fit)
 
 
 def _heads_beside(hub: Hub, target: Chosen) -> Iterator[Candidate]:
