@@ -76,9 +76,9 @@ def propose(
 
 
 def _rank(proposal: Proposal) -> int:
-    """Returns 0 for a draft of the target's vocabulary, 1 for one whose guesses are translated, else 2."""
+    """Returns a number by which heads come first, then drafts of the target's own vocabulary."""
     fit = proposal.verdict.fit if proposal.verdict else "none"
-    return ("exact", "translated", "none").index(fit)
+    return ("head", "exact", "translated", "none").index(fit)
 
 
 def _heads_beside(hub: Hub, target: Chosen) -> Iterator[Candidate]:
