@@ -1,4 +1,4 @@
-"""A llama-server that is none: the real protocol, answers made up. Its behaviour is in its environment.
+"""A stand-in for llama-server: the real protocol, answers made up. Its behaviour is in its environment.
 
 FAKE_LLAMA: "" works; "dies" ends at start with words; "deaf" never listens; "breaks" ends at the first
 request; "refuses" answers 400; "odd" answers no timings; "slow" takes ten seconds for an answer; "old" knows

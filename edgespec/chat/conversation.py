@@ -171,7 +171,7 @@ def _call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
 
 
 def _as_object(arguments: object) -> object:
-    """Returns arguments as an object. Text that is none (a model wrote it) is kept, under a name."""
+    """Returns arguments as an object; text that is not one (a model wrote it) is kept under a name."""
     if not isinstance(arguments, str):
         return arguments or {}
     try:

@@ -201,7 +201,7 @@ class Spans:
         self._next(size)
 
     def _next(self, size: int) -> tuple[Span, ...]:
-        """Takes so many characters off the front; neighbours of one source become one span."""
+        """Takes `size` characters off the front; neighbours of one source become one span."""
         spans: list[Span] = []
         while size > 0:
             length, source = self._sources[0]

@@ -43,7 +43,7 @@ class Client:
     def at(cls, url: str, key: str | None = None) -> Client:
         """Returns a client of the server at an address, as http://127.0.0.1:8080/v1. Asks nothing yet.
 
-        An address without a path gets /v1. Raises SettingError for one that is none.
+        An address without a path gets /v1. Raises SettingError for an invalid one.
         """
         wrong = f"the endpoint {url!r} is not an address: write it like http://127.0.0.1:8080/v1"
         try:

@@ -108,7 +108,7 @@ class _Translation:
     # ---- lexemes -------------------------------------------------------------------------------------
 
     def _lexeme(self, node: Node) -> _Lexeme | None:
-        """Returns a part as a lexeme; None where it is none."""
+        """Returns a part as a lexeme; None unless it is one."""
         return None if node in self._apart else self._inner(node)
 
     def _take_apart(self, node: Node) -> None:

@@ -116,7 +116,7 @@ class Sampling:
             raise SettingError(f"samplers names {unknown[0]!r}: there are {', '.join(ORDER)}")
 
     def in_context(self, n_ctx: int) -> Sampling:
-        """Returns the same for a context of so many tokens, which -1 stands for."""
+        """Returns the same with -1 replaced by the length of the context."""
         return replace(self, penalty_last_n=n_ctx) if self.penalty_last_n < 0 else self
 
     def in_usual_order(self) -> Sampling | None:

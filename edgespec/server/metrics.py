@@ -20,7 +20,7 @@ EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 ANSWERS = frozenset({"ready", "unloaded"})  # states of the engine; the next request loads what was unloaded
 ENOUGH = 50  # tokens of plain decoding from which its speed is said to be known
-KEPT = 0.8  # what older ones still count when so many new ones have come
+KEPT = 0.8  # weight of older ones after that many new ones
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ class ServerSettings:
 
     alias: the model's name for clients; None is the file's. keys: any of them opens. hosts: names that a
     request may be for, besides addresses and this machine's own. origins: web pages that may ask.
-    idle_s: a model that nobody used for so long is unloaded; None keeps it. verbose: chats show prompts.
+    idle_s: seconds without a request after which the model is unloaded; None keeps it. verbose: chats show prompts.
     no_slots, no_metrics: those routes are closed.
     """
 

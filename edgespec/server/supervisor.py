@@ -371,7 +371,7 @@ class Supervisor:
             self._process.send(message)
 
     async def hears(self, seconds: float) -> bool:
-        """Returns whether the worker that is there answers within so many seconds."""
+        """Returns whether the worker answers within `seconds`."""
         if self.state != "ready":
             return False
         number = next(self._numbers)

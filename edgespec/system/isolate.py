@@ -25,7 +25,7 @@ from edgespec.system.terminal import guarded, one_line
 
 _NOISE = "EDGESPEC_NOISE_FILE"  # set in the child: where C code's stderr goes
 _PARENT = "EDGESPEC_PARENT_PIPE"  # set in the child: file descriptor that closes when the parent ends
-PRIVATE = ("EDGESPEC_API_KEY", _NOISE, _PARENT)  # variables that are none of a child's business
+PRIVATE = ("EDGESPEC_API_KEY", _NOISE, _PARENT)  # variables that children never see
 LONGEST_SENTENCE = 2000  # characters of an error; one may quote a stranger's file
 ROUTINE = re.compile(
     r"[ ~.]*(llama|load|print_info|ggml_|gguf|sched_|graph|set_|init|create|CPU|common)[\w ]*[:=(]"
@@ -57,7 +57,7 @@ def run_isolated(argv: Sequence[str]) -> int:
             "-m",
             "edgespec",
             *argv,
-        ]  # -P: a json.py in this folder is none of ours
+        ]  # -P: never import a stray json.py from this folder
         signal.signal(signal.SIGINT, lambda *_: None)  # the child gets Ctrl+C too, and decides
         kills = kills_for_memory()
         child = subprocess.Popen(command, env=environment, pass_fds=kept_open)

@@ -22,7 +22,7 @@ def shown(text: str) -> str:
 
 
 def one_line(text: str, longest: int = 200) -> str:
-    """Returns a name or title as one line of at most so many characters, without control characters."""
+    """Returns a name or title as one line of at most `longest` characters, without control characters."""
     line = shown(" ".join(text.split()))
     return line if len(line) <= longest else line[: longest - 3] + "..."
 

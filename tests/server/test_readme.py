@@ -1,4 +1,4 @@
-"""What README and docs/serve.md say of the endpoint, done as it stands there."""
+"""The examples of README and docs/serve.md, run to the letter."""
 
 from __future__ import annotations
 

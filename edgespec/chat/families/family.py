@@ -23,7 +23,7 @@ class Family:
     calls: opening tag -> who reads what follows. passed_over: tags that say nothing more. thoughts: (opening
     tag, closing tag). bare: a turn may begin with a call that no tag announces. stops: text that ends a
     turn. whole: reads a turn in its own way, in place of all of these. tags: others that it must see.
-    leading: what may stand before the first words and is none of them. wraps: what stands around the words,
+    leading: what may stand before the first words and does not belong to them. wraps: what stands around the words,
     with tools or without.
     """
 

@@ -26,7 +26,7 @@ class JsonCalls:
     keyed: bool = False
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads calls as long as there are any. Raises NotACall where the first is none."""
+        """Reads calls as long as there are any. Raises NotACall unless the first is one."""
         begun = calls.count
         next_one = yield from reader.skip_space()
         while next_one in ("[", "{", ",", ";", "]"):

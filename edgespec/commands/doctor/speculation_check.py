@@ -17,7 +17,7 @@ ENOUGH_GUESSES, ENOUGH_PROMPTS = 30, 4  # for a word on whether it pays
 
 
 def speculation(target: Path, draft: Path | None, settings: PairSettings, seconds: float) -> list[Finding]:
-    """Runs the pair with and without speculation for about so many seconds after loading."""
+    """Runs the pair with and without speculation for about `seconds` after loading."""
     said = ask(
         {
             "what": "measure",

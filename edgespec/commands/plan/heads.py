@@ -42,7 +42,7 @@ def local_pair(target: str, draft: str | None) -> PairHeads:
 def named_pair(name: str, draft: str | None) -> PairHeads:
     """Returns the heads of the embedded pair, an installed one, one of the catalogue, or of repositories.
 
-    Raises SettingError for a name that is none, DownloadError where the hub does not give the heads.
+    Raises SettingError for an unknown name, DownloadError where the hub does not give the heads.
     """
     if name == EMBEDDED:
         heads = tuple(headers_of(tiny.target_path())), tuple(headers_of(tiny.draft_path()))

@@ -24,7 +24,7 @@ LEAST_TURNS, MOST_TURNS = 3, 9
 
 
 def seconds(asked: dict[str, Any]) -> dict[int, float]:
-    """Returns number of tokens -> the usual seconds of an evaluation of so many with a row each."""
+    """Returns number of tokens -> the usual seconds of evaluating that many with a row each."""
     with Model(asked["path"], n_gpu_layers=asked["n_gpu_layers"]) as model:
         settings = context_settings(model, threads=asked["threads"], kv_type=asked["kv_type"])
         with Context(model, settings) as context:

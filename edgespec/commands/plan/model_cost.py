@@ -35,7 +35,7 @@ OnStage = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ModelCost:
-    """Seconds of evaluating so many tokens at once, at the beginning of a text."""
+    """Seconds of evaluating a number of tokens at once, at the beginning of a text."""
 
     seconds: dict[int, float]
     measured_layers: int

@@ -60,7 +60,7 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
         type=float,
         default=0,
         metavar="MINUTES",
-        help="unload the model when nobody used it for so long; the next request loads it again (0: never)",
+        help="unload the model after this long without a request; the next request loads it again (0: never)",
     )
     group.add_argument(
         "--verbose",

@@ -37,7 +37,7 @@ SHARES = {"batches": 0.12, "greedy": 0.35, "seeded": 0.45}  # each of the time t
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is done where there is time. seconds: for everything; the rest: at most so many."""
+    """How much is done if time allows. seconds: for everything; the others are upper bounds."""
 
     seconds: float = 120.0
     prompts: int = 12

@@ -34,7 +34,7 @@ def attaching(wanted: Wanted) -> Opening:
 
 
 def connecting(url: str, key: str | None) -> Opening:
-    """Returns how a server is reached that was named. Raises SettingError for an address that is none."""
+    """Returns how to reach a server by its address. Raises SettingError for an invalid address."""
     client = Client.at(url, key)
 
     def open_(_on_progress: OnProgress, _cancelled: Cancelled) -> Attached:

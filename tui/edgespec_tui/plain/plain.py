@@ -1,6 +1,6 @@
 """A chat without a screen: lines in, lines out, no cursor movements and no colours.
 
-For screen readers, for terminals that are none, and for pipes: questions are the lines of standard input, or
+For screen readers, for dumb terminals, and for pipes: questions are the lines of standard input, or
 one that was given (`-p`). Answers go to stdout and nothing else does; figures, notes and errors go to stderr.
 """
 

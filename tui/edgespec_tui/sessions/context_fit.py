@@ -14,7 +14,7 @@ from edgespec.errors import PromptTooLongError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.sessions.conversation import Conversation, Turn, messages_of
 
-ANSWER_SHARE = 4  # of the context, one part in so many is kept free for the answer, at most
+ANSWER_SHARE = 4  # at most one part in four of the context is kept free for the answer
 BYTES_PER_TOKEN = 3  # where the endpoint cannot count; few languages have more tokens than that
 
 

@@ -130,7 +130,7 @@ def unfinished(connection: sqlite3.Connection) -> list[int]:
 
 
 def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
-    """Returns a session, or None where there is none of this number (or it is deleted)."""
+    """Returns a session, or None if no session has this number (or it is deleted)."""
     head = connection.execute(
         "SELECT title, system, settings, head FROM sessions WHERE id = ? AND deleted IS NULL", (id,)
     ).fetchone()

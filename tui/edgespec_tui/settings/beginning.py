@@ -117,7 +117,7 @@ def first_conversation(
 ) -> Conversation:
     """Returns the conversation to begin with: a session that the flags name, else a new one.
 
-    Raises SessionError where there is none of that name.
+    Raises SessionError if none has that name.
     """
     if arguments.resume:
         talk = sessions.named(arguments.resume).result()

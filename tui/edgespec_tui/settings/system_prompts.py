@@ -29,7 +29,7 @@ class SystemPrompts:
         return sorted(name for name in found if NAME.fullmatch(name))
 
     def text(self, name: str) -> str:
-        """Returns a prompt. Raises SettingError where there is none of that name, or it cannot be used."""
+        """Returns a prompt. Raises SettingError if none has that name, or it cannot be used."""
         path = self._path(name)
         try:
             with path.open("rb") as file:

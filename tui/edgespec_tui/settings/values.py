@@ -82,7 +82,7 @@ def from_text(text: str) -> tuple[str, float | int | None]:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Returns what may have been meant by a name that is none, as the end of a sentence."""
+    """Returns what an unknown name may have meant, as the end of a sentence."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1)
     return f": did you mean {close[0]}?" if close else f": there are {', '.join(known)}"
