@@ -38,15 +38,12 @@ EXAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A prompt, and the way to read what comes behind it.
-
-    opened: it ends within a thought. tools: name -> schema of the arguments; none where nothing is called.
-    """
+    """A prompt, and the way to read what comes behind it."""
 
     text: str
     family: Family
-    opened: bool
-    tools: Mapping[str, Mapping[str, Any]]
+    opened: bool  # it ends within a thought
+    tools: Mapping[str, Mapping[str, Any]]  # name -> schema of the arguments; none where nothing is called
 
     @property
     def shown(self) -> tuple[str, ...]:

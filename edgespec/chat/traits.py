@@ -29,23 +29,19 @@ _TRYING = Lock()
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a template renders. parts: content has to be a list of parts. joint: what it puts between the
-    texts of several; a line end where it takes one text only. bare: how the content of a message that only
-    calls is to be written. as_text: arguments are JSON text, not objects. nine: ids of calls have
-    nine letters and digits. empty_tools: no tools are an empty list, not None.
-    """
+    """What a template renders."""
 
-    parts: bool
-    joint: str
+    parts: bool  # content has to be a list of parts
+    joint: str  # what it puts between the texts of several; a line end where it takes one text only
     system: bool
     tools: bool
     calls: bool
     several_calls: bool
     results: bool
-    as_text: bool
-    bare: Absent
-    nine: bool
-    empty_tools: bool
+    as_text: bool  # arguments are JSON text, not objects
+    bare: Absent  # how the content of a message that only calls is to be written
+    nine: bool  # ids of calls have nine letters and digits
+    empty_tools: bool  # no tools are an empty list, not None
 
 
 def traits_of(template: str) -> Traits:

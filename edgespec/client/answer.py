@@ -13,22 +13,18 @@ Drafter = Literal["auto", "model", "mtp", "eagle", "dflash", "lookup", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How an answer is to be made. None leaves a value to the server.
+    """How an answer is to be made. None leaves a value to the server."""
 
-    sampling: temperature, top_k, top_p, min_p and the others, by the name they have in a request.
-    speculation: False asks for plain decoding. drafter, draft_length: who guesses, and how many tokens.
-    model: another installed pair, by its name. beside: further fields of the request, sent as they are.
-    """
-
+    # temperature, top_k, top_p, min_p and the others, by the name they have in a request
     sampling: Mapping[str, float] = field(default_factory=dict)
     max_tokens: int | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
-    speculation: bool = True
-    drafter: Drafter | None = None
+    speculation: bool = True  # False asks for plain decoding
+    drafter: Drafter | None = None  # who guesses, and how many tokens
     draft_length: int | None = None
-    model: str | None = None
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None  # another installed pair, by its name
+    beside: Mapping[str, Any] = field(default_factory=dict)  # further fields of the request, sent as they are
 
     def body(self, messages: Sequence[Mapping[str, Any]], *, ours: bool) -> dict[str, Any]:
         """Returns the request as JSON has it. ours: the server knows of speculation; others are not told."""
@@ -68,22 +64,17 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One round of an answer; for a server that tells no rounds, one piece of text.
+    """One round of an answer; for a server that tells no rounds, one piece of text."""
 
-    round: its text is what may be shown. pieces: the text of each of its tokens; put together over the whole
-    answer they give its text, but a round's text may lag behind its pieces (half characters and half stop
-    strings are held back). spans: the round's text by who produced it. reasoning: text of the round that is
-    thinking and not answer. number: rounds of this answer so far, this one included. at: when it was
-    received, seconds on a monotonic clock. tool_calls: as OpenAI's stream has them.
-    """
-
-    round: Round
-    at: float
+    round: Round  # its text is what may be shown
+    at: float  # when it was received, seconds on a monotonic clock
+    # the text of each of its tokens; put together over the whole answer they give its text, but a round's
+    # text may lag behind its pieces (half characters and half stop strings are held back)
     pieces: tuple[str, ...] = ()
-    reasoning: str = ""
-    number: int = 0
-    spans: tuple[Span, ...] = ()
-    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    reasoning: str = ""  # text of the round that is thinking and not answer
+    number: int = 0  # rounds of this answer so far, this one included
+    spans: tuple[Span, ...] = ()  # the round's text by who produced it
+    tool_calls: tuple[Mapping[str, Any], ...] = ()  # as OpenAI's stream has them
 
     @property
     def why(self) -> str:
@@ -97,26 +88,20 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of an answer, with its figures; None where they are not told.
+    """The end of an answer, with its figures; None where they are not told."""
 
-    finish: "stop", "length", "cancelled", or what another server says ("tool_calls").
-    prompt_tokens: of the whole prompt; cached_tokens: those of them that needed no evaluation.
-    n_tokens: of the answer. ttft_s: from the request to the first text, as it was seen here.
-    tpot_s: seconds per token after the first. drafted, accepted: tokens guessed, and those that stayed.
-    speedup: what plain decoding would have taken over what was taken; speedup_is says how it is known.
-    """
-
-    finish: str
+    finish: str  # "stop", "length", "cancelled", or what another server says ("tool_calls")
     model: str = ""
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    n_tokens: int | None = None
+    prompt_tokens: int | None = None  # of the whole prompt
+    cached_tokens: int | None = None  # those of them that needed no evaluation
+    n_tokens: int | None = None  # of the answer
     n_ctx: int | None = None
-    ttft_s: float | None = None
-    tpot_s: float | None = None
+    ttft_s: float | None = None  # from the request to the first text, as it was seen here
+    tpot_s: float | None = None  # seconds per token after the first
     prompt_s: float | None = None
-    drafted: int | None = None
+    drafted: int | None = None  # tokens guessed, and those that stayed
     accepted: int | None = None
+    # what plain decoding would have taken over what was taken; speedup_is says how it is known
     speedup: float | None = None
     speedup_is: Literal["estimated", "measured"] | None = None
 
@@ -160,21 +145,18 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """Where a server's engine stands.
+    """Where a server's engine stands."""
 
-    state: "loading", "ready", "down" (it died, and is started again), "unloaded" (the next request loads).
-    model: which pair. stage, progress: while it is being loaded, what is done now ("target", "draft",
-    "caches", "measuring") and how much of the whole, 0 to 1. next: the pair that waits until nothing is
-    answered any more. requests: those answered or waiting. last_error: why the last load failed.
-    """
-
+    # "loading", "ready", "down" (it died, and is started again), "unloaded" (the next request loads)
     state: str
-    model: str
+    model: str  # which pair
+    # while it is being loaded, what is done now ("target", "draft", "caches", "measuring") and how much of
+    # the whole, 0 to 1
     stage: str | None = None
     progress: float = 0.0
-    next: str | None = None
-    requests: int = 0
-    last_error: str | None = None
+    next: str | None = None  # the pair that waits until nothing is answered any more
+    requests: int = 0  # those answered or waiting
+    last_error: str | None = None  # why the last load failed
 
 
 @dataclass(slots=True)

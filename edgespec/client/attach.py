@@ -33,18 +33,13 @@ from edgespec.system import config
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which engine is wanted.
+    """Which engine is wanted."""
 
-    target, draft: files of the pair; None: whichever runs, else the default. n_ctx: tokens that a request
-    must be able to use, at least. flags: further ones of `edgespec serve`, for an engine that is started.
-    template: the digest of a chat template that it has to have been given.
-    """
-
-    target: Path | None = None
+    target: Path | None = None  # files of the pair; None: whichever runs, else the default
     draft: Path | None = None
-    n_ctx: int | None = None
-    flags: tuple[str, ...] = ()
-    template: str = ""
+    n_ctx: int | None = None  # tokens that a request must be able to use, at least
+    flags: tuple[str, ...] = ()  # further ones of `edgespec serve`, for an engine that is started
+    template: str = ""  # the digest of a chat template that it has to have been given
 
     def is_met(self, state: ServerState) -> bool:
         """True where a server has what is wanted.
@@ -93,17 +88,13 @@ OnProgress = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class Attached:
-    """An engine that answers, and whose it is. Use it in a `with`, or close it.
-
-    private: it was started here and ends with us. lent: it is another program's private engine and ends with
-    that. info: what answers. wanted: what was asked for.
-    """
+    """An engine that answers, and whose it is. Use it in a `with`, or close it."""
 
     client: Client
-    info: Info
-    wanted: Wanted
-    private: bool = False
-    lent: bool = False
+    info: Info  # what answers
+    wanted: Wanted  # what was asked for
+    private: bool = False  # it was started here and ends with us
+    lent: bool = False  # it is another program's private engine and ends with that
     _child: PrivateEngine | None = field(default=None, repr=False)
 
     @property

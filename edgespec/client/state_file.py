@@ -24,23 +24,18 @@ PROOF_PATH = "/edgespec/proof"
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One server that runs, or ran.
-
-    target, draft: paths of what it was started with. n_ctx: tokens that a request may use. private: it was
-    started by a program for itself, and ends with it. template: the digest of a chat template that it was
-    given in place of the model's. usual: it has the context that suits model and machine, and not one that
-    somebody asked for.
-    """
+    """One server that runs, or ran."""
 
     host: str
     port: int
     pid: int
     model: str
-    target: str = ""
+    target: str = ""  # paths of what it was started with
     draft: str | None = None
-    n_ctx: int = 0
-    private: bool = False
-    template: str = ""
+    n_ctx: int = 0  # tokens that a request may use
+    private: bool = False  # it was started by a program for itself, and ends with it
+    template: str = ""  # the digest of a chat template that it was given in place of the model's
+    # it has the context that suits model and machine, and not one that somebody asked for
     usual: bool = False
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)

@@ -20,18 +20,15 @@ SPELT_OUT = set("\\.+*?()|[]{}^$#&-~/\"' ")
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The texts that are allowed. Raises GrammarError where it is too long, or no JSON for a schema.
-
-    lenient: what a JSON schema says and cannot be enforced is passed over instead of refused. behind: the
-    grammar begins behind this text, before which anything may be said (a thought that the prompt opened);
-    opening: only where the text begins with this one.
-    """
+    """The texts that are allowed. Raises GrammarError where it is too long, or no JSON for a schema."""
 
     kind: GrammarKind
     text: str
-    lenient: bool = False
+    lenient: bool = False  # what a JSON schema says and cannot be enforced is passed over instead of refused
+    # the grammar begins behind this text, before which anything may be said (a thought that the prompt
+    # opened)
     behind: str = ""
-    opening: str = ""
+    opening: str = ""  # only where the text begins with this one
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(GrammarKind):

@@ -17,15 +17,12 @@ from edgespec.system.whole_file import write_whole
 
 @dataclass(frozen=True, slots=True)
 class PlannedSpeed:
-    """How fast a pair would run here. acceptance: of guesses, that this rests on; assumed: nobody knows it.
-
-    tok_per_s: with speculation; None without a draft.
-    """
+    """How fast a pair would run here."""
 
     plain_tok_per_s: float
-    tok_per_s: float | None
-    acceptance: float | None
-    assumed: bool
+    tok_per_s: float | None  # with speculation; None without a draft
+    acceptance: float | None  # of guesses, that this rests on
+    assumed: bool  # nobody knows it
     disturbed: bool = False  # other programs kept the machine busy while it was measured
 
     @property

@@ -16,14 +16,10 @@ WIDE = 4096  # distributions over more tokens than these keep float32 probabilit
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Probabilities of the tokens that may come next; every other token has probability 0.
+    """Probabilities of the tokens that may come next; every other token has probability 0."""
 
-    ids: (m,) int64, strictly ascending. probs: (m,) float64 (float32 past `WIDE` tokens), positive,
-    summing to 1 within rounding.
-    """
-
-    ids: Ids
-    probs: Floats
+    ids: Ids  # (m,) int64, strictly ascending
+    probs: Floats  # (m,) float64 (float32 past `WIDE` tokens), positive, summing to 1 within rounding
 
     def prob(self, token: int) -> float:
         """Returns the probability of one token."""

@@ -54,8 +54,7 @@ LETTERS = dict(zip("edskypmxt", ORDER, strict=True))
 class Sampling:
     """How the next token is chosen, in the names and meanings of llama.cpp. 0 or 1 switches a stage off.
 
-    penalty_last_n, dry_penalty_last_n: -1 is the whole context. samplers: the stages in their order; one that
-    is not named is left out. Raises SettingError for values that make no sense.
+    Raises SettingError for values that make no sense.
     """
 
     temperature: float = 0.8
@@ -67,7 +66,7 @@ class Sampling:
     repeat_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    penalty_last_n: int = 64
+    penalty_last_n: int = 64  # -1 is the whole context
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
@@ -78,7 +77,7 @@ class Sampling:
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = 64
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    samplers: tuple[str, ...] = ORDER
+    samplers: tuple[str, ...] = ORDER  # the stages in their order; one that is not named is left out
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0, 100)

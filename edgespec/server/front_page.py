@@ -30,11 +30,11 @@ STATES: dict[State, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ShownModel:
-    """A model in the list. status: loaded, unloaded or loading. about: size, context, draft, in words."""
+    """A model in the list."""
 
     name: str
-    status: str
-    about: str
+    status: str  # loaded, unloaded or loading
+    about: str  # size, context, draft, in words
 
 
 def front_page(root: str, state: State, models: Sequence[ShownModel] | None) -> str:

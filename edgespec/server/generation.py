@@ -33,25 +33,20 @@ class Audience(Protocol):
 
 @dataclass(slots=True)
 class Choice(Counts):
-    """What one choice has brought so far. Times are the worker's clock.
-
-    known_tokens: those of the prompt that the target has, as far as told.
-    plain_s: what a token of plain decoding costs, as known when the last round ended; growth_s: what it takes
-    longer for each token before it. measured_s: what one really took lately, on average; None where plain
-    decoding did not run.
-    """
+    """What one choice has brought so far. Times are the worker's clock."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    known_tokens: int = 0
+    known_tokens: int = 0  # those of the prompt that the target has, as far as told
     rounds: int = 0
     started: float = 0.0
     first: float = 0.0
     last: float = 0.0
     finish: FinishReason | None = None
-    plain_s: float | None = None
-    growth_s: float = 0.0
+    plain_s: float | None = None  # what a token of plain decoding costs, as known when the last round ended
+    growth_s: float = 0.0  # what it takes longer for each token before it
     n_ctx: int | None = None
+    # what one really took lately, on average; None where plain decoding did not run
     measured_s: float | None = None
     text: list[str] = field(default_factory=list)
     scored: list[Scored] = field(default_factory=list)
@@ -124,16 +119,13 @@ class Choice(Counts):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A round of one choice. pieces: the text of each token; scored: of shown ones. Where asked for.
-
-    reading: it is not a round, but tells that more of the prompt has been read.
-    """
+    """A round of one choice. Where asked for."""
 
     index: int
     round: Round
-    pieces: tuple[str, ...]
-    scored: tuple[Scored, ...] = ()
-    reading: bool = False
+    pieces: tuple[str, ...]  # the text of each token
+    scored: tuple[Scored, ...] = ()  # of shown ones
+    reading: bool = False  # it is not a round, but tells that more of the prompt has been read
 
 
 NO_ROUND = Round((), "", 0, 0, ())

@@ -28,17 +28,14 @@ RETRY_S = 1  # when to come again where nothing better is known
 
 @dataclass(slots=True)
 class Refusal(Exception):
-    """A request that is not answered: why, in one sentence, and what HTTP calls it.
-
-    param: the field that was wrong. code: for programs. retry_s: when it is worth trying again.
-    """
+    """A request that is not answered: why, in one sentence, and what HTTP calls it."""
 
     status: int
     message: str
     type: str = "invalid_request_error"
-    param: str | None = None
-    code: str | None = None
-    retry_s: int | None = None
+    param: str | None = None  # the field that was wrong
+    code: str | None = None  # for programs
+    retry_s: int | None = None  # when it is worth trying again
     extra: Mapping[str, Any] | None = None
 
     def __str__(self) -> str:

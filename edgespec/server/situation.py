@@ -12,20 +12,14 @@ State = Literal["loading", "ready", "down", "unloaded", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Where the engine stands at a moment.
+    """Where the engine stands at a moment."""
 
-    state: "loading" (also after a worker died), "ready", "down" (it died, and is started again soon),
-    "unloaded" (the next request loads), "stopped" (for ever).
-    load: the pair that is there, is being loaded, or is loaded by the next request that names none.
-    stage, progress: while it is being loaded, what is done now, and how much of the whole, 0 to 1.
-    next: the pair that waits until nothing is answered any more. requests: those answered or waiting.
-    error: why the last load failed, in a sentence.
-    """
-
+    # "loading" (also after a worker died), "ready", "down" (it died, and is started again soon), "unloaded"
+    # (the next request loads), "stopped" (for ever)
     state: State
-    load: Load
-    stage: Stage | None
+    load: Load  # the pair that is there, is being loaded, or is loaded by the next request that names none
+    stage: Stage | None  # while it is being loaded, what is done now, and how much of the whole, 0 to 1
     progress: float
-    next: Load | None
-    requests: int
-    error: str | None
+    next: Load | None  # the pair that waits until nothing is answered any more
+    requests: int  # those answered or waiting
+    error: str | None  # why the last load failed, in a sentence

@@ -14,11 +14,11 @@ from edgespec.core.values import Round
 
 @dataclass(slots=True)
 class TurnReader:
-    """Reads one choice. apart: thoughts are not content. several: calls may be more than one."""
+    """Reads one choice."""
 
     parser: Parser
-    apart: bool = True
-    several: bool = True
+    apart: bool = True  # thoughts are not content
+    several: bool = True  # calls may be more than one
     turn: Turn = field(default_factory=Turn)
     reasoning_tokens: int = 0  # a round that told other things too counts by its characters
     _silent: int = 0  # tokens of rounds that have told nothing yet

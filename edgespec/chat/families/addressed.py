@@ -20,11 +20,11 @@ HEADS = (START, "assistant to=", "to=")
 
 @dataclass(frozen=True, slots=True)
 class Addressed:
-    """Reads turns of such messages. call: what follows `opening`. passed_over: tags around calls."""
+    """Reads turns of such messages."""
 
     opening: str
-    call: TaggedCall
-    passed_over: tuple[str, ...]
+    call: TaggedCall  # what follows `opening`
+    passed_over: tuple[str, ...]  # tags around calls
 
     def __call__(self, reader: Reader, calls: Calls, opened: bool) -> Steps[None]:
         """Reads a turn. opened: unused, its prompt never ends within a thought."""

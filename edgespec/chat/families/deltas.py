@@ -24,11 +24,11 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """A tool is called. index: from 0, in order. id: the model's own, "" where it gives none."""
+    """A tool is called."""
 
-    index: int
+    index: int  # from 0, in order
     name: str
-    id: str = ""
+    id: str = ""  # the model's own, "" where it gives none
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,25 +18,19 @@ class CallReader(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """How models of one kind write a turn.
-
-    calls: opening tag -> who reads what follows. passed_over: tags that say nothing more. thoughts: (opening
-    tag, closing tag). bare: a turn may begin with a call that no tag announces. stops: text that ends a
-    turn. whole: reads a turn in its own way, in place of all of these. tags: others that it must see.
-    leading: what may stand before the first words and does not belong to them. wraps: what stands around the words,
-    with tools or without.
-    """
+    """How models of one kind write a turn."""
 
     name: str
-    calls: Mapping[str, CallReader] = field(default_factory=dict)
-    passed_over: tuple[str, ...] = ()
-    thoughts: tuple[tuple[str, str], ...] = ()
-    bare: CallReader | None = None
-    stops: tuple[str, ...] = ()
+    calls: Mapping[str, CallReader] = field(default_factory=dict)  # opening tag -> who reads what follows
+    passed_over: tuple[str, ...] = ()  # tags that say nothing more
+    thoughts: tuple[tuple[str, str], ...] = ()  # (opening tag, closing tag)
+    bare: CallReader | None = None  # a turn may begin with a call that no tag announces
+    stops: tuple[str, ...] = ()  # text that ends a turn
+    # reads a turn in its own way, in place of all of these
     whole: Callable[[Reader, Calls, bool], Steps[None]] | None = None
-    tags: tuple[str, ...] = ()
-    leading: tuple[str, ...] = ()
-    wraps: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()  # others that it must see
+    leading: tuple[str, ...] = ()  # what may stand before the first words and does not belong to them
+    wraps: tuple[str, ...] = ()  # what stands around the words, with tools or without
 
     def shown(self, *, tools: bool) -> tuple[str, ...]:
         """Returns the tags that have to be in the text, also where they are control tokens."""

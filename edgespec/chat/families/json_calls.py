@@ -16,14 +16,11 @@ BESIDE = ("id", "tool_call_id", "type", "function", "thought")  # what may stand
 
 @dataclass(frozen=True, slots=True)
 class JsonCalls:
-    """Objects, one after another or in a list: {"name": ..., "arguments": {...}}.
+    """Objects, one after another or in a list: {"name": ..., "arguments": {...}}."""
 
-    only_known: an object that names none of the tools is content (where no tag says that calls begin).
-    keyed: the name is the key of the arguments, {"name": {...}}.
-    """
-
+    # an object that names none of the tools is content (where no tag says that calls begin)
     only_known: bool = False
-    keyed: bool = False
+    keyed: bool = False  # the name is the key of the arguments, {"name": {...}}
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
         """Reads calls as long as there are any. Raises NotACall unless the first is one."""
@@ -96,13 +93,12 @@ class JsonCalls:
 class NamedCall:
     """A name, something that ends it, and the arguments as JSON.
 
-    name_ends: what ends it. before: what may stand in front of the name and is no part of it, id_ends: what
-    stands between the name and an id of the call. Lines of Markdown around the arguments are passed over.
+    Lines of Markdown around the arguments are passed over.
     """
 
-    name_ends: tuple[str, ...]
-    before: str = ""
-    id_ends: str = ""
+    name_ends: tuple[str, ...]  # what ends it
+    before: str = ""  # what may stand in front of the name and is no part of it
+    id_ends: str = ""  # what stands between the name and an id of the call
     id_first: bool = False
     only_known: bool = False
 

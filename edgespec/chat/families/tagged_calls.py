@@ -17,24 +17,19 @@ LONGEST_NAME = 256
 
 @dataclass(frozen=True, slots=True)
 class TaggedCall:
-    """A name and arguments between tags.
+    """A name and arguments between tags."""
 
-    name_ends: what ends the name, (among them `key` and `ends` where nothing else stands there). key: what
-    opens an argument, with its name up to key_ends; value: what then opens its value, "" where nothing
-    stands between. lines: the value has lines of its own, whose ends are no part of it. attribute: what
-    divides the name from a word that says whether the value is a string ("true", "string"). around: what
-    may stand around a value.
-    """
-
+    # what ends the name, (among them `key` and `ends` where nothing else stands there)
     name_ends: tuple[str, ...]
-    key: str
+    key: str  # what opens an argument, with its name up to key_ends
     key_ends: str
     value_ends: str
     ends: tuple[str, ...]
-    value: str = ""
-    lines: bool = False
+    value: str = ""  # what then opens its value, "" where nothing stands between
+    lines: bool = False  # the value has lines of its own, whose ends are no part of it
+    # what divides the name from a word that says whether the value is a string ("true", "string")
     attribute: str = ""
-    around: tuple[str, str] | None = None
+    around: tuple[str, str] | None = None  # what may stand around a value
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
         """Reads one call. Raises NotACall where no name stands here."""

@@ -53,10 +53,7 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One generation, measured. steps: tokens after the first, on which decode_s was spent.
-
-    seconds: where decode_s went, None for a peer, which does not tell; nor does it tell its rounds.
-    """
+    """One generation, measured."""
 
     unit: int
     mode: str
@@ -67,11 +64,12 @@ class Sample:
     n_tokens: int
     prompt_tokens: int
     ttft_s: float | None
-    steps: int
+    steps: int  # tokens after the first, on which decode_s was spent
     decode_s: float
     wall_s: float
     drafted: int
     accepted: int
+    # where decode_s went, None for a peer, which does not tell; nor does it tell its rounds
     seconds: dict[str, float] | None
     rounds: tuple[RoundRecord, ...]
     finish_reason: str | None

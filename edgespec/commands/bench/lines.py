@@ -28,14 +28,13 @@ PLAIN, OURS = "plain", "edgespec"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One way of decoding. peer: llama-server does it. draft_length: None is the controller, or the peer's
-    default."""
+    """One way of decoding."""
 
     mode: Mode
     name: str
     plain: bool = False
-    draft_length: int | None = None
-    peer: bool = False
+    draft_length: int | None = None  # None is the controller, or the peer's default
+    peer: bool = False  # llama-server does it
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,11 @@ Run = Callable[[Sequence[str]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One card. backends: of llama.cpp that can use it, the best first. integrated: its memory is RAM."""
+    """One card."""
 
     name: str
-    backends: tuple[Backend, ...]
-    integrated: bool = False
+    backends: tuple[Backend, ...]  # of llama.cpp that can use it, the best first
+    integrated: bool = False  # its memory is RAM
     memory: int = 0  # bytes; 0 where the system does not say
     cuda: tuple[int, int] | None = None  # the newest CUDA that its driver can run
 

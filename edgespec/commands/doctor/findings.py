@@ -10,16 +10,13 @@ Status = Literal["good", "note", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. remedy: what to do about it; a problem always has one.
-
-    facts: the same for programs.
-    """
+    """One thing that was looked at."""
 
     topic: str
     status: Status
     text: str
-    remedy: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    remedy: str = ""  # what to do about it; a problem always has one
+    facts: dict[str, Any] = field(default_factory=dict)  # the same for programs
 
     def __post_init__(self) -> None:
         assert self.status != "problem" or self.remedy, f"a problem without a remedy: {self.text}"

@@ -32,17 +32,13 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """How fast a pair would run here, at the beginning of a text.
-
-    plain_tok_per_s: the target alone. speeds: with speculation, by acceptance. off_by: how far figures may be
-    off, as a share.
-    """
+    """How fast a pair would run here, at the beginning of a text."""
 
     target: ModelCost
     draft: ModelCost | None
-    plain_tok_per_s: float
-    speeds: tuple[Speed, ...]
-    off_by: float = OFF_BY
+    plain_tok_per_s: float  # the target alone
+    speeds: tuple[Speed, ...]  # with speculation, by acceptance
+    off_by: float = OFF_BY  # how far figures may be off, as a share
 
     @property
     def busy(self) -> float:

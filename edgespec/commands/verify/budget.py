@@ -19,15 +19,12 @@ Progress = Callable[[str, int, int], None]  # what is done, how much of it, of h
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Time left for a check. clock: seconds, monotonic; cancelled: asked often.
+    """Time left for a check."""
 
-    end: on that clock; nothing is begun that would take longer. last: nothing at all is begun that would.
-    """
-
-    clock: Callable[[], float]
-    end: float = math.inf
-    last: float = math.inf
-    cancelled: Callable[[], bool] = lambda: False
+    clock: Callable[[], float]  # seconds, monotonic
+    end: float = math.inf  # on that clock; nothing is begun that would take longer
+    last: float = math.inf  # nothing at all is begun that would
+    cancelled: Callable[[], bool] = lambda: False  # asked often
 
     @property
     def left(self) -> float:
@@ -48,15 +45,11 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What the target takes, and how far its logits are apart.
+    """What the target takes, and how far its logits are apart."""
 
-    read: seconds a token of a prompt. token: seconds for one token alone. spread: standard deviation of a
-    row of logits (of tokens that could be drawn at all).
-    """
-
-    read: float
-    token: float
-    spread: float
+    read: float  # seconds a token of a prompt
+    token: float  # seconds for one token alone
+    spread: float  # standard deviation of a row of logits (of tokens that could be drawn at all)
 
 
 def measured(pair: Pair, prompt: Prompt, clock: Callable[[], float]) -> Speed:

@@ -56,17 +56,13 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first token in which two outputs differ, and whether arithmetic alone explains it.
+    """The first token in which two outputs differ, and whether arithmetic alone explains it."""
 
-    at: index of the token in the output. explained: the replay of either run gives that run's own choice.
-    logits_differ: `largest_difference` of the two replayed rows.
-    margin: by how much, in the row of the plain run, the logit of the plain run's token is above that of
-    the other run's (in a greedy text the distance that arithmetic had to bridge).
-    """
-
-    at: int
-    explained: bool
-    logits_differ: float
+    at: int  # index of the token in the output
+    explained: bool  # the replay of either run gives that run's own choice
+    logits_differ: float  # `largest_difference` of the two replayed rows
+    # by how much, in the row of the plain run, the logit of the plain run's token is above that of the
+    # other run's (in a greedy text the distance that arithmetic had to bridge)
     margin: float = 0.0
 
 

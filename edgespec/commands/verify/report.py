@@ -24,20 +24,15 @@ SHOWN = 5  # differences told one by one
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that was found on one pair.
-
-    draft: None where lookup alone guesses. seconds: what all of it took. spread: standard deviation of
-    the target's logits, by which differences are judged. prompts: how many would have been compared;
-    left_out: how many more do not fit into the context.
-    """
+    """Everything that was found on one pair."""
 
     target: str
-    draft: str | None
-    seconds: float
+    draft: str | None  # None where lookup alone guesses
+    seconds: float  # what all of it took
     rng_seed: int
-    prompts: int
-    left_out: int
-    spread: float
+    prompts: int  # how many would have been compared
+    left_out: int  # how many more do not fit into the context
+    spread: float  # standard deviation of the target's logits, by which differences are judged
     greedy: tuple[Comparison, ...]
     seeded: tuple[Comparison, ...]
     fits: tuple[Fit, ...]

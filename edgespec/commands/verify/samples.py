@@ -38,21 +38,17 @@ FIRST = 3  # tokens whose distribution is looked at: the first is plain, the oth
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The chi-square test of one way of drafting.
-
-    p_value: how often chance alone deviates this much. visible: total variation from which on 9 of 10
-    deviations would be found. arithmetic: total variation between the model's distribution in batches
-    and token by token, which is allowed for.
-    """
+    """The chi-square test of one way of drafting."""
 
     way: Way
     kind: str
     sampling: Sampling
     samples: int
     cells: int
-    p_value: float
+    p_value: float  # how often chance alone deviates this much
     false_alarm: float
-    visible: float
+    visible: float  # total variation from which on 9 of 10 deviations would be found
+    # total variation between the model's distribution in batches and token by token, which is allowed for
     arithmetic: float
     logits_differ: float
     drafted: int

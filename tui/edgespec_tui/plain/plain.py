@@ -28,19 +28,16 @@ INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
 
 @dataclass(slots=True)
 class PlainChat:
-    """One conversation on two streams. Used by one thread; answers run on `runner`'s event loop.
-
-    wishes: what is asked for besides the conversation's own settings. quiet: no figures. by_sentence: see
-    `WholeSentences`.
-    """
+    """One conversation on two streams. Used by one thread; answers run on `runner`'s event loop."""
 
     endpoint: Endpoint
     conversation: Conversation
     sessions: Sessions
     runner: asyncio.Runner
+    # what is asked for besides the conversation's own settings
     wishes: Wishes = field(default_factory=Wishes)
-    quiet: bool = False
-    by_sentence: bool = False
+    quiet: bool = False  # no figures
+    by_sentence: bool = False  # see `WholeSentences`
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
     info: Info | None = None

@@ -26,19 +26,16 @@ class Keeper(Protocol):
 
 @dataclass(slots=True)
 class ChatContext:
-    """What a chat stands on. sessions: None keeps nothing. wishes: what every answer is asked for with.
-
-    tint: tokens are coloured from the start.
-    """
+    """What a chat stands on."""
 
     endpoint: Endpoint
     engine: EngineState
-    sessions: Keeper | None = None
+    sessions: Keeper | None = None  # None keeps nothing
     new_conversation: Callable[[], Conversation] = Conversation
     moments: QuietMoments = field(default_factory=QuietMoments)
     first_conversation: Conversation = field(default_factory=Conversation)
-    wishes: Wishes = field(default_factory=Wishes)
-    tint: bool = False
+    wishes: Wishes = field(default_factory=Wishes)  # what every answer is asked for with
+    tint: bool = False  # tokens are coloured from the start
     prompts: SystemPrompts = field(
         default_factory=lambda: SystemPrompts(config.settings_folder() / "prompts")
     )

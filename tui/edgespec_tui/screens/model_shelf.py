@@ -34,22 +34,18 @@ Kind = Literal["installed", "embedded", "catalogue"]
 
 @dataclass(frozen=True, slots=True)
 class ShelfPair:
-    """One pair of the list.
-
-    size: bytes of its files. gain: the expected speed-up, and whose word that is. detail: more of it, in
-    lines. target, draft: files, where they are on this machine. missing: files that are gone.
-    """
+    """One pair of the list."""
 
     name: str
     kind: Kind
-    size: int
+    size: int  # bytes of its files
     fit: Fit
     use: str = ""
-    gain: str = ""
-    detail: tuple[str, ...] = ()
-    target: Path | None = None
+    gain: str = ""  # the expected speed-up, and whose word that is
+    detail: tuple[str, ...] = ()  # more of it, in lines
+    target: Path | None = None  # files, where they are on this machine
     draft: Path | None = None
-    missing: bool = False
+    missing: bool = False  # files that are gone
 
     def holds(self, words: str) -> bool:
         """True where every word is in what is known of it."""

@@ -58,14 +58,14 @@ class Leg:
 
 @dataclass(slots=True)
 class Race:
-    """What is raced, and how it goes. order: who runs first and second. clock: seconds, monotonic."""
+    """What is raced, and how it goes."""
 
     endpoint: Endpoint
     messages: Sequence[Message]
     wishes: Wishes
-    order: tuple[Runner, Runner]
+    order: tuple[Runner, Runner]  # who runs first and second
     own_seed: bool = False  # the chat's: it stays when raced again
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.monotonic  # seconds, monotonic
     legs: dict[Runner, Leg] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -20,11 +20,11 @@ BYTES_PER_TOKEN = 3  # where the endpoint cannot count; few languages have more 
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """What the model is told. left_out: turns that no longer fit; n_tokens: of the prompt, if known."""
+    """What the model is told."""
 
     messages: list[Message]
-    left_out: tuple[int, ...] = ()
-    n_tokens: int | None = None
+    left_out: tuple[int, ...] = ()  # turns that no longer fit
+    n_tokens: int | None = None  # of the prompt, if known
 
 
 def leave_out(starts: Sequence[int], *, n_ctx: int, answer: int, before: int = 0) -> Generator[int, int, int]:

@@ -21,42 +21,36 @@ Runs = tuple[tuple[str, int], ...]  # who produced a text: (source, characters) 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn. id counts within its conversation; parent is the turn it answers or follows.
-
-    finish: None while it is being answered, and in a turn of the user's. runs: as long as text, or empty.
-    figures: what the panel knew of it at its end (numbers and short texts by name). model: who answered.
-    settings: how it was asked for (temperature, seed, speculation and so on, by name).
-    """
+    """One turn. id counts within its conversation; parent is the turn it answers or follows."""
 
     id: int
     parent: int | None
     role: TurnRole
     text: str = ""
     reasoning: str = ""
-    finish: FinishReason | None = None
-    runs: Runs = ()
+    finish: FinishReason | None = None  # None while it is being answered, and in a turn of the user's
+    runs: Runs = ()  # as long as text, or empty
+    # what the panel knew of it at its end (numbers and short texts by name)
     figures: Mapping[str, Figure] = field(default_factory=dict)
-    model: str = ""
+    model: str = ""  # who answered
+    # how it was asked for (temperature, seed, speculation and so on, by name)
     settings: Mapping[str, Figure] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Conversation:
-    """The turns there are, and where in them we stand.
+    """The turns there are, and where in them we stand."""
 
-    id: of the session it is kept in, None where it is not kept. sampling: see `Wishes.sampling`; seed,
-    max_tokens likewise. read_only: another window writes this session.
-    """
-
-    id: int | None = None
+    id: int | None = None  # of the session it is kept in, None where it is not kept
     title: str = ""
     system: str = ""
+    # see `Wishes.sampling`; seed, max_tokens likewise
     sampling: dict[str, float] = field(default_factory=dict)
     seed: int | None = None
     max_tokens: int | None = None
     turns: dict[int, Turn] = field(default_factory=dict)
     head: int | None = None
-    read_only: bool = False
+    read_only: bool = False  # another window writes this session
 
     def path(self) -> list[Turn]:
         """Returns the turns that are shown, the first first."""

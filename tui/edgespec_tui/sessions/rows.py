@@ -29,16 +29,13 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A session in a list. title: its own, or how its first question begins. changed: seconds since 1970.
-
-    excerpt: where a search found it, else empty.
-    """
+    """A session in a list."""
 
     id: int
-    title: str
-    changed: float
+    title: str  # its own, or how its first question begins
+    changed: float  # seconds since 1970
     n_turns: int
-    excerpt: str = ""
+    excerpt: str = ""  # where a search found it, else empty
 
 
 @dataclass(slots=True)

@@ -26,14 +26,12 @@ MOST_BIAS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a chat begins with. settings: the file's with the flags over them. complaints: of the file.
+    """What a chat begins with."""
 
-    explicit: settings of an answer that flags named; they hold in a session that is gone on with, too.
-    """
-
-    settings: Settings
+    settings: Settings  # the file's with the flags over them
     wishes: Wishes
-    complaints: tuple[str, ...] = ()
+    complaints: tuple[str, ...] = ()  # of the file
+    # settings of an answer that flags named; they hold in a session that is gone on with, too
     explicit: Mapping[str, float] = field(default_factory=dict)
     system: str | None = None
 

@@ -26,22 +26,19 @@ SHOWN = 60  # characters of a wrong value that a complaint quotes
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Defaults. None leaves a value to the model or the engine.
-
-    sampling: by the names of `setting_values.SAMPLING`. theme: "" is the app's own. panel, tint: shown from
-    the start. keys: keys by the name of what they do, several with commas.
-    """
+    """Defaults. None leaves a value to the model or the engine."""
 
     system: str = ""
     max_tokens: int | None = None
     seed: int | None = None
-    sampling: Mapping[str, float] = field(default_factory=dict)
+    sampling: Mapping[str, float] = field(default_factory=dict)  # by the names of `setting_values.SAMPLING`
     speculation: bool = True
     drafter: Drafter | None = None
     draft_length: int | None = None
-    theme: str = ""
-    panel: bool = True
+    theme: str = ""  # "" is the app's own
+    panel: bool = True  # shown from the start
     tint: bool = False
+    # keys by the name of what they do, several with commas
     keys: Mapping[str, str] = field(default_factory=dict)
 
     def new_conversation(self) -> Conversation:

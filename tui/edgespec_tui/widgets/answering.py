@@ -47,17 +47,14 @@ def reason_in_short(error: EdgeSpecError) -> str:
 
 @dataclass(slots=True)
 class Answering:
-    """Makes the text of one turn, behind what the turn has already.
-
-    keep: called when there is something new to keep, twice a second. since_key: seconds since the last key.
-    """
+    """Makes the text of one turn, behind what the turn has already."""
 
     endpoint: Endpoint
     conversation: Conversation
     turn: Turn
     figures: LiveFigures
-    keep: Callable[[], None]
-    since_key: Callable[[], float] = lambda: math.inf
+    keep: Callable[[], None]  # called when there is something new to keep, twice a second
+    since_key: Callable[[], float] = lambda: math.inf  # seconds since the last key
     error: EdgeSpecError | None = None
     _text: list[str] = field(default_factory=list)
     _thought: list[str] = field(default_factory=list)

@@ -18,26 +18,20 @@ NAMED = re.compile(r"^/prompts +(?:delete +)?(?P<name>\S*)$")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Something to choose. text: what then stands in the line. about: a few words on it.
+    """Something to choose."""
 
-    final: nothing more has to be written, so Enter takes it and sends.
-    """
-
-    text: str
-    about: str = ""
-    final: bool = False
+    text: str  # what then stands in the line
+    about: str = ""  # a few words on it
+    final: bool = False  # nothing more has to be written, so Enter takes it and sends
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """A list of choices. start: where in the line begins what they take the place of.
+    """A list of choices."""
 
-    at: the one that is marked; None while none is, and then Enter sends what is written.
-    """
-
-    start: int
+    start: int  # where in the line begins what they take the place of
     items: tuple[Choice, ...]
-    at: int | None = None
+    at: int | None = None  # the one that is marked; None while none is, and then Enter sends what is written
 
     def moved(self, step: int) -> Choices:
         """Returns the list with the mark elsewhere; it goes around."""

@@ -34,26 +34,24 @@ BREAK = re.compile(r"<br\s*/?>", re.I)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the screen. inset: how many of its characters only serve the look. joins: it goes on from
-    the row above, which it joins with a space (" ") or with nothing (""); None begins a line."""
+    """One row of the screen."""
 
     text: Content
-    inset: int = 0
+    inset: int = 0  # how many of its characters only serve the look
+    # it goes on from the row above, which it joins with a space (" ") or with nothing (""); None begins a
+    # line
     joins: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A running text. first, rest: what stands before its first row and its others (bullets, quotes).
-
-    gap: a row above it, None where there is none. at: where in the source it begins, in characters.
-    """
+    """A running text."""
 
     texts: tuple[Content, ...]
-    first: str = ""
+    first: str = ""  # what stands before its first row and its others (bullets, quotes)
     rest: str = ""
-    gap: str | None = None
-    at: int = 0
+    gap: str | None = None  # a row above it, None where there is none
+    at: int = 0  # where in the source it begins, in characters
 
     def rows(self, width: int) -> Iterator[Row]:
         """Yields its rows."""
@@ -113,13 +111,13 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Code. indent: cells in front of it. continued: its beginning is elsewhere, so it has no head."""
+    """Code."""
 
     texts: tuple[Content, ...]
     code: str
     language: str = ""
-    indent: int = 0
-    continued: bool = False
+    indent: int = 0  # cells in front of it
+    continued: bool = False  # its beginning is elsewhere, so it has no head
     gap: str | None = None
     at: int = 0
 

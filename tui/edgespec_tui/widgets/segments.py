@@ -74,10 +74,10 @@ def _offset(lines: list[str], line: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A piece of a text. start: its offset. prefix: opens again what the cut went through."""
+    """A piece of a text."""
 
-    start: int
-    prefix: str
+    start: int  # its offset
+    prefix: str  # opens again what the cut went through
     text: str
 
     @property

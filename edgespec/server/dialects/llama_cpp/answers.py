@@ -22,10 +22,10 @@ ANY_SLOT = -1  # which of the engine's places a request had is not told
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When an answer ends before the model ends it. predict_ms: after the first line. indent: of lines."""
+    """When an answer ends before the model ends it."""
 
-    predict_ms: int = 0
-    indent: int = 0
+    predict_ms: int = 0  # after the first line
+    indent: int = 0  # of lines
 
 
 @dataclass(slots=True)

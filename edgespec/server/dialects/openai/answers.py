@@ -30,25 +30,20 @@ def as_json(value: object) -> str:
 
 @dataclass(slots=True)
 class Answer:
-    """How one request is answered: its identity, and what its stream carries.
-
-    echo: the prompts' texts, in front of each choice. plain_s: see Choice.timings. scoring: what scores of
-    tokens mean, where they were asked for. timings: every chunk of a stream has them. silent:
-    nothing is said, as the prompt alone was to be read.
-    """
+    """How one request is answered: its identity, and what its stream carries."""
 
     kind: ClassVar[str] = "cmpl"
     whole_object: ClassVar[str] = "text_completion"
     chunk_object: ClassVar[str] = "text_completion"
 
     model: str
-    plain_s: float
+    plain_s: float  # see Choice.timings
     usage: bool = False
     events: bool = False
-    echo: tuple[str, ...] = ()
-    scoring: Scoring | None = None
-    timings: bool = False
-    silent: bool = False
+    echo: tuple[str, ...] = ()  # the prompts' texts, in front of each choice
+    scoring: Scoring | None = None  # what scores of tokens mean, where they were asked for
+    timings: bool = False  # every chunk of a stream has them
+    silent: bool = False  # nothing is said, as the prompt alone was to be read
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 

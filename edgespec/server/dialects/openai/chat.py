@@ -15,18 +15,15 @@ from edgespec.server.turns import TurnReader
 
 @dataclass(slots=True)
 class ChatAnswer(Answer):
-    """How one conversation is answered. turns: who reads each choice. prompt: where it is to be shown.
-
-    functions: a call is told as it was before there were tools.
-    """
+    """How one conversation is answered."""
 
     kind: ClassVar[str] = "chatcmpl"
     whole_object: ClassVar[str] = "chat.completion"
     chunk_object: ClassVar[str] = "chat.completion.chunk"
 
-    turns: list[TurnReader] = field(default_factory=list)
-    prompt: str | None = None
-    functions: bool = False
+    turns: list[TurnReader] = field(default_factory=list)  # who reads each choice
+    prompt: str | None = None  # where it is to be shown
+    functions: bool = False  # a call is told as it was before there were tools
 
     async def whole(self, generation: Generation) -> dict[str, Any]:
         answer = await Answer.whole(self, generation)

@@ -35,14 +35,14 @@ class Item:
 
 @dataclass(slots=True)
 class ResponseAnswer:
-    """How one request is answered. echoed: what a response says of its request. timings: in every event."""
+    """How one request is answered."""
 
     model: str
     turn: TurnReader
-    echoed: Mapping[str, Any]
+    echoed: Mapping[str, Any]  # what a response says of its request
     tools: Mapping[str, KnownTool]
     plain_s: float
-    timings: bool = False
+    timings: bool = False  # in every event
     id: str = field(default_factory=lambda: "resp_" + secrets.token_hex(16))
     created: int = field(default_factory=lambda: int(time.time()))
     _items: list[Item] = field(default_factory=list)
