@@ -27,6 +27,7 @@ from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, Sampling
 
 GREEDY, SEEDED = Request(Sampling(temperature=0), max_tokens=50), Request(seed=7, max_tokens=50)
+FFN = ("ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
 Tokens = NDArray[np.int32]
 Files = tuple[Path, Path | None]  # of target and, where it has a file of its own, head
 
@@ -41,6 +42,18 @@ def experts(folder: Path) -> Files:
 
 def hybrid(folder: Path) -> Files:
     return tiny_heads.write_hybrid_mtp(folder / "hybrid.gguf"), None
+
+
+def two_blocks(folder: Path) -> Files:
+    return tiny_heads.write_mtp(folder / "two.gguf", blocks=2), None
+
+
+def sidecar(folder: Path) -> Files:
+    """The MTP block in a file of its own, without the layers of the target."""
+    names = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", *FFN)
+    gone = {f"blk.{il}.{name}.weight": None for il in (0, 1) for name in names}
+    target = tiny_heads.write_mtp(folder / "target.gguf")
+    return target, tiny_heads.write_mtp(folder / "mtp-target.gguf", tensors=gone)
 
 
 def eagle(folder: Path) -> Files:
@@ -64,7 +77,10 @@ def dspark(folder: Path) -> Files:
     return target, tiny_heads.write_dflash(folder / "dspark.gguf", follows=16)
 
 
-@pytest.fixture(scope="module", params=[mtp, experts, hybrid, eagle, small_eagle, dflash, dspark])
+FILES = (mtp, experts, hybrid, two_blocks, sidecar, eagle, small_eagle, dflash, dspark)
+
+
+@pytest.fixture(scope="module", params=FILES)
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Files:
     found: Files = request.param(tmp_path_factory.mktemp("heads"))
     return found
@@ -181,6 +197,33 @@ def test_slots_share_a_head_and_say_what_each_would_say_alone(files: Files, slot
     requests = [changed(SEEDED if i % 2 else GREEDY, **how) for i in range(7)]
     wanted = answers(files, 1, [plain(request) for request in requests], texts)
     assert answers(files, slots, requests, texts) == wanted
+
+
+def test_a_second_turn_is_not_read_by_the_head_from_the_start(files: Files) -> None:
+    """Neither in its slot, nor out of host memory."""
+    how = changed(GREEDY, drafter="model", draft_length=3, max_tokens=6)
+    first, other = prompt(1, 120), prompt(2, 120)
+    with Pair(*files, PairSettings(remember=False, slots=1, n_ctx=200)) as pair:
+        engine, head = Engine(pair, slots=1, cache_ram=2**24), pair.contexts["draft"]
+        answer = run(engine, first, how)
+        before = head.evaluated
+        second = np.concatenate([first, np.array(answer, np.int32), prompt(3, 10)])
+        second = np.concatenate([second, np.array(run(engine, second, how), np.int32)])
+        assert head.evaluated - before < 70
+        run(engine, other, how)
+        before = head.evaluated
+        run(engine, np.append(second, prompt(4, 10)), how)
+        assert head.evaluated - before < 70
+
+
+def run(engine: Engine, tokens: Tokens, request: Request) -> list[int]:
+    said_: list[int] = []
+    engine.submit("it", tokens, request)
+    while not engine.idle:
+        for happened in engine.step():
+            assert not isinstance(happened, Failed), happened
+            said_ += happened.round.tokens if isinstance(happened, Emitted) else ()
+    return said_
 
 
 def test_requests_that_wait_for_cells_go_on_with_their_head(attending: Path) -> None:
