@@ -42,7 +42,7 @@ from edgespec.llama.batch import Batch
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.heads.taps import Tap
 from edgespec.llama.model import Model, last_complaint
-from edgespec.llama.saved import Saved
+from edgespec.llama.saved import Saved, same_beginning
 from edgespec.llama.settings import ContextSettings, keeps_order, new_context
 from edgespec.pairs.settings import whole
 
@@ -150,6 +150,10 @@ class Context:
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the tokens that a sequence holds."""
         return np.frombuffer(bytes(self._sequences[seq].tokens), np.int32)
+
+    def holds(self, seq: int, tokens: bytes) -> int:
+        """Returns how many of a sequence's first tokens are those given, int32 each."""
+        return same_beginning(self._sequences[seq].tokens, tokens)
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this, the cache being as it is."""

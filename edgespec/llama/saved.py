@@ -44,7 +44,7 @@ Prefix = Mapping[ModelName, Saved]  # of target and, where it is worth it, draft
 def same_beginning(one: bytes | bytearray, other: bytes | bytearray | memoryview) -> int:
     """Returns how many first tokens two lists share."""
     end = min(len(one), len(other)) // 4 * 4
-    if one[:end] == other[:end]:
+    if one.startswith(memoryview(other)[:end]):  # the usual case, at the speed of memory
         return end // 4
     differs = np.frombuffer(one, np.int32, end // 4) != np.frombuffer(other, np.int32, end // 4)
     return int(differs.argmax())

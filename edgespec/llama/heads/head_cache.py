@@ -15,7 +15,7 @@ from edgespec.errors import EngineError, FatalDecodeError, NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.hidden_rows import HiddenRow
 from edgespec.llama.model import Model, last_complaint
-from edgespec.llama.saved import Saved, same_beginning
+from edgespec.llama.saved import Saved
 from edgespec.llama.settings import ContextSettings, new_context
 from edgespec_models.gguf.heads import Head
 
@@ -128,9 +128,11 @@ class HeadCache:
 
     def _settled(self, want: Want) -> tuple[bytes, int]:
         """Returns the settled tokens from position 0 on, and of how many the target's rows may be used."""
-        shown = self._target.held(want.seq).tobytes()
-        tokens = shown[: 4 * want.before].ljust(4 * want.before, b"\0") + want.tokens.tobytes()
-        return tokens, same_beginning(shown, tokens)
+        tokens = want.tokens.tobytes()
+        if want.before:
+            before = self._target.held(want.seq)[: want.before].tobytes()
+            tokens = before.ljust(4 * want.before, b"\0") + tokens
+        return tokens, self._target.holds(want.seq, tokens)
 
     def _row(self, pointer: Any, width: int) -> NDArray[np.float32]:
         """Returns a view of one row, true until the next evaluation."""
