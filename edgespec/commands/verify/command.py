@@ -101,7 +101,7 @@ def _fits(
     pair: Pair, samples: int, rng_seed: int, speed: Speed, watch: Watch, on_progress: Progress
 ) -> tuple[Fit, ...]:
     """Tests the distribution under the draft model and under all drafters together; else under lookup."""
-    ways = (Way("model", 2), Way("auto", 2)) if pair.draft else (Way("lookup", 2),)
+    ways = (Way("model", 2), Way("auto", 2)) if "draft" in pair.contexts else (Way("lookup", 2),)
     prompts, found = fitting_prompts(pair, LEAST_TOKENS), []
     for i, way in enumerate(ways):
         own = watch.share(0.55) if i + 1 < len(ways) else watch
