@@ -8,8 +8,9 @@ loop, emits is computed and not estimated.
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import TypeVar
@@ -20,12 +21,19 @@ from numpy.typing import NDArray
 
 from edgespec.core import verify
 from edgespec.core.drafters import Drafter, NoDrafter
-from edgespec.core.loop import Limits, Rows, Want, drive, generate
+from edgespec.core.loop import Limits, Loop, Rows, Scorer, Want, generate
 from edgespec.core.pace.controller import FixedLength, Pace
+from edgespec.core.pace.costs import Costs, unmeasured
+from edgespec.core.pace.load import Load
+from edgespec.core.request import Request
 from edgespec.core.scores import Scoring
+from edgespec.core.stream import Stream
 from edgespec.core.text import TextRelease
-from edgespec.core.values import Ask, Draft, Round
+from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, ModelName, Reach, Round
 from edgespec.core.verify import Independent, Rule, Target
+from edgespec.engine.alone import alone
+from edgespec.engine.slots import Cache
+from edgespec.llama.saved import Saved
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling
 
 Outcome = TypeVar("Outcome", bound=Hashable)
@@ -35,7 +43,37 @@ Judge = Callable[[Draft, Target, np.random.Generator], verify.Verdict]
 # --- models -----------------------------------------------------------------------------------------------
 
 
-class TableModel:
+class OneSequence:
+    """What a context can do beside evaluating, for fakes of one sequence that nobody saves or shares."""
+
+    batches = True
+
+    def held(self, seq: int = 0) -> NDArray[np.int32]:
+        return np.empty(0, np.int32)
+
+    def clear(self, s: int = 0) -> None:
+        raise NotImplementedError
+
+    def cut(self, s: int, n: int) -> None:
+        raise NotImplementedError
+
+    def save(self, s: int) -> Saved:
+        raise NotImplementedError
+
+    def restore(self, s: int, saved: Saved) -> bool:
+        raise NotImplementedError
+
+    def share(self, source: int, s: int, n: int) -> bool:
+        raise NotImplementedError
+
+    def keep_cells(self, on: bool) -> None:
+        pass
+
+    def give_back_cells(self) -> bool:
+        return False
+
+
+class TableModel(OneSequence):
     """A model whose next-token logits are a fixed pseudo-random function of the last `order` tokens.
 
     order None: of the whole history. near: another model whose logits these are, plus `spread` of noise, so
@@ -77,6 +115,9 @@ class TableModel:
             full = np.concatenate([noise, np.full(self.padding, 1e4)])
             self._table[state] = full.astype(np.float32)
         return self._table[state]
+
+    def held(self, seq: int = 0) -> NDArray[np.int32]:
+        return np.array(self.texts.get(seq, []), np.int32)
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this."""
@@ -131,6 +172,45 @@ def letter(token: int) -> bytes:
     return bytes([ord("a") + token])
 
 
+@dataclass
+class Alone:
+    """A pair of fakes with one slot, where a loaded pair is expected, and the one generation it runs."""
+
+    contexts: Mapping[ModelName, Cache]
+    made: Stream
+    slots: int = 1
+    n_rows: int = LONGEST_DRAFT + 1
+    cells: int = 1 << 30
+
+    @property
+    def scorers(self) -> Mapping[ModelName, Scorer]:
+        return self.contexts
+
+    def costs(self) -> Costs:
+        return unmeasured()
+
+    def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
+        return self.made
+
+
+def rounds_of(
+    loop: Loop,
+    contexts: Mapping[ModelName, Cache],
+    pace: Pace,
+    prompt: Sequence[int] | NDArray[np.int32],
+    *,
+    text: TextRelease | None = None,
+    grammar: bool = False,
+    costs: Costs | None = None,
+    scorers: Mapping[ModelName, Scorer] | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Round]:
+    """Runs a loop over fakes in the real engine; yields its rounds."""
+    pair = Alone(contexts, Stream(loop, text or TextRelease(letter), pace, grammar))
+    return alone(pair, prompt, Request(), cancelled=cancelled, costs=costs, scorers=scorers, clock=clock)
+
+
 def speculate(
     target: TableModel,
     prompt: Sequence[int],
@@ -148,19 +228,22 @@ def speculate(
     cancelled: Callable[[], bool] = lambda: False,
     scoring: Scoring | None = None,
 ) -> list[Round]:
-    """Runs the real loop with the real driver on fakes; returns its rounds."""
+    """Runs the real loop in the real engine on fakes; returns its rounds."""
+    text = TextRelease(piece, stop)
     loop = generate(
         np.array(prompt, np.int32),
         drafter=drafter or NoDrafter(),
         sampler=sampler,
         rule=rule,
-        text=TextRelease(piece, stop),
+        text=text,
         limits=Limits(max_tokens, n_ctx, frozenset(end)),
         scoring=scoring,
     )
-    contexts = {"target": target} | ({"draft": draft} if draft else {})
-    pace = FixedLength(pace) if isinstance(pace, int) else pace
-    return list(drive(loop, contexts, pace, cancelled=cancelled))
+    contexts: dict[ModelName, Cache] = {"target": target}
+    if draft:
+        contexts["draft"] = draft
+    pace, masked = FixedLength(pace) if isinstance(pace, int) else pace, sampler.masks is not None
+    return list(rounds_of(loop, contexts, pace, prompt, text=text, grammar=masked, cancelled=cancelled))
 
 
 def tokens_of(rounds: Sequence[Round]) -> tuple[int, ...]:
@@ -189,6 +272,10 @@ class Restless:
     def length(self) -> int:
         return self.lengths[self.rounds % len(self.lengths)]
 
+    @property
+    def usual(self) -> int:
+        return 2
+
     def window(self, lag: int) -> int:
         return lag
 
@@ -199,13 +286,25 @@ class Restless:
             return False
         return len(ask.tail) < self.length
 
-    def grants_rows(self, ask: Ask) -> int:
-        return min(len(ask.tail), self.length) if ask.reach else len(ask.tail)
-
-    def spent(self, ask: Ask | None, n_evaluated: int, seconds: float) -> None:
+    def enter(self, load: Load, slot: int) -> None:
         pass
 
-    def observe(self, round_: Round) -> float:
+    def drafted(self) -> None:
+        pass
+
+    def read(self, seconds: float) -> None:
+        pass
+
+    def offer(self, ask: Ask) -> tuple[int, Reach]:
+        return min(len(ask.tail), self.length), ()
+
+    def took(self, guesses: int, gain: float) -> None:
+        pass
+
+    def rewound(self, seconds: float) -> None:
+        pass
+
+    def observe(self, round_: Round, seconds: float) -> float:
         self.rounds += 1
         return 1.0
 

@@ -1,4 +1,4 @@
-"""Streams of acceptances on a virtual clock: the real loop, driver, drafter and controller, without models.
+"""Streams of acceptances on a virtual clock: the real loop, engine, drafter and controller, without models.
 
 A stream says for each position of a text how sure the draft is there and whether its guess would be right.
 Right guesses are token 0, wrong ones token 1, and the text is all zeros. Evaluations take no time: they move
@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from fakes import OneSequence, rounds_of
 from numpy.typing import NDArray
 
 from edgespec.core.drafters import Guesser
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
-from edgespec.core.loop import Limits, Rows, Want, drive, generate
-from edgespec.core.pace.controller import LONGEST, Controller, Costs, Pace
-from edgespec.core.pace.costs import CostTable
+from edgespec.core.loop import Limits, Rows, Want, generate
+from edgespec.core.pace.controller import Controller, Pace
+from edgespec.core.pace.costs import Costs, CostTable
 from edgespec.core.text import TextRelease
-from edgespec.core.values import Draft, Round
+from edgespec.core.values import LONGEST_DRAFT, Draft, Round
 from edgespec.core.verify import Target, Verdict
 from edgespec.engine.experience import Experience
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling, point_mass
@@ -71,29 +72,34 @@ class Clock:
         return self.now
 
 
-class Timed:
+class Timed(OneSequence):
     """A context that holds tokens, answers with positions, and takes the time that a table says."""
 
     def __init__(self, clock: Clock, seconds: Callable[[int, int], float], noise: float, seed: int) -> None:
         self.clock, self.seconds = clock, seconds
-        self.held = np.empty(0, np.int32)
+        self.tokens = np.empty(0, np.int32)
         self.evaluated = 0
         self._noise, self._rng = noise, np.random.default_rng([seed, 78])
+
+    def held(self, seq: int = 0) -> NDArray[np.int32]:
+        return self.tokens
 
     def missing(self, want: Want) -> int:
         return self._missing(self._tokens(want), want.rows)
 
     def _missing(self, tokens: NDArray[np.int32], rows: int) -> int:
-        keep = min(self.held.size, tokens.size - rows)
-        looked_at = max(0, keep - 2 * LONGEST)  # all zeros before: only guesses are not, and held for a round
-        differs = np.flatnonzero(self.held[looked_at:keep] != tokens[looked_at:keep])
+        keep = min(self.tokens.size, tokens.size - rows)
+        looked_at = max(
+            0, keep - 2 * LONGEST_DRAFT
+        )  # all zeros before: only guesses are not, and held for a round
+        differs = np.flatnonzero(self.tokens[looked_at:keep] != tokens[looked_at:keep])
         return tokens.size - (looked_at + int(differs[0]) if differs.size else keep)
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         (want,) = wants
         tokens = self._tokens(want)
         n = self._missing(tokens, want.rows)
-        self.held = tokens
+        self.tokens = tokens
         self.evaluated += n
         factor = float(np.exp(self._noise * self._rng.standard_normal()))
         self.clock.now += self.seconds(n, tokens.size - n) * factor
@@ -182,7 +188,7 @@ class Bench:
         self.costs = Costs(CostTable(dict(points)), CostTable(dict(reading)))
 
     def controller(self, max_tokens: int = 256) -> Controller:
-        return Controller(self.costs, self.experience.record, max_tokens=max_tokens)
+        return Controller(lambda streams: self.experience.record, max_tokens=max_tokens)
 
     def play(
         self,
@@ -212,7 +218,8 @@ class Bench:
         )  # fmt: skip
         pace = pace or self.controller(n_tokens)
         played = Played([], [], 0, target, draft)
-        for round_ in drive(loop, {"target": target, "draft": draft}, pace, clock=clock):
+        contexts, prompt = {"target": target, "draft": draft}, np.zeros(n_prompt, np.int32)
+        for round_ in rounds_of(loop, contexts, pace, prompt, costs=self.costs, clock=clock):
             played.rounds.append(round_)
             played.ended.append(clock())
             watch(round_)

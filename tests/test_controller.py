@@ -1,6 +1,6 @@
 """The controller over whole texts, on a virtual clock: as fast as the best fixed length, no slower than none.
 
-Acceptances and costs are simulated (`streams.py`); loop, driver, drafter and controller are the real ones.
+Acceptances and costs are simulated (`streams.py`); loop, engine, drafter and controller are the real ones.
 Speeds are those of decoding, first token excluded, relative to plain decoding. Seeds are fixed; bounds lie
 below what was measured by as much as other seeds move it.
 """
@@ -18,9 +18,11 @@ from streams import LONG, MACHINES, Bench, Played, Stream, Timed, stream
 
 from edgespec.core.drafters import Offer, offer
 from edgespec.core.loop import Rows, Want
-from edgespec.core.pace.controller import CREDIT, REFRESH, SHARE, START, Controller, FixedLength, Record
+from edgespec.core.pace.controller import Controller, FixedLength
 from edgespec.core.pace.costs import CostTable
 from edgespec.core.pace.odds import Odds, proportional
+from edgespec.core.pace.record import Record
+from edgespec.core.pace.tuning import TUNING
 from edgespec.core.values import Ask, Judged, Round
 
 EVERYWHERE = pytest.mark.parametrize("machine", ["memory-bound", "compute-bound", "GPU"])
@@ -41,7 +43,7 @@ def speed(bench: Bench, played: Played, n_tokens: int = 256) -> float:
 
 @EVERYWHERE
 @pytest.mark.parametrize("k", [1, 3, 7, 16])
-def test_the_driver_on_a_virtual_clock_takes_the_time_that_arithmetic_says(machine: str, k: int) -> None:
+def test_the_engine_on_a_virtual_clock_takes_the_time_that_arithmetic_says(machine: str, k: int) -> None:
     bench = Bench(machine, noise=0)
     s = stream(0.8, 1)
     played = bench.play(s, FixedLength(k))
@@ -142,7 +144,7 @@ def test_a_draft_that_has_turned_bad_is_not_tried_for_all_that_it_had_won(machin
         bench = Bench(machine, seed=1000 * seed)
         for i in range(3):
             bench.play(stream(0.75, 10 * seed + i, told=told))
-        assert bench.experience.record.budget > 2 * START
+        assert bench.experience.record.budget > 2 * TUNING.start
 
         def note(_: Round, record: Record = bench.experience.record) -> None:
             least.append(record.trying)
@@ -160,7 +162,7 @@ def test_what_the_cheapest_try_costs_is_saved_up_for(told: bool, monkeypatch: py
     texts = [stream(0.985, i, told=told) for i in range(3)]
     *_, last = [bench.play(text).seconds for text in texts]
     assert bench.plain() / last > 1.4
-    assert bench.experience.record.saving > START
+    assert bench.experience.record.saving > TUNING.start
 
 
 class Pausing(Timed):
@@ -200,7 +202,7 @@ class AlwaysDrafting(Controller):
 @EVERYWHERE
 def test_a_controller_that_always_drafts_is_seen_to_be_slower_than_plain_decoding(machine: str) -> None:
     bench = Bench(machine)
-    mutant = AlwaysDrafting(bench.costs, bench.experience.record, max_tokens=256)
+    mutant = AlwaysDrafting(lambda streams: bench.experience.record, max_tokens=256)
     assert speed(bench, bench.play(stream(0.0, 1), mutant)) < 0.8
 
 
@@ -229,7 +231,7 @@ def test_what_a_draft_that_changes_loses_stays_within_the_budget(machine: str, c
         def watch(round_: Round, bench: Bench = bench) -> None:
             nonlocal over
             record = bench.experience.record
-            over = max(over, record.lost - START - SHARE * record.emitted)
+            over = max(over, record.lost - TUNING.start - TUNING.share * record.emitted)
 
         speeds = [
             speed(bench, bench.play(stream(quality, seed, told=told), watch=watch)) for seed in range(3)
@@ -249,7 +251,7 @@ def test_a_draft_that_deceives_loses_what_it_had_brought_at_most(machine: str) -
         for i, quality in enumerate((0.95, 0.95, 0.0, 0.0, 0.0))
     ]
     assert min(speeds[:2]) > 1.4
-    assert 256 / speeds[2] < 256 + CREDIT + START + SHARE * 5 * 256 + 1, speeds
+    assert 256 / speeds[2] < 256 + TUNING.credit + TUNING.start + TUNING.share * 5 * 256 + 1, speeds
     assert min(speeds[3:]) > 0.97, speeds
 
 
@@ -277,7 +279,7 @@ def test_plain_decoding_is_timed_again_now_and_then() -> None:
     played = bench.play(stream(0.98, 1), n_tokens=1500)
     said = np.cumsum([len(r.tokens) for r in played.rounds])
     plain = [n for n, r in zip(said, played.rounds, strict=True) if not r.drafted]
-    assert max(np.diff(plain)) < REFRESH + 60
+    assert max(np.diff(plain)) < TUNING.refresh + 60
     assert len(plain) < 15
 
 
@@ -335,7 +337,7 @@ def test_a_long_prompt_is_read_whole_by_a_draft_that_has_shown_what_it_saves(mac
 
 def test_a_draft_reads_nothing_until_it_is_about_to_be_used() -> None:
     bench = Bench("compute-bound")
-    bench.experience.record.lost = START + 50
+    bench.experience.record.lost = TUNING.start + 50
     played = bench.play(stream(0.95, 0), n_prompt=500, n_tokens=64)
     assert played.draft_evaluated == 0 and speed(bench, played, 64) == pytest.approx(1, abs=0.02)
 
@@ -345,7 +347,7 @@ class Forgetful(Timed):
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         (want,) = wants
-        if self.held.size > self._tokens(want).size - self.missing(want) > 0:
+        if self.tokens.size > self._tokens(want).size - self.missing(want) > 0:
             self.evaluated += 4
             self.clock.now += self.seconds(4, 0)
         return super().score(wants)
@@ -401,12 +403,11 @@ def test_copies_are_as_fast_with_a_draft_as_without(machine: str, quality: float
 
     class NoModel(Controller):
         def _grants_model(self, ask: Ask, lag: int) -> bool:
-            self._look(ask.tokens.size)
             return False
 
     for i in range(2):
         ours = bench.play(stream(quality, i), guessers=[Copying(0)])
-        free = NoModel(alone.costs, alone.experience.record, max_tokens=256)
+        free = NoModel(lambda streams: alone.experience.record, max_tokens=256)
         theirs = alone.play(stream(quality, i), free, guessers=[Copying(0)])
     assert ours.seconds < 1.02 * theirs.seconds
     assert speed(bench, ours) > 1.7

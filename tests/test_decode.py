@@ -1,6 +1,6 @@
 """The loop says exactly what the target alone would say, whatever guesses: by enumeration and by chi-square.
 
-Everything here runs `generate` and `drive` as they are, on table models. Each statistical test fails at a
+Everything here runs `generate` in the engine as it is, on table models. Each statistical test fails at a
 rate of 1e-6 where all is well; seeds are fixed.
 """
 
@@ -21,14 +21,16 @@ from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.drafters.suffix_lookup import SuffixLookup
-from edgespec.core.loop import Limits, drive, generate
-from edgespec.core.pace.controller import LONGEST, FixedLength, Pace
+from edgespec.core.loop import Limits, generate
+from edgespec.core.pace.controller import FixedLength, Pace
+from edgespec.core.pace.costs import Costs, CostTable
+from edgespec.core.pace.load import Load
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.scores import Scoring
 from edgespec.core.text import TextRelease
-from edgespec.core.values import Ask, Draft, Judged, Reach, Round
+from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, Judged, Reach, Round
 from edgespec.core.verify import Coupled, Independent, Rule, Verdict, verify_block, verify_tokens
-from edgespec.errors import PromptTooLongError, SettingError
+from edgespec.errors import FatalDecodeError, PromptTooLongError, SettingError
 from edgespec.sampling.sampler import Sampler, Sampling, point_mass
 
 GREEDY = Sampling(temperature=0)
@@ -76,7 +78,7 @@ class Reciter:
         self.heard.append(judged)
 
 
-class Script:
+class Script(fakes.OneSequence):
     """A target that says a given text, then again from its beginning: row i favours token i of the text."""
 
     def __init__(self, *text: int, n_vocab: int = 26) -> None:
@@ -98,7 +100,7 @@ class Script:
 
 def recite(script: Script, drafter: Drafter | None = None, **wanted: object) -> list[Round]:
     """Speaks a script greedily behind the one-token prompt 25."""
-    arguments: dict[str, object] = {"pace": LONGEST, "max_tokens": 12} | wanted
+    arguments: dict[str, object] = {"pace": LONGEST_DRAFT, "max_tokens": 12} | wanted
     return speculate(
         script,  # type: ignore[arg-type]
         [25],
@@ -451,13 +453,13 @@ def test_a_full_context_ends_the_text() -> None:
 
 
 def test_no_more_is_guessed_than_can_be_used() -> None:
-    """The last place belongs to the token that verification adds; LONGEST bounds the rest."""
+    """The last place belongs to the token that verification adds; LONGEST_DRAFT bounds the rest."""
     reciter = Reciter()
     recite(Script(*range(10)), reciter, max_tokens=4)
     assert reciter.limits == [2, 1], "before the second and third token; before the fourth nothing is asked"
     reciter = Reciter()
     recite(Script(*range(10)), reciter, max_tokens=200)
-    assert max(reciter.limits) == LONGEST
+    assert max(reciter.limits) == LONGEST_DRAFT
 
 
 def test_an_end_token_inside_an_accepted_draft_ends_the_text_there() -> None:
@@ -587,9 +589,9 @@ def test_the_pace_is_told_every_round_and_bounds_every_draft() -> None:
     told: list[Round] = []
 
     class Listening(Restless):
-        def observe(self, round_: Round) -> float:
+        def observe(self, round_: Round, seconds: float) -> float:
             told.append(round_)
-            return super().observe(round_)
+            return super().observe(round_, seconds)
 
     target = TableModel(6, seed=12)
     rounds = speculate(
@@ -603,9 +605,8 @@ def test_the_pace_is_told_every_round_and_bounds_every_draft() -> None:
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_the_pace_is_told_what_was_evaluated_and_all_the_time_there_was(name: str) -> None:
-    """Of a draft that had been cut it was told the whole, did not recognise it and took it for a prompt."""
-    now, heard = 0.0, []
+def test_a_round_is_charged_with_all_the_time_there_was_but_for_what_the_reader_took(name: str) -> None:
+    now, charged = 0.0, []
 
     def clock() -> float:
         nonlocal now
@@ -613,23 +614,31 @@ def test_the_pace_is_told_what_was_evaluated_and_all_the_time_there_was(name: st
         return now
 
     class Listening(Restless):
-        def spent(self, ask: Ask | None, n_evaluated: int, seconds: float) -> None:
-            heard.append((ask, n_evaluated, seconds))
+        def read(self, seconds: float) -> None:
+            charged[-1] += seconds
+
+        def enter(self, load: Load, slot: int) -> None:
+            load.weigh()
+            self.began = now
+            charged.append(0.0)
+
+        def observe(self, round_: Round, seconds: float) -> float:
+            took = now - self.began - charged[-1] if self.rounds else 0.0
+            assert seconds == pytest.approx(took)
+            return super().observe(round_, seconds)
 
     target = TableModel(6, seed=12)
     draft = TableModel(6, seed=13, near=target, spread=0.5)
+    prompt = [1, 2, 3, 1, 2]
     loop = generate(
-        [1, 2, 3, 1, 2], drafter=drafter_named(name, USUAL, 6), sampler=Sampler(USUAL, 6), rule=Coupled(2),
+        prompt, drafter=drafter_named(name, USUAL, 6), sampler=Sampler(USUAL, 6), rule=Coupled(2),
         text=TextRelease(fakes.letter), limits=Limits(60, 512),
     )  # fmt: skip
     contexts = {"target": target, "draft": draft}
-    rounds = list(drive(loop, contexts, Listening((1, 3, 0)), clock=clock))
-    asks = {model: [(a, n) for a, n, _ in heard if a and a.model == model] for model in contexts}
-    assert [n for _, n in asks["target"]] == target.decoded
-    assert [n for _, n in asks["draft"]] == draft.decoded
-    for (ask, n), round_ in zip(asks["target"][1:], rounds[1:], strict=True):
-        assert ask.rows == n == len(ask.tail) + 1 == round_.drafted + 1
-    assert sum(seconds for _, _, seconds in heard) == now - 1 - len(rounds), "but for what the reader took"
+    slow = Costs(CostTable({1: 1e9}), CostTable({1: 1e9}))  # so that no step seems to have paused
+    pace = Listening((1, 3, 0))
+    rounds = list(fakes.rounds_of(loop, contexts, pace, prompt, costs=slow, clock=clock))
+    assert pace.rounds == len(rounds) > 10
 
 
 class Windowed(FixedLength):
@@ -676,11 +685,10 @@ def test_cancelling_between_rounds_keeps_what_was_said(after: int) -> None:
         [1], drafter=drafter_named("model", GREEDY, 6), sampler=Sampler(GREEDY, 6), rule=Coupled(0),
         text=TextRelease(fakes.letter), limits=Limits(30, 100),
     )  # fmt: skip
-    for round_ in drive(
-        loop, {"target": target, "draft": draft}, FixedLength(3), cancelled=lambda: len(seen) >= after
-    ):
+    contexts = {"target": target, "draft": draft}
+    for round_ in fakes.rounds_of(loop, contexts, FixedLength(3), [1], cancelled=lambda: len(seen) >= after):
         seen.append(round_)
-    assert len(seen) == after
+    assert len(seen) == after + 1 and seen[-1].finish == "cancelled"
     assert tokens_of(seen) == whole[: len(tokens_of(seen))]
     assert inspect.getgeneratorstate(loop) == inspect.GEN_CLOSED, "and nothing is left running"
 
@@ -697,7 +705,10 @@ def test_contexts_serve_the_next_generation_after_a_cancelled_one() -> None:
             text=TextRelease(fakes.letter), limits=Limits(12, 100),
         )  # fmt: skip
         contexts = {"target": target, "draft": draft}
-        seen.extend(drive(loop, contexts, FixedLength(3), cancelled=lambda: len(seen) >= stop_after))
+        rounds = fakes.rounds_of(
+            loop, contexts, FixedLength(3), prompt, cancelled=lambda: len(seen) >= stop_after
+        )
+        seen.extend(rounds)
         return tokens_of(seen)
 
     generate_from([1, 2, 3], 2)
@@ -713,18 +724,16 @@ def test_a_failure_of_a_model_reaches_the_caller() -> None:
     class Broken(TableModel):
         def score(self, wants: Sequence[fakes.Want]) -> list[fakes.Rows]:
             if len(self.decoded) == 2:
-                raise SettingError("the model broke")
+                raise FatalDecodeError("the model broke")
             return super().score(wants)
 
     heard: list[Round] = []
-    with pytest.raises(SettingError, match="the model broke"):
-        for round_ in drive(
-            generate(
-                [1], drafter=NoDrafter(), sampler=Sampler(GREEDY, 6), rule=Coupled(0),
-                text=TextRelease(fakes.letter), limits=Limits(9, 99),
-            ),
-            {"target": Broken(6, seed=1)}, FixedLength(3),
-        ):  # fmt: skip
+    with pytest.raises(FatalDecodeError, match="the model broke"):
+        loop = generate(
+            [1], drafter=NoDrafter(), sampler=Sampler(GREEDY, 6), rule=Coupled(0),
+            text=TextRelease(fakes.letter), limits=Limits(9, 99),
+        )  # fmt: skip
+        for round_ in fakes.rounds_of(loop, {"target": Broken(6, seed=1)}, FixedLength(3), [1]):
             heard.append(round_)
     assert len(heard) == 2
 

@@ -518,7 +518,7 @@ def run_counting(
     seen = 0
 
     class Watching(fakes.Restless):
-        def observe(self, round_: fakes.Round) -> float:
+        def observe(self, round_: fakes.Round, seconds: float) -> float:
             nonlocal seen
             calls.append(draft.decoded[seen:])
             seen = len(draft.decoded)

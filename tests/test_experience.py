@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgespec.core.pace.controller import CREDIT, Costs, Gain, Record
-from edgespec.core.pace.costs import Beside, CostTable
+from edgespec.core.pace.costs import Beside, Costs, CostTable
+from edgespec.core.pace.record import Gain, Record
+from edgespec.core.pace.tuning import TUNING
 from edgespec.engine import experience
 from edgespec.engine.experience import FORMAT, Known, load, save
 
@@ -126,7 +127,7 @@ def test_any_value_may_be_wrong_and_nothing_that_is_read_can_do_harm(path: Path)
             known = load(path)
             refused += known == Known()
             for kind in known.kinds.values():
-                assert -CREDIT <= kind.record.lost < math.inf
+                assert -TUNING.credit <= kind.record.lost < math.inf
                 for odds in (kind.model, kind.places, kind.lookup, kind.recycling):
                     assert all(0 <= odds.of_bin(i) <= 1 for i in range(10))
                 assert kind.record.model.over(1.0) >= 0 and kind.record.budget < math.inf

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from fakes import TableModel
+from fakes import rounds_of as stepped
 
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
-from edgespec.core.loop import Limits, Rows, Want, drive, generate
+from edgespec.core.loop import Limits, Rows, Want, generate
 from edgespec.core.pace.controller import FixedLength
 from edgespec.core.pace.costs import Beside, measure_beside
 from edgespec.core.text import TextRelease
@@ -48,17 +49,19 @@ def rounds_of(
     target, draft = pair(spread, slow=beside is not None)
     ahead = Ahead(target, draft, beside, n_ctx=500, n_vocab=N_VOCAB) if beside else None
     sampler = Sampler(sampling, N_VOCAB)
+    prompt = np.array([1, 2, 3], np.int32)
     loop = generate(
-        np.array([1, 2, 3], np.int32),
+        prompt,
         drafter=Competition([], DraftModel(sampler, n_ctx=500, n_vocab=N_VOCAB)),
         sampler=sampler,
         rule=rule,
         text=TextRelease(lambda token: bytes([97 + token])),
         limits=Limits(60, 512),
     )
-    scorers = {"target": ahead.target, "draft": ahead.draft} if ahead else {"target": target, "draft": draft}
+    contexts = {"target": target, "draft": draft}
+    scorers = {"target": ahead.target, "draft": ahead.draft} if ahead else None
     try:
-        return list(drive(loop, scorers, FixedLength(k))), ahead, draft
+        return list(stepped(loop, contexts, FixedLength(k), prompt, scorers=scorers)), ahead, draft
     finally:
         if ahead:
             ahead.close()
@@ -216,8 +219,9 @@ def test_a_draft_with_a_short_memory_is_of_use_to_the_end_of_a_long_text(
         text=TextRelease(lambda token: bytes([97 + token])),
         limits=Limits(300, 512),
     )
-    scorers = {"target": ahead.target, "draft": ahead.draft} if ahead else {"target": target, "draft": draft}
-    rounds = list(drive(loop, scorers, Reading(4)))
+    contexts = {"target": target, "draft": draft}
+    scorers = {"target": ahead.target, "draft": ahead.draft} if ahead else None
+    rounds = list(stepped(loop, contexts, Reading(4), prompt, scorers=scorers))
     if ahead:
         ahead.close()
     text = prompt.tolist()

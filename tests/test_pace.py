@@ -12,34 +12,25 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.core.pace.controller import (
-    CREDIT,
-    FREE_START,
-    LONGEST,
-    SHARE,
-    START,
-    TRIAL,
-    Controller,
-    Costs,
-    FixedLength,
-    Gain,
-    Record,
-    best_length,
-)
-from edgespec.core.pace.costs import CostTable
-from edgespec.core.values import Ask, Round
+from edgespec.core.pace.controller import Controller, FixedLength
+from edgespec.core.pace.costs import Costs, CostTable
+from edgespec.core.pace.load import Load
+from edgespec.core.pace.record import Gain, Record
+from edgespec.core.pace.tuning import TUNING
+from edgespec.core.pace.worth import best_length
+from edgespec.core.values import LONGEST_DRAFT, Ask, Round
 from edgespec.errors import SettingError
 
 TOKENS = np.arange(5, dtype=np.int32)
 
 
-@pytest.mark.parametrize("length", [0, 1, 4, LONGEST])
+@pytest.mark.parametrize("length", [0, 1, 4, LONGEST_DRAFT])
 def test_as_many_steps_and_rows_are_granted_as_drafts_may_have_tokens(length: int) -> None:
     pace = FixedLength(length)
-    for n in range(LONGEST + 3):
+    for n in range(LONGEST_DRAFT + 3):
         for rows in (1, 0):
             assert pace.grants_step(Ask("draft", TOKENS, (1,) * n, rows, (0.5,)), 1) == (n < length)
-        assert pace.grants_rows(Ask("target", TOKENS, (1,) * n, n + 1)) == min(n, length)
+        assert pace.offer(Ask("target", TOKENS, (1,) * n, n + 1)) == (min(n, length), ())
 
 
 def test_what_is_granted_depends_on_the_number_of_guesses_alone() -> None:
@@ -48,7 +39,7 @@ def test_what_is_granted_depends_on_the_number_of_guesses_alone() -> None:
     for tail in [(0, 0), (9, 9), (5, 1)]:
         for reach in (0.0, 0.5, 1.0):
             assert pace.grants_step(Ask("draft", TOKENS, tail, 1, (reach,)), 1)
-            assert pace.grants_rows(Ask("target", TOKENS, tail, 3, (reach, reach))) == 2
+            assert pace.offer(Ask("target", TOKENS, tail, 3, (reach, reach))) == (2, ())
 
 
 def test_a_likelier_free_guess_goes_before_a_fixed_number_of_the_models() -> None:
@@ -61,15 +52,14 @@ def test_a_likelier_free_guess_goes_before_a_fixed_number_of_the_models() -> Non
 def test_a_fixed_pace_learns_nothing_and_lets_the_draft_read_everything() -> None:
     pace = FixedLength(2)
     for accepted in (0, 2):
-        assert pace.observe(Round((1,), "a", 2, accepted, ("target",))) == 1
-    pace.spent(Ask("target", TOKENS, (), 1), 5, 1.0)
+        assert pace.observe(Round((1,), "a", 2, accepted, ("target",)), 1.0) == 1
     assert pace == FixedLength(2)
     assert pace.window(3000) == 3000
 
 
-@pytest.mark.parametrize("length", [-1, LONGEST + 1, 1.5, "4", None])
+@pytest.mark.parametrize("length", [-1, LONGEST_DRAFT + 1, 1.5, "4", None])
 def test_a_length_that_makes_no_sense_is_refused(length: object) -> None:
-    with pytest.raises(SettingError, match=f"draft length is {length!r}: it must be from 0 to {LONGEST}"):
+    with pytest.raises(SettingError, match=f"length is {length!r}: it must be from 0 to {LONGEST_DRAFT}"):
         FixedLength(length)  # type: ignore[arg-type]
 
 
@@ -78,6 +68,19 @@ def test_a_length_that_makes_no_sense_is_refused(length: object) -> None:
 
 def costs_of(points: dict[int, float], step: float, slope: float = 0.0) -> Costs:
     return Costs(CostTable(dict(points), slope=slope), CostTable({1: step}, slope=slope))
+
+
+def controller_of(costs: Costs, record: Record, max_tokens: int = 100, n_ctx: int = 0) -> Controller:
+    """Returns the controller of a stream that is alone, at the beginning of a round."""
+    controller = Controller(lambda streams: record, max_tokens=max_tokens)
+    controller.enter(Load(costs, {0: 1}, LONGEST_DRAFT + 1, n_ctx), 0)
+    return controller
+
+
+def verified(controller: Controller, ask: Ask) -> int:
+    """Returns how many guesses of a free offer are verified with nothing beside them."""
+    taken, weighed = controller.offer(ask)
+    return taken or controller._load.allot({0: weighed})[0][0]
 
 
 def brute_force(reach: Sequence[float], prices: Sequence[float], step: float) -> dict[int, float]:
@@ -91,7 +94,7 @@ def brute_force(reach: Sequence[float], prices: Sequence[float], step: float) ->
 def random_economy(rng: np.random.Generator) -> tuple[list[float], NDArray[np.float64], float]:
     """Returns a reach that falls, prices that need not even rise, and what a guess costs."""
     reach = np.cumprod(rng.uniform(0.2, 1, rng.integers(1, 20))).tolist()
-    prices = np.append(0.0, rng.uniform(0.5, 1 + rng.uniform(0, 4), LONGEST + 1))
+    prices = np.append(0.0, rng.uniform(0.5, 1 + rng.uniform(0, 4), LONGEST_DRAFT + 1))
     return reach, prices, rng.uniform(0, 0.5)
 
 
@@ -114,38 +117,32 @@ def test_a_free_guess_is_cut_where_it_pays_best_and_left_out_where_it_does_not()
         reach, prices, _ = random_economy(rng)
         prices = np.maximum.accumulate(prices)  # a table in which every size is known
         points = {n: float(seconds) for n, seconds in enumerate(prices) if n}
-        controller = Controller(costs_of(points, 0.1), Record(free_lost=-1e9), max_tokens=100)
+        controller = controller_of(costs_of(points, 0.1), Record(free_lost=-1e9))
         ask = Ask("target", TOKENS, (1,) * len(reach), len(reach) + 1, tuple(reach))
-        assert controller.grants_rows(ask) == best_length(tuple(reach), prices, 0.0)[1]
+        assert verified(controller, ask) == best_length(tuple(reach), prices, 0.0)[1]
 
 
 def test_free_guesses_have_a_budget_too() -> None:
     """They were offered and lost for as long as it took to learn what they are worth."""
     costs = costs_of({1: 1.0, 2: 1.5, 4: 3.0, 16: 8.0}, 0.1)
     ask = Ask("target", TOKENS, (1,) * 15, 16, (0.95,) * 15)
-    fresh = Controller(costs, Record(), max_tokens=100).grants_rows(ask)
-    spent = Controller(costs, Record(free_lost=FREE_START), max_tokens=100)
-    assert 0 < fresh < Controller(costs, Record(free_lost=-CREDIT), max_tokens=100).grants_rows(ask)
-    assert spent.grants_rows(ask) == 0
-    later = Record(free_lost=FREE_START, emitted=1000)
-    assert Controller(costs, later, max_tokens=100).grants_rows(ask) > 0
+    fresh, spent, ahead = (
+        verified(controller_of(costs, Record(free_lost=lost)), ask)
+        for lost in (0.0, TUNING.free_start, -TUNING.credit)
+    )
+    assert 0 == spent < fresh < ahead
+    later = Record(free_lost=TUNING.free_start, emitted=1000)
+    assert verified(controller_of(costs, later), ask) > 0
 
 
 def test_a_record_holds_plain_numbers_where_a_try_is_dear_too() -> None:
-    """Where costs exceed START, numpy scalars got into it, and what came back from its file was another."""
+    """Beyond the budget numpy scalars got into it, and what came back from its file was another."""
     record = Record()
-    controller = Controller(costs_of({1: 1.0, 2: 3.0, 49: 20.0}, 0.1), record, max_tokens=100)
+    controller = controller_of(costs_of({1: 1.0, 2: 3.0, 49: 20.0}, 0.1), record)
     controller.grants_step(Ask("draft", TOKENS, (), 1, (0.9,) * 9), 200)
-    controller.observe(Round((1,), "a", 0, 0, ("target",)))
-    assert record.saving > START
+    controller.observe(Round((1,), "a", 0, 0, ("target",)), 1.0)
+    assert record.saving > TUNING.start
     assert {type(value) for value in (record.saving, record.trying, record.lost)} == {float}
-
-
-def test_guesses_that_were_drawn_are_verified_all() -> None:
-    """Exactness: they were granted one by one, and may not be cut after having been drawn."""
-    controller = Controller(costs_of({1: 1.0, 2: 9.0, 49: 500.0}, 0.1), Record(), max_tokens=100)
-    for n in range(LONGEST + 1):
-        assert controller.grants_rows(Ask("target", TOKENS, (1,) * n, n + 1)) == n
 
 
 MEMORY_BOUND = {1: 1.0, 4: 1.2, 8: 1.5, 16: 3.0, 49: 9.0}
@@ -156,7 +153,7 @@ def test_a_guess_pays_where_it_brings_more_than_its_time_is_worth_elsewhere() ->
     even = {1: 1.0, 49: 1.0 + 48 * 0.3}
     for elsewhere in (1.0, 1.5, 2.0):
         record = Record(all=Gain(1e9 * elsewhere, 1e9), model=Gain(1e9 * elsewhere, 1e9))
-        controller = Controller(costs_of(even, 0.1), record, max_tokens=100)
+        controller = controller_of(costs_of(even, 0.1), record)
         first = Ask("draft", TOKENS, (), 1, (0.9, 0.8, 0.7))
         assert controller.grants_step(first, 1)
         controller._trial = 0  # where elsewhere is no better than plain decoding this was a try
@@ -171,7 +168,7 @@ def test_a_step_in_the_prices_is_passed_together() -> None:
     """Three tokens may cost more than four: then a second guess is made for the sake of the third."""
     points = {1: 1.0, 2: 1.1, 3: 2.0, 4: 1.3, 5: 9.0, 49: 90.0}
     record = Record(all=Gain(1.5e9, 1e9), model=Gain(1.5e9, 1e9))
-    controller = Controller(costs_of(points, 0.05), record, max_tokens=100)
+    controller = controller_of(costs_of(points, 0.05), record)
     assert controller.grants_step(Ask("draft", TOKENS, (), 1, (0.9, 0.8, 0.7)), 1)
     assert controller.grants_step(Ask("draft", TOKENS, (1,), 1, (0.8, 0.7)), 1)
     assert controller.grants_step(Ask("draft", TOKENS, (1, 1), 1, (0.7, 0.6)), 1)
@@ -183,17 +180,17 @@ def test_the_better_of_model_and_free_guess_is_chosen() -> None:
     copies, where lookup alone is 5 times as fast as plain decoding, that left 1.4 times."""
     record = Record(all=Gain(2e9, 1e9), model=Gain(2e9, 1e9))
     for free, granted in (((0.5,), True), ((0.99,) * 3, False)):
-        controller = Controller(costs_of(MEMORY_BOUND, 0.05), record, max_tokens=100)
+        controller = controller_of(costs_of(MEMORY_BOUND, 0.05), record)
         ask = Ask("draft", TOKENS, (), 1, (0.9, 0.8), otherwise=free)
         assert controller.grants_step(ask, 1) == granted
 
 
 def test_no_budget_no_draft() -> None:
-    record = Record(lost=START)
-    controller = Controller(costs_of(MEMORY_BOUND, 0.05), record, max_tokens=100)
+    record = Record(lost=TUNING.start)
+    controller = controller_of(costs_of(MEMORY_BOUND, 0.05), record)
     assert not controller.grants_step(Ask("draft", TOKENS, (), 1, (0.9, 0.8)), 1)
     record.emitted = 1000
-    assert record.budget == pytest.approx(SHARE * 1000)
+    assert record.budget == pytest.approx(TUNING.share * 1000)
     assert controller.grants_step(Ask("draft", TOKENS, (), 1, (0.9, 0.8)), 1)
 
 
@@ -201,13 +198,13 @@ def test_the_reading_of_a_prompt_is_paid_from_what_it_can_bring() -> None:
     """A draft that has shown nothing reads as much as may be lost; one that has shown what it saves, all."""
     reading = costs_of(MEMORY_BOUND, 0.05)
     reading.draft.points.update({100: 1.0})
-    new = Controller(reading, Record(), max_tokens=256)
-    assert TRIAL <= new.window(1000) < 1000
-    assert new.window(1000) <= max(TRIAL, START / 0.01)
-    assert new.window(TRIAL) == TRIAL, "a short one is no matter"
+    new = controller_of(reading, Record(), max_tokens=256)
+    assert TUNING.trial <= new.window(1000) < 1000
+    assert new.window(1000) <= max(TUNING.trial, TUNING.start / 0.01)
+    assert new.window(TUNING.trial) == TUNING.trial, "a short one is no matter"
     proven = Record(all=Gain(2e9, 1e9), model=Gain(2e9, 1e9))
-    assert Controller(reading, proven, max_tokens=256).window(1000) == 1000
-    assert Controller(reading, proven, max_tokens=4).window(1000) < 1000, "too few tokens to save time on"
+    assert controller_of(reading, proven, max_tokens=256).window(1000) == 1000
+    assert controller_of(reading, proven, max_tokens=4).window(1000) < 1000, "too few tokens to save time on"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -216,23 +213,26 @@ def test_no_decision_depends_on_a_token_that_is_not_kept(seed: int) -> None:
 
     def answers(tails: np.random.Generator) -> list[object]:
         rng = np.random.default_rng(seed)
-        controller = Controller(costs_of(MEMORY_BOUND, 0.05, 0.03), Record(), max_tokens=2000)
+        costs, record = costs_of(MEMORY_BOUND, 0.05, 0.03), Record()
+        controller = controller_of(costs, record, max_tokens=2000)
         said: list[object] = []
         for n in range(10, 400):
             tokens = np.zeros(n, np.int32)
             guess = lambda k: tuple(tails.integers(0, 99, k).tolist())  # noqa: E731
             k, reach = 0, rng.uniform(0.3, 1)
             plan = tuple(np.cumprod(rng.uniform(0.5, 1, 8)).tolist())
+            load = Load(costs, {0: 1}, LONGEST_DRAFT + 1, n)
+            controller.enter(load, 0)
             while controller.grants_step(Ask("draft", tokens, guess(k), 1, plan if not k else (reach,)), 1):
-                controller.spent(Ask("draft", tokens, guess(k), 1, (reach,)), 1, rng.uniform(0.04, 0.06))
+                controller.drafted()
                 if not controller.grants_step(Ask("draft", tokens, guess(k), 0, (reach,)), 0):
                     break
                 k, reach = k + 1, reach * rng.uniform(0.5, 1)
-            free = plan if not k else ()
-            rows = controller.grants_rows(Ask("target", tokens, guess(len(free) or k), 9, free))
-            controller.spent(Ask("target", tokens, guess(rows), rows + 1), rows + 1, rng.uniform(0.9, 2))
-            accepted = int(rng.integers(0, rows + 1))
-            said.append((k, rows, controller.observe(Round((0,), "", rows, accepted, ()))))
+            rows = k or verified(controller, Ask("target", tokens, guess(len(plan)), 9, plan))
+            controller.took(0 if k else rows, 1.1)
+            load.take(0, rows)
+            accepted, seconds = int(rng.integers(0, rows + 1)), rng.uniform(0.9, 2)
+            said.append((k, rows, controller.observe(Round((0,), "", rows, accepted, ()), seconds)))
         return said
 
     first, second = (answers(np.random.default_rng(tails)) for tails in (1, 2))
@@ -245,7 +245,7 @@ def test_a_head_that_makes_all_guesses_at_once_is_paid_once() -> None:
     points, reach = {1: 1.0, 8: 1.2, 49: 9.0}, tuple(0.9**n for n in range(1, 8))
     for at_once in (True, False):
         costs = replace(costs_of(points, 2.0), at_once=at_once)
-        pace = Controller(costs, Record(emitted=10_000), max_tokens=1000)
+        pace = controller_of(costs, Record(emitted=10_000), max_tokens=1000)
         assert pace.grants_step(Ask("draft", TOKENS, (), 1, reach), 1) == at_once
         if at_once:
             assert pace.grants_step(Ask("draft", TOKENS, (1,) * 5, 1, (0.3,)), 1), "the others cost nothing"
@@ -258,8 +258,8 @@ def test_what_a_head_reads_again_each_round_counts_and_is_no_reading_of_old_toke
         costs = replace(costs_of(points, 0.05), rereads=True)
         costs.draft.points[4] = 4.0 if dear else 0.1
         record = Record(emitted=10_000, since_plain=1)
-        pace = Controller(costs, record, max_tokens=1000)
-        pace.observe(Round((1, 2, 3, 4), "", 3, 3, ()))
+        pace = controller_of(costs, record, max_tokens=1000)
+        pace.observe(Round((1, 2, 3, 4), "", 3, 3, ()), 0.0)
         record.since_plain = 1
         assert pace.usual == 4
         assert pace.grants_step(ask, 4) != dear

@@ -14,8 +14,8 @@ import tiny_gguf
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Want
-from edgespec.core.pace.controller import LONGEST, Costs
-from edgespec.core.pace.costs import SIZES, CostTable
+from edgespec.core.pace.costs import SIZES, Costs, CostTable
+from edgespec.core.values import LONGEST_DRAFT
 from edgespec.engine import measuring as pair_costs
 from edgespec.engine.measuring import (
     LOOKED_AT,
@@ -31,7 +31,7 @@ from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model
 from edgespec.system.config import cache_folder
 
-SETTINGS = ContextSettings(n_ctx=256, n_rows=LONGEST + 1, threads=1, flash_attention=True)
+SETTINGS = ContextSettings(n_ctx=256, n_rows=LONGEST_DRAFT + 1, threads=1, flash_attention=True)
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "plain": lambda path: tiny_gguf.write_llama(path, dtype="Q8_0"),
     "hybrid": lambda path: tiny_gguf.write_hybrid(path, dtype="Q8_0"),
@@ -75,7 +75,7 @@ def test_caches_are_right_after_measuring(models: dict[str, Model], kind: str) -
 def test_a_tiny_pair_is_measured_at_all_sizes(models: dict[str, Model], kind: str) -> None:
     with Context(models[kind], SETTINGS) as target, Context(models[kind], replace(SETTINGS, n_rows=1)) as d:
         found = measure_costs(target, d)
-        assert {1} < found.target.measured <= {1, *(n for n in SIZES if n <= LONGEST + 1)}
+        assert {1} < found.target.measured <= {1, *(n for n in SIZES if n <= LONGEST_DRAFT + 1)}
         assert len(found.target.measured) > 10, "all, but for what a busy machine disturbed"
         assert found.draft.measured == {1, 2, READING}
         assert all(seconds > 0 for seconds in found.target.points.values())

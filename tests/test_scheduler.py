@@ -20,13 +20,14 @@ from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, Rows, Scorer, Want, generate
-from edgespec.core.pace.controller import Costs, Record
-from edgespec.core.pace.costs import Beside, CostTable
-from edgespec.core.pace.joint import Load
+from edgespec.core.pace.controller import Controller, FixedLength
+from edgespec.core.pace.costs import Beside, Costs, CostTable
+from edgespec.core.pace.load import Load
+from edgespec.core.pace.record import Record
 from edgespec.core.request import Request
 from edgespec.core.stream import Stream
 from edgespec.core.text import TextRelease
-from edgespec.core.values import Emitted, Failed, Happening, ModelName, Reading, Round, Started
+from edgespec.core.values import Emitted, Failed, Happening, ModelName, Reach, Reading, Round, Started
 from edgespec.core.verify import Coupled, Independent, Rule
 from edgespec.engine import engine as scheduler
 from edgespec.engine.ahead import Ahead
@@ -48,8 +49,6 @@ N_CTX = 256
 class Watched(TableModel):
     """A table that notes for each call whose tokens it evaluated: {sequence: (tokens, rows)}."""
 
-    batches = True
-
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         self.calls: list[dict[int, tuple[int, int]]] = []
@@ -67,12 +66,6 @@ class Watched(TableModel):
 
     def keep_cells(self, on: bool) -> None:
         self.keeps_cells = on
-
-    def give_back_cells(self) -> bool:
-        return False
-
-    def held(self, seq: int = 0) -> NDArray[np.int32]:
-        return np.array(self.texts.get(seq, []), np.int32)
 
     def save(self, s: int) -> Saved:
         return Saved(self.held(s).tobytes(), np.zeros(100 * len(self.texts[s]), np.uint8), least=0)
@@ -142,7 +135,10 @@ class FakePair:
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx),
         )
-        return Stream(loop, text, request.max_tokens, request.draft_length, self.record, fresh=request.fresh)
+        fixed = request.fixed_length
+        controller = Controller(self.record, max_tokens=request.max_tokens)
+        pace = controller if fixed is None else FixedLength(fixed)
+        return Stream(loop, text, pace, fresh=request.fresh)
 
     def rule(self, request: Request) -> Rule:
         if request.seed is not None:
@@ -590,17 +586,23 @@ def test_where_rows_cost_what_they_bring_several_streams_hardly_draft() -> None:
 
 def test_rows_go_where_they_are_worth_most() -> None:
     costs = Costs(CostTable({1: 1.0, 4: 1.2, 5: 3.0, 63: 60.0}, slope=0.0), CostTable({1: 0.1}))
-    load = Load(costs, {0: 1, 1: 1}, 63, 0)
-    lengths, gain = load.allot({0: (0.9, 0.3, 0.2), 1: (0.8, 0.7)})
+
+    def allotted(streams: int, most: int, *offers: Reach) -> tuple[Counter[int], float]:
+        load = Load(costs, dict.fromkeys(range(streams), 1), most, 0)
+        load.weigh()
+        return load.allot(dict(enumerate(offers)))
+
+    lengths, gain = allotted(2, 63, (0.9, 0.3, 0.2), (0.8, 0.7))
     assert lengths == {0: 1, 1: 1} and gain > 1  # four tokens are cheap, the fifth is not
-    assert Load(costs, {0: 1, 1: 1, 2: 1, 3: 1}, 63, 0).allot({0: (0.5,), 1: (0.4,)})[0] == {}
-    assert Load(costs, {0: 1, 1: 1}, 3, 0).allot({0: (0.9, 0.8), 1: (0.85,)})[0] == {0: 1}
+    assert allotted(4, 63, (0.5,), (0.4,))[0] == {}
+    assert allotted(2, 3, (0.9, 0.8), (0.85,))[0] == {0: 1}
 
 
 @pytest.mark.parametrize("streams", [1, 2, 4])
 def test_the_prices_of_one_stream_are_those_of_a_larger_evaluation(streams: int) -> None:
     costs = Costs(CostTable({1: 1.0, 4: 1.2, 8: 3.0, 63: 60.0}, slope=0.0), CostTable({1: 0.1}))
     load = Load(costs, dict.fromkeys(range(streams), 1), 63, 0)
+    load.weigh()
     prices = load.prices_for(0)
     assert prices[0] == 0 and prices[1] == pytest.approx(load.one)
     assert load.one == costs.target.seconds(streams) / streams

@@ -1,32 +1,31 @@
-"""The speculative loop, and its direct driver.
+"""The speculative loop.
 
 The last token is kept outside the target's KV cache; one evaluation of [last, x_1..x_k] gives the k+1
 rows that judge the k guesses and offer the token after them. The loop is a generator: it asks (`Ask`),
 is answered with logits, and yields a `Round` for every evaluation of the target. It knows neither who
-evaluates nor how long drafts may be; its driver does.
+evaluates nor how long drafts may be; the engine does, which runs one loop for each stream.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafters import Drafter
-from edgespec.core.pace.controller import LONGEST, Pace
 from edgespec.core.scores import Scoring, of_distribution, of_logits
 from edgespec.core.text import TextRelease
-from edgespec.core.values import Ask, Draft, FinishReason, Judged, ModelName, Round, TokenScore
+from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, FinishReason, Judged, Round, TokenScore
 from edgespec.core.verify import Rule, Verdict
 from edgespec.errors import PromptTooLongError, SettingError
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.sampler import Distribution, Sampler
 
 Rows = NDArray[np.float32]
+NO_DRAFT = Draft()
 Loop = Generator[Ask | Round, Rows | None, None]
 
 
@@ -62,7 +61,7 @@ def generate(
     Raises PromptTooLongError, SettingError for a prompt without tokens or with unknown ones, or GrammarError.
     """
     _check_prompt(prompt, limits, sampler.n_vocab)
-    tokens, n = np.zeros(limits.n_ctx + LONGEST + 1, np.int32), len(prompt)
+    tokens, n = np.zeros(limits.n_ctx + LONGEST_DRAFT + 1, np.int32), len(prompt)
     tokens[:n] = prompt
     end = min(n + limits.max_tokens, limits.n_ctx)
     masks = sampler.masks
@@ -72,16 +71,16 @@ def generate(
     forced, first = 0, True  # forced: the last of tokens[:n] that were settled without the target
     finish: FinishReason | None = None
     while finish is None:
-        draft = Draft()
+        draft = NO_DRAFT
         if not first and end - n > 1:
-            draft = yield from drafter.draft(tokens[:n], min(end - n - 1, LONGEST), rule)
+            draft = yield from drafter.draft(tokens[:n], min(end - n - 1, LONGEST_DRAFT), rule)
         k = len(draft.tokens)
         rows = yield Ask("target", tokens[:n], draft.tokens, k + 1, draft.reach, forced=forced)
         assert rows is not None
         draft = draft.cut(len(rows) - 1)
         p, seen = _target_distributions(sampler, rows, tokens, n, draft)
         verdict = rule.verify(draft, p, n)
-        looked_at = tuple(p(i) for i in range(max([verdict.accepted, *seen]) + 1))
+        looked_at = tuple(map(p, range(max([verdict.accepted, *seen]) + 1)))
         fresh = (*draft.tokens[: verdict.accepted], verdict.token)
         after = _settled(settling, tokens, n, fresh, end)
         said = (*lead, *fresh, *after)
@@ -105,8 +104,10 @@ def _settled(
 ) -> tuple[int, ...]:
     """Writes `fresh` behind tokens[:n], then what a grammar leaves no choice about, and returns that."""
     tokens[n : n + len(fresh)] = fresh
+    if masks is None:
+        return ()
     n += len(fresh)
-    forced = tuple(masks.forced(tokens[:n], end - n)) if masks else ()
+    forced = tuple(masks.forced(tokens[:n], end - n))
     tokens[n : n + len(forced)] = forced
     return forced
 
@@ -171,8 +172,7 @@ def _release(
     return released, len(fresh), None
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """What one sequence wants of a context: hold tokens + tail, and give the last `rows` logit rows."""
 
     tokens: NDArray[np.int32]
@@ -183,7 +183,7 @@ class Want:
 
 
 class Scorer(Protocol):
-    """A model's context as the drivers see it; `llama.Context` is one, the tests have others."""
+    """A model's context as the engine sees it; `llama.Context` is one, the tests have others."""
 
     @property
     def evaluated(self) -> int:
@@ -200,57 +200,3 @@ class Scorer(Protocol):
 
 
 NO_ROWS: Rows = np.empty((0, 0), np.float32)
-
-
-def drive(
-    loop: Loop,
-    contexts: Mapping[ModelName, Scorer],
-    pace: Pace,
-    *,
-    cancelled: Callable[[], bool] = lambda: False,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Round]:
-    """Answers one loop directly, as `pace` grants; yields its rounds. Cancellation is seen between rounds."""
-    answer: Rows | None = None
-    told: Ask | None = None  # the evaluation whose time is running, with what Python makes of it
-    read_from = 0  # the draft reads the settled tokens from here on, or from where its context begins
-    evaluated, since = 0, clock()
-    while not cancelled():
-        try:
-            item = loop.send(answer)
-        except StopIteration:
-            return
-        if isinstance(item, Round) or item.rows:
-            now = clock()
-            pace.spent(told, evaluated, now - since)
-            told, since = None, now
-        answer = None
-        if isinstance(item, Round):
-            yield replace(item, gain=pace.observe(item))
-            since = clock()
-            continue
-        want = Want(item.tokens, item.tail, item.rows)
-        if item.model == "target":
-            tail = item.tail[: pace.grants_rows(item)]
-            want = Want(item.tokens, tail, item.rows - len(item.tail) + len(tail))
-            item = replace(item, tail=tail, rows=want.rows) if want.rows < item.rows else item
-        elif not item.rows:
-            answer = NO_ROWS if pace.grants_step(item, 0) else None
-            continue
-        else:
-            lag, window = 1, item.tokens[max(0, read_from - item.skipped) :]
-            if not item.tail:
-                left_out = item.skipped + item.tokens.size - window.size
-                lag = contexts["draft"].missing(Want(window, (), item.rows, before=left_out))
-                if lag and (allowed := pace.window(lag)) < lag:  # what lies before is left out from now on
-                    lag, window = allowed, item.tokens[item.tokens.size - allowed :]
-                    read_from = item.skipped + item.tokens.size - allowed
-            left_out = item.skipped + item.tokens.size - window.size
-            want = Want(window, item.tail, item.rows, before=left_out)
-            if not pace.grants_step(item, lag):
-                continue
-        context = contexts[item.model]
-        before = context.evaluated
-        answer = context.score([want])[0]
-        told, evaluated = item, context.evaluated - before
-    loop.close()

@@ -60,6 +60,11 @@ class Request:
         TextRelease(lambda _: b"", self.stop)
 
     @property
+    def fixed_length(self) -> int | None:
+        """The draft length that is kept to, 0 for plain decoding; None leaves it to the controller."""
+        return 0 if self.drafter == "none" else self.draft_length
+
+    @property
     def kind(self) -> str:
         """What requests have in common whose guesses fare alike."""
         mode = "coupled" if self.seed is not None else "drawn"

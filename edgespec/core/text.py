@@ -30,6 +30,8 @@ class TextRelease:
         """Takes one token and returns the text that is now certain."""
         if self.stopped:
             return ""
+        if not self._stop:
+            return self._decoder.decode(self._piece(token))
         self._held += self._decoder.decode(self._piece(token))
         found = [(at + len(s), at) for s in self._stop if (at := self._held.find(s)) >= 0]
         if found:  # the one completed first, so that token borders do not matter

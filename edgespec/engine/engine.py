@@ -1,9 +1,9 @@
 """The engine with slots: several streams on one loaded pair, evaluated together.
 
-`decode.generate` runs once for each stream, and nothing of it is written again here: where `decode.drive`
-answers one loop, `Engine.step` gathers what all of them ask. A step is either a piece of a new prompt, or a
-round of all: steps of the draft, one evaluation for all who want one, until nobody is granted another; then
-one evaluation of the target with the rows of all. Requests join and leave between steps.
+`core.loop.generate` runs once for each stream, and `Engine.step` gathers what all of them ask; one stream
+is the engine with one slot. A step is either a piece of a new prompt, or a round of all: steps of the draft,
+one evaluation for all who want one, until nobody is granted another; then one evaluation of the target with
+the rows of all. Requests join and leave between steps.
 
 Prompts are read one piece at a time, so that a first token is told before anything else is evaluated; between
 two rounds so many tokens of them as one piece has, so that running streams never wait for more. The pieces
@@ -14,26 +14,36 @@ so arithmetic is the same beside others as alone, as far as the order of cells i
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Scorer, Want
-from edgespec.core.pace.controller import LONGEST, Costs, FixedLength
-from edgespec.core.pace.joint import JointController, Trust
+from edgespec.core.pace.costs import Costs
+from edgespec.core.pace.record import Trust
 from edgespec.core.request import Request
 from edgespec.core.stream import Stream
-from edgespec.core.values import Ask, Emitted, Failed, Happening, ModelName, Reading, Round, Started
+from edgespec.core.values import (
+    LONGEST_DRAFT,
+    Ask,
+    Emitted,
+    Failed,
+    Happening,
+    ModelName,
+    Reading,
+    Round,
+    Started,
+)
 from edgespec.engine.prefixes import Prefixes, piece_of
 from edgespec.engine.slots import Cache, Running, Slot
 from edgespec.engine.step import Step
 from edgespec.errors import NoRoomError, QueueFullError, SettingError
 from edgespec.llama.saved import PrefixStore
 
-AHEAD = LONGEST + 1  # tokens that a request should find room for, beyond those it has, when it comes
+AHEAD = LONGEST_DRAFT + 1  # tokens that a request should find room for, beyond those it has, when it comes
 PIECE = 512  # tokens of prompts read between two rounds; a context's chunk
 
 
@@ -86,15 +96,19 @@ class Engine:
         piece: int = PIECE,
         clock: Callable[[], float] = time.perf_counter,
         cache_ram: int = 0,
+        costs: Costs | None = None,
+        scorers: Mapping[ModelName, Scorer] | None = None,
     ) -> None:
         """slots: requests evaluated at once, at most as many as the pair has; queue: that may wait.
 
-        cache_ram: bytes of host memory for prompts that are in no slot any more.
+        cache_ram: bytes of host memory for prompts that are in no slot any more. costs, scorers: in place of
+        the pair's.
         """
         if not 1 <= slots <= pair.slots:
             raise SettingError(f"{slots} slots were asked for: the pair was loaded with {pair.slots}")
         self._pair, self._contexts = pair, pair.contexts
-        self._costs = pair.costs()  # now, because measuring needs the caches
+        self._costs = costs or pair.costs()  # now, because measuring needs the caches
+        self._scorers = scorers or pair.scorers
         self._slots = [Slot(seq) for seq in range(slots)]
         store = PrefixStore(cache_ram) if cache_ram else None
         self._prefixes = Prefixes(self._slots, self._contexts, store, piece)
@@ -102,7 +116,8 @@ class Engine:
         self._longest_queue, self._piece, self._clock = queue, piece, clock
         self._left = piece  # tokens of prompts that may be read before the next round
         self._pending: list[Happening] = []
-        self._trust: dict[int, Trust] = {}  # in free offers, by how many streams there are
+        self._trust = defaultdict[int, Trust](Trust)  # in free offers, by how many streams there are
+        self._keeps_cells: bool | None = None
         self._submitted = self._steps = 0
         self.in_slots = 0  # requests that had a slot in the last step
 
@@ -136,23 +151,31 @@ class Engine:
         """Does one step, and returns what happened in it."""
         happened, self._pending = self._pending, []
         self._steps += 1
-        for context in self._contexts.values():
-            context.keep_cells(len(self._running()) + len(self._queue) > 1)
-        self._admit(happened)
-        self.in_slots = len(self._running())
-        if self._read(happened):
-            return happened
+        if self._queue:
+            self._admit(happened)
+        running = self._running()
+        self.in_slots = len(running)
+        self._keep_cells(len(running) + len(self._queue) > 1)
+        ready = [slot for slot in running if not slot.request.reading]
+        if len(ready) < len(running):
+            if self._read(running, happened):
+                return happened
+            ready = [slot for slot in running if not slot.request.reading]
         left, self._left = self._left, self._piece
-        ready = self._ready()
+        ready = self._fitting(ready, len(running))
         if ready:
-            among = 1 << (len(ready) - 1).bit_length()
-            trust = self._trust.setdefault(among, Trust())
-            step = Step(
-                ready, self._contexts, self._costs, self._clock, self._prefixes, trust, self._pair.scorers
-            )
+            trust = self._trust[1 << (len(ready) - 1).bit_length()]
+            step = Step(ready, self._contexts, self._costs, self._clock, self._prefixes, trust, self._scorers)
             step.speculate(self._pair.n_rows, left)
             self._tell(step, happened)
         return happened
+
+    def _keep_cells(self, on: bool) -> None:
+        """on: several sequences are written in turn."""
+        if on != self._keeps_cells:
+            self._keeps_cells = on
+            for context in self._contexts.values():
+                context.keep_cells(on)
 
     def tidy(self) -> bool:
         """Does what spares later requests time, for when nobody waits; False where nothing is left to do."""
@@ -160,19 +183,23 @@ class Engine:
 
     def _tell(self, step: Step, happened: list[Happening]) -> None:
         """Tells what a step brought; who is done leaves."""
+        ended = []
         for slot, round_ in step.rounds:
             happened.append(Emitted(slot.request.id, round_))
+            if round_.finish:
+                ended.append(slot)
         for slot, error in step.failures:
             happened.append(Failed(slot.request.id, error))
+            ended.append(slot)
         for slot in step.suspended:
             running, slot.running = slot.request, None
             if not self._running():
                 happened.append(Failed(running.id, NoRoomError("the KV cache is too small for one request")))
                 continue
             running.reading = running.first = True
-            running.read_from = None
+            running.read_from = 0
             self._queue.appendleft(running)
-        for slot in {*(s for s, round_ in step.rounds if round_.finish), *(s for s, _ in step.failures)}:
+        for slot in ended:
             self._leave(slot.request)
 
     # ---- coming and going --------------------------------------------------------------------------------
@@ -196,16 +223,8 @@ class Engine:
             self._queue.remove(running)
             place = self._prefixes.place_fresh if running.stream.fresh else self._prefixes.place
             slot, cached = place(running.ask.tokens)
-            slot.running, running.fed = running, self._steps - 1
-            stream, pace = running.stream, running.pace
-            if isinstance(pace, JointController):  # it was suspended
-                pace.slot = slot.seq
-            elif stream.draft_length is None:
-                running.pace = JointController(
-                    self._costs, stream.record(1), slot=slot.seq, max_tokens=stream.max_tokens
-                )
-            else:
-                running.pace = FixedLength(stream.draft_length)
+            slot.lend(running)
+            running.fed = self._steps - 1
             if not running.told:
                 running.told = True
                 known = min(cached, running.prompt.size)  # a grammar may have settled the tokens behind it
@@ -217,15 +236,17 @@ class Engine:
         wanted = sum(one.ask.tokens.size + AHEAD for one in [running, *others])
         return not others or wanted <= self._pair.cells
 
-    def _ready(self) -> list[Slot]:
-        """Returns who takes part in the next evaluation: all whose drawn guesses find room in it."""
-        ready: list[Slot] = []
-        rows = len(self._running())
-        for slot in self._running():
-            if not slot.request.reading and rows + slot.request.drawn <= self._pair.n_rows:
-                rows += slot.request.drawn
-                ready.append(slot)
-        return ready
+    def _fitting(self, ready: list[Slot], rows: int) -> list[Slot]:
+        """Returns who takes part in the next evaluation: all whose drawn guesses find room beside `rows`."""
+        if len(ready) < 2:
+            return ready
+        fitting: list[Slot] = []
+        for slot in ready:
+            drawn = slot.request.drawn
+            if rows + drawn <= self._pair.n_rows:
+                rows += drawn
+                fitting.append(slot)
+        return fitting
 
     def _leave(self, running: Running) -> None:
         """Takes a request out of slot or queue; the slot keeps its tokens."""
@@ -236,21 +257,21 @@ class Engine:
         if running in self._queue:
             self._queue.remove(running)
         if not (self._running() or self._queue):
+            self._keep_cells(False)
             for context in self._contexts.values():
-                context.keep_cells(False)
                 context.give_back_cells()
 
     # ---- prompts -----------------------------------------------------------------------------------------
 
-    def _read(self, happened: list[Happening]) -> bool:
+    def _read(self, running: Sequence[Slot], happened: list[Happening]) -> bool:
         """Shows the target one piece of a new prompt; False where there is none, or a round is due before it.
 
         Whoever waited longest comes first. A prompt is read in the pieces it would be read in alone. A last
         piece that is short joins the evaluation of all, which then comes before what is behind it.
         """
         target, due = self._contexts["target"], False
-        reading = [slot for slot in self._running() if slot.request.reading]
-        joined = self._pair.n_rows - len(self._running())
+        reading = [slot for slot in running if slot.request.reading]
+        joined = self._pair.n_rows - len(running)
         for slot in sorted(reading, key=lambda s: (s.request.fed, s.request.number)):
             want = slot.want()
             lag = target.missing(want)

@@ -17,9 +17,10 @@ from typing import Any
 from edgespec.core.drafters.demanded import ASSUMED as DEMANDED
 from edgespec.core.drafters.draft_temperature import FACTORS, DraftTemperature
 from edgespec.core.drafters.recycling import ASSUMED
-from edgespec.core.pace.controller import CREDIT, START, Costs, Gain, Record
-from edgespec.core.pace.costs import Beside, CostTable
+from edgespec.core.pace.costs import Beside, Costs, CostTable
 from edgespec.core.pace.odds import BINS, Odds, proportional
+from edgespec.core.pace.record import Gain, Record
+from edgespec.core.pace.tuning import TUNING
 from edgespec.system.whole_file import write_whole
 
 FORMAT = 2  # of the file; others are not read
@@ -47,7 +48,9 @@ class Known:
 
     def at(self, kind: str) -> Experience:
         """Returns the experience with one kind of request, a new one where there is none."""
-        return self.kinds.setdefault(kind, Experience())
+        if kind not in self.kinds:  # asked for in each round
+            self.kinds[kind] = Experience()
+        return self.kinds[kind]
 
 
 def load(path: Path) -> Known:
@@ -120,9 +123,10 @@ def _experience(held: Mapping[str, Any]) -> Experience:
     odds["grammar"] = _odds(held["grammar"]) if "grammar" in held else Odds(DEMANDED)  # older files have none
     model, all_ = (Gain(_number(kept[of]["tokens"]), _number(kept[of]["cost"])) for of in ("model", "all"))
     emitted, since_plain = (int(_number(kept[of])) for of in ("emitted", "since_plain"))
-    lost, free_lost = (_number(kept[of], above=-CREDIT) for of in ("lost", "free_lost"))
-    trying = _number(kept.get("trying", START), above=-START)  # older files have none
-    saving = max(START, _number(kept.get("saving", START)))
+    lost, free_lost = (_number(kept[of], above=-TUNING.credit) for of in ("lost", "free_lost"))
+    start = TUNING.start
+    trying = _number(kept.get("trying", start), above=-start)  # older files have none
+    saving = max(start, _number(kept.get("saving", start)))
     record = Record(model, all_, lost, free_lost, emitted, since_plain, trying, saving)
     return Experience(record, **odds, temperature=_temperature(held["temperature"]))
 

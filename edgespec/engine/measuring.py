@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from edgespec.core.loop import Want
 from edgespec.core.pace import costs
-from edgespec.core.pace.controller import LONGEST, Costs
-from edgespec.core.pace.costs import FURTHER, Beside, CostTable, Hardware
+from edgespec.core.pace.costs import FURTHER, Beside, Costs, CostTable, Hardware
+from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
@@ -40,7 +40,7 @@ FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 
 def measure_costs(target: Context, draft: DraftContext | None) -> Costs:
     """Times evaluations of both contexts in about a second. Their caches hold other tokens afterwards."""
-    sizes = tuple(n for n in costs.SIZES if n <= LONGEST + 1 and n + BEFORE <= target.n_ctx)
+    sizes = tuple(n for n in costs.SIZES if n <= LONGEST_DRAFT + 1 and n + BEFORE <= target.n_ctx)
     verifying = _measured(target, _verification(target), sizes, TARGET_BUDGET)
     if draft is None:
         return Costs(verifying, CostTable({1: verifying.points[1]}))

@@ -22,14 +22,17 @@ from edgespec.core.drafters.demanded import DemandedText
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.drafters.suffix_lookup import SuffixLookup
-from edgespec.core.loop import Limits, Loop, Scorer, drive, generate
-from edgespec.core.pace.controller import LONGEST, Controller, Costs, FixedLength, Pace, Record
+from edgespec.core.loop import Limits, Loop, Scorer, generate
+from edgespec.core.pace.controller import Controller, FixedLength, Pace
+from edgespec.core.pace.costs import Costs, unmeasured
+from edgespec.core.pace.record import Record
 from edgespec.core.request import Request
 from edgespec.core.stream import Stream
 from edgespec.core.text import TextRelease
-from edgespec.core.values import ModelName, Round
+from edgespec.core.values import LONGEST_DRAFT, ModelName, Round
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.engine.ahead import Ahead
+from edgespec.engine.alone import alone
 from edgespec.engine.experience import Experience, load, save
 from edgespec.engine.loading import OnProgress, load_pair
 from edgespec.engine.measuring import SecondLook, costs_path, measure_costs, still_true, time_again
@@ -54,8 +57,8 @@ MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash atte
 class Pair:
     """A target and, where there is one, its draft. Use it in a `with`, or close it.
 
-    `generate` makes one text at a time; `stream` makes several ready for a scheduler. Raises the errors of
-    Model and Context, and PairMismatchError before any weights are loaded.
+    `generate` makes one text at a time; `stream` makes ready what an `Engine` runs beside others. Raises
+    the errors of Model and Context, and PairMismatchError before any weights are loaded.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Pair:
         small = Path(draft) if draft is not None else None
         self.settings, self.gave_up = fitted(Path(target), small, settings, cards())  # to fit into memory
         settings = self.settings
-        self.n_rows = LONGEST + 1 if settings.slots == 1 else MOST_ROWS
+        self.n_rows = LONGEST_DRAFT + 1 if settings.slots == 1 else MOST_ROWS
         with ExitStack() as opened:
             loaded = load_pair(
                 opened, Path(target), small, self.head, self.translation, settings, self.n_rows, on_progress
@@ -87,7 +90,6 @@ class Pair:
         self._costs_checked = False
         self._second_look: SecondLook | None = None
         self._ahead: Ahead | None = None
-        self._lookup = SuffixLookup()
         self._recycling = TokenRecycling(self.target.n_vocab)
         self._recycling_masked: TokenRecycling | None = None  # what grammars allow follows other tables
         self._breakers = Breakers(self._every_piece, self._usual)
@@ -188,7 +190,6 @@ class Pair:
         for context in self.contexts.values():
             for seq in range(self.slots):
                 context.clear(seq)
-        self._lookup = SuffixLookup()
         self._recycling = TokenRecycling(self.target.n_vocab)
         self._recycling_masked = None
 
@@ -262,26 +263,18 @@ class Pair:
     ) -> Iterator[Round]:
         """Generates behind `prompt` (token ids); what it shares with the one before is not evaluated again.
 
-        scorers: who evaluates in place of `contexts`, as a memory in front of them does.
+        cancelled: asked before each step; the last round then tells so. scorers: who evaluates in place of
+        `contexts`, as a memory in front of them does.
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
-        if request.fresh:
-            self._target_context.clear()
-        experience = self._known.at(request.kind)
-        text = TextRelease(self.spelling(request.shown), request.stop)
-        loop = self._loop(prompt, request, text, self._lookup, self._table(request))
-        pace = self._pace(request, experience)
-        rounds = drive(loop, scorers or self.scorers, pace, cancelled=cancelled)
-        return _to_the_end(rounds, text)
+        costs = self.costs() if request.fixed_length is None or self._costs_checked else unmeasured()
+        return alone(self, prompt, request, cancelled=cancelled, costs=costs, scorers=scorers)
 
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
-        """Makes a generation ready that others may run beside. Raises PromptTooLongError or SettingError."""
+        """Makes a generation ready to run in an engine. Raises PromptTooLongError or SettingError."""
         text = TextRelease(self.spelling(request.shown), request.stop)
-        loop = self._loop(prompt, request, text, SuffixLookup(), copy.copy(self._table(request)))  # one table
-        fixed = 0 if request.drafter == "none" else request.draft_length
-        record = partial(self._record, request.kind)
-        masked = request.grammar is not None
-        return Stream(loop, text, request.max_tokens, fixed, record, masked, request.fresh)
+        loop = self._loop(prompt, request, text)
+        return Stream(loop, text, self._pace(request), request.grammar is not None, request.fresh)
 
     def spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
         """Returns what tells the bytes of a token, of the control tokens only those `shown`."""
@@ -298,15 +291,14 @@ class Pair:
         prompt: Sequence[int] | NDArray[np.int32],
         request: Request,
         text: TextRelease,
-        lookup: SuffixLookup,
-        recycling: TokenRecycling,
     ) -> Loop:
         known = self._known.at(request.kind)
-        lookup.odds, recycling.odds = known.lookup, known.recycling
+        recycling = copy.copy(self._table(request))  # the table is one; what it is worth, each kind's own
+        recycling.odds = known.recycling
         masks = self._masks(request, len(prompt))
         request = replace(request, sampling=request.sampling.in_context(self.n_ctx))
         sampler = Sampler(request.sampling, self.target.n_vocab, masks, self._repetition(request.sampling))
-        guessers: list[Guesser] = [lookup, recycling]
+        guessers: list[Guesser] = [SuffixLookup(known.lookup), recycling]
         if masks:
             guessers.append(DemandedText(masks, self._usual, known.grammar))
         return generate(
@@ -319,12 +311,10 @@ class Pair:
             scoring=request.scoring,
         )
 
-    def _pace(self, request: Request, experience: Experience) -> Pace:
-        if request.drafter == "none":
-            return FixedLength(0)
-        if request.draft_length is not None:
-            return FixedLength(request.draft_length)
-        return Controller(self.costs(), experience.record, max_tokens=request.max_tokens)
+    def _pace(self, request: Request) -> Pace:
+        if request.fixed_length is not None:
+            return FixedLength(request.fixed_length)
+        return Controller(partial(self._record, request.kind), max_tokens=request.max_tokens)
 
     def _usual(self, text: bytes) -> list[int]:
         """Returns the tokens that a text is usually written with."""
@@ -349,7 +339,7 @@ class Pair:
             Sampler(_shared_bias(request.sampling, shared), shared, masks, sampler.repetition),
             n_ctx=self._draft_context.n_ctx,
             n_vocab=n_vocab,
-            longest=self.head.longest if self.head and self.head.longest else LONGEST,
+            longest=self.head.longest if self.head and self.head.longest else LONGEST_DRAFT,
             odds=known.model,
             places=known.places,
             temperature=known.temperature,
@@ -368,16 +358,6 @@ class Pair:
                 f"the drafter is {request.drafter}, and {self.target.path.name} was loaded without an "
                 f"{NAMES[kind]}: name its file with --draft, or leave --drafter out"
             )
-
-
-def _to_the_end(rounds: Iterator[Round], text: TextRelease) -> Iterator[Round]:
-    """Yields the rounds and, after a cancellation, a last one with the text that was held back."""
-    finish = None
-    for round_ in rounds:
-        finish = round_.finish
-        yield round_
-    if finish is None:
-        yield Round((), text.flush(), 0, 0, (), "cancelled")
 
 
 def _shared_bias(sampling: Sampling, n_vocab: int) -> Sampling:

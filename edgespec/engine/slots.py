@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Rows, Scorer, Want
-from edgespec.core.pace.controller import FixedLength
-from edgespec.core.pace.joint import JointController
+from edgespec.core.pace.controller import Pace
 from edgespec.core.stream import Stream
 from edgespec.core.values import Ask, Round
 from edgespec.llama.saved import Saved
@@ -66,12 +65,16 @@ class Running:
     stream: Stream
     ask: Ask
     number: int  # of the requests so far
-    pace: JointController | FixedLength = FixedLength(0)
     reading: bool = True  # the target lacks more than what one evaluation beside others may hold
     first: bool = True  # no round has ended since it came into its slot
     told: bool = False  # that it has started
     fed: int = 0  # the step in which it was last shown a piece of its prompt
-    read_from: int | None = None  # the draft reads the settled tokens from here on
+    read_from: int = 0  # the draft reads the settled tokens from here on
+    catching_up: bool = False  # it has been shown a piece of what it had not read, and not all
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pace = self.stream.pace
 
     def advance(self, answer: Rows | None) -> Round | None:
         """Answers the ask; returns the round that this ends, or None where another ask follows."""
@@ -104,6 +107,7 @@ class Slot:
 
     seq: int
     running: Running | None = None
+    request: Running = field(init=False)  # the one that runs, or ran last: looked at many times in each step
     used: int = 0  # the step in which it was last given back
     holds: bool = False  # tokens of a request that has ended
     whole: int = 0  # first tokens that the target read in whole pieces, as it would from nothing
@@ -114,7 +118,6 @@ class Slot:
         tail = ask.tail[:n_guesses]
         return Want(ask.tokens, tail, ask.rows - len(ask.tail) + len(tail), self.seq)
 
-    @property
-    def request(self) -> Running:
-        assert self.running is not None
-        return self.running
+    def lend(self, running: Running) -> None:
+        """Gives a request the slot."""
+        self.running = self.request = running

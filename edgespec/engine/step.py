@@ -1,6 +1,6 @@
-"""One step of several streams: steps of the draft until nobody is granted another, then one verification.
+"""One step of the streams: steps of the draft until nobody is granted another, then one verification.
 
-What each is granted its pace says, seeing what all the others hold by now (`joint_pace.Load`). Drawn
+What each is granted its pace says, seeing what all the others hold by now (`core.pace.load`). Drawn
 guesses are refused before they are drawn or not at all; free offers are cut at the end, all together.
 """
 
@@ -10,18 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from edgespec.core.loop import NO_ROWS, Rows, Scorer, Want
-from edgespec.core.pace.controller import Costs
-from edgespec.core.pace.joint import LEAP, JointController, Load, Trust
+from edgespec.core.pace.costs import Costs
+from edgespec.core.pace.load import Load
+from edgespec.core.pace.record import Trust
 from edgespec.core.values import ModelName, Reach, Round
+from edgespec.engine.participants import Participants
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.slots import Cache, Slot
-from edgespec.errors import EdgeSpecError, EngineError, NoRoomError
+from edgespec.errors import EdgeSpecError
 
 
 class Step:
-    """Runs one step of the slots given; `rounds` and `failures` say what came of it.
+    """Runs one step of the slots given; `rounds`, `failures` and `suspended` say what came of it.
 
-    A slot is in `failures` once at most, and then perhaps behind a round.
+    A slot may be in `failures` behind a round.
     """
 
     def __init__(
@@ -34,126 +36,125 @@ class Step:
         trust: Trust | None = None,
         scorers: Mapping[ModelName, Scorer] | None = None,
     ) -> None:
-        """prefixes: where cells come from when they have run out.
+        """prefixes: see `Participants`. trust: in free offers, among as many streams.
 
         scorers: who evaluates, where that is not the contexts alone: the draft may read ahead.
         """
-        self.suspended: list[Slot] = []  # for lack of cells; they go on where they stood
-        self._prefixes = prefixes
         self.rounds: list[tuple[Slot, Round]] = []
-        self.failures: list[tuple[Slot, EdgeSpecError]] = []
-        self._slots = list(slots)
-        self._contexts, self._costs, self._clock = contexts, costs, clock
         self._scorers: Mapping[ModelName, Scorer] = scorers or contexts
+        self._who = Participants(slots, self._scorers, prefixes)
+        self.failures, self.suspended = self._who.failures, self._who.suspended
+        self._contexts, self._costs, self._clock = contexts, costs, clock
         self._trust = trust or Trust()
+        self._prompts: set[int] = set()  # slots whose prompt is evaluated with this step
         self._expected = 0.0  # gain of a step that takes free offers
-        self._aside = 0.0  # seconds in which the draft read old tokens
+        self._aside = 0.0  # seconds that no round is charged with
 
     def read(self, slot: Slot, want: Want) -> None:
         """Shows the target a piece of a prompt; its last piece brings a round."""
         whole = want.tokens.size + len(want.tail) == slot.request.ask.tokens.size + len(slot.request.ask.tail)
-        rows = self._score("target", [want], [slot])
+        if whole:
+            self._enter(0)
+        rows = self._who.score("target", [want], [slot])
         if rows and whole and slot.request.ask.model == "target":
             self._end([slot], rows)
             for _, round_ in self.rounds:
-                slot.request.pace.observe(round_)
+                slot.request.pace.observe(round_, 0.0)
 
     def speculate(self, most: int, left: int) -> None:
         """Drafts and verifies. most: tokens the evaluation may have; left: that the draft may read now."""
         began = self._clock()
         load = self._enter(most)
-        while asking := [slot for slot in self._slots if slot.request.ask.model == "draft"]:
-            drawing = [slot for slot in asking if not slot.request.ask.rows]
-            if drawing:
+        while asking := [slot for slot in self._who.slots if slot.request.ask.model == "draft"]:
+            if drawing := [slot for slot in asking if not slot.request.ask.rows]:
                 self._draw(drawing, load)
             else:
                 left -= self._guess(asking, load, left)
         self._verify(load)
-        seconds = self._clock() - began - self._aside
-        self._settle(load, seconds)
+        self._settle(load, self._clock() - began - self._aside)
 
     def _enter(self, most: int) -> Load:
         """Begins the step for all: what does it hold without any guess?"""
-        target = self._contexts["target"]
-        least = {}
-        for slot in self._slots:
-            ask = slot.request.ask
-            first = slot.request.first and ask.model == "target"
-            least[slot.seq] = target.missing(slot.want()) - slot.request.drawn if first else 1
-            if slot.request.stream.grammar and not first:  # what it settled is read with what follows
+        target, least, n_ctx = self._contexts["target"], {}, 0
+        for slot in self._who.slots:
+            request, ask = slot.request, slot.request.ask
+            least[slot.seq] = 1
+            n_ctx += ask.tokens.size
+            if request.first and ask.model == "target":
+                self._prompts.add(slot.seq)
+                least[slot.seq] = target.missing(slot.want()) - request.drawn
+            elif request.stream.grammar:  # what it settled is read with what follows
                 least[slot.seq] = target.missing(Want(ask.tokens, (), 1, slot.seq))
-        n_ctx = sum(slot.request.ask.tokens.size for slot in self._slots) // max(len(self._slots), 1)
-        load = Load(self._costs, least, most, n_ctx)
-        for slot in self._slots:
-            pace = slot.request.pace
-            load.guesses[slot.seq] = slot.request.drawn  # before it was suspended
-            if isinstance(pace, JointController):
-                pace.enter(load, slot.request.stream.record(len(self._slots)))
+        load = Load(self._costs, least, most, n_ctx // max(len(least), 1))
+        for slot in self._who.slots:
+            if slot.request.first:  # it may have drawn before it was suspended
+                load.take(slot.seq, slot.request.drawn)
+            slot.request.pace.enter(load, slot.seq)
         return load
 
     # ---- drafting ----------------------------------------------------------------------------------------
 
     def _draw(self, slots: Sequence[Slot], load: Load) -> None:
         """Says who may draw a guess, those first whose guess is worth most."""
-        drawing = [slot for slot in slots if slot.request.ask.reach]
-        for slot in [slot for slot in slots if slot not in drawing]:  # they ask whether to guess at all
-            looks = slot.request.pace.grants_step(slot.request.ask, 0)
-            self._advance(slot, NO_ROWS if looks else None)
-        for slot in _by_worth(drawing):
-            ask = slot.request.ask
-            granted = load.room > 0 and slot.request.pace.grants_step(ask, 0)
-            if granted:
-                load.granted(slot.seq, ask.reach[0])
-            self._advance(slot, NO_ROWS if granted else None)
+        for slot in _by_worth(slots):
+            reach = slot.request.ask.reach
+            granted = _grants(slot, 0, load)
+            if granted and reach:  # without it asked whether to guess at all
+                load.granted(slot.seq, reach[0])
+            self._who.advance(slot, NO_ROWS if granted else None)
 
     def _guess(self, asking: Sequence[Slot], load: Load, left: int) -> int:
         """Evaluates the draft once for all who are granted a guess; returns how many tokens it read."""
-        wants, lags = {}, {}
+        wants: dict[Slot, tuple[Want, int]] = {}
         read = 0
         for slot in _by_worth(asking):
             want, lag = self._wanted(slot)
-            if lag <= max(left - read, 2):
-                wants[slot.seq], lags[slot.seq] = want, lag
-                read += lag if lag > _usual(slot) else 0
-            elif read < left and _would_read(slot, lag, load):
+            if lag <= 2 or lag <= left - read:
+                wants[slot] = want, lag
+                read += lag if lag > slot.request.pace.usual else 0
+            elif read < left and _grants(slot, lag, load):
                 self._show(slot, want, lag, left - read)
                 read = left
-        chosen = self._choose([slot for slot in asking if slot.seq in wants], lags, load)
+        chosen = self._choose(wants, load)
         for slot in asking:
             if slot not in chosen:
-                self._advance(slot, None)
+                self._who.advance(slot, None)
         if chosen:
-            self._evaluate(chosen, [wants[slot.seq] for slot in chosen], lags, load)
+            self._evaluate(chosen, wants, load)
         return read
 
     def _wanted(self, slot: Slot) -> tuple[Want, int]:
         """Returns what a slot wants of the draft, and how many tokens of it are missing there."""
         running, draft = slot.request, self._scorers["draft"]
         ask = running.ask
-        if running.read_from is None:
-            lag = draft.missing(Want(ask.tokens, ask.tail, ask.rows, slot.seq, ask.skipped))
-            allowed = running.pace.window(lag) if lag else 0
-            running.read_from = 0 if allowed >= lag else ask.skipped + ask.tokens.size - allowed
         window = ask.tokens[max(0, running.read_from - ask.skipped) :]
-        left_out = ask.skipped + ask.tokens.size - window.size
-        want = Want(window, ask.tail, ask.rows, slot.seq, left_out)
-        return want, 1 if ask.tail else draft.missing(want)
+        want = Want(window, ask.tail, ask.rows, slot.seq, ask.skipped + ask.tokens.size - window.size)
+        if ask.tail:
+            return want, 1
+        lag = draft.missing(want)
+        goes_on, running.catching_up = running.catching_up, False
+        if not goes_on and (allowed := running.pace.window(lag)) < lag:
+            window = ask.tokens[ask.tokens.size - allowed :]  # what lies before is left out from now on
+            running.read_from = ask.skipped + ask.tokens.size - allowed
+            return Want(window, (), ask.rows, slot.seq, running.read_from), allowed
+        return want, lag
 
     def _show(self, slot: Slot, want: Want, lag: int, left: int) -> None:
         """Shows the draft a piece of what it has not read; it may guess when it has read all."""
+        slot.request.catching_up = True
         started = self._clock()
         end = want.tokens.size - lag + min(left, lag - 1)
-        self._score("draft", [Want(want.tokens[:end], (), 1, slot.seq, want.before)], [slot])
+        self._who.score("draft", [Want(want.tokens[:end], (), 1, slot.seq, want.before)], [slot])
         self._set_aside([slot], self._clock() - started)
 
-    def _choose(self, asking: Sequence[Slot], lags: Mapping[int, int], load: Load) -> list[Slot]:
+    def _choose(self, wants: Mapping[Slot, tuple[Want, int]], load: Load) -> list[Slot]:
         """Returns who may guess. Fewer of them share the evaluation than asked, so they are asked twice."""
-        chosen = _by_worth(asking)
+        chosen = list(wants)
         for _ in range(2):
             load.together, load.tries = max(len(chosen), 1), 0
             granted = []
             for slot in chosen:
-                if load.room > 0 and slot.request.pace.grants_step(slot.request.ask, lags[slot.seq]):
+                if _grants(slot, wants[slot][1], load):
                     granted.append(slot)
                     load.tries += 1
             if len(granted) == len(chosen):
@@ -161,159 +162,133 @@ class Step:
             chosen = granted
         return granted
 
-    def _evaluate(self, slots: list[Slot], wants: list[Want], lags: Mapping[int, int], load: Load) -> None:
+    def _evaluate(self, slots: list[Slot], wants: Mapping[Slot, tuple[Want, int]], load: Load) -> None:
+        """Evaluates the draft for all of them, and says who may draw."""
         draft, started = self._contexts["draft"], self._clock()
         before = draft.evaluated
         load.together = len(slots)
-        rows = self._score("draft", wants, slots)
-        if rows is None:
-            for slot in slots:
-                self._advance(slot, None)
+        rows = self._who.score("draft", [wants[slot][0] for slot in slots], slots)
+        readers, drawing = [], []
+        for i, slot in enumerate(slots):
+            self._who.advance(slot, rows[i] if rows else None)
+            ask = slot.request.ask
+            if not ask.rows:
+                drawing.append(slot)
+            if wants[slot][1] > slot.request.pace.usual:
+                readers.append(slot)
+        if not rows:
             return
-        for slot, answer in zip(slots, rows, strict=True):
-            self._advance(slot, answer)
-        seconds = self._clock() - started
-        step = self._costs.draft.seconds(len(slots), load.n_ctx)
-        if draft.evaluated > before:  # else it was read ahead
-            self._costs.draft.learn(draft.evaluated - before, load.n_ctx, seconds)
-            load.drafting += step
-        for slot in slots:
-            if isinstance(slot.request.pace, JointController):
+        if load.weighed:
+            evaluated, seconds, step = draft.evaluated - before, self._clock() - started, load.evaluation()
+            if evaluated:  # else it was read ahead
+                self._costs.draft.learn(evaluated, load.n_ctx, seconds)
+                load.drafting += step * len(slots)
+            for slot in slots:
                 slot.request.pace.drafted()
-        readers = [slot for slot in slots if lags[slot.seq] > _usual(slot)]
-        if readers:
-            self._set_aside(readers, max(0.0, seconds - step))
+                load.drafted(slot.seq, step)
+            if readers:
+                self._set_aside(readers, max(0.0, seconds - step * len(slots)))
+        self._draw(drawing, load)
 
     def _set_aside(self, readers: Sequence[Slot], seconds: float) -> None:
         """Keeps the seconds of reading out of what the step is charged with."""
         self._aside += seconds
         for slot in readers:
-            if isinstance(slot.request.pace, JointController):
-                slot.request.pace.read(seconds / len(readers))
+            slot.request.pace.read(seconds / len(readers))
 
     # ---- verification ------------------------------------------------------------------------------------
 
     def _verify(self, load: Load) -> None:
         """Evaluates the rows of all in one call, and has each judged."""
-        offers: dict[int, Reach] = {}
-        for slot in self._slots:
-            ask, pace = slot.request.ask, slot.request.pace
-            if not ask.reach:
-                continue
-            if not isinstance(pace, JointController):
-                load.guesses[slot.seq] = min(pace.grants_rows(ask), max(load.room, 0))
-            elif pace.takes_offers:
-                offers[slot.seq] = ask.reach
-        lengths, gain = load.allot(offers, self._trust.factor)
-        load.guesses.update(lengths)
-        self._expected = gain / self._trust.factor if lengths else 0.0
-        for slot in self._slots:
-            pace = slot.request.pace
-            if isinstance(pace, JointController):
-                pace.took(lengths[slot.seq], gain)
-        if not self._slots:
+        self._allot(load)
+        if not self._who.slots:
             return
         target, started = self._contexts["target"], self._clock()
         before = target.evaluated
-        slots = list(self._slots)
+        slots = list(self._who.slots)
         wants = [slot.want(load.guesses[slot.seq]) for slot in slots]
-        rows = self._score("target", wants, slots)
+        rows = self._who.score("target", wants, slots)
         if rows is None:
             return
         self._end(slots, rows)
-        together = len(wants) == 1 or target.batches  # what a row costs beside others is seen only there
-        if together and target.evaluated - before == sum(want.rows for want in wants):
-            self._costs.target.learn(target.evaluated - before, load.n_ctx, self._clock() - started)
+        if load.weighed:
+            self._learn(load, slots, wants, target.evaluated - before, self._clock() - started)
+
+    def _allot(self, load: Load) -> None:
+        """Cuts the free offers, all together."""
+        offers: dict[int, Reach] = {}
+        for slot in self._who.slots:
+            ask = slot.request.ask
+            if ask.reach:
+                taken, weighed = slot.request.pace.offer(ask)
+                load.take(slot.seq, min(taken, max(load.room, 0)))
+                if weighed:
+                    offers[slot.seq] = weighed
+            elif len(ask.tail) > load.guesses[slot.seq]:  # drawn by a drafter that asked nobody: kept whole
+                load.take(slot.seq, len(ask.tail) - load.guesses[slot.seq])
+        if not offers:
+            return
+        lengths, gain = load.allot(offers, self._trust.factor)
+        for slot in self._who.slots:
+            if n := lengths[slot.seq]:
+                load.take(slot.seq, n)
+                slot.request.pace.took(n, gain)
+        self._expected = gain / self._trust.factor if lengths else 0.0
+
+    def _learn(
+        self, load: Load, slots: Sequence[Slot], wants: Sequence[Want], evaluated: int, seconds: float
+    ) -> None:
+        """Learns what the evaluation cost; what a recurrent target evaluated again is nobody's round."""
+        usual = sum(load.least[slot.seq] + load.guesses[slot.seq] for slot in slots)
+        together = len(wants) == 1 or self._contexts["target"].batches  # else rows cost as if alone
+        going_on = [slot for slot in slots if slot.seq not in self._prompts]
+        if evaluated > usual and going_on:
+            table, sizes = self._costs.target, [want.rows for want in wants]
+            expected = sum(table.seconds(n, load.n_ctx) for n in ([sum(sizes)] if together else sizes))
+            again = max(0.0, seconds - expected)
+            self._aside += again
+            for slot in going_on:
+                slot.request.pace.rewound(again / len(going_on))
+        elif together and evaluated == usual and len(going_on) == len(slots):
+            self._costs.target.learn(evaluated, load.n_ctx, seconds)
 
     def _end(self, slots: Sequence[Slot], rows: Sequence[Rows]) -> None:
         """Answers the loops with their rows, takes their rounds, and goes on to what they ask next."""
         for slot, answer in zip(slots, rows, strict=True):
-            round_ = self._advance(slot, answer)
+            round_ = self._who.advance(slot, answer)
             if round_ is None:
                 continue
             self.rounds.append((slot, round_))
             try:
                 slot.request.go_on()
             except EdgeSpecError as error:
-                self._fail(slot, error)
+                self._who.fail(slot, error)
 
     def _settle(self, load: Load, seconds: float) -> None:
         """Charges each stream with its part of the seconds, and tells what had been expected of its round."""
-        shares = {}
-        for slot, _ in self.rounds:
-            pace = slot.request.pace
-            shares[slot.seq] = (
-                pace.share() if isinstance(pace, JointController) else load.share(slot.seq, 0.0)
-            )
-        whole = sum(shares.values())
+        if not load.weighed:
+            for slot, round_ in self.rounds:
+                slot.request.pace.observe(round_, 0.0)
+            return
         if self._expected:
             tokens = sum(round_.accepted + 1 for _, round_ in self.rounds)
-            self._trust.note(self._expected, max(tokens * load.one / seconds, self._expected / LEAP))
+            self._trust.note(self._expected, tokens * load.one / seconds)
         else:
             self._trust.rest()
+        parts = load.parts(seconds, [slot.seq for slot, _ in self.rounds])
         for i, (slot, round_) in enumerate(self.rounds):
-            pace = slot.request.pace
-            if isinstance(pace, JointController) and load.least[slot.seq] == 1:
-                pace.charge(seconds * shares[slot.seq] / whole)
-            self.rounds[i] = slot, replace(round_, gain=pace.observe(round_))
-
-    # ---- what may fail -----------------------------------------------------------------------------------
-
-    def _score(self, model: ModelName, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
-        """Returns the rows of all; None where the draft has no cells, or where llama.cpp failed, for all.
-
-        Where cells run out, idle sequences give theirs. Of the target's, the youngest then waits: it is taken
-        out of both lists.
-        """
-        while slots:
-            try:
-                return self._scorers[model].score(wants)
-            except NoRoomError:
-                if self._prefixes.make_room():
-                    continue
-                if model == "draft":  # whoever asked does without
-                    return None
-                youngest = max(slots, key=lambda slot: slot.request.number)
-                self.suspended.append(youngest)
-                del wants[slots.index(youngest)]
-                slots.remove(youngest)
-                if youngest in self._slots:
-                    self._slots.remove(youngest)
-                self._prefixes.put_aside(youngest)
-            except EngineError as error:
-                for slot in list(slots):
-                    self._fail(slot, error)
-                return None
-        return None
-
-    def _advance(self, slot: Slot, answer: Rows | None) -> Round | None:
-        if slot not in self._slots:  # it failed in this step
-            return None
-        try:
-            return slot.request.advance(answer)
-        except EdgeSpecError as error:
-            self._fail(slot, error)
-            return None
-
-    def _fail(self, slot: Slot, error: EdgeSpecError) -> None:
-        self.failures.append((slot, error))
-        if slot in self._slots:
-            self._slots.remove(slot)
+            part = 0.0 if slot.seq in self._prompts else parts[slot.seq]
+            gain = slot.request.pace.observe(round_, part)
+            if gain != round_.gain:  # making a round anew takes its time
+                self.rounds[i] = slot, replace(round_, gain=gain)
 
 
-def _by_worth(slots: Sequence[Slot]) -> list[Slot]:
-    return sorted(slots, key=lambda slot: -slot.request.ask.reach[0])
+def _by_worth(slots: Sequence[Slot]) -> Sequence[Slot]:
+    """Returns those first whose next guess is likeliest to count; those whose reach is unknown before all."""
+    return slots if len(slots) < 2 else sorted(slots, key=lambda slot: -(*slot.request.ask.reach, 1.0)[0])
 
 
-def _usual(slot: Slot) -> int:
-    """Returns how many tokens a draft may have to read before any round."""
-    pace = slot.request.pace
-    return pace.usual if isinstance(pace, JointController) else 2
-
-
-def _would_read(slot: Slot, lag: int, load: Load) -> bool:
-    """May the draft be shown more tokens than can be read in one step?"""
-    pace, ask = slot.request.pace, slot.request.ask
-    if isinstance(pace, JointController):
-        return pace.would_read(ask, lag)
-    return load.room > 0 and pace.grants_step(ask, lag)
+def _grants(slot: Slot, lag: int, load: Load) -> bool:
+    """May a slot guess one token more, behind `lag` tokens that the draft reads first?"""
+    running = slot.request
+    return load.total < load.most and running.pace.grants_step(running.ask, lag)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from edgespec.commands.bench.takers import tokenize
 from edgespec.core.loop import Want
-from edgespec.core.pace.controller import gains
+from edgespec.core.pace.worth import gains
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, draw

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,7 +129,7 @@ def test_the_check_fails_where_a_batch_is_of_another_text(
         if self is pair._target_context and wants[0].tail:
             tokens = wants[0].tokens.copy()
             tokens[-2] = 300
-            wants = [replace(wants[0], tokens=tokens)]
+            wants = [wants[0]._replace(tokens=tokens)]
         return score(self, wants)
 
     prompts = [tokens_of(pair, prompt) for prompt in held_out_prompts(6)]

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgespec.commands.plan.model_cost import ModelCost, OnStage, kept_cost, model_cost
-from edgespec.core.pace.controller import LONGEST, best_length
 from edgespec.core.pace.costs import CostTable, Hardware, from_measured
+from edgespec.core.pace.worth import best_length
+from edgespec.core.values import LONGEST_DRAFT
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.header import Header
 
@@ -95,7 +96,7 @@ def _plan(target: ModelCost, draft: ModelCost | None, acceptances: Sequence[floa
 
 def _speed(target: ModelCost, draft: ModelCost, acceptance: float) -> Speed:
     prices = _table(target).prices(LARGEST_PLANNED) + ROUND_S
-    reach = tuple(acceptance**k for k in range(1, min(LONGEST, LARGEST_PLANNED - 1) + 1))
+    reach = tuple(acceptance**k for k in range(1, min(LONGEST_DRAFT, LARGEST_PLANNED - 1) + 1))
     gain, length = best_length(reach, prices, draft.seconds[1])
     return Speed(acceptance, gain / float(prices[1]), length)
 

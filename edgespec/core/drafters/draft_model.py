@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafters import HOPELESS, Drafting, certain
 from edgespec.core.drafters.draft_temperature import DraftTemperature
-from edgespec.core.pace.controller import LONGEST
 from edgespec.core.pace.odds import BINS, Odds, proportional
-from edgespec.core.values import Ask, Draft, Judged, Reach
+from edgespec.core.pace.tuning import TUNING
+from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, Judged, Reach
 from edgespec.core.verify import Rule
 from edgespec.errors import GrammarError, LogitsError
 from edgespec.sampling.sampler import Distribution, Sampler
@@ -37,7 +39,7 @@ class DraftModel:
         *,
         n_ctx: int,
         n_vocab: int,
-        longest: int = LONGEST,
+        longest: int = LONGEST_DRAFT,
         odds: Odds | None = None,
         places: Odds | None = None,
         temperature: DraftTemperature | None = None,
@@ -71,10 +73,10 @@ class DraftModel:
         probs: list[Distribution] = []
         confidence: list[float] = []
         reach = 1.0  # probability that all guesses so far are accepted
-        places = self.places.onward(min(limit, FORESEEN))
+        falls = (1.0, *accumulate(self.places.onward(min(limit, FORESEEN)), mul))
+        expected = _onward(reach, falls, 0, FORESEEN)
         sources: list[str] = []
         while (n := len(guesses)) < limit:
-            expected = _onward(reach, places[n:] or places[-1:])
             only = self._forced(tokens, guesses)
             if only is not None:
                 if (yield Ask("draft", read, tuple(guesses), 0, (reach, *expected), skipped=skipped)) is None:
@@ -83,6 +85,7 @@ class DraftModel:
                 probs.append(certain(only))
                 confidence.append(1.0)
                 sources.append("grammar")
+                expected = _onward(reach, falls, n + 1, TUNING.ahead)
                 continue
             row = yield Ask(
                 "draft", read, tuple(guesses), 1, expected, () if n else otherwise, skipped=skipped
@@ -100,7 +103,8 @@ class DraftModel:
             if sure == 1.0:  # greedy: the logits know more
                 sure = _lead(row[0, : self.sampler.n_vocab], best)
             reach *= self.odds.of(sure)
-            onward = (reach, *_onward(reach, places[n + 1 :]))
+            expected = _onward(reach, falls, n + 1, TUNING.ahead)
+            onward = (reach, *expected)
             if (yield Ask("draft", read, tuple(guesses), 0, onward, skipped=skipped)) is None:
                 break  # by q's shape, before x ~ q: exact
             guesses.append(rule.draw(q, tokens.size + n))
@@ -117,7 +121,7 @@ class DraftModel:
         Steps of a quarter of its context, so that what it has read stays read for a while.
         """
         step = self.n_ctx // 4
-        over = n + min(LONGEST, step) - self.n_ctx
+        over = n + min(LONGEST_DRAFT, step) - self.n_ctx
         return -(-over // step) * step if over > 0 and self.n_ctx >= SHORTEST else 0
 
     def _forced(self, tokens: NDArray[np.int32], guesses: list[int]) -> int | None:
@@ -150,15 +154,15 @@ class DraftModel:
             self.places.note_bin(min(n, BINS - 1), n < judged.accepted)
 
 
-def _onward(reach: float, places: list[float]) -> Reach:
-    """Returns how likely each guess to come counts, going by places alone."""
-    out = []
-    for accepted in places:
-        reach *= accepted
-        if reach < HOPELESS:
-            break
-        out.append(reach)
-    return tuple(out) or (reach,)
+def _onward(reach: float, falls: tuple[float, ...], n: int, most: int) -> Reach:
+    """Returns how likely each guess from place n on counts, at most so many, going by places alone.
+
+    falls: that the first 0, 1, ... guesses are accepted.
+    """
+    n = min(n, len(falls) - 2)
+    scale = reach / falls[n]
+    likely = [counts for fall in falls[n + 1 : n + 1 + most] if (counts := scale * fall) >= HOPELESS]
+    return tuple(likely) or (scale * falls[n + 1],)
 
 
 def _lead(row: NDArray[np.float32], best: int) -> float:

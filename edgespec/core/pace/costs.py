@@ -96,13 +96,14 @@ class CostTable:
             return
         if n >= BULK:
             n, seconds = BULK, seconds * BULK / n
-        expected = self.seconds(n, n_ctx)
+        point, one = self._point(n), self.points[1]
+        expected = self.level * (point + self.slope * one * n * n_ctx / 1000)
         off = math.log(min(max(seconds / expected, 1 / FALL), RISE))
         self.level *= math.exp(LEVEL_GAIN * off)
-        self.seen[n] = self.seen.get(n, 0) + 1
-        gain = max(ONE_GAIN if n == 1 else POINT_GAIN, 1 / (1 + self.seen[n]))  # at first a plain average
-        self.points[n] = self._point(n) * math.exp(gain * off)
-        context = n * n_ctx / 1000 * self.points[1] / self._point(n)  # its part in the cost, over slope
+        seen = self.seen[n] = self.seen.get(n, 0) + 1
+        gain = max(ONE_GAIN if n == 1 else POINT_GAIN, 1 / (1 + seen))  # at first a plain average
+        self.points[n] = point = point * math.exp(gain * off)
+        context = n * n_ctx / 1000 * self.points[1] / point  # its part in the cost, over slope
         self.slope = max(0.0, self.slope + SLOPE_GAIN * off * min(context, 1.0) * max(self.slope, SLOPE / 4))
 
 
@@ -226,3 +227,19 @@ def _steps(step: Callable[[], object], stop: Event, most: int) -> int:
         step()
         n += 1
     return n
+
+
+@dataclass(slots=True)
+class Costs:
+    """What one token, or several, cost on target and draft, and what drafting beside a verification does."""
+
+    target: CostTable
+    draft: CostTable
+    beside: Beside | None = None  # None where that was not measured
+    rereads: bool = False  # the draft is a head, which reads a round's tokens again in the target's rows
+    at_once: bool = False  # one step makes all guesses of a draft
+
+
+def unmeasured() -> Costs:
+    """Returns costs for those who weigh none."""
+    return Costs(assumed("cpu-float", 1.0), CostTable({1: 0.1}))

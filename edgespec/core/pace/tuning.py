@@ -1,0 +1,42 @@
+"""Every tuned constant of the pace; `tests/test_controller.py` holds what they bring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Times are in token times: seconds of one token of plain decoding."""
+
+    # What is remembered
+    fade: float = 0.95  # of what earlier rounds say of a gain, with each new one
+    prior_rounds: float = 6.0  # rounds that the expectation of a draft never tried is worth
+    leap: float = 4.0  # times its expected seconds that a round counts for at most: machines pause
+
+    # What the draft model may lose
+    share: float = 0.015  # of the tokens emitted
+    start: float = 3.0  # token times to begin with
+    credit: float = 8.0  # token times of past gains that may be lost again
+
+    # What free guesses may lose: what they are worth shows without trying
+    free_share: float = 0.005
+    free_start: float = 1.5
+    trust_fade: float = 0.95  # of earlier steps that took free guesses, with each that does
+    trust_rest: float = 0.985  # of the same, with each step that takes none
+    trust_prior: float = 4.0  # steps that believing the expectation is worth
+
+    # How far is looked ahead
+    ahead: int = 16  # guesses, where the next alone would not pay: costs are not monotonic
+    horizon: int = 256  # tokens over which reading the prompt with the draft has to pay, at most
+    trial: int = 32  # fewest tokens of prompt worth showing to a draft
+
+    # When nothing is guessed
+    light_s: float = 0.002  # seconds of a token below which looking for guesses is felt; some 0.1 ms a round
+    look: int = 8  # rounds without a guess after which a light target is left alone
+    rest: int = 24  # rounds it is left alone for
+    fresh: int = 8  # tokens after which plain decoding is timed again, at the soonest
+    refresh: int = 256  # and at the latest
+
+
+TUNING = Tuning()

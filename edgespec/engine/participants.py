@@ -1,0 +1,67 @@
+"""The streams that take part in a step, and those that fall out of it: by an error, or for lack of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edgespec.core.loop import Rows, Scorer, Want
+from edgespec.core.values import ModelName, Round
+from edgespec.engine.prefixes import Prefixes
+from edgespec.engine.slots import Slot
+from edgespec.errors import EdgeSpecError, EngineError, NoRoomError
+
+
+class Participants:
+    """Evaluates for them, and hands each its answer. A slot is in `failures` once at most."""
+
+    def __init__(
+        self, slots: Sequence[Slot], scorers: Mapping[ModelName, Scorer], prefixes: Prefixes
+    ) -> None:
+        """prefixes: where cells come from when they have run out."""
+        self.slots = list(slots)
+        self.failures: list[tuple[Slot, EdgeSpecError]] = []
+        self.suspended: list[Slot] = []  # for lack of cells; they go on where they stood
+        self._scorers, self._prefixes = scorers, prefixes
+
+    def score(self, model: ModelName, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
+        """Returns the rows of all; None where the draft has no cells, or where llama.cpp failed, for all.
+
+        Where cells run out, idle sequences give theirs. Of the target's, the youngest then waits: it is taken
+        out of both lists.
+        """
+        while slots:
+            try:
+                return self._scorers[model].score(wants)
+            except NoRoomError:
+                if self._prefixes.make_room():
+                    continue
+                if model == "draft":  # whoever asked does without
+                    return None
+                youngest = max(slots, key=lambda slot: slot.request.number)
+                self.suspended.append(youngest)
+                del wants[slots.index(youngest)]
+                slots.remove(youngest)
+                if youngest in self.slots:
+                    self.slots.remove(youngest)
+                self._prefixes.put_aside(youngest)
+            except EngineError as error:
+                for slot in list(slots):
+                    self.fail(slot, error)
+                return None
+        return None
+
+    def advance(self, slot: Slot, answer: Rows | None) -> Round | None:
+        """Answers what a stream asks; returns the round that this ends, or None where it asks on."""
+        if slot not in self.slots:  # it failed in this step
+            return None
+        try:
+            return slot.request.advance(answer)
+        except EdgeSpecError as error:
+            self.fail(slot, error)
+            return None
+
+    def fail(self, slot: Slot, error: EdgeSpecError) -> None:
+        """Ends a stream."""
+        self.failures.append((slot, error))
+        if slot in self.slots:
+            self.slots.remove(slot)
