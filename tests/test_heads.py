@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +24,7 @@ from edgespec.core.verify import Independent
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError, SettingError
+from edgespec.llama.heads import taps
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, Sampling
 
@@ -369,3 +371,26 @@ def test_a_drafter_that_is_not_loaded_is_named(attending: Path) -> None:
         pytest.raises(SettingError, match="the drafter is eagle, and mtp.gguf was loaded without an EAGLE-3"),
     ):
         said(pair, changed(GREEDY, drafter="eagle"))
+
+
+# ---- builds of llama.cpp that show less --------------------------------------------------------------------
+
+
+def test_a_target_runs_without_its_head_where_llama_cpp_shows_no_hidden_states(
+    attending: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp.llama_cpp_ext", None)
+    monkeypatch.delattr("llama_cpp.llama_cpp_ext", raising=False)
+    with Pair(attending, settings=PairSettings(remember=False)) as pair:
+        assert pair.head is None
+        assert len(said(pair, changed(GREEDY, max_tokens=4))) == 4
+
+
+def test_a_head_that_reads_layers_is_refused_where_llama_cpp_does_not_show_them(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    target = tiny_gguf.write_llama(tmp_path / "llama.gguf", layers=3)
+    head = tiny_heads.write_eagle(tmp_path / "eagle.gguf")
+    monkeypatch.setattr(taps, "_GET_LAYER", "no_such_symbol")
+    with pytest.raises(ModelUnsupportedError, match="does not show what goes into its layers"):
+        Pair(target, head, PairSettings(remember=False))

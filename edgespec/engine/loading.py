@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from edgespec.errors import ModelUnsupportedError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.guessing import DraftContext, head_context
 from edgespec.llama.model import Model
@@ -44,7 +45,8 @@ def load_pair(
     """Loads the weights and makes the contexts; `opened` closes them.
 
     head: what the draft's file holds, or, without one, the target's. translation: for a draft with another
-    vocabulary. n_rows: logits rows that one evaluation of the target may have.
+    vocabulary. n_rows: logits rows that one evaluation of the target may have. A head in the target's file
+    that this build of llama.cpp cannot run is passed over.
     """
     share = _share(target, draft)
     layers = settings.n_gpu_layers
@@ -81,7 +83,12 @@ def load_pair(
         own = opened.enter_context(Context(guessing, wanted))
         seen = TranslatedContext(own, translation, large.n_vocab) if translation else own
         return Loaded(large, small, context, seen)
-    made = head_context(guessing, context, wanted, head)
+    try:
+        made = head_context(guessing, context, wanted, head)
+    except ModelUnsupportedError:
+        if head.alone:  # somebody named it
+            raise
+        return Loaded(large, None, context, None)
     opened.callback(made.close)
     return Loaded(large, small, context, made)
 

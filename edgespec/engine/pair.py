@@ -83,6 +83,7 @@ class Pair:
             )
             self.target, self.draft = loaded.target, loaded.draft
             self._target_context, self._draft_context = loaded.target_context, loaded.draft_context
+            self.head = self.head if self._draft_context else None
             self._end_tokens = self.target.end_tokens  # asked of llama.cpp now, not before the first token
             self._opened = opened.pop_all()
         self._known_in = costs_path(self._target_context, self._draft_context)
