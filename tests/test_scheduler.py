@@ -14,7 +14,7 @@ import pytest
 from fakes import Remembering, TableModel, fits, joint, letter, speculate, tokens_of
 from numpy.typing import NDArray
 
-from edgespec.core.drafters import Drafter, Guesser, NoDrafter
+from edgespec.core.drafters import Drafter, Drafting, Guesser, NoDrafter
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.recycling import TokenRecycling
@@ -27,7 +27,18 @@ from edgespec.core.pace.record import Record
 from edgespec.core.request import Request
 from edgespec.core.stream import Stream
 from edgespec.core.text import TextRelease
-from edgespec.core.values import Emitted, Failed, Happening, ModelName, Reach, Reading, Round, Started
+from edgespec.core.values import (
+    Draft,
+    Emitted,
+    Failed,
+    Happening,
+    Judged,
+    ModelName,
+    Reach,
+    Reading,
+    Round,
+    Started,
+)
 from edgespec.core.verify import Coupled, Independent, Rule
 from edgespec.engine import engine as scheduler
 from edgespec.engine.ahead import Ahead
@@ -303,6 +314,35 @@ def test_rows_refused_by_joint_worth_do_not_bias_what_is_drawn(drafter: str) -> 
     for i, start in enumerate(starts):
         p = partial(_law, pair.target, sampler, start.tolist())
         assert fits(found[i], joint(p, 4))
+
+
+class Blurting:
+    """A drafter that draws without asking whether it may."""
+
+    def __init__(self, q: Distribution) -> None:
+        self.q = q
+
+    def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
+        n = min(limit, 2)
+        guesses = tuple(rule.draw(self.q, tokens.size + i) for i in range(n))
+        return Draft(guesses, (self.q,) * n, ("blurting",) * n)
+        yield
+
+    def learn(self, judged: Judged) -> None:
+        pass
+
+
+def test_guesses_that_were_drawn_without_asking_are_verified_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were cut to what had been granted, which was nothing: and a drawn guess may not be withdrawn."""
+    pair = FakePair(n_vocab=3, drafter="none")
+    q = Distribution(np.arange(3), np.full(3, 1 / 3))
+    monkeypatch.setattr(pair, "drafter_for", lambda request: Blurting(q))
+    engine = make(pair)
+    for id in "abc":
+        engine.submit(id, np.array([0, 1], np.int32), Request(SAMPLED, 20, rng_seed=ord(id)))
+    told = run(engine)
+    for rounds in told.rounds.values():
+        assert [r.drafted for r in rounds[1:-2]] == [2] * len(rounds[1:-2])
 
 
 def _law(target: TableModel, sampler: Remembering, start: list[int], tokens: tuple[int, ...]) -> Distribution:

@@ -38,11 +38,13 @@ def alone(
 
 
 def _rounds(engine: Engine, cancelled: Callable[[], bool]) -> Iterator[Round]:
-    while not engine.idle:
+    while True:
         if cancelled():
             engine.cancel(ID)
         for happened in engine.step():
-            if isinstance(happened, Failed):
-                raise happened.error
             if isinstance(happened, Emitted):
                 yield happened.round
+                if happened.round.finish:
+                    return
+            elif isinstance(happened, Failed):
+                raise happened.error

@@ -127,7 +127,9 @@ class Step:
         """Returns what a slot wants of the draft, and how many tokens of it are missing there."""
         running, draft = slot.request, self._scorers["draft"]
         ask = running.ask
-        window = ask.tokens[max(0, running.read_from - ask.skipped) :]
+        window = (
+            ask.tokens[running.read_from - ask.skipped :] if running.read_from > ask.skipped else ask.tokens
+        )
         want = Want(window, ask.tail, ask.rows, slot.seq, ask.skipped + ask.tokens.size - window.size)
         if ask.tail:
             return want, 1
@@ -239,18 +241,19 @@ class Step:
         self, load: Load, slots: Sequence[Slot], wants: Sequence[Want], evaluated: int, seconds: float
     ) -> None:
         """Learns what the evaluation cost; what a recurrent target evaluated again is nobody's round."""
-        usual = sum(load.least[slot.seq] + load.guesses[slot.seq] for slot in slots)
+        if len(slots) < len(load.least):  # somebody had to wait
+            return
         together = len(wants) == 1 or self._contexts["target"].batches  # else rows cost as if alone
         going_on = [slot for slot in slots if slot.seq not in self._prompts]
-        if evaluated > usual and going_on:
+        if evaluated == load.total and together and len(going_on) == len(slots):
+            self._costs.target.learn(evaluated, load.n_ctx, seconds)
+        elif evaluated > load.total and going_on:
             table, sizes = self._costs.target, [want.rows for want in wants]
             expected = sum(table.seconds(n, load.n_ctx) for n in ([sum(sizes)] if together else sizes))
             again = max(0.0, seconds - expected)
             self._aside += again
             for slot in going_on:
                 slot.request.pace.rewound(again / len(going_on))
-        elif together and evaluated == usual and len(going_on) == len(slots):
-            self._costs.target.learn(evaluated, load.n_ctx, seconds)
 
     def _end(self, slots: Sequence[Slot], rows: Sequence[Rows]) -> None:
         """Answers the loops with their rows, takes their rounds, and goes on to what they ask next."""
