@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgespec.core.drafters.recycling import TokenRecycling
+from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.pace.costs import Beside, Costs, CostTable
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
@@ -29,7 +31,9 @@ def some_known() -> Known:
     for kind in ("drawn at temperature 0.8", "coupled at temperature 0.0"):
         held = known.at(kind)
         held.record = Record(Gain(31.5, 20.25), Gain(40.0, 32.0), -2.5, 1.5, 777, 33, 6.5, 9.25)
-        for odds in (held.model, held.places, held.lookup, held.recycling):
+        for guesser in (SuffixLookup(), TokenRecycling(50)):
+            held.take_up(guesser)
+        for odds in (held.model, held.places, *held.free.values()):
             for _ in range(200):
                 odds.note(rng.random(), bool(rng.random() < 0.6))
     return known
@@ -128,7 +132,7 @@ def test_any_value_may_be_wrong_and_nothing_that_is_read_can_do_harm(path: Path)
             refused += known == Known()
             for kind in known.kinds.values():
                 assert -TUNING.credit <= kind.record.lost < math.inf
-                for odds in (kind.model, kind.places, kind.lookup, kind.recycling):
+                for odds in (kind.model, kind.places, *kind.free.values()):
                     assert all(0 <= odds.of_bin(i) <= 1 for i in range(10))
                 assert kind.record.model.over(1.0) >= 0 and kind.record.budget < math.inf
             if known.costs:

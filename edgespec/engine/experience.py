@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgespec.core.drafters.demanded import ASSUMED as DEMANDED
+from edgespec.core.drafters import Guesser
 from edgespec.core.drafters.draft_temperature import FACTORS, DraftTemperature
-from edgespec.core.drafters.recycling import ASSUMED
 from edgespec.core.pace.costs import Beside, Costs, CostTable
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.pace.record import Gain, Record
@@ -33,10 +32,13 @@ class Experience:
     record: Record = field(default_factory=Record)
     model: Odds = field(default_factory=lambda: proportional(0.2, 0.95))
     places: Odds = field(default_factory=lambda: Odds((0.7,) * BINS))
-    lookup: Odds = field(default_factory=lambda: proportional(0.0, 0.95))
-    recycling: Odds = field(default_factory=lambda: Odds(ASSUMED))
-    grammar: Odds = field(default_factory=lambda: Odds(DEMANDED))
+    free: dict[str, Odds] = field(default_factory=dict)  # of free guessers, by name
     temperature: DraftTemperature = field(default_factory=DraftTemperature)
+
+    def take_up(self, guesser: Guesser) -> Guesser:
+        """Gives a guesser the odds of its name; what it begins with are those of the first."""
+        guesser.odds = self.free.setdefault(guesser.name, guesser.odds)
+        return guesser
 
 
 @dataclass(slots=True)
@@ -119,8 +121,8 @@ def _number(value: object, *, above: float = 0.0) -> float:
 
 def _experience(held: Mapping[str, Any]) -> Experience:
     kept = held["record"]
-    odds = {name: _odds(held[name]) for name in ("model", "places", "lookup", "recycling")}
-    odds["grammar"] = _odds(held["grammar"]) if "grammar" in held else Odds(DEMANDED)  # older files have none
+    free = {name: held[name] for name in ("lookup", "recycling", "grammar") if name in held}  # older files
+    free = {str(name): _odds(odds) for name, odds in {**free, **held.get("free", {})}.items()}
     model, all_ = (Gain(_number(kept[of]["tokens"]), _number(kept[of]["cost"])) for of in ("model", "all"))
     emitted, since_plain = (int(_number(kept[of])) for of in ("emitted", "since_plain"))
     lost, free_lost = (_number(kept[of], above=-TUNING.credit) for of in ("lost", "free_lost"))
@@ -128,7 +130,9 @@ def _experience(held: Mapping[str, Any]) -> Experience:
     trying = _number(kept.get("trying", start), above=-start)  # older files have none
     saving = max(start, _number(kept.get("saving", start)))
     record = Record(model, all_, lost, free_lost, emitted, since_plain, trying, saving)
-    return Experience(record, **odds, temperature=_temperature(held["temperature"]))
+    return Experience(
+        record, _odds(held["model"]), _odds(held["places"]), free, _temperature(held["temperature"])
+    )
 
 
 def _temperature(held: Mapping[str, Any]) -> DraftTemperature:

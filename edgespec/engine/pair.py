@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +19,7 @@ from edgespec.core.drafters import Drafter, Guesser, NoDrafter
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.demanded import DemandedText
 from edgespec.core.drafters.draft_model import DraftModel
-from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.drafters.suffix_lookup import SuffixLookup
+from edgespec.core.drafters.free import free_guessers
 from edgespec.core.loop import Limits, Loop, Scorer, generate
 from edgespec.core.pace.controller import Controller, FixedLength, Pace
 from edgespec.core.pace.costs import Costs, unmeasured
@@ -91,8 +89,7 @@ class Pair:
         self._costs_checked = False
         self._second_look: SecondLook | None = None
         self._ahead: Ahead | None = None
-        self._recycling = TokenRecycling(self.target.n_vocab)
-        self._recycling_masked: TokenRecycling | None = None  # what grammars allow follows other tables
+        self._guessers: dict[bool, list[Guesser]] = {}  # free ones, by whether a grammar masks the text
         self._breakers = Breakers(self._every_piece, self._usual)
         self.matchers = Matchers(self._pieces, self._end_tokens, self.target.n_vocab)
 
@@ -191,8 +188,7 @@ class Pair:
         for context in self.contexts.values():
             for seq in range(self.slots):
                 context.clear(seq)
-        self._recycling = TokenRecycling(self.target.n_vocab)
-        self._recycling_masked = None
+        self._guessers = {}
 
     def _pieces(self, shown: frozenset[int]) -> list[bytes]:
         """Returns the text of every token; behind CONTROL that of those which are not text."""
@@ -234,13 +230,12 @@ class Pair:
             return Repetition(sampling)
         return Repetition(sampling, self._breakers.tails(sampling.dry_sequence_breakers), self.n_ctx)
 
-    def _table(self, request: Request) -> TokenRecycling:
-        """Returns the table of what follows what, at this kind of request."""
-        if request.grammar is None:
-            return self._recycling
-        if self._recycling_masked is None:
-            self._recycling_masked = TokenRecycling(self.target.n_vocab)
-        return self._recycling_masked
+    def _free(self, request: Request, known: Experience) -> list[Guesser]:
+        """Returns the free guessers of a text: their tables are one, their odds those of its kind."""
+        masked = request.grammar is not None  # what grammars allow follows other tables
+        if masked not in self._guessers:
+            self._guessers[masked] = free_guessers(self.target.n_vocab)
+        return [known.take_up(guesser.for_text()) for guesser in self._guessers[masked]]
 
     def prompt_tokens(self, text: str, *, special: bool = False) -> NDArray[np.int32]:
         """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it are meant."""
@@ -294,14 +289,12 @@ class Pair:
         text: TextRelease,
     ) -> Loop:
         known = self._known.at(request.kind)
-        recycling = copy.copy(self._table(request))  # the table is one; what it is worth, each kind's own
-        recycling.odds = known.recycling
         masks = self._masks(request, len(prompt))
         request = replace(request, sampling=request.sampling.in_context(self.n_ctx))
         sampler = Sampler(request.sampling, self.target.n_vocab, masks, self._repetition(request.sampling))
-        guessers: list[Guesser] = [SuffixLookup(known.lookup), recycling]
+        guessers = self._free(request, known)
         if masks:
-            guessers.append(DemandedText(masks, self._usual, known.grammar))
+            guessers.append(known.take_up(DemandedText(masks, self._usual)))
         return generate(
             prompt,
             sampler=sampler,
@@ -330,7 +323,7 @@ class Pair:
         masks = sampler.masks
         self._check_drafter(request)
         if request.drafter == "lookup":
-            return Competition(guessers[:1], masks=masks)
+            return Competition([guesser for guesser in guessers if guesser.name == "lookup"], masks=masks)
         guessers = guessers if request.drafter == "auto" else []
         if not self._draft_context:
             return Competition(guessers, masks=masks)

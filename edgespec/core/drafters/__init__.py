@@ -77,8 +77,12 @@ def offer(tokens: Sequence[int], confidence: Sequence[float], odds: Odds) -> Off
 class Guesser(Protocol):
     """Something that offers guesses without evaluating anything."""
 
-    name: str
-    odds: Odds
+    name: str  # what statistics and screens call it
+    odds: Odds  # how likely its guesses are accepted, by its confidence; kept from one start to the next
+
+    def for_text(self) -> Guesser:
+        """Returns what guesses for a new text: another one, or one that shares what this one learned."""
+        ...
 
     def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
         """Offers at most `limit` tokens behind `tokens`; deterministic, given what it learned."""

@@ -33,6 +33,9 @@ class DemandedText:
         self.odds = odds or Odds(ASSUMED)
         self._masks, self._tokenize = masks, tokenize
 
+    def for_text(self) -> DemandedText:
+        return self
+
     def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
         """Offers at most `limit` tokens of the text demanded behind `tokens`."""
         text = self._masks.only_text(tokens)[:LONGEST_TEXT]

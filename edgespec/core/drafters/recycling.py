@@ -8,6 +8,8 @@ fixed size, is kept from one request to the next.
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +33,10 @@ class TokenRecycling:
         self.odds = odds or Odds(ASSUMED)
         self._single = np.full((n_vocab, 2), -1, np.int32)  # (likeliest next token, times in a row)
         self._pair = np.full((PLACES, 4), -1, np.int32)  # (first, second, likeliest next, times in a row)
+
+    def for_text(self) -> TokenRecycling:
+        """Returns one with the same table, whose odds may be another's."""
+        return copy.copy(self)
 
     def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
         """Walks the table from the last two tokens on."""

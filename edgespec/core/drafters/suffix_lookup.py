@@ -84,6 +84,9 @@ class SuffixLookup:
         self._automaton = SuffixAutomaton()
         self._held = np.empty(0, np.int32)
 
+    def for_text(self) -> SuffixLookup:
+        return SuffixLookup(self.odds)
+
     def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
         """Offers what followed the longest repeated suffix of `tokens`, the last time."""
         self.sync(tokens)

@@ -1,0 +1,15 @@
+"""The free guessers there are, a line each: what is listed here competes wherever nobody chose a drafter."""
+
+from __future__ import annotations
+
+from edgespec.core.drafters import Guesser
+from edgespec.core.drafters.recycling import TokenRecycling
+from edgespec.core.drafters.suffix_lookup import SuffixLookup
+
+
+def free_guessers(n_vocab: int) -> list[Guesser]:
+    """Returns one of each, as they are at a pair's first request. n_vocab: tokens of the target."""
+    return [
+        SuffixLookup(),
+        TokenRecycling(n_vocab),
+    ]
