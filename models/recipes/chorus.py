@@ -52,16 +52,23 @@ def attend(
     return block.wo(y.reshape(b, t, s.heads * s.head_dim))
 
 
-def evaluate(model: Llama, ids: Tensor, caches: list[Cache], start: int, pad: Tensor) -> Tensor:
-    """Return the logits (B, T, V) after ids (B, T) at `start`; the first `pad` (B) places are empty."""
+def surroundings(model: Llama, ids: Tensor, start: int, pad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return cosines and sines (B, 1, T, R/2) of ids (B, T) at `start`, and what each may see.
+
+    The first `pad` (B) places are empty. The mask is (B, 1, T, start + T).
+    """
     places = torch.arange(start, start + ids.shape[1], device=ids.device)
     keys = torch.arange(start + ids.shape[1], device=ids.device)
-    seen = (keys <= places[:, None]) & (keys >= pad[:, None, None])  # (B, T, start + T)
-    mask = (seen | (keys == places[:, None]))[
-        :, None
-    ]  # padding sees itself: a row of nothing is not a number
+    seen = (keys <= places[:, None]) & (keys >= pad[:, None, None])
+    mask = (seen | (keys == places[:, None]))[:, None]  # padding sees itself: a row of nothing is no number
     positions = (places - pad[:, None]).clamp_min(0)  # (B, T)
-    cos, sin = (angle[positions][:, None] for angle in (model.cos, model.sin))  # (B, 1, T, R/2)
+    cos, sin = (angle[positions][:, None] for angle in (model.cos, model.sin))
+    return cos, sin, mask
+
+
+def evaluate(model: Llama, ids: Tensor, caches: list[Cache], start: int, pad: Tensor) -> Tensor:
+    """Return the logits (B, T, V) after ids (B, T) at `start`; the first `pad` (B) places are empty."""
+    cos, sin, mask = surroundings(model, ids, start, pad)
     x = model.embed(ids)
     for block, cache in zip(model.layers(), caches, strict=True):
         x = x + attend(block, block.attn_norm(x), cos, sin, cache, start, mask)

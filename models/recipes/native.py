@@ -7,6 +7,7 @@ the recipes stand alone.
 import ctypes
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import llama_cpp as api
 import numpy as np
@@ -21,10 +22,14 @@ def _silent(level: int, text: bytes, data: object) -> None:
 class Native:
     """Own one loaded model and one context of llama.cpp; `context` positions for each of `sequences`."""
 
-    def __init__(self, path: Path, context: int = 2048, threads: int = 2, sequences: int = 1) -> None:
+    def __init__(
+        self, path: Path, context: int = 2048, threads: int = 2, sequences: int = 1, mtp: bool = False
+    ) -> None:
         api.llama_log_set(_silent, ctypes.c_void_p(0))
         api.llama_backend_init()
-        self.model = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
+        wanted = api.llama_model_default_params()
+        wanted.load_mtp = mtp  # the file's MTP block; without it a context of that type ends the process
+        self.model = api.llama_model_load_from_file(str(path).encode(), wanted)
         if not self.model:
             raise RuntimeError(f"llama.cpp cannot load {path}")
         parameters = api.llama_context_default_params()
@@ -36,7 +41,7 @@ class Native:
         self.vocab = api.llama_model_get_vocab(self.model)
         self.size = int(api.llama_vocab_n_tokens(self.vocab))
 
-    def __enter__(self) -> "Native":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

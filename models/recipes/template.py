@@ -74,11 +74,11 @@ def to_json(value: object, indent: int | None = None) -> str:
 
 
 @cache
-def compiled() -> Template:
-    """Compile the template as Transformers does (sandboxed, blocks trimmed)."""
+def compiled(source: str = SOURCE) -> Template:
+    """Compile a template as Transformers does (sandboxed, blocks trimmed)."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = to_json
-    return environment.from_string(SOURCE)
+    return environment.from_string(source)
 
 
 def render(

@@ -1,0 +1,172 @@
+"""Write heads as the GGUF files that llama.cpp itself reads, beside or together with their target.
+
+`mimo2`: the embedded target's blocks are plain Llama blocks, and this architecture computes the same (rotary
+pairs (i, i + R/2), one layer called sliding with a window as long as the context) and may carry an MTP block.
+`eagle3`: a file of the head alone, which takes the embedding from the target at run time; `d2t` names the
+target's token for each of its own. gguf-py knows neither all keys nor all names, so some are written here.
+"""
+
+import os
+from pathlib import Path
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recipes.export import About, interleave
+from recipes.heads.head import Head
+from recipes.heads.start import TargetFile
+
+Array = NDArray[np.float32]
+BLOCK = (
+    "attn_norm",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_output",
+    "ffn_norm",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+)
+
+
+def array(weight: Tensor) -> Array:
+    return weight.detach().float().cpu().numpy()
+
+
+def aside(path: Path) -> Path:
+    """Return where a file is written until it is whole."""
+    return path.with_name(path.name + ".part")
+
+
+def open_writer(path: Path, kind: str, about: About, licence: str) -> gguf.GGUFWriter:
+    """Begin a file of an architecture."""
+    writer = gguf.GGUFWriter(path, kind)
+    writer.add_name(about.name)
+    writer.add_description(about.description)
+    writer.add_size_label(about.size_label)
+    writer.add_version(about.version)
+    writer.add_license(licence)
+    return writer
+
+
+def add_numbers(writer: gguf.GGUFWriter, head: Head, blocks: int, vocab: int) -> None:
+    """Write the numbers of the architecture."""
+    s = head.shape
+    writer.add_context_length(s.context)
+    writer.add_embedding_length(s.width)
+    writer.add_block_count(blocks)
+    writer.add_feed_forward_length(s.ffn)
+    writer.add_head_count(s.heads)
+    writer.add_head_count_kv(s.kv_heads)
+    writer.add_key_length(s.head_dim)
+    writer.add_value_length(s.head_dim)
+    writer.add_rope_dimension_count(s.head_dim)
+    writer.add_rope_freq_base(s.rope_theta)
+    writer.add_layer_norm_rms_eps(s.eps)
+    writer.add_vocab_size(vocab)
+
+
+def copy_vocabulary(writer: gguf.GGUFWriter, reader: gguf.GGUFReader) -> None:
+    """Copy everything that says how text is cut."""
+    for key, field in reader.fields.items():
+        if key.startswith("tokenizer."):
+            kind = field.types[0]
+            inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(key, field.contents(), kind, sub_type=inner)
+
+
+def finish(
+    writer: gguf.GGUFWriter, tensors: dict[str, Array], matrices: str, path: Path, output: str | None = None
+) -> None:
+    """Write the tensors, matrices in a format by its name (`output` may differ), then name the file."""
+    formats = {"output.weight": output or matrices}
+    for name, weight in tensors.items():
+        wanted = gguf.GGMLQuantizationType[formats.get(name, matrices) if weight.ndim == 2 else "F32"]
+        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(weight), wanted), raw_dtype=wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    os.replace(aside(path), path)
+
+
+def write_mtp(head: Head, target: TargetFile, path: Path, about: About, matrices: str = "Q8_0") -> None:
+    """Write the target with the head behind its last block."""
+    layers, s = target.whole("block_count"), head.shape
+    writer = open_writer(aside(path), "mimo2", about, "PSF-2.0")
+    add_numbers(writer, head, layers + 1, s.vocab)
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_uint32("mimo2.expert_feed_forward_length", 0)
+    writer.add_uint32("mimo2.attention.sliding_window", 2 * s.context)  # never reached
+    writer.add_array("mimo2.attention.sliding_window_pattern", [True, *[False] * (layers - 1), True])
+    writer.add_float32("mimo2.rope.freq_base_swa", s.rope_theta)
+    writer.add_uint32("mimo2.nextn_predict_layers", 1)
+    copy_vocabulary(writer, target.reader)
+    embed = target.weight("token_embd")
+    tensors = {"token_embd.weight": embed, "output.weight": embed}
+    tensors["output_norm.weight"] = target.weight("output_norm")
+    for i in range(layers):
+        tensors |= {f"blk.{i}.{name}.weight": target.weight(f"blk.{i}.{name}") for name in BLOCK}
+    tensors |= {f"blk.{layers}.{name}.weight": weight for name, weight in mtp_tensors(head).items()}
+    finish(writer, tensors, matrices, path)
+
+
+def mtp_tensors(head: Head) -> dict[str, Array]:
+    """Name an MTP block's weights as llama.cpp does, less the number of the block."""
+    qkv = [array(w.weight) for w in (head.wq, head.wk, head.wv)]
+    return {
+        "nextn.eh_proj": array(head.fuse.weight),
+        "nextn.enorm": array(head.token_norm.weight),
+        "nextn.hnorm": array(head.state_norm.weight),
+        "nextn.shared_head_norm": array(head.norm.weight),
+        "attn_norm": array(head.attn_norm.weight),
+        "attn_qkv": np.concatenate(qkv),
+        **after_attention(head),
+    }
+
+
+def after_attention(head: Head) -> dict[str, Array]:
+    return {
+        "attn_output": array(head.wo.weight),
+        "ffn_norm": array(head.ffn_norm.weight),
+        "ffn_gate": array(head.gate.weight),
+        "ffn_up": array(head.up.weight),
+        "ffn_down": array(head.down.weight),
+    }
+
+
+def write_eagle3(
+    head: Head,
+    target: TargetFile,
+    path: Path,
+    about: About,
+    taps: tuple[int, ...],
+    kept: NDArray[np.int64],
+    matrices: str = "Q8_0",
+    output: str = "Q4_0",
+) -> None:
+    """Write the head alone; `taps` are the layers it reads, `kept` the target's tokens it may guess."""
+    s = head.shape
+    writer = open_writer(aside(path), "eagle3", about, "Apache-2.0")
+    add_numbers(writer, head, 1, len(head.embed))
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    writer.add_array("eagle3.target_layers", [int(layer) for layer in taps])
+    writer.add_uint32("eagle3.target_hidden_size", s.width)
+    writer.add_bool("eagle3.norm_before_residual", False)
+    copy_vocabulary(writer, target.reader)
+    writer.add_tensor("d2t", np.asarray(kept, np.int64))
+    tensors = {
+        "fc.weight": array(head.fuse.weight),
+        "output.weight": array(head.output.weight),
+        "output_norm.weight": array(head.norm.weight),
+        "blk.0.attn_norm.weight": array(head.token_norm.weight),
+        "blk.0.attn_norm_2.weight": array(head.state_norm.weight),
+        "blk.0.attn_q.weight": interleave(array(head.wq.weight), s.heads, s.head_dim),
+        "blk.0.attn_k.weight": interleave(array(head.wk.weight), s.kv_heads, s.head_dim),
+        "blk.0.attn_v.weight": array(head.wv.weight),
+    }
+    tensors |= {f"blk.0.{name}.weight": weight for name, weight in after_attention(head).items()}
+    finish(writer, tensors, matrices, path, output)

@@ -1,0 +1,73 @@
+"""Turn what was heard into batches: every text once a pass, beside others of similar length."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recipes.heads import heard
+from recipes.heads.heard import TOP, Heard
+
+TOGETHER = 12  # shards in memory at once
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Hold texts of similar length, padded at their right: B texts of N tokens."""
+
+    ids: Tensor  # (B, N)
+    states: Tensor  # of the target behind each token (B, N, F)
+    top_ids: Tensor  # likeliest next tokens after each, as the head numbers them, -1: it has none (B, N, TOP)
+    top_p: Tensor  # (B, N, TOP)
+    asked: Tensor  # is there a row to learn from after this token? (B, N)
+    greedy: Tensor  # was the text said at temperature 0? (B)
+
+    def on(self, device: torch.device) -> "Lesson":
+        """Return the lesson in the memory of a device."""
+        parts = (self.ids, self.states, self.top_ids, self.top_p, self.asked, self.greedy)
+        return Lesson(*(part.to(device) for part in parts))
+
+
+def lesson(texts: list[Heard], numbers: NDArray[np.int64] | None) -> Lesson:
+    """Pad texts; `numbers` are the head's own for the target's tokens, -1 where it has none."""
+    longest = max(len(t.ids) for t in texts)
+    room = (len(texts), longest)
+    ids, asked = np.zeros(room, np.int64), np.zeros(room, np.bool_)
+    states = np.zeros((*room, texts[0].states.shape[1]), np.float32)
+    top_ids, top_p = np.zeros((*room, TOP), np.int64), np.zeros((*room, TOP), np.float32)
+    for i, text in enumerate(texts):
+        n = len(text.ids)
+        ids[i, :n], states[i, : n - 1] = text.ids, text.states
+        rows = slice(text.prompt - 1, n - 1)
+        top_ids[i, rows], top_p[i, rows], asked[i, rows] = text.top_ids, text.top_p, True
+    if numbers is not None:
+        top_ids = numbers[top_ids]
+    greedy = np.asarray([t.temperature == 0 for t in texts])
+    return Lesson(*map(torch.from_numpy, (ids, states, top_ids, top_p, asked, greedy)))
+
+
+def batches(texts: list[Heard], size: int, rng: random.Random) -> Iterator[list[Heard]]:
+    """Yield texts in batches of about `size` tokens, shuffled."""
+    order = sorted(texts, key=lambda t: len(t.ids) * rng.uniform(0.9, 1.1))
+    groups: list[list[Heard]] = [[]]
+    for text in order:
+        longest = max((len(t.ids) for t in [*groups[-1], text]), default=0)
+        if groups[-1] and longest * (len(groups[-1]) + 1) > size:
+            groups.append([])
+        groups[-1].append(text)
+    rng.shuffle(groups)
+    yield from groups
+
+
+def one_pass(shards: list[Path], number: int, size: int) -> Iterator[list[Heard]]:
+    """Yield all texts of the shards once, in an order fixed by the number of the pass."""
+    rng = random.Random(f"pass {number}")
+    order = rng.sample(shards, len(shards))
+    for i in range(0, len(order), TOGETHER):
+        texts = [text for path in order[i : i + TOGETHER] for text in heard.read(path)]
+        yield from batches(texts, size, rng)

@@ -1,0 +1,111 @@
+"""Let a target in llama.cpp continue many prompts side by side, and write down what it shows.
+
+The file that people run is the teacher, quantisation and all. A slot whose text ends takes the next prompt at
+once, so every evaluation is as wide as it can be.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recipes.heads.heard import TOP, Heard
+from recipes.heads.hidden import Hidden
+
+TEMPERATURES = (0.0, 1.0, 0.7, 0.0, 0.9, 1.0, 0.0, 0.8)  # in turn, over the prompts
+Row = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """Ask for at most `limit` tokens after a prompt."""
+
+    prompt: list[int]
+    temperature: float
+    limit: int
+
+
+@dataclass(slots=True)
+class Slot:
+    """Hold a text that is being said."""
+
+    saying: Saying
+    ids: list[int]
+    states: list[NDArray[np.float16]] = field(default_factory=list)  # (tokens, F) each
+    top_ids: list[NDArray[np.uint16]] = field(default_factory=list)
+    top_p: list[NDArray[np.float16]] = field(default_factory=list)
+
+    def ended(self, ends: set[int]) -> bool:
+        return self.ids[-1] in ends or len(self.ids) - len(self.saying.prompt) >= self.saying.limit
+
+    def heard(self) -> Heard:
+        return Heard(
+            np.asarray(self.ids, np.uint16),
+            len(self.saying.prompt),
+            self.saying.temperature,
+            np.concatenate(self.states),
+            np.stack(self.top_ids),
+            np.stack(self.top_p),
+        )
+
+
+def best_of(logits: Row) -> tuple[NDArray[np.uint16], NDArray[np.float16]]:
+    """Return the TOP most likely tokens of rows (n, V) and their probabilities, best first."""
+    part = np.argpartition(logits, -TOP, axis=1)[:, -TOP:]
+    chosen = np.take_along_axis(logits, part, 1)
+    order = np.argsort(-chosen, axis=1)
+    ids, chosen = np.take_along_axis(part, order, 1), np.take_along_axis(chosen, order, 1)
+    top = chosen[:, :1]
+    norm = np.exp(logits - top).sum(1, keepdims=True)
+    return ids.astype(np.uint16), (np.exp(chosen - top) / norm).astype(np.float16)
+
+
+def draw(logits: Row, temperatures: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw a token for each row (n, V); temperature 0 takes the most likely."""
+    best = logits.argmax(1)
+    warm = np.flatnonzero(temperatures > 0)
+    if len(warm):
+        rows = (logits[warm] - logits[warm].max(1, keepdims=True)) / temperatures[warm, None]
+        mass = np.cumsum(np.exp(rows), axis=1, dtype=np.float64)
+        best[warm] = (mass < rng.random((len(warm), 1)) * mass[:, -1:]).sum(1)
+    return np.asarray(best, np.int64)
+
+
+def take(slots: list[Slot], logits: Row, states: list[Row], rng: np.random.Generator) -> None:
+    """Give each slot its states (tokens, F), its row (n, V), and the token drawn from it."""
+    ids, p = best_of(logits)
+    drawn = draw(logits, np.asarray([s.saying.temperature for s in slots], np.float32), rng)
+    for i, slot in enumerate(slots):
+        slot.states.append(states[i].astype(np.float16))
+        slot.top_ids.append(ids[i])
+        slot.top_p.append(p[i])
+        slot.ids.append(int(drawn[i]))
+
+
+def listen(
+    target: Hidden, sayings: Iterable[Saying], ends: set[int], width: int, seed: int
+) -> Iterator[Heard]:
+    """Yield every text when it has ended, `width` of them at a time; needs as many sequences."""
+    rng = np.random.default_rng(seed)
+    waiting = iter(sayings)
+    slots: dict[int, Slot] = {}
+    while True:
+        for sequence in range(width):
+            if sequence not in slots and (saying := next(waiting, None)):
+                slots[sequence] = slot = Slot(saying, list(saying.prompt))
+                last = len(saying.prompt) - 1
+                target.forget(0, sequence)
+                row = target.evaluate([(t, i, sequence, i == last) for i, t in enumerate(saying.prompt)])
+                take([slot], row, [target.states(last + 1)], rng)
+        ended = [n for n, slot in slots.items() if slot.ended(ends)]
+        for sequence in ended:
+            yield slots.pop(sequence).heard()
+        if ended:
+            continue  # their places are for the next prompts
+        if not slots:
+            return
+        places = sorted(slots)
+        logits = target.evaluate([(slots[s].ids[-1], len(slots[s].ids) - 1, s, True) for s in places])
+        states = target.states(len(places))
+        take([slots[s] for s in places], logits, [states[i : i + 1] for i in range(len(places))], rng)

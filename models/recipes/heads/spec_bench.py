@@ -1,0 +1,35 @@
+"""Read Spec-Bench (https://github.com/hemingkx/Spec-Bench) and keep its halves apart.
+
+Questions with even numbers may train; figures are reported on the odd ones only. Each category numbers its
+questions without gaps, so both halves have every kind alike.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+CHAT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    number: int
+    kind: str  # one of six: "chat" stands for the eight categories of MT-bench
+    turns: list[str]
+
+
+def read(path: Path) -> list[Question]:
+    """Return all questions of the file."""
+    lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+    kinds = dict.fromkeys(CHAT, "chat")
+    return [Question(q["question_id"], kinds.get(q["category"], q["category"]), q["turns"]) for q in lines]
+
+
+def training(questions: list[Question]) -> list[Question]:
+    """Return the half that a head may be trained on."""
+    return [q for q in questions if q.number % 2 == 0]
+
+
+def reported(questions: list[Question]) -> list[Question]:
+    """Return the half that figures are reported on; nothing is trained on it."""
+    return [q for q in questions if q.number % 2 == 1]

@@ -1,0 +1,236 @@
+"""Make a head from nothing, stage by stage; a stage whose file is there is not run again.
+
+For the embedded pair (`tiny`):
+1. `teacher.gguf`: the target re-expressed as `mimo2`, with a block that knows nothing yet;
+2. `watched-0`, `heard-N`: it continues held-out and training prompts, states and rows written down;
+3. `mtp.pt`: the block learns;
+4. `target-mtp.gguf` is exported and measured: `figures.json`, `figures.md`.
+
+For SmolLM2 (`smollm2`), whose file stays as it is:
+1. `teacher.gguf`: its weights as BF16, which processors evaluate much faster (rows differ by 0.03 of total
+   variation; figures are taken on the file as it is);
+2. `watched-0`, `heard-N`: it answers questions;
+3. `kept.npy`: the tokens that it says most often, which the head may guess;
+4. `eagle3.pt`: the head learns; 5. `smollm2-eagle3.gguf` is exported and measured.
+"""
+
+import ctypes
+import json
+from collections import Counter
+from pathlib import Path
+
+import llama_cpp as api
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from recipes import restore, stages
+from recipes.export import About
+from recipes.heads import accepted, embedded, gather, head_file, heard, questions, spec_bench, start
+from recipes.heads.accepted import Prompt
+from recipes.heads.guesser import Guesser
+from recipes.heads.head import Head
+from recipes.heads.hidden import Hidden
+from recipes.heads.listen import Saying, listen
+from recipes.heads.sing import read_llama, sing
+from recipes.heads.train import train
+from recipes.progress import Log
+from recipes.prompts import read as read_prompts
+from recipes.stages import Place
+from recipes.train import Plan
+
+TEMPERATURES = (0.0, 0.7, 1.0)  # that figures are taken at
+TINY_SAID = 1_500_000
+TINY_PLAN = Plan(
+    tokens=6_000_000,
+    anneal=4_800_000,
+    warmup=30_000,
+    batch=3072,
+    micro=3072,
+    matrix_rate=1e-2,
+    vector_rate=5e-3,
+)
+SMOL_SAID = 1_500_000
+SMOL_PLAN = Plan(
+    tokens=9_000_000,
+    anneal=7_000_000,
+    warmup=50_000,
+    batch=4096,
+    micro=2048,
+    matrix_rate=1e-2,
+    vector_rate=5e-3,
+)
+SMOL_TAPS = (2, 15, 29)
+SMOL_KEPT = 12_288
+TOGETHER = 256  # texts side by side on a GPU
+BF16 = 32  # llama.cpp's number of the file type
+
+
+def stopped(name: str) -> KeyboardInterrupt:
+    return KeyboardInterrupt(f"{name} was stopped; the same command goes on with it")
+
+
+def speaking(place: Place, speaker: Hidden, target: start.TargetFile, ends: set[int]) -> gather.Speak:
+    """Return how the target speaks: through llama.cpp, or in torch where that has a GPU."""
+    if place.device.type == "cpu":
+        return lambda sayings, seed: listen(speaker, sayings, ends, gather.WIDTH, seed)
+    network = read_llama(target).to(place.device, torch.bfloat16)
+    return lambda sayings, seed: sing(network, sayings, speaker.taps, ends, TOGETHER, seed)
+
+
+def trained(
+    place: Place,
+    head: Head,
+    shards: list[Path],
+    watched: Path,
+    numbers: NDArray[np.int64] | None,
+    name: str,
+    plan: Plan,
+    log: Log,
+) -> Head:
+    """Train a head to the end of its plan."""
+    torch.manual_seed(1)
+    head = head.to(place.device)
+    if not train(head, shards, list(heard.read(watched)), numbers, place.work / f"{name}.pt", plan, log):
+        raise stopped(name)
+    return head.cpu()
+
+
+def measured(
+    place: Place, target: Hidden, head: Guesser, prompts: list[Prompt], ends: set[int], log: Log
+) -> None:
+    """Count what is accepted at every temperature; write `figures.json` and `figures.md`."""
+    found = {}
+    for temperature in TEMPERATURES:
+        found[str(temperature)] = accepted.rates(target, head, prompts, temperature, 128, ends)
+        log(f"measured at temperature {temperature}: {found[str(temperature)]['all']}")
+    same = sum(
+        accepted.speculate(target, head, p.ids, 96, 0.0, 0, ends)[0][:96]
+        == accepted.plain(target, p.ids, 96, ends)
+        for p in prompts[:24]
+    )
+    found["same"] = {"texts": min(24, len(prompts)), "equal": same}
+    (place.work / "figures.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (place.work / "figures.md").write_text(table(found), encoding="utf-8")
+    log(f"done: {place.work}, figures in figures.md; texts as without a head: {found['same']}")
+
+
+def table(found: dict[str, dict[str, object]]) -> str:
+    """Write rates as a Markdown table."""
+    lines = [
+        "| temperature | kind | accepted / drafted | by place | 1 - TV by place | tokens a round | drafted |"
+    ]
+    lines.append("| --- " * 7 + "|")
+    for temperature in map(str, TEMPERATURES):
+        for kind, r in sorted(found[temperature].items()):
+            assert isinstance(r, dict)
+            places, shared = (
+                ", ".join(f"{x:.2f}" for x in r[k]) for k in ("by_position", "expected_by_position")
+            )
+            row = (
+                temperature,
+                kind,
+                f"{r['acceptance_rate']:.2f}",
+                places,
+                shared,
+                r["mean_accepted_length"],
+                r["drafted"],
+            )
+            lines.append("| " + " | ".join(map(str, row)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def make_tiny(place: Place, shipped: Path, log: Log) -> None:
+    """Make the embedded target with an MTP block."""
+    place.work.mkdir(parents=True, exist_ok=True)
+    file = shipped / "target.gguf"
+    target, tokenizer = start.open_target(file), restore.read_tokenizer(file)
+    ends, prompts_file = stages.ends_of(tokenizer), shipped / "held_out_prompts.jsonl"
+    head, teacher = start.begin(target, "mtp"), place.work / "teacher.gguf"
+    about = About(
+        "EdgeSpec tiny target with MTP",
+        "EdgeSpec's embedded target, with a block that guesses",
+        "9.3M",
+        "1.0",
+    )
+    if not teacher.exists():
+        head_file.write_mtp(head, target, teacher, about)
+    with Hidden(teacher, context=embedded.CONTEXT + 32, sequences=gather.WIDTH) as speaker:
+        speak = speaking(place, speaker, target, ends)
+        watch = gather.gather(
+            speak, place.work, "watched", lambda n: embedded.watched(tokenizer, prompts_file), 1, log
+        )
+        shards = gather.gather(
+            speak, place.work, "heard", lambda n: embedded.training(tokenizer, n), TINY_SAID, log
+        )
+    head = trained(place, head, shards, watch[0], None, "mtp", TINY_PLAN, log)
+    made = place.out / "target-mtp.gguf"
+    place.out.mkdir(parents=True, exist_ok=True)
+    head_file.write_mtp(head, target, made, about)
+    with Hidden(made, context=1024, mtp=True) as reader:
+        prompts = [Prompt(p["kind"], reader.tokenise(p["prompt"])) for p in read_prompts(prompts_file)]
+        measured(place, reader, Guesser(reader), prompts, ends, log)
+
+
+def as_bf16(file: Path, path: Path) -> None:
+    """Write a file's weights as BF16."""
+    wanted = api.llama_model_quantize_default_params()
+    wanted.ftype, wanted.allow_requantize = BF16, True
+    aside = path.with_suffix(".part")
+    if api.llama_model_quantize(str(file).encode(), str(aside).encode(), ctypes.byref(wanted)):
+        raise RuntimeError(f"llama.cpp cannot write {file} as BF16")
+    aside.replace(path)
+
+
+def most_said(shards: list[Path], count: int, vocab: int) -> NDArray[np.int64]:
+    """Return the tokens said most often, in the order of their ids; ties go to the lower id."""
+    seen: Counter[int] = Counter()
+    for shard in shards:
+        for text in heard.read(shard):
+            seen.update(text.ids[text.prompt :].tolist())
+            seen.update(text.top_ids[:, 0].tolist())
+    order = sorted(range(vocab), key=lambda token: (-seen[token], token))
+    return np.sort(np.asarray(order[:count], np.int64))
+
+
+def numbers_of(kept: NDArray[np.int64], vocab: int) -> NDArray[np.int64]:
+    """Return the head's own number of every token of the target, -1 where it has none."""
+    numbers = np.full(vocab, -1, np.int64)
+    numbers[kept] = np.arange(len(kept))
+    return numbers
+
+
+def make_smollm2(place: Place, file: Path, bench: Path, log: Log) -> None:
+    """Make an EAGLE-3 head for SmolLM2-135M-Instruct."""
+    place.work.mkdir(parents=True, exist_ok=True)
+    target, teacher = start.open_target(file), place.work / "teacher.gguf"
+    template, vocab = target.text("tokenizer.chat_template"), target.whole("vocab_size")
+    ends = {0, int(target.text("tokenizer.ggml.eos_token_id"))}
+    asked = spec_bench.training(spec_bench.read(bench))
+    if not teacher.exists():
+        as_bf16(file, teacher)
+    with Hidden(teacher, SMOL_TAPS, context=questions.CONTEXT, sequences=gather.WIDTH) as speaker:
+
+        def sayings(number: int) -> list[Saying]:
+            return questions.training(speaker, template, asked, number)
+
+        speak = speaking(place, speaker, target, ends)
+        watch = gather.gather(speak, place.work, "watched", lambda n: sayings(-1)[:96], 1, log)
+        shards = gather.gather(speak, place.work, "heard", sayings, SMOL_SAID, log)
+    if not (place.work / "kept.npy").exists():
+        np.save(place.work / "kept.npy", most_said(shards, SMOL_KEPT, vocab))
+    kept = np.load(place.work / "kept.npy")
+    head = start.begin(target, "eagle3", kept)
+    head = trained(place, head, shards, watch[0], numbers_of(kept, vocab), "eagle3", SMOL_PLAN, log)
+    made = place.out / "smollm2-eagle3.gguf"
+    place.out.mkdir(parents=True, exist_ok=True)
+    about = About(
+        "SmolLM2-135M-Instruct EAGLE-3", "An EAGLE-3 head for SmolLM2-135M-Instruct Q4_1", "10M", "1.0"
+    )
+    head_file.write_eagle3(head, target, made, about, SMOL_TAPS, kept)
+    with Hidden(file, SMOL_TAPS, context=2048) as reader:
+        prompts = [
+            Prompt(q.kind, questions.rendered(reader, q.turns, template))
+            for q in spec_bench.reported(spec_bench.read(bench))
+        ]
+        measured(place, reader, Guesser(reader, made), prompts, ends, log)

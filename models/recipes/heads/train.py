@@ -1,0 +1,171 @@
+"""Train a head: after every place it guesses several tokens in turn, each held against the target's row.
+
+Optimisers as in `recipes/train.py`: Muon over the matrices, AdamW over norms and output rows. The schedule
+goes by tokens, and the state is saved with its place in the text, so a run goes on where it was stopped.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from recipes.heads.divergence import Rows, agreement, divergence
+from recipes.heads.head import Head, Keys
+from recipes.heads.heard import Heard
+from recipes.heads.lessons import Lesson, lesson, one_pass
+from recipes.progress import Log, Meter, Stop
+from recipes.train import Plan, step
+
+STEPS = 3
+FEWER_UNTIL = 0.5  # of the plan, a step less is unrolled: most is learned from the first two
+LATER = 0.7  # what a later guess counts against the one before it
+SHARP = 0.15  # of greedy text's rows is moved to the first choice
+SAVE_S = 120.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """Hold how far a training is."""
+
+    done: int = 0  # tokens
+    passes: int = 0
+    batch: int = 0  # of this pass
+
+
+def optimisers(head: Head, plan: Plan) -> list[torch.optim.Optimizer]:
+    """Return Muon over the block's matrices and AdamW over the rest that is trained."""
+    matrices = [p for name, p in head.named_parameters() if p.ndim == 2 and not name.startswith("output")]
+    vectors = [p for p in head.parameters() if p.ndim == 1 and p.requires_grad]
+    muon = torch.optim.Muon(
+        matrices, lr=plan.matrix_rate, weight_decay=plan.decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
+    groups: list[dict[str, Any]] = [{"params": vectors, "lr": plan.vector_rate}]
+    adam = torch.optim.AdamW(groups, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)
+    for optimiser in (muon, adam):
+        for group in optimiser.param_groups:
+            group["full_rate"] = group["lr"]
+    return [muon, adam]
+
+
+def guesses(head: Head, some: Lesson, steps: int = STEPS) -> Iterator[tuple[Tensor, Rows]]:
+    """Yield for each step the logits (n, V) at the places that are asked, and the target's rows there."""
+    ahead = head.shape.ahead
+    rows = some.ids.shape[1] - ahead - steps + 1
+    states = some.states if ahead else torch.nn.functional.pad(some.states, (0, 0, 1, 0))
+    keys: Keys = []
+    g = head.begin(states[:, :rows])
+    for i in range(steps):
+        part = slice(ahead + i, ahead + i + rows)
+        g = head.step(some.ids[:, part], g, i, keys)
+        asked = some.asked[:, part]
+        sharp = SHARP * some.greedy[:, None].expand_as(asked)[asked].float()
+        yield head.logits(g[asked]), Rows(some.top_ids[:, part][asked], some.top_p[:, part][asked], sharp)
+
+
+def loss_of(head: Head, some: Lesson, steps: int = STEPS, tv: float = 0.0) -> Tensor:
+    """Return the mean loss of a guess, later ones counting less."""
+    some = some.on(head.embed.device)
+    with torch.autocast(some.ids.device.type, torch.bfloat16):
+        losses = [divergence(logits, rows, tv) for logits, rows in guesses(head, some, steps)]
+    weights = [LATER**i for i in range(steps)]
+    return torch.stack([w * loss for w, loss in zip(weights, losses, strict=True)]).sum() / sum(weights)
+
+
+@torch.inference_mode()
+def held_out(
+    head: Head, texts: list[Heard], numbers: NDArray[np.int64] | None
+) -> list[tuple[float, float, float]]:
+    """Return by step: first choices that agree on greedy and on warm text; what is shared on warm text."""
+    found: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(STEPS)]
+    for i in range(0, len(texts), 8):
+        some = lesson(texts[i : i + 8], numbers).on(head.embed.device)
+        with torch.autocast(some.ids.device.type, torch.bfloat16):
+            for into, (logits, rows) in zip(found, guesses(head, some), strict=True):
+                into.append((*agreement(logits, rows), rows.sharp > 0))
+    means = []
+    for parts in found:
+        same, shared, greedy = (torch.cat(p) for p in zip(*parts, strict=True))
+        means.append((float(same[greedy].mean()), float(same[~greedy].mean()), float(shared[~greedy].mean())))
+    return means
+
+
+def save(path: Path, head: Head, steppers: list[torch.optim.Optimizer], at: Progress) -> None:
+    """Write the state whole or not at all."""
+    aside = path.with_suffix(".part")
+    place = {"done": at.done, "passes": at.passes, "batch": at.batch}
+    torch.save({"head": head.state_dict(), "optimisers": [s.state_dict() for s in steppers], **place}, aside)
+    os.replace(aside, path)
+
+
+def resume(path: Path, head: Head, steppers: list[torch.optim.Optimizer]) -> Progress:
+    """Put a saved state into the head and its optimisers; without one, begin."""
+    if not path.exists():
+        return Progress()
+    content = torch.load(path, weights_only=True, map_location="cpu")
+    head.load_state_dict(content["head"])
+    for stepper, state in zip(steppers, content["optimisers"], strict=True):
+        stepper.load_state_dict(state)
+    return Progress(content["done"], content["passes"], content["batch"])
+
+
+def train(
+    head: Head,
+    shards: list[Path],
+    watched: list[Heard],
+    numbers: NDArray[np.int64] | None,
+    path: Path,
+    plan: Plan,
+    log: Log,
+    tv_from: float = 0.7,
+) -> bool:
+    """Train until `plan.tokens` (True), or a signal asks to stop (False); state: `path`.
+
+    From the share `tv_from` of the plan on, half of the loss is the distance that acceptance is made of.
+    """
+    steppers = optimisers(head, plan)
+    at = resume(path, head, steppers)
+    stop, meter = Stop(), Meter(path.stem, plan.tokens, log, every=50)
+    saved, ended = time.monotonic(), at.done >= plan.tokens
+    while not ended:
+        for i, texts in enumerate(one_pass(shards, at.passes, plan.micro)):
+            if i < at.batch:
+                continue
+            some = lesson(texts, numbers)
+            share = at.done / plan.tokens
+            steps = STEPS - 1 if share < FEWER_UNTIL else STEPS
+            loss = loss_of(head, some, steps, 0.5 if share >= tv_from else 0.0)
+            (loss * (some.ids.numel() / plan.batch)).backward()  # type: ignore[no-untyped-call]
+            before = at.done // plan.batch
+            at.done += some.ids.numel()
+            at.batch = i + 1
+            meter.add(some.ids.numel(), loss.item(), at.done)
+            if at.done // plan.batch == before:
+                continue  # a state is never saved with half a step's gradients
+            step(head, steppers, plan.factor(at.done))
+            if ended := at.done >= plan.tokens or stop.wanted:
+                break
+            if time.monotonic() - saved > SAVE_S:
+                save(path, head, steppers, at)
+                report(head, watched, numbers, path.stem, at, log)
+                saved = time.monotonic()
+                meter.rest()
+        else:
+            at.passes, at.batch = at.passes + 1, 0
+    save(path, head, steppers, at)
+    report(head, watched, numbers, path.stem, at, log)
+    return at.done >= plan.tokens
+
+
+def report(
+    head: Head, watched: list[Heard], numbers: NDArray[np.int64] | None, name: str, at: Progress, log: Log
+) -> None:
+    """Say how the head does on text that it does not learn from."""
+    shown = "  ".join(f"{g:.3f}/{w:.3f}/{s:.3f}" for g, w, s in held_out(head, watched, numbers))
+    log(f"{name}: saved at {at.done / 1e6:.2f}M; held-out greedy/warm first choice/shared: {shown}")
