@@ -1,6 +1,7 @@
-"""Locate the embedded pair: a target and a draft that come with EdgeSpec.
+"""Locate the embedded models that come with EdgeSpec: a target, a draft, and the target with an MTP block.
 
-Both are llama-architecture GGUF files with one vocabulary and one chat template, made by `models/recipes/`.
+Target and draft are llama-architecture GGUF files with one vocabulary and one chat template; the third file
+is the target once more, as llama.cpp's `mimo2`, with a block that guesses. `models/recipes/` makes them.
 `MODEL_CARD.md` beside them says what they are for and what was measured.
 """
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 TARGET = "target.gguf"
 DRAFT = "draft.gguf"
+MTP = "target-mtp.gguf"
 HELD_OUT_PROMPTS = "held_out_prompts.jsonl"
 REFERENCE = "reference_logits.npz"
 
@@ -33,6 +35,11 @@ def target_path() -> Path:
 def draft_path() -> Path:
     """Return the draft's GGUF file."""
     return _shipped(DRAFT)
+
+
+def mtp_path() -> Path:
+    """Return the GGUF file of the target with an MTP block, which can speculate by itself."""
+    return _shipped(MTP)
 
 
 def held_out_prompts_path() -> Path:
