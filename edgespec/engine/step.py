@@ -109,9 +109,10 @@ class Step:
         read = 0
         for slot in _by_worth(asking):
             want, lag = self._wanted(slot)
-            if lag <= 2 or lag <= left - read:
+            usual = slot.request.pace.usual  # a head reads its last round again, whoever else is reading
+            if lag <= usual or lag <= left - read:
                 wants[slot] = want, lag
-                read += lag if lag > slot.request.pace.usual else 0
+                read += lag if lag > usual else 0
             elif read < left and _grants(slot, lag, load):
                 self._show(slot, want, lag, left - read)
                 read = left
