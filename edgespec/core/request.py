@@ -19,29 +19,22 @@ RuleName = Literal["block", "token"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is wanted of one generation.
-
-    seed: the user's; selects coupled mode, in which the text depends on seed, choice, prompt and target
-    alone. Without it tokens are drawn with `rng_seed` (None: anew every time) and judged by `rule`.
-    drafter: who may guess; "auto" lets all compete. draft_length: None leaves it to the controller, which
-    decides anew each round; a number is kept to. scoring: how likely each token was is told with it.
-    shown: control tokens whose text is part of the answer's. grammar: what the text may look like.
-    fresh: of the prompt, only what was evaluated as a fresh reading would evaluate it is used again.
-    """
+    """What is wanted of one generation."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int = 512
-    stop: Sequence[str] = ()
+    stop: Sequence[str] = ()  # texts that end it
+    # Selects coupled mode: the text depends on seed, choice, prompt and target alone, not on the draft.
     seed: int | None = None
-    choice: int = 0
-    rule: RuleName = "block"
-    rng_seed: int | None = None
-    drafter: DrafterName = "auto"
-    draft_length: int | None = None
-    scoring: Scoring | None = None
-    shown: frozenset[int] = frozenset()
-    grammar: Grammar | None = None
-    fresh: bool = False
+    choice: int = 0  # several texts of one seed
+    rule: RuleName = "block"  # how drawn guesses are verified, without a seed
+    rng_seed: int | None = None  # of the draws, without a seed; None: another each time
+    drafter: DrafterName = "auto"  # who may guess; "auto": all compete
+    draft_length: int | None = None  # tokens; None: chosen anew each round
+    scoring: Scoring | None = None  # log probabilities of the tokens, if wanted
+    shown: frozenset[int] = frozenset()  # control tokens whose text belongs to the answer
+    grammar: Grammar | None = None  # what the text may look like
+    fresh: bool = False  # reuse only what a fresh evaluation of the prompt would have computed bit for bit
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""

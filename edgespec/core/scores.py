@@ -21,10 +21,10 @@ MOST = 100
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """Scores are wanted. top: how many of the likeliest tokens are told as well. sampled: after sampling."""
+    """Which log probabilities are wanted."""
 
-    top: int = 0
-    sampled: bool = False
+    top: int = 0  # how many of the likeliest tokens to report beside the one said
+    sampled: bool = False  # of the distribution after sampling, instead of the raw logits
 
     def __post_init__(self) -> None:
         if not isinstance(self.top, int) or not 0 <= self.top <= MOST:

@@ -86,13 +86,11 @@ class Counts:
 
 @dataclass(slots=True)
 class Tally(Counts):
-    """Takes the rounds of one generation as they come.
+    """Takes the rounds of one generation as they come."""
 
-    busy: returns seconds spent so far inside llama.cpp as (draft, target). clock: seconds, monotonic.
-    """
-
+    # returns seconds spent so far inside llama.cpp as (draft, target)
     busy: Callable[[], tuple[float, float]]
-    clock: Callable[[], float] = time.perf_counter
+    clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
     finish: FinishReason | None = None
     started: float = field(init=False)
     _first: tuple[float, float, float] | None = None  # (time, draft busy, target busy) at the first token

@@ -52,18 +52,13 @@ class Ask(NamedTuple):  # quicker to make than a dataclass: there are two for ea
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A guess: tokens, and for each the distribution that it was really drawn from.
-
-    A deterministic guess (lookup, recycling, greedy) has point masses. `source` names who guessed each
-    token. confidence: for each token how sure the drafter was of it, in (0, 1], on its own scale.
-    reach: see `Ask`; given only where the guess is deterministic as a whole, so that it may be cut.
-    """
+    """A guess: tokens, and for each the distribution that it was really drawn from."""
 
     tokens: tuple[int, ...] = ()
-    probs: tuple[Distribution, ...] = ()
-    sources: tuple[str, ...] = ()
-    confidence: tuple[float, ...] = ()
-    reach: Reach = ()
+    probs: tuple[Distribution, ...] = ()  # point masses for a deterministic guess: lookup, recycling, greedy
+    sources: tuple[str, ...] = ()  # who guessed each token
+    confidence: tuple[float, ...] = ()  # how sure the drafter was of each, in (0, 1], on its own scale
+    reach: Reach = ()  # see `Ask`; only for a guess that is deterministic as a whole, so that it may be cut
 
     def cut(self, length: int) -> Draft:
         """Returns the first `length` tokens. Exact only where `length` does not depend on drawn tokens."""
@@ -113,24 +108,19 @@ class TokenScore:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one evaluation of the target brought. scores: one for each token, where they were asked for.
+    """What one evaluation of the target brought."""
 
-    `tokens` are those that stay (without the end token, and cut at a stop string); `drafted` and
-    `accepted` count what was verified; `sources` says for each of `tokens` who produced it: a drafter's
-    name, "target" for the recovered or bonus token, "grammar" where no other was allowed, or where the text
-    that a grammar demands was guessed. gain: the speed-up over plain decoding that was expected of this round
-    when its draft was chosen (1: plain decoding, or nothing was expected). stopped_by: the stop string met.
-    """
-
-    tokens: tuple[int, ...]
-    text: str
-    drafted: int
-    accepted: int
+    tokens: tuple[int, ...]  # those that stay: without the end token, and cut at a stop string
+    text: str  # what may be shown by now; it may lag behind the tokens
+    drafted: int  # tokens verified
+    accepted: int  # of them, those that stayed
+    # who produced each of `tokens`: a drafter's name, "target" (recovered or bonus token), or "grammar"
+    # (no other token was allowed, or the text that a grammar demands was guessed)
     sources: tuple[str, ...]
-    finish: FinishReason | None = None
-    gain: float = 1.0
-    scores: tuple[TokenScore, ...] = ()
-    stopped_by: str = ""
+    finish: FinishReason | None = None  # in the last round
+    gain: float = 1.0  # expected speed-up over plain decoding when its draft was chosen; 1: plain
+    scores: tuple[TokenScore, ...] = ()  # one for each token, if requested
+    stopped_by: str = ""  # the stop string met
 
 
 @dataclass(frozen=True, slots=True)

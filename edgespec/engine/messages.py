@@ -42,30 +42,24 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A generation is wanted.
-
-    prompt: text as a template rendered it, or token ids. add_bos: the start token is put in front of text.
-    max_tokens: None is what fits. pieces: the text of every single token is wanted as well. scoring: and how
-    likely it was. shown: texts of control tokens that are to be in the answer's text. grammar:
-    what the text may look like. ignore_eos: the model may not end it. fresh: as in `Request`.
-    """
+    """A generation is wanted."""
 
     id: str
-    prompt: str | tuple[int, ...]
-    add_bos: bool
+    prompt: str | tuple[int, ...]  # text as a template rendered it, or token ids
+    add_bos: bool  # put the start token in front of text
     sampling: Sampling
-    max_tokens: int | None
+    max_tokens: int | None  # None: as many as fit
     stop: tuple[str, ...]
     seed: int | None
     choice: int
     drafter: DrafterChoice
     draft_length: int | None
-    pieces: bool
-    scoring: Scoring | None = None
-    shown: tuple[str, ...] = ()
-    grammar: Grammar | None = None
-    ignore_eos: bool = False
-    fresh: bool = False
+    pieces: bool  # send the text of every single token as well
+    scoring: Scoring | None = None  # log probabilities of the tokens, if wanted
+    shown: tuple[str, ...] = ()  # texts of control tokens that are to be in the answer's text
+    grammar: Grammar | None = None  # what the text may look like
+    ignore_eos: bool = False  # the model may not end it
+    fresh: bool = False  # as in `Request`
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,27 +112,23 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """It hears. number: of the ping. step_s: how long the engine has been in its step, 0 between two."""
+    """It hears."""
 
-    number: int
-    step_s: float
+    number: int  # of the ping
+    step_s: float  # how long the engine has been in its step, 0 between two
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """How far loading is. stage: what is being done. progress: of the whole, 0 to 1."""
+    """How far loading is."""
 
-    stage: Stage
-    progress: float
+    stage: Stage  # what is being done
+    progress: float  # of the whole, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The pair is there. sampling: the file's `general.sampling.*`. plain_s: a token of plain decoding;
-    plain_growth_s: what it takes longer for each token before it.
-
-    bos_token: the start token, where the model wants one in front of text. fill: None where it cannot.
-    """
+    """The pair is there."""
 
     name: str
     draft_name: str | None
@@ -149,13 +139,13 @@ class Loaded:
     chat_template: str | None
     bos: str
     eos: str
-    sampling: Mapping[str, str]
-    plain_s: float
-    plain_growth_s: float
+    sampling: Mapping[str, str]  # the file's `general.sampling.*`
+    plain_s: float  # a token of plain decoding
+    plain_growth_s: float  # what it takes longer for each token before it
     path: str
     slots: int
-    bos_token: int | None
-    fill: FillTokens | None
+    bos_token: int | None  # the start token, where the model wants one in front of text
+    fill: FillTokens | None  # None where it cannot
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,22 +177,17 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step of the engine brought. began, at: its begin and end, seconds on the worker's clock.
+    """What one step of the engine brought."""
 
-    pieces: for each token of an `Emitted`, its own text, where that was asked for. busy: seconds spent so
-    far inside llama.cpp, (draft, target). plain_s: what a token of plain decoding costs, as known by now.
-    decodes: evaluations of the target since the `Step` before. in_slots: the requests that were in slots,
-    summed over these evaluations.
-    """
-
-    began: float
+    began: float  # its begin and end, seconds on the worker's clock
     at: float
     happenings: tuple[Started | Reading | Emitted | Refused, ...]
+    # for each token of an `Emitted`, its own text, where that was asked for
     pieces: Mapping[str, tuple[str, ...]]
-    busy: tuple[float, float]
-    plain_s: float
-    decodes: int = 0
-    in_slots: int = 0
+    busy: tuple[float, float]  # seconds spent so far inside llama.cpp, (draft, target)
+    plain_s: float  # what a token of plain decoding costs, as known by now
+    decodes: int = 0  # evaluations of the target since the `Step` before
+    in_slots: int = 0  # the requests that were in slots, summed over these evaluations
 
 
 ToWorker = Load | Submit | Cancel | Tokenize | Spell | Ping

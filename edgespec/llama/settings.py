@@ -24,23 +24,16 @@ SNAPSHOTS = (
 
 @dataclass(frozen=True, slots=True)
 class ContextSettings:
-    """How a context is made. None means: what suits this machine.
+    """How a context is made. None means: what suits this machine."""
 
-    n_ctx: tokens one sequence may hold, at most what the model was trained for. n_seq: sequences at once.
-    cells: tokens that all of them may hold together; None: n_ctx for each.
-    n_rows: logits rows one call may ask for, over all sequences (sizes llama.cpp's output buffer).
-    kv_type: the cache's number format; below f16 the logits change. flash_attention: None lets llama.cpp
-    choose. chunk: tokens in one evaluation; a prompt is evaluated in such pieces.
-    """
-
-    n_ctx: int
-    n_seq: int = 1
-    n_rows: int = 1
-    kv_type: KvType = "f16"
-    flash_attention: bool | None = None
+    n_ctx: int  # tokens one sequence may hold, at most what the model was trained for
+    n_seq: int = 1  # sequences at once
+    n_rows: int = 1  # logits rows one call may ask for, over all sequences (sizes llama.cpp's output buffer)
+    kv_type: KvType = "f16"  # the cache's number format; below f16 the logits change
+    flash_attention: bool | None = None  # None lets llama.cpp choose
     threads: int | None = None
-    chunk: int = 512
-    cells: int | None = None
+    chunk: int = 512  # tokens in one evaluation; a prompt is evaluated in such pieces
+    cells: int | None = None  # tokens that all of them may hold together; None: n_ctx for each
 
     def __post_init__(self) -> None:
         whole("the context length", self.n_ctx, 2, 2**31 - 1)

@@ -18,28 +18,22 @@ MOST_SLOTS = 32
 
 @dataclass(frozen=True, slots=True)
 class PairSettings:
-    """How a pair is loaded. None means: what suits model and machine.
+    """How a pair is loaded. None means: what suits model and machine."""
 
-    n_ctx: tokens that one request may use, prompt and answer together. slots: requests that may be
-    evaluated at once. cache_tokens: tokens that all of them may use together (None: n_ctx each); where
-    they want more, the youngest waits. cache_ram: bytes of host memory for prompts that are in no slot any
-    more; None: a quarter of what is free, 8 GiB at most.
-    n_gpu_layers: -1 is as many as fit. draft_gpu_layers: None is as many as n_gpu_layers says.
-    head: a head in the target's file guesses where no draft is named.
-    remember: what is learned of the pair is kept in the cache folder when it is closed.
-    """
-
-    n_ctx: int | None = None
+    n_ctx: int | None = None  # tokens that one request may use, prompt and answer together
     kv_type: KvType = "f16"
     draft_kv_type: KvType = "f16"
     flash_attention: bool | None = None
     threads: int | None = None
-    n_gpu_layers: int = -1
-    draft_gpu_layers: int | None = None
-    remember: bool = True
-    head: bool = True
-    slots: int = 1
+    n_gpu_layers: int = -1  # -1 is as many as fit
+    draft_gpu_layers: int | None = None  # None is as many as n_gpu_layers says
+    remember: bool = True  # what is learned of the pair is kept in the cache folder when it is closed
+    head: bool = True  # a head in the target's file guesses where no draft is named
+    slots: int = 1  # requests that may be evaluated at once
+    # tokens that all of them may use together (None: n_ctx each); where they want more, the youngest waits
     cache_tokens: int | None = None
+    # bytes of host memory for prompts that are in no slot any more; None: a quarter of what is free, 8 GiB
+    # at most
     cache_ram: int | None = None
 
     def __post_init__(self) -> None:

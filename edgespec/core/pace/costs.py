@@ -44,16 +44,12 @@ ONE_GAIN = 0.25  # for a single token, which is seen more rarely, and to which a
 
 @dataclass(slots=True)
 class CostTable:
-    """Seconds of one evaluation by its number of tokens and the context before them. Learns.
+    """Seconds of one evaluation by its number of tokens and the context before them. Learns."""
 
-    points: number of tokens -> seconds without context. measured: which of them were measured here, the
-    others being assumptions. level: how much slower than then the machine is now. slope: see SLOPE.
-    """
-
-    points: dict[int, float]
-    measured: frozenset[int] = frozenset()
-    slope: float = SLOPE
-    level: float = 1.0
+    points: dict[int, float]  # number of tokens -> seconds without context
+    measured: frozenset[int] = frozenset()  # which of them were measured here, the others being assumptions
+    slope: float = SLOPE  # see SLOPE
+    level: float = 1.0  # how much slower than then the machine is now
     seen: dict[int, int] = field(default_factory=dict)  # size -> observations it has learned from
 
     def __post_init__(self) -> None:
@@ -176,14 +172,11 @@ def measure(
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What drafting beside a verification does. seconds: that it takes longer; hidden: of drafting in it.
+    """What drafting beside a verification does."""
 
-    step: seconds of one evaluation of the draft, half of which are waited for in vain after a miss.
-    """
-
-    seconds: float
-    hidden: float
-    step: float
+    seconds: float  # that it takes longer
+    hidden: float  # of drafting in it
+    step: float  # seconds of one evaluation of the draft, half of which are waited for in vain after a miss
 
     def pays(self, right: float) -> bool:
         """Does it, where what was read ahead is of use with probability `right`?"""
