@@ -48,7 +48,8 @@ async def test_a_question_asked_during_an_answer_waits_for_its_end() -> None:
         Held.let.set()
         await it.until(lambda: len(it.texts()) == 6 and not it.chat.answering)
         assert it.texts()[::2] == ["one", "two", "three"] and len(it.texts()[1].split()) == 60
-        assert "next  " not in it.text() and endpoint.cancelled == 0
+        await it.until(lambda: "next  " not in it.text(), "nothing waits any more")
+        assert endpoint.cancelled == 0
 
 
 @on_a_loop

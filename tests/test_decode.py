@@ -139,7 +139,7 @@ def test_greedy_text_is_that_of_plain_decoding_on_50_prompts(name: str, s: Sampl
 
 
 @pytest.mark.parametrize("s", [USUAL, PUNISHING])
-def test_coupled_text_is_the_seeds_alone_for_4_drafters_3_paces_and_20_seeds(s: Sampling) -> None:
+def test_coupled_text_is_the_seeds_alone_for_every_drafter_3_paces_and_20_seeds(s: Sampling) -> None:
     n, prompt = 6, [1, 2, 0, 1, 2]
     target = TableModel(n, seed=4)
     draft = TableModel(n, seed=5, near=target, spread=0.7)

@@ -8,6 +8,7 @@ import fakes
 import numpy as np
 import pytest
 from fakes import TableModel
+from numpy.typing import NDArray
 
 from edgespec.core.drafters import HOPELESS, Drafter, Drafting, Guesser, NoDrafter, Offer, offer
 from edgespec.core.drafters.competition import Competition
@@ -287,7 +288,8 @@ def test_an_offer_ends_where_it_becomes_hopeless() -> None:
     made = offer(range(10), [0.5] * 10, always(0.3))
     assert made.reach == pytest.approx((0.3, 0.09))
     assert made.tokens == (0, 1) and made.confidence == (0.5, 0.5) and 0.3**3 < HOPELESS
-    assert offer([1], [0.5], always(0.01)) == Offer() == offer([], [], always(1.0))
+    assert offer([1], [0.5], always(0.01)) == Offer((1,), (0.5,)), "watched, and not offered"
+    assert offer([], [], always(1.0)) == Offer()
 
 
 # --- the draft model
@@ -725,3 +727,32 @@ def test_a_draft_whose_logits_are_no_numbers_guesses_nothing_and_stops_nothing()
     with pytest.raises(StopIteration) as end:
         drafting.send(np.full((1, 8), np.nan, np.float32))
     assert end.value.value.tokens == ()
+
+
+def test_a_guesser_that_was_wrong_for_long_is_heard_again_once_it_is_right() -> None:
+    """It fell silent after five rejections: what is not offered was not counted, and never would be."""
+
+    class Stubborn:
+        name = "stubborn"
+
+        def __init__(self) -> None:
+            self.odds = Odds((0.1,) * 5 + (0.8,) * 5)
+
+        def for_text(self) -> Stubborn:
+            return self
+
+        def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
+            return offer([7], [0.05], self.odds)
+
+        def learn(self, judged: Judged) -> None:
+            pass
+
+    guesser = Stubborn()
+    competition = Competition([guesser])
+    for said, rounds, heard in ((3, 100, False), (7, 300, True)):
+        for _ in range(rounds):
+            guess, _asks = drafted(competition, [1, 2], 4)
+            judged = tokens(1, 2, said)
+            accepted = int(bool(guess.tokens) and said == 7)
+            competition.learn(Judged(judged, 1, guess, accepted, (point_mass(said),)))
+        assert bool(drafted(competition, [1, 2], 4)[0].tokens) == heard

@@ -326,7 +326,7 @@ async def test_all_that_is_done_with_a_turn_is_done_with_the_mouse() -> None:
         await it.until(lambda: "1 of 2" in it.text() and "First." in it.text())
         await it.click("really?")
         await it.click("e edit")
-        assert it.chat.prompt.text == "really?"
+        await it.until(lambda: it.chat.prompt.text == "really?", "the question, to be edited")
         await it.pilot.press("enter")
         await it.click("F9 starts the engine again")
         await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")

@@ -1,19 +1,24 @@
 """One token: guess, judge, emit. No llama.cpp, no HTTP, no files: everything here runs on fakes.
 
-Start here. With `sampling/` these are the 3,500 lines to know; read them in this order:
+Start here. With `sampling/` these are the lines to know, under 4,000; read them in this order:
 
-1. `values.py`    what flows: a `Guess`, an `Ask` for logits, a `Round` of emitted tokens
+1. `values.py`    what flows: a `Draft` (a guess), an `Ask` for logits, a `Round` of emitted tokens
 2. `loop.py`      the speculative loop, on one screen
-3. `drafters/`    ways to guess: a draft model, the text itself, what the target thought before
-4. `verify.py`    which guesses stay: the rules that keep the target's distribution, in six lines each
+3. `drafters/`    ways to guess: protocols in its `__init__`; `free.py` lists those that compete
+4. `verify.py`    which guesses stay: the rules that keep the target's distribution, the first in six lines
 5. `pace/`        how many guesses pay: costs, odds, the choice
 6. `text.py`      ids become text; broken UTF-8 and half a stop string are held back
 7. `stats.py`     rounds become figures, with their definitions
 
+Read when needed: `request.py` (what is wanted of one generation), `scores.py` (log probabilities),
+`stream.py` (a generation made ready for the engine).
+
 Words, as the field uses them:
 
 target            the model the user chose; p is its distribution
-draft             what guesses: a small model, a head, or the text itself; q is its distribution
+draft             a guess of k tokens, and for short the small model or head that makes it; q is its
+                  distribution
+drafter           whoever makes drafts; a guesser is one that evaluates nothing, and makes offers
 k                 draft length: how many tokens are guessed ahead in one round
 round             one draft and its verification: between 1 and k + 1 tokens
 accepted token    a guess that verification keeps
@@ -22,6 +27,11 @@ bonus token       drawn from p when all guesses were accepted
 acceptance rate   accepted / guessed; "by place": for the first guess, the second, ...
 prefill, chunk    evaluating the prompt, in chunks of at most one batch
 row               the logits behind one token; a batch of n tokens costs t(n) and gives up to n rows
+confidence        how sure a guesser is of a token, 0 to 1, on a scale of its own
+odds              how often guesses of a confidence were accepted, in ten bins
+point mass        q of a guess that was not drawn: all of it on one token
+coupled           the mode of a seeded request: draft and target draw with the same noise
+settled, tail     tokens that stay; guesses behind them, not judged yet
 reach             how likely a guess is to be arrived at: the odds of all before it, multiplied
 gain              expected tokens of a round per time it takes, against plain decoding
 slot              one sequence of the KV cache and the tokens it holds

@@ -12,7 +12,7 @@ import pytest
 from commands import EDGESPEC
 from real.embedded import BYTE_IDENTICAL, held_out_prompts, pair_files
 
-from edgespec import errors, load
+from edgespec import load
 from edgespec.engine.pair import Pair
 from edgespec.llama.model import Model
 from edgespec.pairs.check import check_pair
@@ -71,9 +71,9 @@ def test_any_text_comes_back_byte_for_byte(pair: Pair) -> None:
         assert pair.target.detokenize(tokens) == text.encode()
 
 
-def test_the_pair_fits_and_a_damaged_draft_does_not(tmp_path: Path) -> None:
+def test_the_pair_fits_and_a_changed_vocabulary_is_seen(tmp_path: Path) -> None:
     target, draft = pair_files()
-    check_pair(target, draft)
+    assert check_pair(target, draft) is None, "nothing is to be translated"
     data = bytearray(draft.read_bytes())
     with Model(draft, vocab_only=True) as model:
         text = max((t for t in model.vocabulary.texts[300:] if t.isalpha()), key=len)
@@ -81,5 +81,4 @@ def test_the_pair_fits_and_a_damaged_draft_does_not(tmp_path: Path) -> None:
     data[at : at + len(text)] = bytes(reversed(text)) if text != text[::-1] else b"~" * len(text)
     other = tmp_path / "other.gguf"
     other.write_bytes(data)
-    with pytest.raises(errors.PairMismatchError, match="token .* for the target and .* for the draft"):
-        check_pair(target, other)
+    assert check_pair(target, other) is not None

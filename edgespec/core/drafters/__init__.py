@@ -6,7 +6,8 @@ answer is None, and returns a `Draft`. A free guesser evaluates nothing and make
 EXACTNESS: a token that was drawn is never withdrawn after looking at it. A drafter may stop by the shape
 of the distribution that it is about to draw from, or after a token it keeps; both leave the output exact,
 while dropping unlikely-looking tokens from the tail does not (total variation up to 0.25). Only a guess
-that is deterministic as a whole may be cut anywhere.
+that is deterministic as a whole may be cut anywhere. A `Guesser` cannot break this: its guess is a point mass
+and never sees the randomness of the rule.
 """
 
 from __future__ import annotations
@@ -55,22 +56,26 @@ class NoDrafter:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A guess that cost nothing: tokens, how sure their maker was, and how likely each counts."""
+    """A guess that cost nothing."""
 
-    tokens: tuple[int, ...] = ()
-    confidence: tuple[float, ...] = ()
-    reach: Reach = ()
+    tokens: tuple[int, ...] = ()  # the first len(reach) of them are offered, the rest only watched
+    confidence: tuple[float, ...] = ()  # how sure their maker is of each
+    reach: Reach = ()  # how likely each counts
 
 
 def offer(tokens: Sequence[int], confidence: Sequence[float], odds: Odds) -> Offer:
-    """Returns an offer that ends where it becomes hopeless."""
+    """Returns an offer that ends where it becomes hopeless.
+
+    Its first token is watched even then: a guesser that nobody listened to any more could not be found to
+    have become right.
+    """
     reach, out = 1.0, []
     for sure in confidence[: len(tokens)]:
         reach *= odds.of(sure)
         if reach < HOPELESS:
             break
         out.append(reach)
-    n = len(out)
+    n = max(len(out), 1)
     return Offer(tuple(tokens[:n]), tuple(confidence[:n]), tuple(out))
 
 
@@ -81,11 +86,17 @@ class Guesser(Protocol):
     odds: Odds  # how likely its guesses are accepted, by its confidence; kept from one start to the next
 
     def for_text(self) -> Guesser:
-        """Returns what guesses for a new text: another one, or one that shares what this one learned."""
+        """Returns what guesses for a new text: another one, or one that shares what this one learned.
+
+        Its `odds` can be replaced without touching this one's: each kind of request has its own.
+        """
         ...
 
     def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
-        """Offers at most `limit` tokens behind `tokens`; deterministic, given what it learned."""
+        """Offers at most `limit` tokens behind `tokens`; deterministic, given what it learned.
+
+        confidence: any number in [0, 1]; equal numbers should be equally likely to be right.
+        """
         ...
 
     def learn(self, judged: Judged) -> None:

@@ -42,8 +42,9 @@ class Competition:
             guess = yield from self.model.draft(tokens, limit, rule, otherwise=best.reach)
             if guess.tokens:
                 return guess
-        probs = tuple(certain(token) for token in best.tokens)
-        return Draft(best.tokens, probs, (name,) * len(probs), best.confidence, best.reach)
+        n = len(best.reach)
+        probs = tuple(certain(token) for token in best.tokens[:n])
+        return Draft(best.tokens[:n], probs, (name,) * n, best.confidence[:n], best.reach)
 
     def _fitting(self, tokens: NDArray[np.int32], made: Offer) -> Offer:
         """Returns as much of an offer as the grammar allows."""

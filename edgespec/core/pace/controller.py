@@ -4,7 +4,8 @@ Everything is counted in the time of one token of plain decoding. A round that c
 e tokens has the gain e / c; plain decoding has 1. A guess is worth making where the probability that it
 counts exceeds its marginal cost times the gain that time has elsewhere (Dinkelbach's rule for
 renewal-reward; algorithms 4.8). Plain decoding always competes, and what a draft may lose against it is
-bounded by a budget, whatever the draft does (`Record`). What things cost says the `Load` of each round.
+bounded by a budget, whatever the draft does (`Record`). What things cost says the `Load` of each round;
+free offers of all streams are cut together, there (`Load.allot`).
 
 EXACTNESS: decisions see positions, costs and reach, which never depend on a token that is not yet kept.
 """

@@ -18,14 +18,14 @@ MOST_SHIFT = 3.0  # of all assumptions together, in units of log-odds
 
 @dataclass(slots=True)
 class Odds:
-    """Acceptance by confidence, in BINS equal bins; `assumed` is what each says until something is known.
+    """Acceptance by confidence, in BINS equal bins: 0 to 0.1, 0.1 to 0.2, and so on.
 
     What is seen in some bins shifts the assumption of all, in log-odds. Guesses of a confidence that is
     never tried would else be thought bad for ever: a draft at temperature 1 is seldom sure of itself, and
     yet right if it is as unsure as the target.
     """
 
-    assumed: tuple[float, ...]
+    assumed: tuple[float, ...]  # what each bin says until something is known
     accepted: list[float] = field(default_factory=lambda: [0.0] * BINS)
     seen: list[float] = field(default_factory=lambda: [0.0] * BINS)
     _off: list[float] = field(init=False, repr=False, compare=False)  # accepted more than assumed, by bin

@@ -1,1 +1,1 @@
-"""The parts that screens are made of."""
+"""The parts of screens. An answer passes `answering`, `answer_body`, `answer_markdown`, `markdown_blocks`."""
