@@ -36,9 +36,9 @@ from edgespec.errors import (
     SettingError,
 )
 from edgespec.llama import context as module
-from edgespec.llama.cache_size import gguf_array, kv_bytes
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model
+from edgespec.llama.settings import kv_bytes
 
 MARGIN = 0.02
 N_VOCAB = 512
@@ -614,16 +614,6 @@ def test_the_size_of_the_cache_is_what_llama_cpp_makes(
         assert made
         wanted = kv_bytes(models[kind], 256, "f16") / 2**20
         assert float(made[1]) + float(made[2]) == pytest.approx(wanted, abs=0.011)
-
-
-def test_arrays_are_found_in_the_head_of_a_file_wherever_they_stand(tmp_path: Path) -> None:
-    metadata = {"z.numbers": [3, 1, 2], "a.texts": ["one", "", "three"], "b.sizes": [0.5, 2.0], "c.on": True}
-    path = tiny_gguf.write_llama(tmp_path / "model.gguf", metadata=metadata)
-    assert gguf_array(path, "z.numbers") == (3, 1, 2)
-    assert gguf_array(path, "b.sizes") == (0.5, 2.0)
-    assert gguf_array(path, "tokenizer.ggml.token_type")[:2] == (1, 1)
-    for absent in ("c.on", "z.number", "llama.block_count", ""):
-        assert gguf_array(path, absent) == ()
 
 
 REFUSED = {

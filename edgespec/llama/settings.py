@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import llama_cpp as C
 import psutil
 
 from edgespec.errors import ModelUnsupportedError, SettingError
-from edgespec.llama.cache_size import check_memory, kv_bytes
 from edgespec.llama.model import Model, last_complaint, log_tail
 from edgespec.pairs.settings import KvType, PairSettings, check_kv, check_threads, whole
 from edgespec.system.cores import threads_wanted
+from edgespec_models.fit.formulas import cache_bytes
+from edgespec_models.gguf.header import Header, read_file
 
 _KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # llama.cpp's ids
 DEFAULT_N_CTX = 8192
@@ -64,7 +67,7 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
         )
     cells = settings.cells or settings.n_ctx * settings.n_seq
     if not (model.no_alloc or head):
-        check_memory(model, cells, settings.kv_type)
+        _check_memory(model, cells, settings.kv_type)
     params = C.llama_context_default_params()
     params.n_ctx = cells
     params.n_batch = params.n_ubatch = settings.chunk
@@ -92,6 +95,31 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
             f"llama.cpp cannot make a context for {model.path.name}: {last_complaint()}"
         )
     return handle
+
+
+def kv_bytes(model: Model, n_tokens: int, kv_type: KvType) -> int:
+    """Returns about how many bytes a KV cache of `n_tokens` takes, an upper bound at worst."""
+    return cache_bytes(_header(model.path, model.path.stat().st_mtime_ns), n_tokens, kv_type)
+
+
+@lru_cache(maxsize=4)  # of the models that are loaded
+def _header(path: Path, _changed: int) -> Header:
+    return read_file(path)
+
+
+def _check_memory(model: Model, n_tokens: int, kv_type: KvType) -> None:
+    """Refuses a cache larger than the free memory.
+
+    llama.cpp clears a cache when it makes it, so one that is too large ends the process instead of failing.
+    """
+    if model.on_gpu:  # the cache goes to its memory, and llama.cpp says by itself where that is too small
+        return
+    wanted, free = kv_bytes(model, n_tokens, kv_type), psutil.virtual_memory().available
+    if wanted > free:
+        raise SettingError(
+            f"a context of {n_tokens:,} tokens takes about {wanted / 2**30:.1f} GiB and "
+            f"{free / 2**30:.1f} GiB of memory are free: ask for fewer with --ctx"
+        )
 
 
 def settings_for(model: Model, settings: PairSettings) -> ContextSettings:

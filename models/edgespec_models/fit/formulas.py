@@ -32,12 +32,17 @@ def formula_need(
     mask = 2 * cells if numbers else 0  # bytes for each token evaluated
     parts = Parts(
         weights=sum(tensor.n_bytes or 0 for header in headers for tensor in header.tensors),
-        cache=int(cells * numbers * KV_BYTES[kv_type]),
+        cache=cache_bytes(head, cells, kv_type),
         state=_state(head) * n_seq * (1 + SNAPSHOTS),
         output=logits,
         compute=CHUNK * (mask + 4 * (4 * d + 2 * ffn)) + logits,
     )
     return Need({RAM: parts}, n_layers(head), "formula")
+
+
+def cache_bytes(header: Header, cells: int, kv_type: str = "f16") -> int:
+    """Returns about how many bytes a KV cache of that many tokens takes, an upper bound at worst."""
+    return int(cells * _numbers_a_token(header) * KV_BYTES[kv_type])
 
 
 def n_layers(header: Header) -> int:
