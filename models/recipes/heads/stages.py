@@ -50,16 +50,16 @@ TINY_PLAN = Plan(
     matrix_rate=1e-2,
     vector_rate=5e-3,
 )
-SMOL_SAID = 1_500_000
+SMOL_SAID = 6_000_000
 SMOL_PLAN = Plan(
-    tokens=9_000_000,
-    anneal=7_000_000,
+    tokens=24_000_000,
+    anneal=19_000_000,
     warmup=50_000,
     batch=4096,
     micro=2048,
     matrix_rate=1e-2,
     vector_rate=5e-3,
-)
+)  # from the curve of a short run (README); hours on two cores, made for a GPU
 SMOL_TAPS = (2, 15, 29)
 SMOL_KEPT = 12_288
 TOGETHER = 256  # texts side by side on a GPU

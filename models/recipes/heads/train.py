@@ -133,8 +133,9 @@ def train(
     at = resume(path, head, steppers)
     stop, meter = Stop(), Meter(path.stem, plan.tokens, log, every=50)
     saved, ended = time.monotonic(), at.done >= plan.tokens
+    size = plan.micro if head.embed.device.type == "cpu" else plan.batch
     while not ended:
-        for i, texts in enumerate(one_pass(shards, at.passes, plan.micro)):
+        for i, texts in enumerate(one_pass(shards, at.passes, size)):
             if i < at.batch:
                 continue
             some = lesson(texts, numbers)
