@@ -1,9 +1,13 @@
 """Make `models/recipes` importable: it is no part of what is installed."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import llama_cpp as C
 import pytest
+
+from edgespec.llama.model import _keep_log
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "models"))
@@ -20,3 +24,10 @@ def small_library():
     items = tuple(i for f in files for i in sources.items_of(f))
     topics = tuple(sources.read_topics().items())[:4]
     return Library(files, items, topics)
+
+
+@pytest.fixture(autouse=True)
+def _log_as_it_was() -> Iterator[None]:
+    """The recipes silence llama.cpp's log, of which the program quotes the last lines."""
+    yield
+    C.llama_log_set(_keep_log, None)
