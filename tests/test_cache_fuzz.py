@@ -137,7 +137,7 @@ def fuzzed(
 
 CASES = [(1, False, False), (1, True, False), (4, False, False), (4, True, False), (4, True, True)]
 SAMPLE = [("sliding", *case) for case in CASES]
-SAMPLE += [(kind, *case) for kind in ("attention", "hybrid", "recurrent") for case in (CASES[1], CASES[4])]
+SAMPLE += [(kind, *CASES[4]) for kind in ("attention", "hybrid", "recurrent")]
 
 
 @pytest.mark.parametrize(("kind", "slots", "store", "scarce"), SAMPLE)
@@ -145,8 +145,8 @@ def test_logits_are_those_of_a_fresh_reading(
     kind: str, slots: int, store: bool, scarce: bool, tmp_path: Path, tally: Tally
 ) -> None:
     """Gemma 3 was silently wrong: cells outside its window are not saved, and taken by others."""
-    fuzzed(kind, tmp_path, tally, 2, steps=60, slots=slots, store=store, scarce=scarce)
-    assert tally.rows > 150
+    fuzzed(kind, tmp_path, tally, 2, steps=40, slots=slots, store=store, scarce=scarce)
+    assert tally.rows > 100
 
 
 @pytest.mark.slow

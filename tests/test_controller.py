@@ -27,6 +27,9 @@ from edgespec.core.values import Ask, Judged, Round
 
 EVERYWHERE = pytest.mark.parametrize("machine", ["memory-bound", "compute-bound", "GPU"])
 TOLD = pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
+A_SAMPLE = pytest.mark.parametrize(  # the other half takes 15 s
+    "told", [pytest.param(True, marks=pytest.mark.slow), False], ids=["told", "untold"]
+)
 QUALITIES = {"good": 0.95, "fair": 0.75, "poor": 0.45, "worst": 0.0}
 
 
@@ -56,7 +59,7 @@ def test_the_engine_on_a_virtual_clock_takes_the_time_that_arithmetic_says(machi
 
 
 @EVERYWHERE
-@TOLD
+@A_SAMPLE
 def test_the_controller_is_about_as_fast_as_the_best_fixed_length(machine: str, told: bool) -> None:
     """After one request of learning. Where the draft knows how sure it may be, faster than any."""
     lines, shares = [], {}
@@ -105,7 +108,7 @@ def test_a_draft_is_tried_where_a_single_guess_could_never_pay(told: bool) -> No
             assert best / ours > share, (quality, seed, best / ours)
 
 
-@TOLD
+@A_SAMPLE
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_draft_that_was_hopeless_is_found_when_it_is_good(machine: str, told: bool) -> None:
     """1,000 tokens of nothing accepted, then a good draft. Tries that cannot pay even if all is accepted used

@@ -76,7 +76,9 @@ def p_value(pair: Pair, prompt: Prompt, samples: int, **wanted: Any) -> float:
 WAYS = {"block": {"rule": "block"}, "token": {"rule": "token"}, "coupled": {"seeded": True}}
 
 
-@pytest.mark.parametrize("way", ["block", pytest.param("token", marks=pytest.mark.slow), "coupled"])
+@pytest.mark.parametrize(
+    "way", ["block", *(pytest.param(way, marks=pytest.mark.slow) for way in ("token", "coupled"))]
+)
 def test_the_first_tokens_have_the_targets_distribution(pair: Pair, prompt: Prompt, way: str) -> None:
     assert p_value(pair, prompt, FEW, **WAYS[way]) > FALSE_ALARM
 
