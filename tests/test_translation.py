@@ -237,6 +237,24 @@ def test_a_text_that_is_longer_for_the_draft_than_its_context_is_read_from_later
         assert context.own.held().size <= 512
 
 
+def test_what_is_not_known_by_the_targets_tokens_is_neither_saved_nor_shared(
+    tiny_target: Path, drafts: dict[str, Path]
+) -> None:
+    """A state without its tokens, restored, would leave cells that nobody knows of."""
+    with translated(drafts["half"], tiny_target) as context:
+        rare = np.arange(2048, 2548, dtype=np.int32)
+        context.score([Want(rare)])
+        assert not context.held().size and not context.share(0, 1, 100)
+        saved = context.save(0)
+        assert context.restore(0, saved) and not context.own.held().size
+        few = np.arange(5, 25, dtype=np.int32)
+        again = context.score([Want(few)])[0].copy()
+        context.clear()
+        fresh = context.score([Want(few)])[0]
+        shown = np.isfinite(fresh)
+        assert np.abs(again[shown] - fresh[shown]).max() < 0.6
+
+
 # ---- real vocabularies
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from commands import in_process
 
@@ -56,12 +55,9 @@ def test_both_drafts_answer_the_same_prompts(tiny_target: Path, tiny_draft: Path
     """The measurement itself, for real; whether it pays here is not asked."""
     output = tmp_path / "less.gguf"
     write_with_tokens(tiny_draft, output, most_used(read_file(tiny_draft), 3000))
-    try:
-        found = trim._compare(tiny_target, tiny_draft, output, 1)
-    except trim.EdgeSpecError as error:  # a target of a millisecond a token may find no draft worth its while
-        assert "pay" in str(error)
-    else:
-        assert found.speed.n == 15 and np.isfinite(found.speed.value) and min(found.step_s) > 0
+    found = trim._compare(tiny_target, tiny_draft, output, 1, 3)
+    assert found.speed.n == 15 and 0.1 < found.speed.value < 10 and min(found.step_s) > 0
+    assert 0.2 < found.accepted[1] <= found.accepted[0] + 0.1, "fewer tokens, hardly fewer right guesses"
 
 
 @pytest.mark.parametrize(

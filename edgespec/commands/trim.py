@@ -126,8 +126,8 @@ def _told(found: Trial) -> list[str]:
     ]
 
 
-def _compare(target: Path, whole: Path, part: Path, threads: int | None) -> Trial:
-    """Has both drafts answer the same prompts in turn, greedy, at the lengths that pay."""
+def _compare(target: Path, whole: Path, part: Path, threads: int | None, length: int | None = None) -> Trial:
+    """Has both drafts answer the same prompts in turn, greedy. length: None is what pays, round by round."""
     import edgespec
     from edgespec.commands.bench.figures import combine
     from edgespec.commands.bench.prompts import built_in
@@ -141,7 +141,7 @@ def _compare(target: Path, whole: Path, part: Path, threads: int | None) -> Tria
             token: -math.inf for token in one.target.end_tokens
         }  # so that all answers have one length
         sampling = edgespec.Sampling(temperature=0, logit_bias=going_on)
-        request = edgespec.Request(max_tokens=TOKENS, sampling=sampling, drafter="model")
+        request = edgespec.Request(max_tokens=TOKENS, sampling=sampling, drafter="model", draft_length=length)
         steps = [pair.costs().draft.seconds(1) for pair in pairs]
         prompts = built_in()
         try:

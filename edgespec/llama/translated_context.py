@@ -147,7 +147,10 @@ class TranslatedContext:
 
     def save(self, s: int) -> Saved:
         """Returns a copy of what a sequence holds, by the target's tokens."""
-        saved, held = self.own.save(s), self._held[s]
+        held = self._held[s]
+        if not held.size:  # of a text that was read from later on nothing is known by the target's tokens
+            self.own.clear(s)
+        saved = self.own.save(s)
         return replace(saved, tokens=held.tobytes(), least=held.size if saved.least else 0)
 
     def restore(self, s: int, saved: Saved) -> bool:
@@ -161,6 +164,8 @@ class TranslatedContext:
     def share(self, source: int, s: int, n: int) -> bool:
         """Makes a sequence hold the first n tokens of another, in the same cells; False where it cannot."""
         shared = self._held[source][:n]
+        if shared.size < n:
+            return False
         done = self.own.share(source, s, self._pieces.count(shared))
         if done:
             self._held[s] = shared
