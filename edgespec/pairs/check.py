@@ -12,7 +12,7 @@ from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchE
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import Header, HeaderError, read_file, split_names
 from edgespec_models.gguf.heads import Head, bad_ids, head_of, why_not_driven
-from edgespec_models.gguf.translation import Translation, translation
+from edgespec_models.gguf.translation import Translation
 from edgespec_models.shelf.pair_check import check_headers
 
 
@@ -36,7 +36,7 @@ def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) ->
             f"{Path(draft).name} cannot draft for {Path(target).name}: {verdict}; "
             "choose a draft of the same model family, or run with --no-draft"
         )
-    return translation(*headers) if verdict.fit == "translated" else None
+    return verdict.translation
 
 
 def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> Head | None:

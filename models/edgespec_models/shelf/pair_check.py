@@ -6,14 +6,14 @@ holds after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import head_of, why_not_driven
 from edgespec_models.gguf.sample_text import SAMPLE_TEXT
-from edgespec_models.gguf.translation import translation
+from edgespec_models.gguf.translation import Translation, translation
 from edgespec_models.gguf.vocabulary import mismatch, vocabulary_of
 
 Fit = Literal["exact", "head", "translated", "none"]
@@ -27,6 +27,7 @@ class Verdict:
     fit: Fit  # "head": made for such a target; "translated": it guesses with the tokens that both have
     reason: str  # what differs, in one clause; "" for an exact match
     coverage: float  # share of a sample text's tokens that the draft has, 0 to 1
+    translation: Translation | None = field(default=None, repr=False, compare=False)  # where it is needed
 
     @property
     def usable(self) -> bool:
@@ -59,5 +60,8 @@ def check_headers(target: Header, draft: Header) -> Verdict:
     reason = mismatch(vocabulary_of(target), vocabulary_of(draft))
     if reason is None:
         return Verdict("exact", "", 1.0)
-    coverage = translation(target, draft).coverage(SAMPLE_TEXT)
-    return Verdict("translated" if coverage >= WORTH_TRANSLATING else "none", reason, coverage)
+    table = translation(target, draft)
+    coverage = table.coverage(SAMPLE_TEXT)
+    if coverage < WORTH_TRANSLATING:
+        return Verdict("none", reason, coverage)
+    return Verdict("translated", reason, coverage, table)
