@@ -41,11 +41,14 @@ def _with_pair(state: ServerState, load: Load, pairs: Pairs) -> ServerState:
     return replace(state, model=pairs.name_of(load), target=target or "", draft=draft, usual=usual)
 
 
+GLANCE_S = 0.25  # a program that only looks whether an engine runs has the lock for less
+
+
 def _lock_taken() -> Any:
     """Takes the lock under which engines are started: a chat waits for this one. None where it is held."""
     try:
         lock = start_lock()
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=GLANCE_S)
     except OSError:  # a timeout is one, too
         return None
     return lock

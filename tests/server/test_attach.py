@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import filelock
 import psutil
 import pytest
 from commands import posix
 from served import NO_END, served, until
 
-from edgespec.client.attach import Attached, Progress, Wanted, attach, connect
+from edgespec.client.attach import Attached, Progress, Wanted, attach, connect, start_lock
 from edgespec.client.client import Client, Ended, Wishes
 from edgespec.client.state_file import ServerState, announced
 from edgespec.errors import EndpointError, EndpointLostError
@@ -34,6 +35,17 @@ def engine() -> Iterator[Attached]:
 
 def children() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
+
+
+def is_being_started() -> bool:
+    """Returns True while somebody holds the lock; that its file is there says only that he is about to."""
+    lock = start_lock()
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        return True
+    lock.release()
+    return False
 
 
 def web_process() -> psutil.Process:
@@ -142,7 +154,7 @@ def test_a_chat_waits_for_a_server_that_is_being_started(
     steps: list[Progress] = []
     with ThreadPoolExecutor(1) as pool, ExitStack() as running:
         starting = pool.submit(lambda: running.enter_context(served(tmp_path)))
-        until(lambda: (tmp_path / "state" / "servers" / "start.lock").exists())
+        until(is_being_started)
         engine = attach(on_progress=steps.append)
         assert not engine.private and engine.client.where in starting.result().url
     assert {step.stage for step in steps} <= {"waiting"}
