@@ -42,7 +42,7 @@ def in_process(*arguments: str | Path, said: bytes = b"") -> tuple[int, str, str
     sys.stdin = io.TextIOWrapper(io.BytesIO(said), encoding="utf-8")
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            code = isolate.told(lambda: cli._command(cli._parsed([*map(str, arguments)])))
+            code = isolate.told(lambda: cli.run_command([*map(str, arguments)]))
     except SystemExit as ended:  # the parser's own
         code = int(ended.code or 0)
     finally:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgespec.commands.bench.lines import SWEPT, lines_for, parse_modes, units_for
-from edgespec.commands.bench.prompts import Prompt, built_in, by_kind, kinds, read_prompts
+from edgespec.commands.prompts import Prompt, built_in, by_kind, kinds, read_prompts
 from edgespec.errors import SettingError
 
 # ---- prompts ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from edgespec.commands.bench.figures import Sample
 from edgespec.commands.bench.lines import Line, Unit, lines_for, units_for
 from edgespec.commands.bench.measure import Measured, measure
-from edgespec.commands.bench.prompts import built_in
+from edgespec.commands.prompts import built_in
 from edgespec.errors import PeerError
 
 

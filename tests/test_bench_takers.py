@@ -11,8 +11,8 @@ import pytest
 
 from edgespec.commands.bench.lines import Line, Unit
 from edgespec.commands.bench.peer import Completion
-from edgespec.commands.bench.prompts import Prompt
-from edgespec.commands.bench.takers import Asked, PairTaker, RoundWatch, peer_sample, tokenize
+from edgespec.commands.bench.takers import Asked, PairTaker, RoundWatch, peer_sample
+from edgespec.commands.prompts import Prompt, tokenize
 from edgespec.core.values import Round
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings

@@ -168,7 +168,7 @@ def test_commands_take_a_pair_by_name_and_the_last_one_by_default(
     from edgespec.pairs.files import pair_files
 
     def taken(*words: str) -> tuple[Path, Path | None]:
-        return pair_files(cli._parser().parse_args(words))
+        return pair_files(cli.parsed(words))
 
     said(capsys, 0, "import", *files, "--name", "first")
     said(capsys, 0, "import", files[1], "--target-only", "--name", "second")
@@ -194,11 +194,11 @@ def test_a_pair_whose_files_are_gone_says_how_to_get_them(files: tuple[Path, Pat
     with pytest.raises(
         ModelFileError, match="pair mine lacks small.gguf, which is no longer at .*edgespec rm mine"
     ):
-        pair_files(cli._parser().parse_args(["run", "x"]))
+        pair_files(cli.parsed(["run", "x"]))
     with pytest.raises(SettingError, match="leave out --target and --draft"):
-        pair_files(cli._parser().parse_args(["run", "x", "--pair", "mine", "--target", "y"]))
+        pair_files(cli.parsed(["run", "x", "--pair", "mine", "--target", "y"]))
     with pytest.raises(SettingError, match="no pair 'other' is installed"):
-        pair_files(cli._parser().parse_args(["run", "x", "--pair", "other"]))
+        pair_files(cli.parsed(["run", "x", "--pair", "other"]))
 
 
 def test_the_table_tells_last_use_and_speed(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ import pytest
 from commands import edgespec, in_process, interrupted, posix, refused
 from wrong_rules import accept_always, without_residual
 
+from edgespec.commands.prompts import built_in
 from edgespec.commands.verify import samples, texts
 from edgespec.commands.verify.budget import LEAST_TOKENS, MOST_TOKENS, Speed, Watch, text_plan
 from edgespec.commands.verify.command import Effort, run_checks
 from edgespec.commands.verify.equality import BatchShape, Difference
-from edgespec.commands.verify.prompts import SAMPLE_PROMPTS, Prompt, fitting_prompts
+from edgespec.commands.verify.prompts import TokenizedPrompt, fitting_prompts
 from edgespec.commands.verify.report import BROKEN, LOSSLESS, UNDECIDED, Report
 from edgespec.commands.verify.row_memory import RowMemory
 from edgespec.commands.verify.samples import NARROW, WIDE, Fit, check_distribution, telling_prompt
@@ -61,11 +62,13 @@ def pair(tiny_target: Path, tiny_draft: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="module")
-def prompt(pair: Pair) -> Prompt:
+def prompt(pair: Pair) -> TokenizedPrompt:
     return telling_prompt(pair, fitting_prompts(pair, 48), MODEL, NARROW, Watch(time.perf_counter))
 
 
-def fit(pair: Pair, prompt: Prompt, *, samples: int = 400, rng_seed: int = 0, way: Way = MODEL) -> Fit:
+def fit(
+    pair: Pair, prompt: TokenizedPrompt, *, samples: int = 400, rng_seed: int = 0, way: Way = MODEL
+) -> Fit:
     found = check_distribution(
         pair,
         prompt,
@@ -133,7 +136,7 @@ def test_a_cancellation_ends_it_at_once(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(60), marks=pytest.mark.slow)])
-def test_the_real_rule_passes_whatever_is_drawn(pair: Pair, prompt: Prompt, seeds: range) -> None:
+def test_the_real_rule_passes_whatever_is_drawn(pair: Pair, prompt: TokenizedPrompt, seeds: range) -> None:
     """Each of these is below 1e-4 in one case of 10,000; of 60 p-values up to 17 are below 0.1, but for
     one case in 10,000."""
     values = [fit(pair, prompt, samples=200, rng_seed=seed).p_value for seed in seeds]
@@ -142,7 +145,7 @@ def test_the_real_rule_passes_whatever_is_drawn(pair: Pair, prompt: Prompt, seed
 
 
 @pytest.mark.parametrize("way", [Way("auto", 2), Way("model", 5), Way("lookup", 3)], ids=str)
-def test_every_drafter_passes(pair: Pair, prompt: Prompt, way: Way) -> None:
+def test_every_drafter_passes(pair: Pair, prompt: TokenizedPrompt, way: Way) -> None:
     assert fit(pair, prompt, samples=200, way=way).passed
 
 
@@ -171,7 +174,7 @@ WRONG: dict[str, tuple[Any, str, Any]] = {
 @pytest.mark.parametrize("what", WRONG)
 @pytest.mark.parametrize("rng_seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 6))])
 def test_a_wrong_rule_fails(
-    pair: Pair, prompt: Prompt, monkeypatch: pytest.MonkeyPatch, what: str, rng_seed: int
+    pair: Pair, prompt: TokenizedPrompt, monkeypatch: pytest.MonkeyPatch, what: str, rng_seed: int
 ) -> None:
     monkeypatch.setattr(*WRONG[what])
     found = fit(pair, prompt, samples=1000, rng_seed=rng_seed)
@@ -212,14 +215,14 @@ def test_arithmetic_is_measured_and_allowed_for(tiny_target: Path, tiny_draft: P
     that the memory had left out of one row and not of the other were taken for infinitely far apart."""
     with Pair(tiny_target, tiny_draft, replace(SETTINGS, flash_attention=False)) as pair:
         text = np.concatenate([prompt.tokens for prompt in fitting_prompts(pair, 48)])
-        found = fit(pair, Prompt("long", text[:600]), samples=100)
+        found = fit(pair, TokenizedPrompt("long", text[:600]), samples=100)
     assert found.passed
     assert 0 <= found.logits_differ < 1
     assert (found.arithmetic > 1e-12) <= (found.logits_differ > 0)
     assert 0 <= found.arithmetic < 0.1
 
 
-def test_a_memory_answers_what_the_context_would(pair: Pair, prompt: Prompt) -> None:
+def test_a_memory_answers_what_the_context_would(pair: Pair, prompt: TokenizedPrompt) -> None:
     from edgespec.core.loop import Want
 
     context = pair.contexts["target"]
@@ -282,7 +285,7 @@ def test_the_report_fits_the_terminal(width: int) -> None:
 
 
 def test_texts_are_as_long_as_the_time_allows() -> None:
-    prompts = [Prompt("code", np.zeros(100, np.int32))]
+    prompts = [TokenizedPrompt("code", np.zeros(100, np.int32))]
     assert text_plan(Speed(0.0001, 0.001, 3.0), prompts, 40) == (MOST_TOKENS, 2)
     assert text_plan(Speed(0.01, 0.1, 3.0), prompts, 40) == (20, 1)
     assert text_plan(Speed(0.5, 5.0, 3.0), prompts, 40) == (LEAST_TOKENS, 1)
@@ -291,8 +294,8 @@ def test_texts_are_as_long_as_the_time_allows() -> None:
 
 def test_prompts_are_of_every_kind_and_fit(pair: Pair) -> None:
     prompts = fitting_prompts(pair, 48)
-    assert len(prompts) == len(SAMPLE_PROMPTS) == 12
-    assert {p.kind for p in prompts[:4]} == {"code", "prose", "chat", "copying"}
+    assert len(prompts) == len(built_in()) == 15
+    assert {p.kind for p in prompts[:5]} == {"code", "explain", "chat", "edit", "fill"}
     chat = pair.target.detokenize(prompts[2].tokens, special=True)
     assert b"<|im_start|>user" in chat  # through the template
 

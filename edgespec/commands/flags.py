@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+FILES = """Where no pair and no --target is named, the pair pulled last answers; where none was pulled, the
+embedded one, a tiny model of Python and its documentation."""
+DRAFTERS = ("auto", "model", "mtp", "eagle", "dflash", "lookup", "none")
 RARER = (
     ("--dynatemp-range", float, "the temperature follows the entropy, by up to so much"),
     ("--dynatemp-exponent", float, "how it follows it (1)"),
@@ -48,6 +51,12 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> No
         "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: all)"
     )
     group.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+
+
+def add_conversation(command: argparse.ArgumentParser) -> None:
+    """Adds what `run` and `chat` say beside the prompt."""
+    command.add_argument("--system", metavar="TEXT", help="system prompt")
+    command.add_argument("-q", "--quiet", action="store_true", help="no statistics")
 
 
 def add_template(command: argparse.ArgumentParser) -> None:
@@ -124,7 +133,7 @@ def add_speculation(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--drafter",
-        choices=("auto", "model", "mtp", "eagle", "dflash", "lookup", "none"),
+        choices=DRAFTERS,
         default="auto",
         help="who guesses (auto: draft model or head, lookup and recycling compete)",
     )

@@ -5,109 +5,42 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from edgespec.chat.renderer import RENDERER
 from edgespec.chat.well_known import template_or_fallback, turn_end
-from edgespec.commands.status_line import StatusLine
-from edgespec.core.request import Request
+from edgespec.commands import flags
+from edgespec.commands.open_pair import open_pair
+from edgespec.commands.request import request_for
 from edgespec.core.stats import Statistics, Tally
 from edgespec.core.values import Round
-from edgespec.engine.pair import Pair
 from edgespec.errors import SettingError
-from edgespec.grammar.grammar import Grammar, grammar_text
-from edgespec.pairs.files import chat_template, pair_files, pair_name, pair_settings
+from edgespec.pairs.files import chat_template, pair_name
 from edgespec.pairs.store import note_speed
-from edgespec.sampling.settings import NUMBERS, sampler_order, sampling_for
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
-from edgespec.system.self_test import self_test
 
+DESCRIPTION = "Answers one prompt."
 NO_TEMPLATE = "the prompt is written as ChatML (--chat-template chooses another, --raw none)"
 
 
-def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
-    """Loads the pair that the flags ask for. remember: what is learned of it is kept for the next time."""
-    settings = pair_settings(arguments, remember=remember)
-    target, draft = pair_files(arguments)
-    with _notice(f"loading {target.name}"):
-        pair = Pair(target, draft, settings)
-        if arguments.draft_length is None and arguments.drafter != "none":
-            pair.costs()  # measured now, not before the first answer
-    if advice := self_test().advice:
-        print(f"edgespec: {advice}", file=sys.stderr)
-    if pair.gave_up:
-        print(f"edgespec: to fit into memory: {'; '.join(pair.gave_up)}", file=sys.stderr)
-    if pair.translation and draft:
-        shared = f"has {pair.translation.shared:.0%} of the target's tokens"
-        print(
-            f"edgespec: {draft.name} has another vocabulary ({shared}): its guesses are translated",
-            file=sys.stderr,
-        )
-    return pair
-
-
-@contextmanager
-def _notice(text: str) -> Iterator[None]:
-    """Shows on a terminal what is going on, and takes it away again."""
-    line = StatusLine()
-    line.show(f"{text} ...")
-    try:
-        yield
-    finally:
-        line.clear()
-
-
-def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Request:
-    """Builds the request from the flags, over the model's own sampling defaults. Raises SettingError."""
-    wanted: dict[str, object] = {name: getattr(arguments, name) for name in NUMBERS}
-    wanted["dry_sequence_breakers"] = tuple(arguments.dry_breaker) or None
-    wanted["samplers"] = None if arguments.samplers is None else sampler_order(arguments.samplers)
-    bias = dict(_bias(text) for text in arguments.logit_bias)
-    metadata = pair.target.metadata if pair else {}
-    if arguments.max_tokens < 1:
-        raise SettingError(f"-n is {arguments.max_tokens}: it must be 1 or more")
-    return Request(
-        sampling=sampling_for(metadata, **wanted, logit_bias=bias or None),
-        max_tokens=arguments.max_tokens,
-        stop=arguments.stop,
-        seed=arguments.seed,
-        drafter="none" if arguments.no_draft else arguments.drafter,
-        draft_length=arguments.draft_length,
-        grammar=grammar_for(arguments),
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    command.add_argument("prompt", nargs="?", help="what to say; - or nothing reads it from standard input")
+    command.add_argument(
+        "--raw", action="store_true", help="continue the prompt as it stands, without the chat template"
     )
-
-
-def grammar_for(arguments: argparse.Namespace) -> Grammar | None:
-    """Returns what the answer may look like, by the flags. Raises SettingError."""
-    schema, grammar, regex = (getattr(arguments, name, None) for name in ("json_schema", "grammar", "regex"))
-    if schema is not None:
-        return Grammar("json_schema", _file(schema, "--json-schema"))
-    if grammar is not None:
-        return grammar_text(_file(grammar, "--grammar"))
-    return None if regex is None else Grammar("regex", regex)
-
-
-def _file(path: str, flag: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise SettingError(f"{flag} {path} is not text in UTF-8: name a text file") from None
-    except OSError as error:
-        raise SettingError(f"{flag} {path} cannot be read: {error.strerror}") from None
-
-
-def _bias(text: str) -> tuple[int, float]:
-    token, _, bias = text.partition("=")
-    try:
-        return int(token), float(bias)
-    except ValueError:
-        raise SettingError(
-            f"--logit-bias {text!r} is not understood: write TOKEN=BIAS, as in 42=-1.5"
-        ) from None
+    command.add_argument("--json", action="store_true", help="print one JSON object with text and figures")
+    form = command.add_argument_group("form of the answer").add_mutually_exclusive_group()
+    form.add_argument("--json-schema", metavar="FILE", help="the answer is JSON that fits this schema")
+    form.add_argument("--grammar", metavar="FILE", help="the answer keeps to this grammar (GBNF or Lark)")
+    form.add_argument("--regex", metavar="R", help="the whole answer matches this regular expression")
+    flags.add_conversation(command)
+    flags.add_model(command)
+    flags.add_sampling(command)
+    flags.add_speculation(command)
+    flags.add_template(command)
 
 
 def read_prompt(prompt: str | None) -> str:

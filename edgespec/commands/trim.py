@@ -20,7 +20,6 @@ from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
 if TYPE_CHECKING:
     from edgespec.commands.bench.figures import Ratio
 
-HELP = "make a draft cheaper by leaving out the tokens that are hardly ever guessed"
 DESCRIPTION = (
     "Writes a copy of a draft with a smaller vocabulary, and keeps it only if it is faster for its target "
     "here: both drafts answer the built-in prompts in turn."
@@ -53,7 +52,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
 
 
-def trim(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Writes the draft, measures it, and keeps it where it pays; returns 1 where it does not."""
     from edgespec_models.gguf.header import HeaderError, read_file
     from edgespec_models.gguf.trim import TOKENS, most_used, write_with_tokens
@@ -130,7 +129,7 @@ def _compare(target: Path, whole: Path, part: Path, threads: int | None, length:
     """Has both drafts answer the same prompts in turn, greedy. length: None is what pays, round by round."""
     import edgespec
     from edgespec.commands.bench.figures import combine
-    from edgespec.commands.bench.prompts import built_in
+    from edgespec.commands.prompts import built_in
 
     settings = edgespec.PairSettings(remember=False, threads=threads)
     line, found = StatusLine(), []

@@ -26,7 +26,7 @@ import numpy as np
 from bars import PROMPT_TOKENS, prompts
 from numpy.typing import NDArray
 
-from edgespec.commands.bench.takers import tokenize
+from edgespec.commands.prompts import tokenize
 from edgespec.core.loop import Want
 from edgespec.core.pace.worth import gains
 from edgespec.engine.pair import Pair

@@ -32,8 +32,8 @@ from edgespec.commands.bench.figures import Ratio, Sample, against_best, combine
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, units_for
 from edgespec.commands.bench.measure import Measured, measure
 from edgespec.commands.bench.peer_command import NAME, PeerSettings
-from edgespec.commands.bench.prompts import Prompt
-from edgespec.commands.bench.takers import Asked, PairTaker, PeerTaker, tokenize
+from edgespec.commands.bench.takers import Asked, PairTaker, PeerTaker
+from edgespec.commands.prompts import Prompt, tokenize
 from edgespec.core.request import DrafterName
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings

@@ -20,7 +20,7 @@ from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize, quantize
 
 from edgespec_models import tiny
-from edgespec_models.grow.grow import grow
+from edgespec_models.grow import grow
 
 QUALITIES = ("good", "fair", "poor", "worst")
 NOISE = {"poor": 0.3, "worst": 1.0}  # standard deviations of each matrix's own weights

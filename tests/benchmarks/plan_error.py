@@ -17,6 +17,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -30,7 +31,7 @@ from edgespec_models.gguf.slice import Layers, layers_of, write_slice
 
 TURNS = 16
 RNG = random.Random(1)
-SIZES = {"n_vocab": 4096, "d": 1024, "n_head": 8, "context_length": 512, "dtype": "F16"}
+SIZES: dict[str, Any] = {"n_vocab": 4096, "d": 1024, "n_head": 8, "context_length": 512, "dtype": "F16"}
 
 
 def made(folder: Path) -> dict[str, Path]:

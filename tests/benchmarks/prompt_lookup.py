@@ -14,6 +14,7 @@ import random
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -51,7 +52,7 @@ def main() -> None:
             return (len(times) - 1) / (times[-1] - times[0])
 
         def theirs(model: llama_cpp.Llama, tokens: list[int]) -> float:
-            model.reset()
+            model.reset()  # type: ignore[no-untyped-call]
             bias = llama_cpp.LogitsProcessorList([_banning(list(never))])
             times = []
             for _ in model.generate(tokens, temp=0.0, logits_processor=bias):
@@ -71,7 +72,7 @@ def main() -> None:
             "edgespec plain": lambda t: ours(t, "none"),
             "edgespec, no draft model": lambda t: ours(t, "auto"),
         }
-        lines |= {name: lambda t, model=model: theirs(model, t) for name, model in made.items()}
+        lines |= {name: partial(theirs, model) for name, model in made.items()}
         speeds: dict[str, list[float]] = {name: [] for name in lines}
         rng = random.Random(1)
         for prompt in prompts(chosen.prompts):

@@ -30,6 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -85,7 +86,8 @@ def ask(port: int, prompt: str, *, n_tokens: int, temperature: float, seed: int)
     connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()
-    first, pieces, timings = 0.0, [], {}
+    first, pieces = 0.0, []
+    timings: dict[str, Any] = {}
     for line in answer:
         if not line.startswith(b"data: {"):
             continue

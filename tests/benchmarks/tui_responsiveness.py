@@ -13,10 +13,16 @@ import argparse
 import asyncio
 import gc
 import json
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from fake_endpoint import FAKE, FakeEndpoint
 from textual import events
 from textual.screen import Screen
@@ -58,7 +64,7 @@ class Echo:
         self._cpu = 0.0
         display = app._display
 
-        def watched(screen: Screen[object], renderable: object) -> None:
+        def watched(screen: Screen[object], renderable: Any) -> None:
             display(screen, renderable)
             if hasattr(renderable, "render_segments"):  # what is written to a terminal, where there is one
                 renderable.render_segments(app.console)

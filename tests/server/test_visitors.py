@@ -17,7 +17,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 from served import Served, served, until
 
-from edgespec.commands.serve import command
+from edgespec.commands.serve import web_process
 from edgespec.server.front_page import STATES, ShownModel, front_page
 from edgespec.system.isolate import telling
 
@@ -173,10 +173,10 @@ def test_half_a_head_does_not_keep_a_connection_that_has_been_used(
         await send({"type": "http.response.body", "body": b"ok"})
 
     async def play() -> None:
-        monkeypatch.setattr(command, "HEAD_S", 0.3)
+        monkeypatch.setattr(web_process, "HEAD_S", 0.3)
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-        how = uvicorn.Config(app, http=command._Protocol, lifespan="off", log_level="error")
+        how = uvicorn.Config(app, http=web_process._Protocol, lifespan="off", log_level="error")
         server = uvicorn.Server(how)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.commands import flags
 from edgespec.commands.bench import machine, markdown, peer, picture, record, report
 from edgespec.commands.bench.about import about, heading
-from edgespec.commands.bench.arguments import PEER_TAKES, SECONDS, SWEEP_TAKES
 from edgespec.commands.bench.figures import FEWEST_STEPS, Sample, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.commands.bench.measure import Measured, Take, measure
 from edgespec.commands.bench.progress import Progress
-from edgespec.commands.bench.prompts import Prompt, built_in, read_prompts
-from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker, tokenize
-from edgespec.commands.run import open_pair, request_for
+from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker
+from edgespec.commands.open_pair import open_pair
+from edgespec.commands.prompts import Prompt, built_in, read_prompts, tokenize
+from edgespec.commands.request import request_for
 from edgespec.engine.pair import Pair
 from edgespec.errors import PeerError, SettingError
 from edgespec.pairs.files import pair_name
@@ -32,6 +33,15 @@ from edgespec.system.cores import threads_wanted
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
 
+DESCRIPTION = """Measures speculation and plain decoding in turn, on the same prompts and seeds: greedy, with
+the model's own sampling, and with a user's seed. --grow 0.6B-F16 shows within about a minute what it is worth
+at the cost of a real model. Speed-up: the ratio of decode speeds, first token excluded, on one prompt; over
+prompts the geometric mean, with a 95 % interval by Student's t on the logarithms. The other figures mean what
+`edgespec run` means by them."""
+LONGEST_ANSWER = 64
+SECONDS = 60.0
+SWEEP_TAKES = 4.0  # times as long, by default
+PEER_TAKES = 2.0
 WIDTH = 79  # of sentences
 NO_TEMPLATE = "the model has no chat template: prompts were continued as they stand, as with --raw"
 FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measured
@@ -84,7 +94,54 @@ def plan(arguments: argparse.Namespace) -> Plan:
     return Plan(modes, prompts, arguments.repeat, seconds, json_file, marked, drawn, program, version)
 
 
-def bench(arguments: argparse.Namespace) -> int:
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags that `bench` has beside those of the model, of sampling and of speculation."""
+    group = command.add_argument_group("measuring")
+    group.add_argument(
+        "--prompts",
+        metavar="FILE",
+        help="what to ask: FILE.jsonl with one object a line, of Spec-Bench (category, turns) or with "
+        "prompt, kind, raw; any other file is one prompt (default: 15 that ship, of 5 kinds)",
+    )
+    group.add_argument(
+        "--raw", action="store_true", help="continue the prompts as they stand, without the chat template"
+    )
+    group.add_argument(
+        "--modes",
+        default="greedy,sampled,coupled",
+        metavar="LIST",
+        help="greedy: temperature 0. sampled: the model's sampling, block verification, fixed rng. coupled: "
+        "the same with a user's seed (default: all three)",
+    )
+    group.add_argument("--repeat", type=int, default=1, metavar="N", help="times each prompt is taken (1)")
+    group.add_argument(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help=f"begin nothing that would end later ({SECONDS:.0f}; with --peer {PEER_TAKES:.0f} times that, "
+        f"with --sweep {SWEEP_TAKES:.0f} times)",
+    )
+    group.add_argument(
+        "--sweep", action="store_true", help="every fixed draft length beside the one that is chosen"
+    )
+    group.add_argument(
+        "--peer",
+        metavar="NAME=PATH",
+        help="run llama-server=PATH on the same files, in turn: plain, with its default draft length, and "
+        "with --sweep every fixed one",
+    )
+    group = command.add_argument_group("results")
+    group.add_argument("--json", metavar="FILE", help="every figure, with the raw rounds")
+    group.add_argument("--markdown", metavar="FILE", help="the tables in Markdown, with machine and date")
+    group.add_argument(
+        "--picture", metavar="FILE", help=".png or .svg; needs matplotlib: pip install 'edgespec[bench]'"
+    )
+    flags.add_model(command)
+    flags.add_sampling(command, longest=LONGEST_ANSWER)
+    flags.add_speculation(command)
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Measures, and shows what came of it; returns the exit code (130 after Ctrl+C, figures so far told)."""
     request_for(arguments)  # nonsense is refused before anything is loaded
     wanted = plan(arguments)

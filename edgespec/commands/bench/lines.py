@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from edgespec.commands.bench.prompts import Prompt, by_kind
+from edgespec.commands.prompts import Prompt, by_kind
 from edgespec.errors import SettingError
 
 Mode = Literal["greedy", "sampled", "coupled"]

@@ -7,7 +7,7 @@ would make the next one's prompt free, or give its text away.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from edgespec.commands.bench.figures import RoundRecord, Sample
 from edgespec.commands.bench.lines import Line, Unit
 from edgespec.commands.bench.peer import Completion, LlamaServer, PeerSettings
-from edgespec.commands.bench.prompts import Prompt
 from edgespec.core.request import DrafterName, Request
 from edgespec.core.stats import Tally
 from edgespec.core.values import Round
@@ -121,17 +120,6 @@ class RoundWatch:
                 seconds, len(round_.tokens), round_.drafted, round_.accepted, tuple(round_.sources), gain
             )
         )
-
-
-def tokenize(pair: Pair, prompts: Iterable[Prompt], *, raw: bool) -> dict[str, NDArray[np.int32]]:
-    """Returns name -> tokens, by the model's chat template where it has one and none is declined."""
-    chat = not raw and bool(pair.target.chat_template)
-    return {
-        prompt.name: pair.prompt_tokens(prompt.text, special=True)
-        if prompt.raw or not chat
-        else pair.chat_tokens([{"role": "user", "content": prompt.text}])
-        for prompt in prompts
-    }
 
 
 # ---- the peer's side --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from edgespec.commands import flags
 from edgespec.commands.bench.machine import Others
 from edgespec.commands.doctor import machine_checks, pair_checks, report, surroundings
 from edgespec.commands.doctor.asking import ask
@@ -21,10 +22,26 @@ from edgespec.system.isolate import INTERRUPTED
 from edgespec.system.self_test import SelfTest
 from edgespec.system.self_test import run as run_self_test
 
+DESCRIPTION = """Looks at processor, graphics cards and the build of llama.cpp, threads and memory, the pair,
+whether speculation is really on and pays here (a measurement of 10 seconds), running servers, and the
+settings for the hub. Every problem comes with its remedy. Nothing is changed, and no network is used."""
+EPILOG = """Exit code: 0 nothing is wrong, 1 something is (what, is shown), 2 a flag is wrong."""
 WATCHED_S = 0.5  # how long others are watched before we keep the machine busy ourselves
 
 
-def doctor(arguments: argparse.Namespace) -> int:
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags that `doctor` has beside those of the model."""
+    group = command.add_argument_group("doctor")
+    group.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    group.add_argument("--no-measure", action="store_true", help="leave out the measurement")
+    group.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="longest measurement, after loading (10)"
+    )
+    command.set_defaults(drafter="auto")
+    flags.add_model(command)
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Runs the checks; returns 1 where something is wrong, else 0."""
     if not 0 < arguments.seconds <= 600:
         raise SettingError(f"--seconds is {arguments.seconds}: it must be more than 0 and at most 600")

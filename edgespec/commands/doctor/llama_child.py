@@ -29,8 +29,8 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     from edgespec.commands.bench import figures
     from edgespec.commands.bench.lines import OURS, PLAIN, lines_for, units_for
     from edgespec.commands.bench.measure import measure as take_all
-    from edgespec.commands.bench.prompts import built_in
-    from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, tokenize
+    from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker
+    from edgespec.commands.prompts import built_in, tokenize
     from edgespec.engine.pair import Pair
     from edgespec.pairs.settings import PairSettings
     from edgespec.sampling.sampler import sampling_for

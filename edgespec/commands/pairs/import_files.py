@@ -11,14 +11,34 @@ from pathlib import Path
 from edgespec.commands.pull.words import table
 from edgespec.errors import ModelFileError, SettingError
 from edgespec.pairs.check import check_pair
+from edgespec.pairs.store import open_store, store_told
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import HeaderError, read_file, split_names
 from edgespec_models.shelf.found import FoundModel, find_models, find_pairs
 from edgespec_models.shelf.sizes import size_text
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
 
+DESCRIPTION = """Installs a pair of local GGUF files under a name; they stay where they are. With no file it
+lists what LM Studio, Ollama, llama.cpp and the hub's cache hold, and which of it fits together."""
 
-def list_found() -> int:
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    command.add_argument("target", nargs="?", metavar="TARGET", help="a GGUF file, or a listed label")
+    draft = command.add_mutually_exclusive_group()
+    draft.add_argument("draft", nargs="?", metavar="DRAFT", help="the same for the draft")
+    draft.add_argument("--target-only", action="store_true", help="no draft: its text alone guesses")
+    command.add_argument("--name", metavar="NAME", help="what to call the pair (default: as the target)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Installs the pair, or lists what could be; returns the exit code."""
+    with store_told():
+        store = open_store()
+        return _list_found() if arguments.target is None else _import_pair(store, arguments)
+
+
+def _list_found() -> int:
     """Lists the models of other programs, and the pairs among them with the command for each."""
     models = find_models()
     if not models:
@@ -40,7 +60,7 @@ def list_found() -> int:
     return 0
 
 
-def import_pair(store: Store, arguments: argparse.Namespace) -> int:
+def _import_pair(store: Store, arguments: argparse.Namespace) -> int:
     """Installs the pair that the flags name; returns the exit code."""
     found = {model.label: model for model in find_models()}
     target = _model(arguments.target, found)

@@ -4,45 +4,155 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import errno
-import ipaddress
-import logging
 import os
-import signal
-import socket
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
-import uvicorn
-from sse_starlette.sse import AppStatus
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from edgespec.chat.renderer import RENDERER
+from edgespec.commands import flags
+from edgespec.commands.serve.listening import addresses, listening, refuse_strangers
+from edgespec.commands.serve.web_process import serve
 from edgespec.engine.messages import DrafterChoice, Load
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.sampling.sampler import Sampling
-from edgespec.server.announcing import Announcer, first_state
-from edgespec.server.app import make_app
-from edgespec.server.logs import say, set_up
 from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings, Unsaid
-from edgespec.server.supervisor import Supervisor
 from edgespec.system import config
-from edgespec.system.isolate import INTERRUPTED
 from edgespec_models.shelf.store import Store
 
-HEAD_S = 30.0  # how long a client may take for the head of its first request
-LARGEST_HEAD = 64 * 1024
-LAST_WORDS_S = 2.0  # what who is attached to a private engine has to read that it ends
+DESCRIPTION = (
+    """Answers OpenAI-style requests over HTTP, sooner: at http://HOST:PORT/v1 once the model is loaded."""
+)
+EPILOG = """A key in the command line can be read by every user of this machine: --api-key-file or
+EDGESPEC_API_KEY keep it to yourself. Ctrl+C lets running answers end; a second one does not wait."""
 SLOTS = 4  # where nobody says
 
 
-def serve(arguments: argparse.Namespace) -> int:
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds what is about the endpoint; the model's flags are added by the command line."""
+    _add_endpoint(command)
+    _add_unsaid(command)
+    _add_safety(command)
+    flags.add_model(command, pair_flag=False)
+    flags.add_template(command)
+
+
+def _add_endpoint(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("endpoint")
+    group.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a TOML file with these flags as keys (default: serve.toml in the settings folder, where it is)",
+    )
+    group.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where to listen, as 127.0.0.1,::1 for both kinds of addresses (127.0.0.1)",
+    )
+    group.add_argument("--port", type=int, default=8080, metavar="N", help="0 takes any free one (8080)")
+    group.add_argument("--alias", metavar="NAME", help="what clients see the model called")
+    group.add_argument("--slots", type=int, metavar="N", help="answers at the same time (4)")
+    group.add_argument(
+        "--reproducible",
+        action="store_true",
+        help="the same request gives the same text, bit for bit, whatever was asked before: one answer at a "
+        "time, without drafts, and the end of a prompt is read again each time",
+    )
+    group.add_argument(
+        "--cache-tokens",
+        type=int,
+        metavar="N",
+        help="tokens that all answers may hold together (default: the slots times --ctx)",
+    )
+    group.add_argument(
+        "--cache-ram",
+        type=int,
+        metavar="MIB",
+        help="memory for prompts seen before that are in no slot any more, so that they need not be read "
+        "again; 0 is none (default: a quarter of what is free, 8192 at most)",
+    )
+    group.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait (64)")
+    group.add_argument(
+        "--idle-unload",
+        type=float,
+        default=0,
+        metavar="MINUTES",
+        help="unload the model after this long without a request; the next request loads it again (0: never)",
+    )
+    group.add_argument(
+        "--verbose",
+        action="store_true",
+        help="show in every answer of a chat the prompt that it had (__verbose)",
+    )
+    group.add_argument(
+        "--canary",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="serve this share without speculation, so that /metrics can compare (0)",
+    )
+    group.add_argument(
+        "--log",
+        choices=("quiet", "text", "json"),
+        default="quiet",
+        help="text: a line for each request, too; json: everything as one object a line (quiet)",
+    )
+    group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/owner.py
+
+
+def _add_unsaid(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("where a request does not say")
+    group.add_argument("-n", type=int, metavar="N", help="longest answer")
+    group.add_argument("--temperature", type=float, metavar="T", help="the model's, or 0.8")
+    group.add_argument("--seed", type=int, metavar="N", help="anew every time")
+    group.add_argument(
+        "--reasoning",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="whether a model that can thinks first (auto: its template's way)",
+    )
+    group.add_argument(
+        "--drafter",
+        choices=flags.DRAFTERS,
+        default="auto",
+        help="who guesses (auto)",
+    )
+
+
+def _add_safety(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("safety")
+    group.add_argument("--api-key", metavar="KEY", help="ask for this key (or EDGESPEC_API_KEY)")
+    group.add_argument("--api-key-file", metavar="FILE", help="a file with keys, one a line")
+    group.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that requests may be for, as host.docker.internal; repeatable",
+    )
+    group.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="web pages that may ask, as http://app.example; localhost is all of this machine's; repeatable",
+    )
+    group.add_argument("--no-slots", action="store_true", help="do not tell at /slots who is answered")
+    group.add_argument("--no-metrics", action="store_true", help="do not tell figures at /metrics")
+    group.add_argument("--max-body", type=int, default=32, metavar="MIB", help="largest request (32)")
+    group.add_argument(
+        "--max-seconds",
+        type=float,
+        default=3600,
+        metavar="S",
+        help="longest time for a request, waiting included; then it ends with what there is (3600)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Listens, loads and answers until it is told to end; returns the exit code."""
     owner = Owner() if arguments.owned else None
     if arguments.slots is None:
@@ -54,10 +164,10 @@ def serve(arguments: argparse.Namespace) -> int:
     wants_draft = not arguments.no_draft and arguments.drafter not in ("lookup", "none")
     pairs = Pairs(load, Store(config.data_folder()), alias=settings.alias, drafts=wants_draft)
     with ExitStack() as opened:
-        listeners = _listening(arguments.host, arguments.port, opened)
+        listeners = listening(arguments.host, arguments.port, opened)
         for listener in listeners:
-            _refuse_strangers(listener, settings)
-        return asyncio.run(_serve(listeners, load, settings, pairs, owner, arguments.config))
+            refuse_strangers(listener, settings)
+        return asyncio.run(serve(listeners, load, settings, pairs, owner, arguments.config))
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
@@ -78,7 +188,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         alias=arguments.alias,
         keys=_keys(arguments),
         chat_template=chat_template(arguments),
-        hosts=frozenset([*arguments.allowed_host, *_addresses(arguments.host)]),
+        hosts=frozenset([*arguments.allowed_host, *addresses(arguments.host)]),
         origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin),
         max_body=arguments.max_body * 2**20,
         request_s=arguments.max_seconds,
@@ -153,189 +263,3 @@ def _load(arguments: argparse.Namespace) -> Load:
         ),
         queue=arguments.queue,
     )
-
-
-def _addresses(host: str) -> list[str]:
-    """Returns the addresses to listen on; raises SettingError for none."""
-    found = [address.strip() for address in host.split(",")]
-    if not all(found):
-        raise SettingError(f"--host {host!r} has an empty address: give one, or several with commas between")
-    return found
-
-
-def _listening(hosts: str, port: int, opened: ExitStack) -> list[socket.socket]:
-    """Returns a socket for each address; port 0 is one free port for all. Raises SettingError."""
-    listeners: list[socket.socket] = []
-    for host in _addresses(hosts):
-        listeners.append(opened.enter_context(_listener(host, port)))
-        port = listeners[0].getsockname()[1]
-    return listeners
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens; raises SettingError where the address cannot be had."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror:
-        raise SettingError(f"--host {host} is not an address of this machine: 127.0.0.1 is itself") from None
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    if os.name == "posix":  # elsewhere it would let two programs share the port
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        listener.listen(512)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            reason = "another program listens there: end it, or choose another with --port (0: any free one)"
-        elif error.errno in (errno.EACCES, errno.EPERM):
-            reason = "this port is not for everyone: choose one above 1023 with --port"
-        else:
-            reason = f"{error.strerror}: 127.0.0.1 is this machine itself, 0.0.0.0 all of its addresses"
-        raise EdgeSpecError(f"cannot listen on {host}:{port}: {reason}") from None
-    return listener
-
-
-def _refuse_strangers(listener: socket.socket, settings: ServerSettings) -> None:
-    """Raises SettingError where others could reach an endpoint that asks for no key."""
-    address = listener.getsockname()[0]
-    if not ipaddress.ip_address(address.partition("%")[0]).is_loopback and not settings.keys:
-        raise SettingError(
-            f"{address} can be reached from other machines, and there is no API key: give one with "
-            "--api-key-file or EDGESPEC_API_KEY, or listen on 127.0.0.1"
-        )
-
-
-class _Protocol(H11Protocol):
-    """HTTP/1.1; a client that says nothing at first, or half of a head, does not keep its connection."""
-
-    _silence: asyncio.TimerHandle | None = None  # until a head is whole
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._wait_for_head()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self._between_requests():  # what came is not a whole head yet
-            self._wait_for_head()
-        else:
-            self._stop_waiting()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def _between_requests(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def _wait_for_head(self) -> None:
-        if self._silence is None:
-            self._silence = self.loop.call_later(HEAD_S, self._end_silence)
-
-    def _stop_waiting(self) -> None:
-        if self._silence:
-            self._silence.cancel()
-            self._silence = None
-
-    def _end_silence(self) -> None:
-        self._silence = None
-        if self._between_requests():
-            self.transport.close()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn, that leaves what a signal means for the exit code to us."""
-
-    @property
-    def signals(self) -> list[int]:
-        return self._captured_signals
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        again = self.should_exit
-        super().handle_exit(sig, frame)
-        if again:
-            self.force_exit = True
-            logging.disable(logging.CRITICAL)  # what is cut off now is not a fault
-        elif self.server_state.tasks:
-            say("ending: running answers may finish (Ctrl+C again does not wait)")
-
-
-async def _serve(
-    listeners: list[socket.socket],
-    load: Load,
-    settings: ServerSettings,
-    pairs: Pairs,
-    owner: Owner | None,
-    settings_file: str | None,
-) -> int:
-    AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
-    set_up(settings.log)
-    if settings_file:
-        say(f"settings are those of {settings_file}")
-    worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
-    host, port = listeners[0].getsockname()[:2]
-    state = first_state(
-        load,
-        pairs,
-        host=host,
-        port=port,
-        pid=os.getpid(),
-        private=owner is not None,
-        template=settings.chat_template,
-    )
-    how = uvicorn.Config(
-        make_app(worker, settings, state, pairs),
-        http=_Protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
-        h11_max_incomplete_event_size=LARGEST_HEAD,
-    )
-    server = _Server(how)
-    for number in (signal.SIGINT, signal.SIGTERM):  # what uvicorn raises again at its end does nothing then
-        signal.signal(number, lambda *_: None)
-    worker.start()
-    RENDERER.warm()
-    announcer = Announcer(worker, pairs, state, owner)
-    serving = asyncio.create_task(server.serve(sockets=listeners))
-    watching = [
-        asyncio.create_task(announcer.follow()),
-        asyncio.create_task(_end_unless_loaded(worker, server)),
-    ]
-    if owner:
-        watching.append(asyncio.create_task(_end_with(owner, worker, server)))
-    try:
-        await serving
-    finally:
-        for task in watching:
-            task.cancel()
-        announcer.close()
-        RENDERER.close()  # threads that wait for it would hold up the end
-        await worker.stop()
-    if worker.failed and not worker.about:
-        say(worker.failed.message)
-        if owner:
-            owner.tell("failed", message=worker.failed.message)
-        return worker.failed.exit_code
-    return INTERRUPTED if signal.SIGINT in server.signals else 0
-
-
-async def _end_unless_loaded(worker: Supervisor, server: _Server) -> None:
-    """Ends the server where what it was started with cannot be loaded."""
-    await worker.settled.wait()
-    server.should_exit = server.should_exit or not worker.about
-
-
-async def _end_with(owner: Owner, worker: Supervisor, server: _Server) -> None:
-    """Ends the server when its owner has gone; who is being answered hears why."""
-    await owner.gone()
-    sentence = "the program that this engine was started for has ended, and the engine with it"
-    worker.dismiss(Refusal(503, sentence, type="unavailable_error", code="server_ended"))
-    server.should_exit = True
-    await asyncio.sleep(LAST_WORDS_S)
-    server.force_exit = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from edgespec.commands.verify.equality import REACH
-from edgespec.commands.verify.prompts import Prompt
+from edgespec.commands.verify.prompts import TokenizedPrompt
 from edgespec.core.loop import Want
 from edgespec.engine.pair import Pair
 
@@ -52,7 +52,7 @@ class Speed:
     spread: float  # standard deviation of a row of logits (of tokens that could be drawn at all)
 
 
-def measured(pair: Pair, prompt: Prompt, clock: Callable[[], float]) -> Speed:
+def measured(pair: Pair, prompt: TokenizedPrompt, clock: Callable[[], float]) -> Speed:
     """Reads a prompt and four tokens behind it."""
     pair.forget()
     context, tokens = pair.contexts["target"], prompt.tokens
@@ -65,10 +65,10 @@ def measured(pair: Pair, prompt: Prompt, clock: Callable[[], float]) -> Speed:
     return Speed((times[1] - times[0]) / prompt.tokens.size, (times[-1] - times[1]) / 4, spread)
 
 
-def text_plan(speed: Speed, prompts: Sequence[Prompt], seconds: float) -> tuple[int, int]:
+def text_plan(speed: Speed, prompts: Sequence[TokenizedPrompt], seconds: float) -> tuple[int, int]:
     """Returns how long texts may be, and under how many ways of drafting each prompt is compared.
 
-    Such that four prompts, one of each kind, take the seconds. A text with a draft is reckoned at three
+    Such that four prompts, each of another kind, take the seconds. A text with a draft is reckoned at three
     times the plain one, which a poor draft on one thread may well cost.
     """
     if math.isinf(seconds):

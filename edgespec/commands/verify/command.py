@@ -19,10 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from edgespec.commands.run import open_pair
+from edgespec.commands import flags
+from edgespec.commands.open_pair import open_pair
+from edgespec.commands.prompts import built_in
 from edgespec.commands.status_line import StatusLine
 from edgespec.commands.verify.budget import LEAST_TOKENS, Progress, Speed, Watch, measured, text_plan
-from edgespec.commands.verify.prompts import SAMPLE_PROMPTS, fitting_prompts
+from edgespec.commands.verify.prompts import fitting_prompts
 from edgespec.commands.verify.report import Report
 from edgespec.commands.verify.samples import Fit, check_distribution, sampling_for, telling_prompt
 from edgespec.commands.verify.texts import GREEDY, SEEDED, Way, check_batches, compare_texts
@@ -31,6 +33,11 @@ from edgespec.errors import SettingError
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
 
+DESCRIPTION = """Compares greedy texts and texts of a seed, with a draft and without, token by token; tests
+sampled tokens against the model's own distribution (chi-square, false alarms in 1 of 10,000 runs); compares
+batches with single tokens. Ends with a verdict. Exit code 0: lossless. 1: not, or an error. 3: not everything
+could be checked."""
+SECONDS = 120.0
 FALSE_ALARM = 1e-4  # of one run, over all its chi-square tests
 SHARES = {"batches": 0.12, "greedy": 0.35, "seeded": 0.45}  # each of the time that is left by then
 
@@ -40,7 +47,7 @@ class Effort:
     """How much is done if time allows. seconds: for everything; the others are upper bounds."""
 
     seconds: float = 120.0
-    prompts: int = 12
+    prompts: int = 15
     samples: int = 10_000
 
 
@@ -88,7 +95,7 @@ def run_checks(
         seconds=clock() - started,
         rng_seed=rng_seed,
         prompts=len(prompts),
-        left_out=min(effort.prompts, len(SAMPLE_PROMPTS)) - len(prompts),
+        left_out=min(effort.prompts, len(built_in())) - len(prompts),
         spread=speed.spread,
         greedy=texts["greedy"],
         seeded=texts["seeded"],
@@ -124,7 +131,25 @@ def _fits(
     return tuple(found)
 
 
-def verify(arguments: argparse.Namespace) -> int:
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags that `verify` has beside those of the model."""
+    command.set_defaults(drafter="auto", draft_length=None)
+    group = command.add_argument_group("verifying")
+    group.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        metavar="S",
+        help=f"time for everything, at most ({SECONDS:.0f})",
+    )
+    group.add_argument(
+        "--json", nargs="?", const="-", metavar="FILE", help="write every figure to FILE; alone: print it"
+    )
+    group.add_argument("--rng-seed", type=int, metavar="N", help="draw the samples of an earlier run again")
+    flags.add_model(command)
+
+
+def run(arguments: argparse.Namespace) -> int:
     """Runs the checks and tells what they found; returns the exit code.
 
     0: lossless. 1: not, or an error. 3: not everything could be checked. 130: stopped.

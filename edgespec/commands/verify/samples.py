@@ -21,7 +21,7 @@ from edgespec.commands.verify.goodness import (
     total_variation,
     visible,
 )
-from edgespec.commands.verify.prompts import Prompt
+from edgespec.commands.verify.prompts import TokenizedPrompt
 from edgespec.commands.verify.row_memory import RowMemory
 from edgespec.commands.verify.texts import Way
 from edgespec.core.loop import Want
@@ -64,7 +64,7 @@ class Sampled:
     """Draws first tokens from the whole loop, over contexts that remember; counts guesses."""
 
     pair: Pair
-    prompt: Prompt
+    prompt: TokenizedPrompt
     way: Way
     sampling: Sampling
     rng: np.random.Generator
@@ -92,7 +92,7 @@ def sampling_for(speed: Speed, watch: Watch) -> Sampling:
 
 def check_distribution(
     pair: Pair,
-    prompt: Prompt,
+    prompt: TokenizedPrompt,
     way: Way,
     sampling: Sampling,
     *,
@@ -149,7 +149,7 @@ class _Tree:
     """The model's own distribution behind a prompt, token by token and in the batches of speculation."""
 
     pair: Pair
-    prompt: Prompt
+    prompt: TokenizedPrompt
     sampling: Sampling
     memory: RowMemory
     k: int
@@ -182,8 +182,8 @@ class _Tree:
 
 
 def telling_prompt(
-    pair: Pair, prompts: Sequence[Prompt], way: Way, sampling: Sampling, watch: Watch
-) -> Prompt:
+    pair: Pair, prompts: Sequence[TokenizedPrompt], way: Way, sampling: Sampling, watch: Watch
+) -> TokenizedPrompt:
     """Returns the prompt behind which a wrong rule would show best.
 
     The wrong rule is one that draws from p, not from the residual, after a rejection; how far it would be
@@ -209,7 +209,9 @@ def telling_prompt(
     return best
 
 
-def _copied(pair: Pair, prompts: Sequence[Prompt], way: Way, sampling: Sampling, watch: Watch) -> Prompt:
+def _copied(
+    pair: Pair, prompts: Sequence[TokenizedPrompt], way: Way, sampling: Sampling, watch: Watch
+) -> TokenizedPrompt:
     """Returns the prompt behind which most guesses of a lookup are accepted, and some are not."""
     found: dict[int, int] = {}
     for i, prompt in enumerate(prompts):

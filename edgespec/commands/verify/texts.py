@@ -8,9 +8,10 @@ from itertools import cycle, islice
 
 import numpy as np
 
+from edgespec.commands.prompts import built_in
 from edgespec.commands.verify.budget import MOST_TOKENS, Progress, Speed, Watch
 from edgespec.commands.verify.equality import BatchShape, Difference, batch_shapes, difference, output
-from edgespec.commands.verify.prompts import SAMPLE_PROMPTS, Prompt
+from edgespec.commands.verify.prompts import TokenizedPrompt
 from edgespec.core.request import DrafterName, Request
 from edgespec.engine.pair import Pair
 from edgespec.llama.context import ContextSettings
@@ -70,7 +71,7 @@ class Comparison:
     difference: Difference | None
 
 
-def checking_settings(pair: Pair, prompts: Sequence[Prompt]) -> ContextSettings:
+def checking_settings(pair: Pair, prompts: Sequence[TokenizedPrompt]) -> ContextSettings:
     """Returns the settings of the target's context, with room for no more than the checks evaluate."""
     room = max(prompt.tokens.size for prompt in prompts) + MOST_TOKENS + 64
     settings = pair.contexts["target"].settings
@@ -79,7 +80,7 @@ def checking_settings(pair: Pair, prompts: Sequence[Prompt]) -> ContextSettings:
 
 def compare_texts(
     pair: Pair,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[TokenizedPrompt],
     *,
     sampling: Sampling,
     n_tokens: int,
@@ -116,7 +117,7 @@ def compare_texts(
 
 def check_batches(pair: Pair, speed: Speed, *, watch: Watch, on_progress: Progress) -> Iterator[BatchShape]:
     """Compares batches of several sizes with single tokens, behind a short text and a long one."""
-    text = pair.prompt_tokens("\n\n".join(sample.text for sample in SAMPLE_PROMPTS))
+    text = pair.prompt_tokens("\n\n".join(sample.text for sample in built_in()))
     n = BATCHED if watch.left > 8 * BATCHED * speed.token else BATCHED // 2
     settings = pair.contexts["target"].settings
     for held in HELD:

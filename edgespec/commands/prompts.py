@@ -1,4 +1,4 @@
-"""What is asked: prompts of several kinds of task that ship, or a file of the user's."""
+"""What a pair is measured and verified on: prompts of five kinds that ship, or a file of the user's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from edgespec.errors import SettingError
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import SettingError, TemplateError
+
+if TYPE_CHECKING:
+    from edgespec.engine.pair import Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +154,21 @@ def by_kind(prompts: Iterable[Prompt]) -> list[list[Prompt]]:
 def kinds(prompts: Sequence[Prompt]) -> list[str]:
     """Returns the kinds there are, in order of first appearance."""
     return list(dict.fromkeys(prompt.kind for prompt in prompts))
+
+
+def tokenize(pair: Pair, prompts: Iterable[Prompt], *, raw: bool = False) -> dict[str, NDArray[np.int32]]:
+    """Returns name -> tokens, by the model's chat template where it has one that takes them.
+
+    raw: the texts are continued as they stand, as where there is no template.
+    """
+    chat = not raw and bool(pair.target.chat_template)
+    tokens = {}
+    for prompt in prompts:
+        if chat and not prompt.raw:
+            try:
+                tokens[prompt.name] = pair.chat_tokens([{"role": "user", "content": prompt.text}])
+                continue
+            except TemplateError:
+                chat = False  # nor does it take the next one, and refusing may take seconds
+        tokens[prompt.name] = pair.prompt_tokens(prompt.text, special=True)
+    return tokens

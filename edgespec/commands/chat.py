@@ -1,0 +1,68 @@
+"""`edgespec chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+
+from edgespec.client.state_file import digest
+from edgespec.commands import flags
+from edgespec.pairs.files import chat_template, pair_files, pair_settings
+from edgespec.system import config
+from edgespec_tui import launch
+
+DESCRIPTION = "A conversation in the terminal."
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    command.add_argument(
+        "--plain",
+        action="store_true",
+        help="line by line, without a screen; so it is where there is no terminal",
+    )
+    command.add_argument(
+        "-p",
+        "--prompt",
+        metavar="TEXT",
+        help="answer this and end, writing nothing but the answer; - reads it from standard input",
+    )
+    command.add_argument(
+        "-c",
+        "--continue",
+        "--session",
+        dest="resume",
+        nargs="?",
+        const="",
+        metavar="CHAT",
+        help="go on with a chat: the last one, or by its title or name",
+    )
+    command.add_argument(
+        "--list", nargs="?", const="", metavar="WORDS", help="list the chats, or those with these words"
+    )
+    command.add_argument("--no-save", action="store_true", help="keep this chat in no file")
+    group = command.add_argument_group("another server")
+    group.add_argument(
+        "--endpoint", metavar="URL", help="talk to any OpenAI-style server, as http://HOST:8000/v1"
+    )
+    group.add_argument(
+        "--api-key", metavar="KEY", help="its key (or EDGESPEC_API_KEY); - asks for it on the terminal"
+    )
+    group.add_argument("--api-key-file", metavar="FILE", help="a file that holds its key")
+    flags.add_conversation(command)
+    flags.add_model(command)
+    flags.add_sampling(command, longest=None)
+    flags.add_speculation(command)
+    flags.add_template(command)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Opens a chat, once flags about the model have been looked at: a running engine would not say a word."""
+    pair_settings(arguments)
+    template = chat_template(arguments)
+    arguments.template = digest(template) if template else ""
+    names = (arguments.target, arguments.draft, arguments.pair, arguments.grow, config.default_target())
+    if not arguments.endpoint and any(name is not None for name in names):
+        target, draft = pair_files(arguments)
+        arguments.target, arguments.draft = str(target), str(draft) if draft else None
+        arguments.pair = arguments.grow = None
+    return launch.chat(arguments)

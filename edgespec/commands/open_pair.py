@@ -1,0 +1,45 @@
+"""Loads the pair that a command's flags ask for, and says what a user should know of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from edgespec.commands.status_line import StatusLine
+from edgespec.engine.pair import Pair
+from edgespec.pairs.files import pair_files, pair_settings
+from edgespec.system.self_test import self_test
+
+
+def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
+    """Loads the pair that the flags ask for. remember: what is learned of it is kept for the next time."""
+    settings = pair_settings(arguments, remember=remember)
+    target, draft = pair_files(arguments)
+    with _notice(f"loading {target.name}"):
+        pair = Pair(target, draft, settings)
+        if arguments.draft_length is None and arguments.drafter != "none":
+            pair.costs()  # measured now, not before the first answer
+    if advice := self_test().advice:
+        print(f"edgespec: {advice}", file=sys.stderr)
+    if pair.gave_up:
+        print(f"edgespec: to fit into memory: {'; '.join(pair.gave_up)}", file=sys.stderr)
+    if pair.translation and draft:
+        shared = f"has {pair.translation.shared:.0%} of the target's tokens"
+        print(
+            f"edgespec: {draft.name} has another vocabulary ({shared}): its guesses are translated",
+            file=sys.stderr,
+        )
+    return pair
+
+
+@contextmanager
+def _notice(text: str) -> Iterator[None]:
+    """Shows on a terminal what is going on, and takes it away again."""
+    line = StatusLine()
+    line.show(f"{text} ...")
+    try:
+        yield
+    finally:
+        line.clear()

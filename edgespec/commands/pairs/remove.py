@@ -1,0 +1,55 @@
+"""`edgespec rm`: a pair goes, and the files that no other uses."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from edgespec.errors import SettingError
+from edgespec.pairs.store import open_store, store_told
+from edgespec_models.shelf.found import unfinished_downloads
+from edgespec_models.shelf.sizes import size_text
+from edgespec_models.shelf.store import Store
+
+DESCRIPTION = """Removes pairs and deletes the files that EdgeSpec downloaded for them, as far as no other
+pair uses them. Files that were imported stay where they are."""
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    command.add_argument("names", nargs="*", metavar="NAME", help="the pairs")
+    command.add_argument(
+        "--unfinished",
+        action="store_true",
+        help="delete downloads that were interrupted, or that no pair uses any more",
+    )
+    command.add_argument("--keep-files", action="store_true", help="forget the pair and delete nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Removes what was named; returns the exit code. Raises SettingError where nothing was."""
+    with store_told():
+        store = open_store()
+        if not arguments.names and not arguments.unfinished:
+            raise SettingError("there is nothing to remove: name a pair, or say --unfinished")
+        _remove(store, arguments.names, keep_files=arguments.keep_files)
+        return _remove_unfinished(store) if arguments.unfinished else 0
+
+
+def _remove(store: Store, names: list[str], *, keep_files: bool) -> None:
+    for name in names:
+        store.get(name)  # a wrong name is told before anything is removed
+    for name in dict.fromkeys(names):
+        removed = store.remove(name, keep_files=keep_files)
+        print(f"removed {name}, {size_text(removed.freed)} are free")
+        for path, why in removed.kept.items():
+            print(f"  kept {path}: {why}", file=sys.stderr)
+
+
+def _remove_unfinished(store: Store) -> int:
+    freed = store.remove_leftovers()
+    for _, path in unfinished_downloads():
+        freed += path.stat().st_size
+        path.unlink()
+    print(f"removed what was left over, {size_text(freed)} are free")
+    return 0

@@ -1,0 +1,47 @@
+"""`edgespec show`: all that is known of a pair."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from edgespec.commands.pairs.words import embedded_json, entry_lines, pair_json, show_lines
+from edgespec.errors import SettingError
+from edgespec.pairs.store import open_store, store_told
+from edgespec_models.shelf.catalogue import CatalogueError, find
+from edgespec_models.shelf.store import EMBEDDED, Store
+
+DESCRIPTION = """Shows where the files of a pair lie, what their headers say, and whether target and draft
+fit. For a pair of the catalogue that is not installed, what the catalogue knows."""
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    command.add_argument("name", metavar="NAME", help="the pair")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints what is known; returns the exit code."""
+    with store_told():
+        return _show(open_store(), arguments.name, as_json=arguments.json)
+
+
+def _show(store: Store, name: str, *, as_json: bool) -> int:
+    if name == EMBEDDED:
+        said = "embedded: the pair that ships with EdgeSpec; it knows Python and its library, and little else"
+        print(json.dumps(embedded_json(store.default())) if as_json else said)
+        return 0
+    if name not in {pair.name for pair in store.pairs()}:
+        try:
+            entry = find(name)
+        except CatalogueError:
+            store.get(name)  # says what is installed
+            raise
+        if as_json:
+            raise SettingError(f"pair {name} is not installed: `edgespec pull {name}` gets it")
+        print("\n".join(entry_lines(entry)))
+        return 0
+    pair, default = store.get(name), store.default()
+    print(json.dumps(pair_json(pair, default)) if as_json else "\n".join(show_lines(pair, default)))
+    return 0

@@ -1,0 +1,61 @@
+"""Makes a request of a command's flags: sampling, length, who guesses, what the answer may look like."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from edgespec.core.request import Request
+from edgespec.engine.pair import Pair
+from edgespec.errors import SettingError
+from edgespec.grammar.grammar import Grammar, grammar_text
+from edgespec.sampling.settings import NUMBERS, sampler_order, sampling_for
+
+
+def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Request:
+    """Builds the request from the flags, over the model's own sampling defaults. Raises SettingError."""
+    wanted: dict[str, object] = {name: getattr(arguments, name) for name in NUMBERS}
+    wanted["dry_sequence_breakers"] = tuple(arguments.dry_breaker) or None
+    wanted["samplers"] = None if arguments.samplers is None else sampler_order(arguments.samplers)
+    bias = dict(_bias(text) for text in arguments.logit_bias)
+    metadata = pair.target.metadata if pair else {}
+    if arguments.max_tokens < 1:
+        raise SettingError(f"-n is {arguments.max_tokens}: it must be 1 or more")
+    return Request(
+        sampling=sampling_for(metadata, **wanted, logit_bias=bias or None),
+        max_tokens=arguments.max_tokens,
+        stop=arguments.stop,
+        seed=arguments.seed,
+        drafter="none" if arguments.no_draft else arguments.drafter,
+        draft_length=arguments.draft_length,
+        grammar=grammar_for(arguments),
+    )
+
+
+def grammar_for(arguments: argparse.Namespace) -> Grammar | None:
+    """Returns what the answer may look like, by the flags. Raises SettingError."""
+    schema, grammar, regex = (getattr(arguments, name, None) for name in ("json_schema", "grammar", "regex"))
+    if schema is not None:
+        return Grammar("json_schema", _file(schema, "--json-schema"))
+    if grammar is not None:
+        return grammar_text(_file(grammar, "--grammar"))
+    return None if regex is None else Grammar("regex", regex)
+
+
+def _file(path: str, flag: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SettingError(f"{flag} {path} is not text in UTF-8: name a text file") from None
+    except OSError as error:
+        raise SettingError(f"{flag} {path} cannot be read: {error.strerror}") from None
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, bias = text.partition("=")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise SettingError(
+            f"--logit-bias {text!r} is not understood: write TOKEN=BIAS, as in 42=-1.5"
+        ) from None
