@@ -44,6 +44,7 @@ from edgespec.engine import engine as scheduler
 from edgespec.engine.ahead import Ahead
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import MOST_ROWS
+from edgespec.engine.pauses import PAUSE_S
 from edgespec.engine.slots import Cache
 from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.llama.saved import Saved
@@ -53,6 +54,8 @@ GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=1.0, top_p=1.0, min_p=0.0)
 FLAT = {1: 1.0, 8: 1.05, 16: 1.1, 63: 1.5}  # verification costs next to nothing: drafts pay
 STEEP = {1: 1.0, 8: 8.0, 63: 63.0}  # no row is free: they never do
+CORES = {1: 0.029, 2: 0.049, 4: 0.06, 8: 0.093, 63: 0.23, 512: 1.7}  # 0.6B F16 on two cores, in seconds
+FAST = {1: 0.001, 512: 0.01}
 DRAFTERS = ("none", "model", "lookup", "recycling", "auto")
 N_CTX = 256
 
@@ -494,7 +497,7 @@ def test_a_step_has_one_verification_and_one_draft_evaluation_for_each_guess() -
 
 
 def test_long_prompts_are_read_in_pieces_and_nobody_waits_for_more_than_one() -> None:
-    pair = FakePair(drafter="none", n_rows=10)
+    pair = FakePair(drafter="none", n_rows=10, points=FAST)
     engine, told = make(pair, piece=32), Told()
     engine.submit("a", np.zeros(3, np.int32), Request(GREEDY, 60, drafter="none"))
     told.take(engine.step())
@@ -522,7 +525,7 @@ def test_long_prompts_are_read_in_pieces_and_nobody_waits_for_more_than_one() ->
 
 def test_a_first_token_is_told_before_anything_else_is_evaluated() -> None:
     """It was told with the whole step once: after the prompts of others, the draft's reading, and a round."""
-    pair = FakePair(drafter="model")
+    pair = FakePair(drafter="model", points=FAST)
     engine, told = make(pair, piece=512), Told()
     engine.submit("running", np.zeros(3, np.int32), Request(GREEDY, 60, draft_length=3))
     told.take(engine.step())
@@ -536,6 +539,34 @@ def test_a_first_token_is_told_before_anything_else_is_evaluated() -> None:
     told.take(engine.step())
     assert pair.draft.calls
     run(engine, told)
+
+
+@pytest.mark.parametrize("slower", [1, 4], ids=["in whole tiles", "with the rounds"])
+def test_running_streams_stand_still_for_a_short_time_only(slower: int) -> None:
+    """Eight prompts of 100 tokens kept a stream waiting for up to five of them, 4.6 s on two cores."""
+    pair = FakePair(slots=8, drafter="none", points={n: s * slower for n, s in CORES.items()})
+    clock = Virtual(pair)
+    engine, told = Engine(pair, slots=8, clock=clock), Told()
+    asked = {str(i): (np.arange(i, 100 + 20 * i, dtype=np.int32) % 8, Request(GREEDY, 20)) for i in range(8)}
+    for id, (prompt, request) in asked.items():
+        engine.submit(id, prompt, request)
+    last: dict[str, float] = {}
+    gaps, joined = [], 0
+    while not engine.idle:
+        before = {id: len(rounds) for id, rounds in told.rounds.items()}
+        happened = engine.step()
+        joined += {type(one) for one in happened} >= {Reading, Emitted}
+        told.take(happened)
+        for id, rounds in told.rounds.items():
+            if len(rounds) > before.get(id, 0):
+                gaps += [clock() - last[id]] if id in last else []
+                last[id] = clock()
+    round_s = pair.costs().target.seconds(8)
+    assert max(gaps) <= max(PAUSE_S, slower * CORES[1]) + round_s + 0.05
+    assert max(gaps) > round_s, "prompts were read meanwhile"
+    assert joined > 8 if slower > 1 else not joined
+    for id, (prompt, request) in asked.items():
+        assert told.tokens(id) == pair.alone(prompt, request)
 
 
 def test_a_prompt_is_read_in_the_pieces_it_would_be_read_in_alone() -> None:

@@ -6,9 +6,11 @@ one evaluation for all who want one, until nobody is granted another; then one e
 the rows of all. Requests join and leave between steps.
 
 Prompts are read one piece at a time, so that a first token is told before anything else is evaluated; between
-two rounds so many tokens of them as one piece has, so that running streams never wait for more. The pieces
-of a prompt are those it would be read in alone, and evaluations of several sequences stay below 64 tokens:
-so arithmetic is the same beside others as alone, as far as the order of cells in the cache allows.
+two rounds as much of them as a short pause allows (`Pauses`), so that running streams never wait for more.
+Where the machine is too slow for that, parts of prompts join the evaluations of those who run. Otherwise a
+prompt is read in the pieces it would be read in alone, or in whole tiles of them, and evaluations of several
+sequences stay below 64 tokens: so arithmetic is the same beside others as alone, as far as the order of cells
+in the cache allows.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from edgespec.core.values import (
     Round,
     Started,
 )
+from edgespec.engine.pauses import Pauses
 from edgespec.engine.prefixes import Prefixes, piece_of
 from edgespec.engine.slots import Cache, Running, Slot
 from edgespec.engine.step import Step
@@ -44,7 +47,7 @@ from edgespec.errors import NoRoomError, QueueFullError, SettingError
 from edgespec.llama.saved import PrefixStore
 
 AHEAD = LONGEST_DRAFT + 1  # tokens that a request should find room for, beyond those it has, when it comes
-PIECE = 512  # tokens of prompts read between two rounds; a context's chunk
+PIECE = 512  # tokens of a prompt that are read at once, at most; a context's chunk
 
 
 class Loaded(Protocol):
@@ -114,7 +117,7 @@ class Engine:
         self._prefixes = Prefixes(self._slots, self._contexts, store, piece)
         self._queue: deque[Running] = deque()
         self._longest_queue, self._piece, self._clock = queue, piece, clock
-        self._left = piece  # tokens of prompts that may be read before the next round
+        self._pauses = Pauses(self._costs, piece)
         self._pending: list[Happening] = []
         self._trust = defaultdict[int, Trust](Trust)  # in free offers, by how many streams there are
         self._keeps_cells: bool | None = None
@@ -157,16 +160,20 @@ class Engine:
         self.in_slots = len(running)
         self._keep_cells(len(running) + len(self._queue) > 1)
         ready = [slot for slot in running if not slot.request.reading]
+        joining: list[tuple[Slot, Want]] = []
         if len(ready) < len(running):
-            if self._read(running, happened):
+            reads = self._read(running, joining)
+            if reads:
+                self._show(*reads, happened)
                 return happened
             ready = [slot for slot in running if not slot.request.reading]
-        left, self._left = self._left, self._piece
-        ready = self._fitting(ready, len(running))
+        left = self._pauses.end()
+        ready = self._fitting(ready, len(running) + sum(self._missing(want) for _, want in joining))
         if ready:
             trust = self._trust[1 << (len(ready) - 1).bit_length()]
             step = Step(ready, self._contexts, self._costs, self._clock, self._prefixes, trust, self._scorers)
-            step.speculate(self._pair.n_rows, left)
+            step.speculate(self._pair.n_rows, left, joining)
+            self._tell_reading(step, joining, happened)
             self._tell(step, happened)
         return happened
 
@@ -224,7 +231,7 @@ class Engine:
             place = self._prefixes.place_fresh if running.stream.fresh else self._prefixes.place
             slot, cached = place(running.ask.tokens)
             slot.lend(running)
-            running.fed = self._steps - 1
+            running.fed, running.turn = self._steps - 1, self._piece
             if not running.told:
                 running.told = True
                 known = min(cached, running.prompt.size)  # a grammar may have settled the tokens behind it
@@ -263,38 +270,67 @@ class Engine:
 
     # ---- prompts -----------------------------------------------------------------------------------------
 
-    def _read(self, running: Sequence[Slot], happened: list[Happening]) -> bool:
-        """Shows the target one piece of a new prompt; False where there is none, or a round is due before it.
+    def _read(self, running: Sequence[Slot], joining: list[tuple[Slot, Want]]) -> tuple[Slot, Want] | None:
+        """Returns which piece of a new prompt the target is shown next; None where a round is due before it.
 
-        Whoever waited longest comes first. A prompt is read in the pieces it would be read in alone. A last
-        piece that is short joins the evaluation of all, which then comes before what is behind it.
+        Whoever waited longest comes first. A last piece that is short joins the evaluation of all, which then
+        comes before what is behind it. joining: gets the parts that join it where reading is slow.
         """
-        target, due = self._contexts["target"], False
+        due = False
         reading = [slot for slot in running if slot.request.reading]
+        alone = len(reading) == len(running)  # nobody waits for what he has begun to hear
+        slow = not alone and self._pauses.joins
         joined = self._pair.n_rows - len(running)
+        if not alone:
+            joined = min(joined, self._pauses.left)
         for slot in sorted(reading, key=lambda s: (s.request.fed, s.request.number)):
             want = slot.want()
-            lag = target.missing(want)
+            lag = self._missing(want)
             if lag <= joined + 1:
                 joined -= lag - 1
                 slot.request.reading, due = False, True
-                continue
-            size = piece_of(lag, self._piece)
-            if due or size > self._left:
-                return False
-            self._left -= size
-            slot.request.fed = self._steps
-            if size == self._piece and slot.whole + lag == want.tokens.size + len(want.tail):
-                slot.whole += size
-            if size < lag:
-                end = want.tokens.size + len(want.tail) - lag + size
-                want = Want(want.tokens[:end], (), 1, slot.seq)
-            slot.request.reading = size < lag
-            step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
+            elif slow and joined > 0:
+                joining.append((slot, self._beginning(slot, want, lag, joined)))
+                joined = 0
+            elif not (due or slow):
+                size = piece_of(lag, self._piece)
+                if not alone:
+                    size = self._pauses.part(size)
+                return (slot, self._beginning(slot, want, lag, size)) if size else None
+        return None
+
+    def _missing(self, want: Want) -> int:
+        return self._contexts["target"].missing(want)
+
+    def _beginning(self, slot: Slot, want: Want, lag: int, size: int) -> Want:
+        """Returns a want for the next `size` of the `lag` tokens that are still to be read."""
+        slot.request.turn -= size
+        if slot.request.turn <= 0:  # others go first now
+            slot.request.turn, slot.request.fed = self._piece, self._steps
+        if size == self._piece and slot.whole + lag == want.tokens.size + len(want.tail):
+            slot.whole += size
+        slot.request.reading = size < lag
+        return (
+            Want(want.tokens[: want.tokens.size + len(want.tail) - lag + size], (), 1, slot.seq)
+            if size < lag
+            else want
+        )
+
+    def _show(self, slot: Slot, want: Want, happened: list[Happening]) -> None:
+        """Shows the target a piece of a prompt, by itself."""
+        step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
+        n, began = self._missing(want), self._clock()
+        step.read(slot, want)
+        self._pauses.read(n, self._clock() - began)
+        self._tell_reading(step, [(slot, want)], happened)
+        self._tell(step, happened)
+
+    def _tell_reading(
+        self, step: Step, parts: Sequence[tuple[Slot, Want]], happened: list[Happening]
+    ) -> None:
+        """Tells how far prompts are read that are not read to their ends."""
+        fallen = [*step.suspended, *(slot for slot, _ in step.failures)]
+        for slot, want in parts:
             request = slot.request
-            step.read(slot, want)
-            if request.reading and not step.failures and not step.suspended:
+            if request.reading and slot not in fallen:
                 happened.append(Reading(request.id, min(want.tokens.size, request.prompt.size)))
-            self._tell(step, happened)
-            return True
-        return False

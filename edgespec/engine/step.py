@@ -47,6 +47,7 @@ class Step:
         self._contexts, self._costs, self._clock = contexts, costs, clock
         self._trust = trust or Trust()
         self._prompts: set[int] = set()  # slots whose prompt is evaluated with this step
+        self._joining: Sequence[tuple[Slot, Want]] = ()  # parts of prompts of others, read along with it
         self._expected = 0.0  # gain of a step that takes free offers
         self._aside = 0.0  # seconds that no round is charged with
 
@@ -61,9 +62,12 @@ class Step:
             for _, round_ in self.rounds:
                 slot.request.pace.observe(round_, 0.0)
 
-    def speculate(self, most: int, left: int) -> None:
-        """Drafts and verifies. most: tokens the evaluation may have; left: that the draft may read now."""
-        began = self._clock()
+    def speculate(self, most: int, left: int, joining: Sequence[tuple[Slot, Want]] = ()) -> None:
+        """Drafts and verifies. most: tokens the evaluation may have; left: that the draft may read now.
+
+        joining: parts of the prompts of others, read in the same evaluation; they bring no round.
+        """
+        began, self._joining = self._clock(), joining
         load = self._enter(most)
         while asking := [slot for slot in self._who.slots if slot.request.ask.model == "draft"]:
             if drawing := [slot for slot in asking if not slot.request.ask.rows]:
@@ -85,7 +89,8 @@ class Step:
                 least[slot.seq] = target.missing(slot.want()) - request.drawn
             elif request.stream.grammar:  # what it settled is read with what follows
                 least[slot.seq] = target.missing(Want(ask.tokens, (), 1, slot.seq))
-        load = Load(self._costs, least, most, n_ctx // max(len(least), 1))
+        beside = sum(target.missing(want) for _, want in self._joining)
+        load = Load(self._costs, least, most, n_ctx // max(len(least), 1), beside)
         for slot in self._who.slots:
             if slot.request.first:  # it may have drawn before it was suspended
                 load.take(slot.seq, slot.request.drawn)
@@ -208,13 +213,15 @@ class Step:
             return
         target, started = self._contexts["target"], self._clock()
         before = target.evaluated
-        slots = list(self._who.slots)
-        wants = [slot.want(load.guesses[slot.seq]) for slot in slots]
+        slots = [*self._who.slots, *(slot for slot, _ in self._joining)]
+        wants = [slot.want(load.guesses[slot.seq]) for slot in self._who.slots]
+        wants += [want for _, want in self._joining]
         rows = self._who.score("target", wants, slots)
         if rows is None:
             return
-        self._end(slots, rows)
-        if load.weighed:
+        n = len(self._who.slots)  # in front, and as many rows: who joins is asked nothing
+        self._end(slots[:n], rows[:n])
+        if load.weighed and not self._joining:
             self._learn(load, slots, wants, target.evaluated - before, self._clock() - started)
 
     def _allot(self, load: Load) -> None:

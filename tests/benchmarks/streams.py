@@ -3,13 +3,15 @@
     python tests/benchmarks/streams.py FOLDER --peer PATH/llama-server [--quality fair] [--streams 1 4 8]
         [--temperatures 0 0.8] [--repeats 3] [-n 48] [--chat] [--json FILE]
 
-Both servers are up all the time, and answer the same prompts over HTTP, one server at a time in random
+All servers are up all the time, and answer the same prompts over HTTP, one server at a time in random
 order. A round of n streams: n requests are sent at once, end tokens are banned, each answer has the same
 length. tok/s is all tokens over the time from the first request to the last token. TTFT is from the
-request to the first text that arrives. Prompts are held-out ones of the embedded pair, other ones in each
-round, so nobody has them in a cache; EdgeSpec knows nothing of the pair but its costs, measured when it is
-loaded. --chat: a conversation of 1,500 tokens and its next turn. Ratios are ours over theirs: geometric means
-over rounds for tok/s, of medians for TTFT.
+request to the first text that arrives; gaps are what lies between two pieces of an answer's text.
+
+Prompts are held-out ones of the embedded pair, other ones in each round, so nobody has them in a cache;
+EdgeSpec knows nothing of the pair but its costs, measured when it is loaded. --chat: a conversation of 1,500
+tokens and its next turn. Ratios are ours over theirs: geometric means over rounds for tok/s, of medians for
+TTFT.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,7 @@ from pairs import draft_file, target_file
 from edgespec.commands.bench.peer_command import PeerSettings, command
 from edgespec_models import tiny
 
-OURS, THEIRS = "edgespec", "llama-server"
+OURS, THEIRS, PLAIN = "edgespec", "llama-server", "without draft"  # the last is llama-server's, too
 READY_S = 120.0
 NO_END = {"0": -100, "1": -100, "2": -100}  # end tokens of the embedded pair
 CHAT_CHARACTERS = 5200  # about 1,500 tokens
@@ -58,6 +61,7 @@ class Stream:
     drafted: int
     accepted: int
     text: str
+    gaps: tuple[float, ...] = ()  # seconds between pieces of text
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def ask(port: int, prompt: str, *, n_tokens: int, temperature: float, seed: int)
     connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
     answer = connection.getresponse()
     assert answer.status == 200, answer.read()
-    first, pieces = 0.0, []
+    pieces, at = [], []
     timings: dict[str, Any] = {}
     for line in answer:
         if not line.startswith(b"data: {"):
@@ -95,13 +99,13 @@ def ask(port: int, prompt: str, *, n_tokens: int, temperature: float, seed: int)
         timings = chunk.get("timings") or timings
         for choice in chunk.get("choices", ()):
             if choice["text"]:
-                first = first or time.perf_counter() - began
+                at.append(time.perf_counter() - began)
                 pieces.append(choice["text"])
     wall = time.perf_counter() - began
     connection.close()
     return Stream(
-        first, wall, timings["predicted_n"], timings.get("cache_n", 0), timings.get("draft_n", 0),
-        timings.get("draft_n_accepted", 0), "".join(pieces),
+        at[0], wall, timings["predicted_n"], timings.get("cache_n", 0), timings.get("draft_n", 0),
+        timings.get("draft_n_accepted", 0), "".join(pieces), tuple(np.diff(at)),
     )  # fmt: skip
 
 
@@ -157,7 +161,7 @@ def our_port(said: str) -> int | None:
 
 
 def theirs(
-    program: Path, target: Path, draft: Path, *, slots: int, n_ctx: int, threads: int
+    program: Path, target: Path, draft: Path | None, *, slots: int, n_ctx: int, threads: int
 ) -> tuple[list[str], int]:
     """Returns llama-server's command line with its default draft length, and its port."""
     with socket.socket() as free:
@@ -223,24 +227,30 @@ def second_turns(ports: dict[str, int], repeats: int, n_tokens: int) -> dict[str
 
 
 def table(rounds: list[Round]) -> str:
-    """Returns the figures: for each temperature and number of streams both servers and their ratios."""
-    rows = ["| T | streams | | tok/s | TTFT p50 | TTFT p95 | accepted |", "|---|---|---|---|---|---|---|"]
+    """Returns the figures: for each temperature and number of streams the servers, and ratios to ours."""
+    rows = [
+        "| T | streams | | tok/s | TTFT p50 | TTFT p95 | gaps p99 | accepted |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for temperature, n in sorted({(r.temperature, r.streams) for r in rounds}):
         speeds, waits = {}, {}
-        for name in (OURS, THEIRS):
+        for name in (OURS, THEIRS, PLAIN):
             own = [r for r in rounds if (r.server, r.temperature, r.streams) == (name, temperature, n)]
             answers = [answer for one in own for answer in one.answers]
             speeds[name] = np.log([one.speed for one in own])
             waits[name] = np.percentile([answer.ttft for answer in answers], [50, 95])
+            pause = np.percentile([gap for answer in answers for gap in answer.gaps], 99)
             drafted = sum(answer.drafted for answer in answers)
             accepted = sum(answer.accepted for answer in answers) / max(drafted, 1)
+            figures = [f"{temperature:g}", f"{n}", name, f"{np.exp(speeds[name].mean()):.1f}"]
+            figures += [f"{seconds:.2f} s" for seconds in (*waits[name], pause)]
+            rows.append(f"| {' | '.join(figures)} | {accepted:.2f} of {drafted} |")
+        for name in (THEIRS, PLAIN):
+            ratio = np.exp((speeds[OURS] - speeds[name]).mean())
+            p50, p95 = waits[OURS] / waits[name]
             rows.append(
-                f"| {temperature:g} | {n} | {name} | {np.exp(speeds[name].mean()):.1f} | "
-                f"{waits[name][0]:.2f} s | {waits[name][1]:.2f} s | {accepted:.2f} of {drafted} |"
+                f"| {temperature:g} | {n} | **over {name}** | **{ratio:.2f}** | {p50:.2f} | {p95:.2f} | | |"
             )
-        ratio = np.exp((speeds[OURS] - speeds[THEIRS]).mean())
-        p50, p95 = waits[OURS] / waits[THEIRS]
-        rows.append(f"| {temperature:g} | {n} | **ratio** | **{ratio:.2f}** | {p50:.2f} | {p95:.2f} | |")
     return "\n".join(rows)
 
 
@@ -272,11 +282,10 @@ def main() -> int:
     how = {"slots": arguments.slots, "n_ctx": arguments.ctx, "threads": arguments.threads}
     with ExitStack() as servers:
         os.environ["EDGESPEC_CACHE_DIR"] = servers.enter_context(tempfile.TemporaryDirectory())
-        words, port = theirs(arguments.peer, target, draft, **how)
-        ports = {
-            OURS: servers.enter_context(running(ours(target, draft, **how), our_port)),
-            THEIRS: servers.enter_context(running(words, lambda _: healthy(port))),
-        }
+        ports = {OURS: servers.enter_context(running(ours(target, draft, **how), our_port))}
+        for name, guesser in ((THEIRS, draft), (PLAIN, None)):
+            words, port = theirs(arguments.peer, target, guesser, **how)
+            ports[name] = servers.enter_context(running(words, partial(lambda port, _: healthy(port), port)))
         rounds = list(measured(ports, arguments)) if arguments.streams[0] else []
         chats = second_turns(ports, arguments.repeats, 16) if arguments.chat else {}
     if rounds:

@@ -29,11 +29,16 @@ class Load:
         "most", "n_ctx", "one", "streams", "together", "total", "tries", "weighed",
     )  # fmt: skip
 
-    def __init__(self, costs: Costs, least: Mapping[int, int], most: int, n_ctx: int) -> None:
-        """least: tokens it has without any guess; most: that it may have; n_ctx: before them, on average."""
+    def __init__(
+        self, costs: Costs, least: Mapping[int, int], most: int, n_ctx: int, beside: int = 0
+    ) -> None:
+        """least: tokens it has without any guess; most: that it may have; n_ctx: before them, on average.
+
+        beside: tokens of prompts that are read along with it.
+        """
         self.costs, self.least, self.most, self.n_ctx = costs, least, most, n_ctx
         self.guesses = dict.fromkeys(least, 0)  # granted so far
-        self.base = self.total = sum(least.values())
+        self.base = self.total = sum(least.values()) + beside
         self.streams = max(len(least), 1)
         self.expected = float(self.streams)  # tokens that will count
         self.drafting = 0.0  # seconds of the draft that count towards it
