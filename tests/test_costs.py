@@ -206,6 +206,21 @@ def test_a_quick_model_is_measured_at_all_sizes_and_not_disturbed_by_the_warm_up
     assert machine.now - 5 < 1.1
 
 
+def test_what_a_change_of_size_costs_is_a_part_of_a_light_models_price() -> None:
+    """Rounds with a guess come one by one: on a target of 0.4 ms they took twice what the table said."""
+    true, last = CostTable({1: 4e-4, 4: 6e-4, 48: 4e-3}), [1]
+    now = [0.0]
+
+    def evaluate(n: int) -> None:
+        now[0] += true.seconds(n) + (2e-4 if n != last[0] else 0.0)
+        last[0] = n
+
+    found = measure(evaluate, "cpu-float", clock=lambda: now[0])
+    assert found[1] == pytest.approx(4e-4)
+    for n in (2, 4, 16):
+        assert found[n] == pytest.approx(true.seconds(n) + 4e-4)
+
+
 def test_a_slow_moment_is_not_believed() -> None:
     """Seen: one token took twice its time before the others were measured, twelve nine times one token's."""
     for slow in (range(1, 3), range(6, 9)):

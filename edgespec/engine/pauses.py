@@ -41,6 +41,8 @@ class Pauses:
 
     def end(self) -> int:
         """Begins anew behind a round; returns how many tokens the draft may read in that."""
+        if self.left == self._piece == self.tokens:  # the usual case, and rounds may be short
+            return self._piece
         rest = max(self.left, 0) * self._token_s
         self.left = self.tokens
         return min(self._piece, max(TILE, int(rest * self._piece / self._draft.seconds(self._piece))))

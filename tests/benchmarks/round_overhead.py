@@ -67,8 +67,10 @@ def overheads(pair: Pair, request: Request, n_rounds: int) -> list[float]:
             if round_.drafted == request.draft_length:
                 outside.append((now - then) - (now_busy - busy))
             busy, then = now_busy, now
+            if len(outside) == n_rounds:
+                break
         prompt = prompt + 1
-    return outside[:n_rounds]
+    return outside
 
 
 @contextmanager

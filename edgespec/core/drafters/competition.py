@@ -54,12 +54,13 @@ class Competition:
         return Offer(made.tokens[:n], made.confidence[:n], made.reach[:n])
 
     def learn(self, judged: Judged) -> None:
-        said = judged.tokens[judged.tokens.size - judged.fresh :].tolist()
-        for guesser, made in zip(self.guessers, self._offers or [Offer()] * len(self.guessers), strict=True):
+        said = judged.tokens[judged.tokens.size - judged.fresh :].tolist() if self._offers else ()
+        for guesser, made in zip(self.guessers, self._offers, strict=False):
             for token, sure, truth in zip(made.tokens, made.confidence, said, strict=False):
                 guesser.odds.note(sure, token == truth)
                 if token != truth:
                     break
+        for guesser in self.guessers:
             guesser.learn(judged)
         self._offers = []
         if self.model and judged.draft.sources[:1] == ("model",):

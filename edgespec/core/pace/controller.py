@@ -138,6 +138,8 @@ class Controller:
         self._trial = 0  # guesses granted without asking what they are worth, in a round that tries the draft
         self._most = LONGEST_DRAFT  # guesses that may be lost in this round
         self._plain_rounds = 0  # since the last that had a guess
+        self._light = False  # a token is so cheap that looking for guesses is felt
+        self._resting = False  # nobody does in this round
         self._said = 1  # tokens of the last round
 
     @property
@@ -145,10 +147,13 @@ class Controller:
         return max(2, self._said) if self._load.costs.rereads else 2
 
     def enter(self, load: Load, slot: int) -> None:
-        load.weigh()
         self._load, self._slot = load, slot
         self.record = self._records(load.streams)
         self._by, self._gain = "plain", 1.0
+        self._light = load.costs.target.seconds(1) < TUNING.light_s
+        self._resting = self._rests()
+        if not self._resting:
+            load.weigh()
 
     def window(self, lag: int) -> int:
         """Reads all where that is affordable; else what is, so that a draft can show what it is worth."""
@@ -165,7 +170,7 @@ class Controller:
 
     def grants_step(self, ask: Ask, lag: int) -> bool:
         if not ask.rows and not ask.reach:
-            return not self._rests()
+            return not self._resting
         n = len(ask.tail)
         if ask.rows and not n:
             return self._grants_model(ask, lag)
@@ -176,12 +181,16 @@ class Controller:
     def _rests(self) -> bool:
         """Is looking for guesses, which takes a part of a cheap token's time, left out for some rounds?
 
-        Where none was worth its rows for some rounds, for some more; then they are looked for again.
+        Where none was worth its rows for some rounds, for some more; then they are looked for again, and
+        more rarely each time.
         """
-        look, rest = TUNING.look, TUNING.rest
-        if self._plain_rounds < look or self._plain_rounds % (look + rest) < look:
+        if not self._light:
             return False
-        return self._load.costs.target.seconds(1) < TUNING.light_s
+        n, rest = self._plain_rounds, TUNING.rest
+        while n >= TUNING.look + rest:
+            n -= TUNING.look + rest
+            rest = min(2 * rest, TUNING.longest_rest)
+        return n >= TUNING.look
 
     def _grants_model(self, ask: Ask, lag: int) -> bool:
         """Decides between the draft model, the free guess, and none."""
@@ -195,10 +204,16 @@ class Controller:
         planned, _ = best_length(ask.reach, prices, step, saved)
         instead = max(1.0, best_length(ask.otherwise, prices, 0.0)[0])
         gain = self.record.model.over(planned)
-        reading = max(0.0, draft.seconds(lag) - evaluation) / one if lag > self.usual else 0.0
         worth_it = gain > instead
         if not worth_it and (instead > 1 or self.record.since_plain):
             return False  # drafts are tried where there is no better guess, and plain decoding was just timed
+        if (
+            self._light
+            and not worth_it
+            and min(self.record.budget, self.record.trying) < self.record.try_costs
+        ):
+            return False  # looking closer is felt
+        reading = max(0.0, draft.seconds(lag) - evaluation) / one if lag > self.usual else 0.0
         reading = reading if not worth_it or reading > self._worth_reading() else 0.0
         budget = self.record.budget if worth_it else min(self.record.budget, self.record.trying)
         cost = (prices[1:] + step * GUESSES + once * (GUESSES > 0)) / prices[1]  # of a round, by guesses
@@ -219,7 +234,8 @@ class Controller:
         """
         can_pay: NDArray[np.int64] = LENGTHS[cost[1:] < LENGTHS + 1]
         if can_pay.size:
-            self.record.saving = max(TUNING.start, float(cost[can_pay].min()) - 1 + reading)
+            self.record.try_costs = float(cost[can_pay].min()) - 1 + reading
+            self.record.saving = max(TUNING.start, self.record.try_costs)
         affordable: NDArray[np.int64] = can_pay[can_pay <= self._most]
         return affordable
 

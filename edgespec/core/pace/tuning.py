@@ -33,8 +33,9 @@ class Tuning:
 
     # When nothing is guessed
     light_s: float = 0.002  # seconds of a token below which looking for guesses is felt; some 0.1 ms a round
-    look: int = 8  # rounds without a guess after which a light target is left alone
-    rest: int = 24  # rounds it is left alone for
+    look: int = 2  # rounds without a guess after which a light target is left alone
+    rest: int = 30  # rounds it is left alone for, then twice as many, and again
+    longest_rest: int = 224
     fresh: int = 8  # tokens after which plain decoding is timed again, at the soonest
     refresh: int = 256  # and at the latest
 
