@@ -8,29 +8,35 @@ compared with a fresh start; and each rule of its bookkeeping is broken once, to
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny_heads
+from gguf import GGUFReader
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Want
 from edgespec.llama.context import Context, ContextSettings
-from edgespec.llama.heads import head_cache
+from edgespec.llama.heads import head_cache, turns_context
 from edgespec.llama.heads.guessing import head_context
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.model import Model
 from edgespec_models.gguf.heads import Head
 
 MTP, EAGLE = Head("mtp", 1, alone=False), Head("eagle3", 1, alone=True, layers=(0, 1, 1))
+TWO = Head("mtp", 2, alone=False, longest=2)
 DFLASH = Head("dflash", 2, alone=True, layers=(0, 1), block=8, longest=7, mask=37)
+BLOCKS = ("blk.2", "blk.3")  # of a tiny model with two
 N_CTX, N_SEQ, N_ROWS, LONGEST = 256, 3, 24, 6
 CLOSE = 0.02  # logits have a standard deviation of about 2; evaluations of other shapes round otherwise
 WRITERS = {
     "attention": tiny_heads.write_mtp,
     "experts": tiny_heads.write_experts_mtp,
     "hybrid": tiny_heads.write_hybrid_mtp,
+    "two blocks": partial(tiny_heads.write_mtp, blocks=2),
     "eagle": tiny_heads.write_mtp,  # the target; the head has a file of its own
     "dflash": tiny_heads.write_mtp,
 }
@@ -86,7 +92,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Model
 
 
 def made(models: dict[str, Model], name: str) -> Heads:
-    kinds = {"eagle": EAGLE, "dflash": DFLASH}
+    kinds = {"eagle": EAGLE, "dflash": DFLASH, "two blocks": TWO}
     return Heads(models[name], models.get(f"{name} head"), kinds.get(name, MTP))
 
 
@@ -97,7 +103,7 @@ def heads(request: pytest.FixtureRequest, models: dict[str, Model]) -> Iterator[
     found.close()
 
 
-@pytest.fixture(params=["attention", "eagle", "dflash"])
+@pytest.fixture(params=["attention", "two blocks", "eagle", "dflash"])
 def scripted(request: pytest.FixtureRequest, models: dict[str, Model]) -> Iterator[Heads]:
     found = made(models, request.param)
     yield found
@@ -258,6 +264,26 @@ def test_a_head_of_a_target_that_holds_other_text_still_answers(attending: Heads
     assert np.isfinite(heads.behind(some(rng, 60))).all()
 
 
+def test_the_second_guess_is_the_second_blocks(tmp_path: Path) -> None:
+    """Of a file with its blocks exchanged, the first block says what the second says here."""
+    path = tiny_heads.write_mtp(tmp_path / "a.gguf", blocks=2)
+    blocks = {tensor.name: tensor.data for tensor in GGUFReader(path).tensors if tensor.name[:5] in BLOCKS}
+    turned = {f"blk.{5 - int(name[4])}{name[5:]}": data for name, data in blocks.items()}
+    other = tiny_heads.write_mtp(tmp_path / "b.gguf", blocks=2, tensors=turned)
+    rng = np.random.default_rng(9)
+    tokens, tail = some(rng, 40), (7,)
+    with Model(path, mtp=True) as one, Model(other, mtp=True) as swapped:
+        right, exchanged = Heads(one, kind=TWO), Heads(swapped, kind=MTP)
+        for heads in (right, exchanged):
+            heads.target.score([Want(tokens[:-1])])
+        first, after = right.behind(tokens), right.behind(tokens, tail)
+        assert np.abs(first - exchanged.behind(tokens)).max() > 10 * CLOSE
+        exchanged.head._held[0].made = [right.head._held[0].made[0]]  # the row that the first block made
+        assert np.abs(after - exchanged.behind(tokens, tail)).max() < CLOSE
+        right.close()
+        exchanged.close()
+
+
 # ---- each rule broken once --------------------------------------------------------------------------------
 
 
@@ -278,6 +304,28 @@ def of_another_slot(between: Any) -> Any:
         return rows
 
     return wrong
+
+
+def test_a_block_whose_turn_it_is_not_is_seen(models: dict[str, Model], monkeypatch: Any) -> None:
+    """The first block reads for all of them: what the others hold was never written."""
+    heads = made(models, "two blocks")
+    monkeypatch.setattr(heads.head, "_choose", lambda block: None)
+    rng = np.random.default_rng(3)
+    tokens = some(rng, 40)
+    heads.target.score([Want(tokens[:-1])])
+    assert heads.off(tokens) < CLOSE
+    assert heads.off(tokens, (7,)) > CLOSE
+    heads.close()
+
+
+def test_rows_of_guesses_that_went_are_seen(models: dict[str, Model], monkeypatch: Any) -> None:
+    """Each guess is read in the row that was made before it; another guess wants another row."""
+    heads = made(models, "two blocks")
+    monkeypatch.setattr(
+        turns_context, "same_beginning", lambda held, tokens: min(len(held), len(tokens)) // 4
+    )
+    assert caught(heads)
+    heads.close()
 
 
 def caught(heads: Heads) -> bool:

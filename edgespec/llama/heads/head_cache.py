@@ -29,7 +29,7 @@ class Held:
     tokens: bytearray = field(default_factory=bytearray)  # int32 each, from position 0 on
     start: int = 0  # first position that has a cell
     read: int = 0  # positions before it were read in the target's rows
-    own: HiddenRow | None = None  # what the head made of the last position
+    made: list[HiddenRow] = field(default_factory=list)  # rows that the head itself made, the newest last
 
     @property
     def end(self) -> int:
@@ -87,7 +87,7 @@ class HeadCache:
         elif n < held.end:
             C.llama_memory_seq_rm(self._memory, s, n, -1)
             del held.tokens[4 * n :]
-            held.read, held.own = min(held.read, n), None
+            held.read, held.made = min(held.read, n), []
 
     def save(self, s: int) -> Saved:
         """Returns a copy of what a sequence has read in the target's rows, in host memory."""

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from edgespec.core.loop import Rows, Want
 from edgespec.errors import FatalDecodeError, ModelUnsupportedError
 from edgespec.llama.context import Context
-from edgespec.llama.heads.head_cache import HeadCache
+from edgespec.llama.heads.head_cache import HeadCache, Held
+from edgespec.llama.heads.hidden_rows import HiddenRow
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
 from edgespec.llama.heads.taps import tap_end, tap_layers
 from edgespec.llama.model import Model, last_complaint
@@ -37,7 +38,7 @@ FAR = 16  # settled tokens that the target has not evaluated, above which a head
 
 
 @dataclass(slots=True)
-class _Plan:
+class Plan:
     """What is to be read for one want."""
 
     seq: int
@@ -113,7 +114,7 @@ class HeadContext(HeadCache):
                     answers[i] = row.copy() if more else row
         return answers
 
-    def _plan(self, want: Want) -> _Plan:
+    def _plan(self, want: Want) -> Plan:
         """Returns what would be read for a want, the cache being as it is."""
         seq, held = want.seq, self._held[want.seq]
         tokens, known = self._settled(want)
@@ -121,21 +122,26 @@ class HeadContext(HeadCache):
         readable = min(known + 1, settled)
         tokens += np.array(want.tail, np.int32).tobytes()
         end = len(tokens) // 4
-        at = min(same_beginning(held.tokens, tokens), end - 1)
-        if held.read < readable:  # what the head went on with by itself, the target has evaluated by now
-            at = min(at, held.read)
-        if at >= readable and (at < held.end or held.own is None):  # the head's own row is not known
-            at = min(at, readable) - 1
         if settled - readable > FAR:
-            return _Plan(seq, tokens, settled - 1, settled - 1, end, anew=True)
+            return Plan(seq, tokens, settled - 1, settled - 1, end, anew=True)
+        at = self._reached(held, tokens, readable)
         kept = at >= readable or self._rows.reaches(seq, max(at - 1, 0), readable - 1)
         if at > held.start >= self._first and at >= want.before and kept:
-            return _Plan(seq, tokens, at, readable, end, anew=False)
+            return Plan(seq, tokens, at, readable, end, anew=False)
         oldest = self._rows.begin(seq, readable - 1)
         start = max(oldest + 1 if oldest else self._first, want.before)
-        return _Plan(seq, tokens, min(start, readable - 1), readable, end, anew=True)
+        return Plan(seq, tokens, min(start, readable - 1), readable, end, anew=True)
 
-    def _begun(self, want: Want) -> _Plan:
+    def _reached(self, held: Held, tokens: bytes, readable: int) -> int:
+        """Returns the first position that is to be read."""
+        at = min(same_beginning(held.tokens, tokens), len(tokens) // 4 - 1)
+        if held.read < readable:  # what the head went on with by itself, the target has evaluated by now
+            at = min(at, held.read)
+        if at >= readable and (at < held.end or not held.made):  # the head's own row is not known
+            at = min(at, readable) - 1
+        return at
+
+    def _begun(self, want: Want) -> Plan:
         """Takes back the cells that are of no use for a want; returns what is to be read."""
         plan = self._plan(want)
         if plan.anew:
@@ -147,7 +153,7 @@ class HeadContext(HeadCache):
             self.cut(plan.seq, plan.at)
         return plan
 
-    def _read(self, plans: Sequence[_Plan]) -> list[Rows]:
+    def _read(self, plans: Sequence[Plan]) -> list[Rows]:
         """Reads as much of each plan as one evaluation can hold; returns the logits behind it."""
         share, parts = self.settings.chunk // len(plans), []
         shown = [p for p in plans if p.at < p.readable]
@@ -155,8 +161,8 @@ class HeadContext(HeadCache):
         rows = [self._shown(p.seq, p.at, n) for p, n in zip(shown, sizes, strict=True)]
         fused = iter(np.split(self._fuse(np.concatenate(rows)), np.cumsum(sizes)[:-1]) if rows else [])
         for plan in plans:
-            own = self._held[plan.seq].own
-            alone = np.zeros(self._width, np.float32) if own is None else own
+            made = self._held[plan.seq].made
+            alone = made[-1] if made else np.zeros(self._width, np.float32)
             inputs = next(fused) if plan.at < plan.readable else alone[None]
             tokens = plan.tokens[4 * plan.at : 4 * (plan.at + len(inputs))]
             parts.append(RowPart(plan.seq, plan.at, inputs, tokens))
@@ -189,6 +195,19 @@ class HeadContext(HeadCache):
 
     def _decode(self, parts: Sequence[RowPart]) -> list[Rows]:
         """Evaluates parts in one call and keeps the record true; returns the logits behind each."""
+        self._evaluate(parts)
+        found, at = [], -1
+        for part in parts:
+            at += part.size
+            self.evaluated += part.size
+            held = self._held[part.seq]
+            held.tokens += part.tokens or b""
+            held.made = [self._own_row(at)]
+            found.append(self._logits(at))
+        return found
+
+    def _evaluate(self, parts: Sequence[RowPart]) -> None:
+        """Evaluates parts in one call. Raises NoRoomError or FatalDecodeError, and forgets them then."""
         self._batch.fill(parts, outputs=None if self._features else 1)
         started = time.perf_counter()
         code = C.llama_decode(self._handle, self._batch.struct)
@@ -198,15 +217,12 @@ class HeadContext(HeadCache):
         self.calls += 1
         if code != 0:
             raise self._failed(code, [part.seq for part in parts])
-        found, at = [], -1
-        for part in parts:
-            at += part.size
-            self.evaluated += part.size
-            held = self._held[part.seq]
-            held.tokens += part.tokens or b""
-            held.own = self._row(self._nextn(at), self._width).copy()
-            found.append(self._row(C.llama_get_logits_ith(self._handle, at), self.model.n_vocab)[None])
-        return found
+
+    def _logits(self, i: int) -> Rows:
+        return self._row(C.llama_get_logits_ith(self._handle, i), self.model.n_vocab)[None]
+
+    def _own_row(self, i: int) -> HiddenRow:
+        return self._row(self._nextn(i), self._width).copy()
 
     def _nextn(self, i: int) -> Any:
         from llama_cpp import llama_cpp_ext
@@ -231,14 +247,13 @@ class HeadContext(HeadCache):
             return
         self._decode([RowPart(0, 0, rows[:1], bytes(4))])
         self._decode([RowPart(0, 1, rows[1:], bytes(4))])
-        right = self._held[0].own
+        right = self._held[0].made
         for outputs_only in (True, False):
             tap_end(self._handle, self._width, outputs_only=outputs_only)
             self.clear(0)
             self._decode([RowPart(0, 0, rows, bytes(8))])
-            found = self._held[0].own
-            assert right is not None and found is not None
-            if np.abs(found - right).max() < 0.05 * np.abs(right).max():
+            found = self._held[0].made
+            if np.abs(found[0] - right[0]).max() < 0.05 * np.abs(right[0]).max():
                 return
         raise ModelUnsupportedError(
             f"llama.cpp gives no hidden rows of the MTP blocks of {self.model.path.name}: run with --no-draft"

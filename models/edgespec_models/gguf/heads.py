@@ -47,7 +47,7 @@ class Head:
     alone: bool  # in a file without the target
     layers: tuple[int, ...] = ()  # of the target, whose inputs it reads
     block: int = 0  # tokens that a DFlash head reads at once, the last settled one included
-    longest: int = 0  # guesses that come of them
+    longest: int = 0  # guesses that it makes at most; 0: any number
     mask: int = 0  # the token that stands for a guess to be made
     causal: bool = False  # whether places of a block see only those before them
     follows: bool = False  # a DFlash head that knows what follows what: DSpark
@@ -76,7 +76,8 @@ def head_of(headers: Sequence[Header]) -> Head | None:
     names = {tensor.name for header in headers for tensor in header.tensors}
     if not 0 < blocks <= n_layers or f"blk.{n_layers - blocks}.nextn.eh_proj.weight" not in names:
         return None
-    return Head("mtp", blocks, alone="blk.0.attn_norm.weight" not in names)
+    longest = blocks if blocks > 1 else 0  # one block goes on from what it made itself, several take turns
+    return Head("mtp", blocks, alone="blk.0.attn_norm.weight" not in names, longest=longest)
 
 
 def own_head(headers: Sequence[Header]) -> tuple[Head | None, str | None]:
