@@ -14,13 +14,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_gemma
 import tiny_heads
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Want
+from edgespec.errors import FatalDecodeError
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.heads import head_cache, turns_context
+from edgespec.llama.heads.assistant_context import AssistantContext
 from edgespec.llama.heads.guessing import head_context
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.model import Model
@@ -28,6 +31,7 @@ from edgespec_models.gguf.heads import Head
 
 MTP, EAGLE = Head("mtp", 1, alone=False), Head("eagle3", 1, alone=True, layers=(0, 1, 1))
 TWO = Head("mtp", 2, alone=False, longest=2)
+ASSISTANT = Head("assistant", 2, alone=True)
 DFLASH = Head("dflash", 2, alone=True, layers=(0, 1), block=8, longest=7, mask=37)
 BLOCKS = ("blk.2", "blk.3")  # of a tiny model with two
 N_CTX, N_SEQ, N_ROWS, LONGEST = 256, 3, 24, 6
@@ -39,6 +43,7 @@ WRITERS = {
     "two blocks": partial(tiny_heads.write_mtp, blocks=2),
     "eagle": tiny_heads.write_mtp,  # the target; the head has a file of its own
     "dflash": tiny_heads.write_mtp,
+    "assistant": tiny_gemma.write_gemma,
 }
 Tokens = NDArray[np.int32]
 
@@ -86,13 +91,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Model
     found = {name: Model(write(folder / f"{name}.gguf"), mtp=True) for name, write in WRITERS.items()}
     found["eagle head"] = Model(tiny_heads.write_eagle(folder / "e.gguf", layers=EAGLE.layers), head=True)
     found["dflash head"] = Model(tiny_heads.write_dflash(folder / "d.gguf"), head=True)
+    found["assistant head"] = Model(tiny_gemma.write_assistant(folder / "a.gguf"), mtp=True, head=True)
     yield found
     for model in found.values():
         model.close()
 
 
 def made(models: dict[str, Model], name: str) -> Heads:
-    kinds = {"eagle": EAGLE, "dflash": DFLASH, "two blocks": TWO}
+    kinds = {"eagle": EAGLE, "dflash": DFLASH, "two blocks": TWO, "assistant": ASSISTANT}
     return Heads(models[name], models.get(f"{name} head"), kinds.get(name, MTP))
 
 
@@ -103,7 +109,7 @@ def heads(request: pytest.FixtureRequest, models: dict[str, Model]) -> Iterator[
     found.close()
 
 
-@pytest.fixture(params=["attention", "two blocks", "eagle", "dflash"])
+@pytest.fixture(params=["attention", "two blocks", "eagle", "dflash", "assistant"])
 def scripted(request: pytest.FixtureRequest, models: dict[str, Model]) -> Iterator[Heads]:
     found = made(models, request.param)
     yield found
@@ -201,7 +207,8 @@ def script(heads: Heads, rng: np.random.Generator, steps: int) -> float:
                 n = min(int(rng.integers(0, texts[source].size + 1)), target.held(source).size)
                 if source == seq or n < 1:
                     continue
-                assert target.share(source, seq, n)
+                if not target.share(source, seq, n):  # a window is not whole any more
+                    continue
                 if not head.share(source, seq, n):
                     head.clear(seq)
                 texts[seq] = np.append(target.held(seq), some(rng, rng.integers(1, 5)))
@@ -331,6 +338,33 @@ def test_rows_of_guesses_that_went_are_seen(models: dict[str, Model], monkeypatc
 def caught(heads: Heads) -> bool:
     """Do the tests above see that something is wrong?"""
     return any(script(heads, np.random.default_rng(seed), 60) > CLOSE for seed in range(2))
+
+
+def test_an_assistant_takes_rejected_guesses_out_of_the_cache_that_it_reads(
+    models: dict[str, Model], monkeypatch: Any
+) -> None:
+    """They lie there until the target evaluates again, the first of them where the head stands."""
+    heads = made(models, "assistant")
+    tokens = some(np.random.default_rng(3), 40)
+    heads.target.score([Want(tokens[:-1], (9, 9, 9), 4)])
+    assert heads.off(tokens) < CLOSE
+    heads.target.score([Want(tokens[:-1], (9, 9, 9), 4)])
+    monkeypatch.setattr(AssistantContext, "_begun", AssistantContext._plan)
+    with pytest.raises(FatalDecodeError):  # llama.cpp sees that too
+        heads.behind(tokens)
+    heads.close()
+
+
+def test_an_assistant_that_reads_another_row_is_seen(models: dict[str, Model], monkeypatch: Any) -> None:
+    heads = made(models, "assistant")
+    tokens = some(np.random.default_rng(3), 40)
+    heads.target.score([Want(tokens[:-1])])
+    right = heads.fresh(tokens)
+    monkeypatch.setattr(
+        heads.head, "_row_before", lambda plan: heads.target._hidden.row(plan.seq, plan.position - 2)
+    )
+    assert np.abs(heads.behind(tokens) - right).max() > CLOSE
+    heads.close()
 
 
 @pytest.mark.parametrize("wrong", [shifted, of_another_slot])

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_gemma
 import tiny_gguf
 import tiny_heads
 from fakes import fits
@@ -79,7 +80,12 @@ def dspark(folder: Path) -> Files:
     return target, tiny_heads.write_dflash(folder / "dspark.gguf", follows=16)
 
 
-FILES = (mtp, experts, hybrid, two_blocks, sidecar, eagle, small_eagle, dflash, dspark)
+def assistant(folder: Path) -> Files:
+    """A head that reads its target's cache and has none of its own."""
+    return tiny_gemma.write_gemma(folder / "gemma.gguf"), tiny_gemma.write_assistant(folder / "a.gguf")
+
+
+FILES = (mtp, experts, hybrid, two_blocks, sidecar, eagle, small_eagle, dflash, dspark, assistant)
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -346,6 +352,36 @@ def test_a_dflash_head_that_cannot_be_run_is_refused_in_a_sentence(
     head = tiny_heads.write_dflash(tmp_path / "dflash.gguf", **changes)
     with pytest.raises(PairMismatchError, match=why):
         Pair(target, head)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("embedding_length_out", 32, "it reads hidden states of 32 numbers, and the target's have 64"),
+        ("nextn_predict_layers", 1, "its file does not say that all its layers guess"),
+        ("attention.head_count_kv", 4, "it reads 4 heads of the cache where the target has 2"),
+        ("attention.key_length", 32, "its key_length is 32, and the target's 16"),
+    ],
+)
+def test_an_assistant_of_another_target_is_refused_in_a_sentence(
+    tmp_path: Path, key: str, value: int, why: str
+) -> None:
+    target = tiny_gemma.write_gemma(tmp_path / "gemma.gguf")
+    head = tiny_gemma.write_assistant(tmp_path / "a.gguf", metadata={f"gemma4-assistant.{key}": value})
+    with pytest.raises(PairMismatchError, match=why):
+        Pair(target, head)
+    llama = tiny_gguf.write_llama(tmp_path / "llama.gguf")
+    with pytest.raises(PairMismatchError, match="reads the cache of a gemma4, and the target's architect"):
+        Pair(llama, head)
+    with pytest.raises(ModelUnsupportedError, match="an assistant head alone"):
+        Pair(head)
+
+
+def test_an_assistant_may_have_several_layers_of_a_kind(tmp_path: Path) -> None:
+    target = tiny_gemma.write_gemma(tmp_path / "gemma.gguf")
+    head = tiny_gemma.write_assistant(tmp_path / "a.gguf", layers=3, pattern=[True, True, False])
+    with Pair(target, head, PairSettings(remember=False)) as pair:
+        assert said(pair, changed(GREEDY, drafter="model", draft_length=3)) == said(pair, plain(GREEDY))
 
 
 def test_a_head_of_a_target_that_shows_no_layers_is_refused(tmp_path: Path) -> None:

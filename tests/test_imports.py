@@ -52,7 +52,16 @@ TUI += ("palette", "app", "key_bindings", "launch")
 MODELS = ("", "tiny", "gguf", "grow", "fit", "shelf", "hub")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
 LLAMA |= {
-    f"llama.heads.{name}" for name in ("taps", "row_batch", "head_cache", "head_context", "block_context")
+    f"llama.heads.{name}"
+    for name in (
+        "taps",
+        "row_batch",
+        "head_cache",
+        "head_context",
+        "turns_context",
+        "block_context",
+        "assistant_context",
+    )
 }
 TUI_MAY_SEE = {
     "edgespec.client",

@@ -66,7 +66,7 @@ def load_pair(
     small: Model | None = None
     if draft is not None:
         layers = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
-        mtp = head is not None and head.kind == "mtp"
+        mtp = head is not None and head.kind in ("mtp", "assistant")
         small = opened.enter_context(
             Model(draft, n_gpu_layers=layers, mtp=mtp, head=head is not None, on_progress=show)
         )

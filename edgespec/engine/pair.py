@@ -48,7 +48,11 @@ from edgespec.sampling.repetition import Breakers, Repetition
 from edgespec.sampling.sampler import Sampler, Sampling
 from edgespec_models.gguf.heads import NAMES, HeadKind
 
-HEADS: dict[str, HeadKind] = {"mtp": "mtp", "eagle": "eagle3", "dflash": "dflash"}  # as requests name them
+HEADS: dict[str, tuple[HeadKind, ...]] = {
+    "mtp": ("mtp", "assistant"),
+    "eagle": ("eagle3",),
+    "dflash": ("dflash",),
+}  # as requests name them
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
 
 
@@ -346,11 +350,11 @@ class Pair:
             raise SettingError(
                 "drafting by a model was asked for and no draft is loaded: name one with --draft"
             )
-        kind = HEADS.get(request.drafter)
-        if kind and (self.head is None or self.head.kind != kind):
+        kinds = HEADS.get(request.drafter)
+        if kinds and (self.head is None or self.head.kind not in kinds):
             raise SettingError(
                 f"the drafter is {request.drafter}, and {self.target.path.name} was loaded without an "
-                f"{NAMES[kind]}: name its file with --draft, or leave --drafter out"
+                f"{NAMES[kinds[0]]}: name its file with --draft, or leave --drafter out"
             )
 
 

@@ -86,7 +86,7 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
     params.no_perf = True
     if mtp:
         params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
-    elif other is not None:
+    if other is not None:
         params.ctx_other = other
     log_tail.clear()
     handle = C.llama_init_from_model(model.handle, params)

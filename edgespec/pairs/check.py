@@ -51,7 +51,7 @@ def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | No
         head, alone = head_of(headers), head_of(of_target)
         if alone and alone.alone:
             raise ModelUnsupportedError(
-                f"{Path(target).name} is an {alone.name} alone, which cannot speak by itself: name the model "
+                f"{Path(target).name} is {alone.a_name} alone, which cannot speak by itself: name the model "
                 "that it was made for with --target, and the head with --draft"
             )
         if head is None or (draft is None) == head.alone:
@@ -63,7 +63,7 @@ def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | No
         raise ModelFileError(str(error)) from None
     if why and draft is not None:
         raise PairMismatchError(
-            f"{Path(draft).name} is an {head.name} that cannot guess for {Path(target).name}: {why}; "
+            f"{Path(draft).name} is {head.a_name} that cannot guess for {Path(target).name}: {why}; "
             "choose the head that was made for this target, or run with --no-draft"
         )
     return None if why else head

@@ -70,9 +70,9 @@ def _head_beside(target: Path, path: Path, head: Head) -> Finding:
     """Says whether a head in a file of its own is for this target."""
     why_not = why_not_driven(head, headers_of(path), headers_of(target))
     if why_not:
-        text = f"{path.name} is an {head.name} that cannot guess for {target.name}: {why_not}"
+        text = f"{path.name} is {head.a_name} that cannot guess for {target.name}: {why_not}"
         return problem("pair", text, "choose the head that was made for this target, or use --no-draft")
-    return good("pair", f"{path.name} is an {head.name}, and may guess for the target", head=head.kind)
+    return good("pair", f"{path.name} is {head.a_name}, and may guess for the target", head=head.kind)
 
 
 def _model(role: str, path: Path, header: Header) -> Finding:

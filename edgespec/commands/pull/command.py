@@ -132,7 +132,7 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
     plan = plan_pull(hub, wanted, memory=memory)
     own, why_not = own_head(plan.heads[0])
     if wanted.draft is None and own and not why_not:
-        _say(f"{wanted.target} brings an {own.name} in its file, which guesses: it needs no draft")
+        _say(f"{wanted.target} brings {own.a_name} in its file, which guesses: it needs no draft")
     elif wanted.draft is None and not arguments.target_only:
         chosen = _proposed(hub, store, wanted, plan, take_first=arguments.yes)
         if chosen is None:

@@ -8,7 +8,6 @@ arXiv 2602.06036. DSpark adds what usually follows the likeliest token before; t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -135,14 +134,7 @@ class BlockContext(HeadCache):
 
     def _decode(self, struct: object, seq: int, n: int) -> None:
         """Evaluates a batch that counts as n tokens."""
-        started = time.perf_counter()
-        code = C.llama_decode(self._handle, struct)
-        if code == 0:
-            C.llama_synchronize(self._handle)
-        self.seconds += time.perf_counter() - started
-        self.calls += 1
-        if code != 0:
-            raise self._failed(code, [seq])
+        self._run(struct, [seq])
         self.evaluated += n
 
     def rehearse(self, n: int) -> None:

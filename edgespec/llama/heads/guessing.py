@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgespec.llama.context import Context
+from edgespec.llama.heads.assistant_context import AssistantContext
 from edgespec.llama.heads.block_context import BlockContext
 from edgespec.llama.heads.head_context import HeadContext
 from edgespec.llama.heads.turns_context import TurnsContext
@@ -11,7 +12,7 @@ from edgespec.llama.settings import ContextSettings
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec_models.gguf.heads import Head
 
-AnyHead = HeadContext | BlockContext
+AnyHead = HeadContext | BlockContext | AssistantContext
 DraftContext = Context | TranslatedContext | AnyHead
 
 
@@ -19,6 +20,8 @@ def head_context(model: Model, target: Context, settings: ContextSettings, head:
     """Returns the context of a head, of the kind that it is."""
     if head.kind == "dflash":
         return BlockContext(model, target, settings, head)
+    if head.kind == "assistant":
+        return AssistantContext(model, target, settings, head)
     if head.kind == "mtp" and head.n_blocks > 1:
         return TurnsContext(model, target, settings, head)
     return HeadContext(model, target, settings, head)

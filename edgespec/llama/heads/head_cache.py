@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -10,7 +11,7 @@ import llama_cpp as C
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.loop import Want
+from edgespec.core.loop import Rows, Want
 from edgespec.errors import EngineError, FatalDecodeError, NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.hidden_rows import HiddenRow
@@ -44,7 +45,12 @@ class HeadCache:
         self.n_ctx = settings.n_ctx
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._target = target
-        self._handle: Any = new_context(model, settings, mtp=head.kind == "mtp", other=target.handle)
+        self._handle: Any = new_context(
+            model,
+            settings,
+            mtp=head.kind in ("mtp", "assistant"),
+            other=None if head.kind == "mtp" else target.handle,
+        )
         self._memory: Any = C.llama_get_memory(self._handle)
         self._held = [Held() for _ in range(settings.n_seq)]
 
@@ -133,6 +139,27 @@ class HeadCache:
             before = self._target.held(want.seq)[: want.before].tobytes()
             tokens = before.ljust(4 * want.before, b"\0") + tokens
         return tokens, self._target.holds(want.seq, tokens)
+
+    def _run(self, struct: Any, seqs: list[int]) -> None:
+        """Evaluates a batch. Raises NoRoomError or FatalDecodeError, and forgets its sequences then."""
+        started = time.perf_counter()
+        code = C.llama_decode(self._handle, struct)
+        if code == 0:
+            C.llama_synchronize(self._handle)
+        self.seconds += time.perf_counter() - started
+        self.calls += 1
+        if code != 0:
+            raise self._failed(code, seqs)
+
+    def _logits(self, i: int) -> Rows:
+        """Returns the logits behind a row of the last evaluation: a view (1, n_vocab)."""
+        return self._row(C.llama_get_logits_ith(self._handle, i), self.model.n_vocab)[None]
+
+    def _own_row(self, i: int, width: int) -> HiddenRow:
+        """Returns what the head made of a row of the last evaluation."""
+        from llama_cpp import llama_cpp_ext
+
+        return self._row(llama_cpp_ext.llama_get_embeddings_nextn_ith(self._handle, i), width).copy()
 
     def _row(self, pointer: Any, width: int) -> NDArray[np.float32]:
         """Returns a view of one row, true until the next evaluation."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import llama_cpp as C
 import numpy as np
@@ -25,7 +24,6 @@ from edgespec.core.loop import Rows, Want
 from edgespec.errors import FatalDecodeError, ModelUnsupportedError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.head_cache import HeadCache, Held
-from edgespec.llama.heads.hidden_rows import HiddenRow
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
 from edgespec.llama.heads.taps import tap_end, tap_layers
 from edgespec.llama.model import Model, last_complaint
@@ -189,7 +187,7 @@ class HeadContext(HeadCache):
         code = C.llama_encode(self._handle, self._features.struct)
         if code != 0:
             raise FatalDecodeError(f"llama.cpp failed with code {code} on a head: {last_complaint()}")
-        fused = np.stack([self._row(self._nextn(i), self._width) for i in range(len(rows))])
+        fused = np.stack([self._own_row(i, self._width) for i in range(len(rows))])
         self.seconds += time.perf_counter() - started
         return fused
 
@@ -202,32 +200,14 @@ class HeadContext(HeadCache):
             self.evaluated += part.size
             held = self._held[part.seq]
             held.tokens += part.tokens or b""
-            held.made = [self._own_row(at)]
+            held.made = [self._own_row(at, self._width)]
             found.append(self._logits(at))
         return found
 
     def _evaluate(self, parts: Sequence[RowPart]) -> None:
-        """Evaluates parts in one call. Raises NoRoomError or FatalDecodeError, and forgets them then."""
+        """Evaluates parts in one call."""
         self._batch.fill(parts, outputs=None if self._features else 1)
-        started = time.perf_counter()
-        code = C.llama_decode(self._handle, self._batch.struct)
-        if code == 0:
-            C.llama_synchronize(self._handle)
-        self.seconds += time.perf_counter() - started
-        self.calls += 1
-        if code != 0:
-            raise self._failed(code, [part.seq for part in parts])
-
-    def _logits(self, i: int) -> Rows:
-        return self._row(C.llama_get_logits_ith(self._handle, i), self.model.n_vocab)[None]
-
-    def _own_row(self, i: int) -> HiddenRow:
-        return self._row(self._nextn(i), self._width).copy()
-
-    def _nextn(self, i: int) -> Any:
-        from llama_cpp import llama_cpp_ext
-
-        return llama_cpp_ext.llama_get_embeddings_nextn_ith(self._handle, i)
+        self._run(self._batch.struct, [part.seq for part in parts])
 
     def rehearse(self, n: int) -> None:
         """Evaluates n rows of nothing, as for a reading of n tokens; the first sequence is empty then."""

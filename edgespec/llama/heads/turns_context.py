@@ -131,7 +131,7 @@ class TurnsContext(HeadContext):
             self.evaluated += part.size
             held = self._held[part.seq]
             held.tokens += part.tokens or b""
-            held.made[part.size :] = [self._own_row(at)]
+            held.made[part.size :] = [self._own_row(at, self._width)]
             found[part.seq] = self._logits(at).copy()
         return found
 

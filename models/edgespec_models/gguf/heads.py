@@ -17,8 +17,13 @@ import numpy as np
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.gguf.vocabulary import mismatch, vocabulary_of
 
-HeadKind = Literal["mtp", "eagle3", "dflash"]
-NAMES: dict[HeadKind, str] = {"mtp": "MTP head", "eagle3": "EAGLE-3 head", "dflash": "DFlash head"}
+HeadKind = Literal["mtp", "assistant", "eagle3", "dflash"]
+NAMES: dict[HeadKind, str] = {
+    "mtp": "MTP head",
+    "assistant": "assistant head",
+    "eagle3": "EAGLE-3 head",
+    "dflash": "DFlash head",
+}
 # Architectures for which llama.cpp builds a graph of MTP blocks, and whether of several (src/models).
 _MTP = {
     "bailingmoe3": False, "cohere2moe": False, "deepseek2": False, "deepseek32": False, "deepseek4": False,
@@ -31,6 +36,7 @@ _TAPPED = {
     "minimax-01", "minimax-m2", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe",
     "qwen3moe", "qwen3next", "qwen4exp",
 }  # fmt: skip
+_ASSISTANT, _ASSISTED = "gemma4-assistant", "gemma4"  # its architecture, and its target's
 LARGEST_BLOCK = 64
 I64 = 27  # ggml's number of the type
 _JOINING = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # what every MTP block has
@@ -58,9 +64,14 @@ class Head:
         return NAMES[self.kind]
 
     @property
+    def a_name(self) -> str:
+        """Says it with the article that English has before it."""
+        return f"{'an' if self.name[0] in 'aEM' and not self.name.startswith('Me') else 'a'} {self.name}"
+
+    @property
     def variant(self) -> str:
         """Returns what llama.cpp's own programs call it."""
-        return "dspark" if self.follows else self.kind
+        return "dspark" if self.follows else "mtp" if self.kind == "assistant" else self.kind
 
 
 def head_of(headers: Sequence[Header]) -> Head | None:
@@ -71,6 +82,8 @@ def head_of(headers: Sequence[Header]) -> Head | None:
         return Head("eagle3", n, alone=True, layers=_layers_read(first))
     if first.architecture == "dflash":
         return _dflash(first)
+    if first.architecture == _ASSISTANT:
+        return Head("assistant", first.of_architecture("block_count") or 0, alone=True)
     blocks = first.of_architecture("nextn_predict_layers") or 0
     n_layers = first.of_architecture("block_count") or 0
     names = {tensor.name for header in headers for tensor in header.tensors}
@@ -95,6 +108,8 @@ def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Heade
     """
     if head.kind == "mtp":
         return _why_no_mtp(head, headers) or (_why_no_sidecar(headers[0], target[0]) if head.alone else None)
+    if head.kind == "assistant":
+        return _why_no_assistant(headers[0], target[0])
     if head.kind == "eagle3":
         return _why_no_eagle(head, headers[0], target[0])
     return _why_no_dflash(head, headers[0], target[0])
@@ -131,6 +146,47 @@ def _why_of_another_size(head: Header, target: Header, key: str) -> str | None:
     if wide == wanted:
         return None
     return f"it reads hidden states of {wide or 0:,} numbers, and the target's have {wanted or 0:,}"
+
+
+def _why_no_assistant(head: Header, target: Header) -> str | None:
+    """An assistant reads the target's last two layers of the cache, as if they were its own."""
+    if target.architecture != _ASSISTED:
+        return f"it reads the cache of a {_ASSISTED}, and the target's architecture is {target.architecture}"
+    if why := _why_of_another_size(head, target, "embedding_length_out"):
+        return why
+    if head.of_architecture("embedding_length") == head.of_architecture("embedding_length_out"):
+        return "its hidden states are as wide as the target's, which llama.cpp does not run"
+    if head.of_architecture("nextn_predict_layers") != head.of_architecture("block_count"):
+        return "its file does not say that all its layers guess"
+    if _windows(target)[-2:] != [True, False]:
+        return "the last layers of the target are not one that sees a window and one that sees all"
+    for sees_window, layer in ((True, -2), (False, -1)):
+        wanted = _heads_in_cache(target)[layer : layer + 1 or None]
+        read = {n for n, of in zip(_heads_in_cache(head), _windows(head), strict=False) if of == sees_window}
+        if read - set(wanted):
+            return f"it reads {max(read)} heads of the cache where the target has {wanted[0]}"
+    for key in ("key_length", "value_length", "key_length_swa", "value_length_swa"):
+        name = f"attention.{key}"
+        if head.of_architecture(name) != target.of_architecture(name):
+            return (
+                f"its {key} is {head.of_architecture(name)}, and the target's {target.of_architecture(name)}"
+            )
+    return mismatch(vocabulary_of(target), vocabulary_of(head))
+
+
+def _windows(header: Header) -> list[bool]:
+    """Returns for each layer whether it sees a window of the last tokens."""
+    found = header.metadata.get(f"{header.architecture}.attention.sliding_window_pattern")
+    return [] if found is None or isinstance(found, bool | int | float | str) else [bool(of) for of in found]
+
+
+def _heads_in_cache(header: Header) -> list[int]:
+    """Returns for each layer how many heads have keys and values."""
+    found = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
+    if found is None or isinstance(found, bool | float | str):
+        found = header.of_architecture("attention.head_count") or 0
+    layers = header.of_architecture("block_count") or 0
+    return [found] * layers if isinstance(found, int) else [int(n) for n in found]
 
 
 def _dflash(header: Header) -> Head:
