@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 import edgespec.llama.model  # noqa: F401  (keeps llama.cpp's log off the terminal)
 import edgespec_models
 from edgespec_models.grow.grow import SHAPES, GrowError, Shape, fit, grow, grow_pair, parse_spec, read_shape
-from edgespec_models.grow.tensors import RANDOM
+from edgespec_models.grow.packing import RANDOM
 
 LARGE = Shape(n_vocab=700, d=160, layers=4, n_head=8, n_kv=4, head_dim=32, ffn=320)
 PROMPT = [84, 104, 256, 300, 61, 310, 256, 290, 84]
@@ -157,7 +157,10 @@ def test_each_dimension_can_grow_alone(tmp_path: Path, shape: Shape) -> None:
 
 MUTATIONS: dict[str, tuple[str, Any]] = {
     "queries not scaled": ("grow.tensors._query_scale", lambda head_dim, grown: 1.0),
-    "rope pairs not moved": ("grow.tensors._rope_positions", lambda head_dim, grown: np.arange(head_dim)),
+    "rope pairs not moved": (
+        "grow.tensors._rope_positions",
+        lambda head_dim, grown, **_: np.arange(head_dim),
+    ),
     "norms not scaled": ("grow.tensors._norm_scale", lambda d, grown: 1.0),
     "epsilon not scaled": ("grow.file.grown_eps", lambda source, shape: source.eps),
     "epsilon not relieved of 2 c^2": (
@@ -449,7 +452,7 @@ def test_files_that_are_no_llama_models_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(GrowError, match=f"{name} is (empty|not a GGUF file|cut short|damaged)"):
             grow(tmp_path / name, tmp_path / "large.gguf", LARGE)
-    with pytest.raises(GrowError, match="architecture 'lfm2', and only 'llama' can be grown"):
+    with pytest.raises(GrowError, match="architecture 'lfm2', and only 'llama' and a dense 'mimo2' can"):
         grow(hybrid, tmp_path / "large.gguf", LARGE)
     with pytest.raises(GrowError, match="there is no file"):
         grow(tmp_path / "none.gguf", tmp_path / "large.gguf", LARGE)

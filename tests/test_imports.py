@@ -61,7 +61,7 @@ LLAMA |= {
         "turns_context",
         "block_context",
         "assistant_context",
-    )
+    )  # fmt: skip
 }
 TUI_MAY_SEE = {
     "edgespec.client",

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFValueType, GGUFWriter, LlamaFileType
 
+from edgespec_models.grow.packing import Tensor
 from edgespec_models.grow.source import SHAPE_KEYS, GrowError, Shape, Source, digest, value_of
-from edgespec_models.grow.tensors import Tensor, grown_eps
+from edgespec_models.grow.tensors import grown_eps
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while weights are written; the last call has both equal."""
@@ -26,7 +27,8 @@ VERSION = 1  # part of the name of finished files: raise it whenever the same ca
 SPARE_DISK = 64 << 20
 STALE_AFTER_S = 3600.0
 
-REPLACED_KEYS = {f"llama.{key}" for key in SHAPE_KEYS} | {
+PATTERN = "attention.sliding_window_pattern"
+REPLACED_KEYS = {
     "general.architecture",
     "general.name",
     "general.file_type",
@@ -63,7 +65,7 @@ def write(
     """Write the tensors of `source` grown to `shape`, under a header made from the source's."""
     _remove_stale(destination)
     part = destination.with_name(f"{destination.name}.{os.getpid()}.part")
-    writer = GGUFWriter(part, "llama")
+    writer = GGUFWriter(part, source.architecture)
     try:
         _write_header(writer, source, shape, dtype, tensors)
         _write_tensors(writer, tensors, on_progress)
@@ -87,8 +89,9 @@ def _remove_stale(destination: Path) -> None:
 def _write_header(
     writer: GGUFWriter, source: Source, shape: Shape, dtype: str, tensors: Sequence[Tensor]
 ) -> None:
+    replaced = REPLACED_KEYS | {f"{source.architecture}.{key}" for key in (*SHAPE_KEYS, PATTERN)}
     for key, field in source.reader.fields.items():
-        if key in REPLACED_KEYS or key.startswith("GGUF.") or len(field.types) > 2 or not field.data:
+        if key in replaced or key.startswith("GGUF.") or len(field.types) > 2 or not field.data:
             continue
         sub_type = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
         writer.add_key_value(key, field.contents(), field.types[0], sub_type)
@@ -113,7 +116,7 @@ def _write_header(
 
 def _add_shape(writer: GGUFWriter, source: Source, shape: Shape) -> None:
     writer.add_embedding_length(shape.d)
-    writer.add_block_count(shape.layers)
+    writer.add_block_count(shape.layers + source.blocks)
     writer.add_feed_forward_length(shape.ffn)
     writer.add_head_count(shape.n_head)
     writer.add_head_count_kv(shape.n_kv)
@@ -122,6 +125,10 @@ def _add_shape(writer: GGUFWriter, source: Source, shape: Shape) -> None:
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_layer_norm_rms_eps(grown_eps(source, shape))
     writer.add_vocab_size(shape.n_vocab)
+    if source.architecture == "mimo2":  # llama.cpp wants one layer that has a window; it sees all the same
+        own = value_of(source.reader, f"mimo2.{PATTERN}")
+        added = [False] * (shape.layers - source.shape.layers)
+        writer.add_array(f"mimo2.{PATTERN}", own[: source.shape.layers] + added + own[source.shape.layers :])
 
 
 def _add_tokens(writer: GGUFWriter, source: Source, shape: Shape) -> None:

@@ -1,8 +1,8 @@
-"""Grow a small llama-architecture GGUF to the cost of a large one, without changing what it computes.
+"""Grow a small GGUF (llama, or mimo2 with MTP blocks) to the cost of a large one that computes the same.
 
 What speculation is worth can only be shown with real agreement between target and draft *and* real cost.
 A pair that was trained small has the first; growing gives it the second, by function-preserving steps:
-`grow_tensors` says which.
+`tensors.py` says which.
 
 Invariant: on the tokens the source has, a grown model's logits are the source's up to rounding (for F16
 from a Q8_0 source that includes the 8-bit rounding of activations the source itself suffers).
@@ -17,8 +17,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from edgespec_models.grow.file import VERSION, Progress, check_free, write
+from edgespec_models.grow.packing import BLOCK, DTYPES
 from edgespec_models.grow.source import GrowError, Shape, digest, open_source
-from edgespec_models.grow.tensors import BLOCK, DTYPES, kv_needed, plan, round_up
+from edgespec_models.grow.tensors import kv_needed, plan, round_up
 
 __all__ = [
     "DTYPES",

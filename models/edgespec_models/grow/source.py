@@ -1,6 +1,7 @@
 """Open the GGUF that is to be grown, and refuse it unless all of it is understood.
 
-Invariant: what is opened is a plain llama model. A key or tensor beyond that could change what the model
+Invariant: what is opened is a plain llama model, or one re-expressed as `mimo2`, with MTP blocks behind its
+layers. A key or tensor beyond that could change what the model
 computes in a way that growing does not preserve, so it is named and refused rather than carried along.
 """
 
@@ -33,6 +34,13 @@ SHAPE_KEYS = {
     "vocab_size",
 }
 KEPT_KEYS = {"context_length", "rope.freq_base"}
+MIMO_KEYS = {
+    "nextn_predict_layers",
+    "expert_feed_forward_length",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "rope.freq_base_swa",
+}
 
 
 class GrowError(Exception):
@@ -41,7 +49,7 @@ class GrowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The sizes of a llama-architecture model."""
+    """The sizes of a model, without its MTP blocks."""
 
     n_vocab: int
     d: int  # embedding length
@@ -67,13 +75,15 @@ class Source:
     shape: Shape
     eps: float  # of every RMSNorm
     tied: bool  # one matrix is both embedding and output
+    architecture: str = "llama"  # or "mimo2", whose positions rotate other pairs of dimensions
+    blocks: int = 0  # MTP blocks behind the layers
 
     def tensor(self, name: str) -> ReaderTensor:
         """Return a tensor as the file holds it."""
         return next(tensor for tensor in self.reader.tensors if tensor.name == name)
 
-    def load(self, name: str, scale: float = 1.0) -> NDArray[np.float32]:
-        """Read a tensor as float32, (rows, columns); a vector is one row."""
+    def load(self, name: str, scale: float | NDArray[np.float32] = 1.0) -> NDArray[np.float32]:
+        """Read a tensor as float32, (rows, columns); a vector is one row. scale: of all, or of each row."""
         tensor = self.tensor(name)
         try:
             weights: NDArray[np.float32] = dequantize(tensor.data, tensor.tensor_type)
@@ -82,7 +92,8 @@ class Source:
                 f"{self.path} holds {name} as {tensor.tensor_type.name}, which cannot be unpacked here; "
                 "choose a file of type F16 or Q8_0"
             ) from None
-        return np.atleast_2d(weights) * np.float32(scale)
+        scaled: NDArray[np.float32] = np.atleast_2d(weights) * np.asarray(scale, np.float32)
+        return scaled
 
 
 def open_source(path: Path) -> Source:
@@ -98,21 +109,45 @@ def open_source(path: Path) -> Source:
     except (OSError, ValueError, KeyError, IndexError, OverflowError, TypeError, struct.error) as error:
         raise GrowError(f"{path} cannot be read as a GGUF file ({error}); is it complete?") from None
     architecture = value_of(reader, "general.architecture")
-    if architecture != "llama":
-        raise GrowError(f"{path} has the architecture {architecture!r}, and only 'llama' can be grown")
-    _check_keys(path, reader)
-    shape = _shape_of(path, reader)
+    if architecture not in ("llama", "mimo2"):
+        raise GrowError(
+            f"{path} has the architecture {architecture!r}, and only 'llama' and a dense 'mimo2' can be grown"
+        )
+    _check_keys(path, reader, architecture)
+    blocks = _blocks_of(path, reader) if architecture == "mimo2" else 0
+    shape = _shape_of(path, reader, architecture, blocks)
     tied = all(tensor.name != "output.weight" for tensor in reader.tensors)
-    _check_tensors(path, reader, shape, tied)
-    eps = float(value_of(reader, "llama.attention.layer_norm_rms_epsilon", 0.0))
-    return Source(path, reader, shape, eps, tied)
+    _check_tensors(path, reader, shape, tied, blocks)
+    eps = float(value_of(reader, f"{architecture}.attention.layer_norm_rms_epsilon", 0.0))
+    return Source(path, reader, shape, eps, tied, architecture, blocks)
 
 
-def _check_keys(path: Path, reader: GGUFReader) -> None:
-    harmless = {"llama.rope.scaling.type": "none", "llama.expert_count": 0, "llama.expert_used_count": 0}
-    known = {f"llama.{key}" for key in SHAPE_KEYS | KEPT_KEYS}
+def _blocks_of(path: Path, reader: GGUFReader) -> int:
+    """Returns how many MTP blocks a mimo2 has, whose windows must see all of its context and mean nothing."""
+    window, context = (
+        value_of(reader, f"mimo2.{key}", 0) for key in ("attention.sliding_window", "context_length")
+    )
+    bases = {value_of(reader, f"mimo2.rope.{key}") for key in ("freq_base", "freq_base_swa")}
+    if window < context or len(bases) > 1:
+        raise GrowError(f"{path} has layers that see a window of {window} tokens: they cannot be grown")
+    blocks = value_of(reader, "mimo2.nextn_predict_layers", 0)
+    if not 0 <= blocks < value_of(reader, "mimo2.block_count", 0):
+        raise GrowError(f"{path} has {blocks} MTP blocks, and no layers before them: no mimo2 has that")
+    return int(blocks)
+
+
+def _check_keys(path: Path, reader: GGUFReader, architecture: str) -> None:
+    harmless = {"rope.scaling.type": "none", "expert_count": 0, "expert_used_count": 0}
+    harmless |= {"expert_feed_forward_length": 0}
+    harmless = {f"{architecture}.{key}": value for key, value in harmless.items()}
+    known = SHAPE_KEYS | KEPT_KEYS | (MIMO_KEYS if architecture == "mimo2" else set())
+    known = {f"{architecture}.{key}" for key in known} - harmless.keys()
     for key in reader.fields:
-        if not key.startswith("llama.") or key in known or value_of(reader, key) == harmless.get(key, ""):
+        if (
+            not key.startswith(f"{architecture}.")
+            or key in known
+            or value_of(reader, key) == harmless.get(key, "")
+        ):
             continue
         raise GrowError(
             f"{path} sets {key} = {value_of(reader, key)!r}, which growing does not know how to preserve; "
@@ -120,11 +155,13 @@ def _check_keys(path: Path, reader: GGUFReader) -> None:
         )
 
 
-def _shape_of(path: Path, reader: GGUFReader) -> Shape:
+def _shape_of(path: Path, reader: GGUFReader, architecture: str, blocks: int) -> Shape:
     def number(key: str, default: int | None = None) -> int:
-        value = value_of(reader, f"llama.{key}", default)
+        value = value_of(reader, f"{architecture}.{key}", default)
         if not isinstance(value, int) or value < 1:
-            raise GrowError(f"{path} has llama.{key} = {value!r} where growing needs one positive number")
+            raise GrowError(
+                f"{path} has {architecture}.{key} = {value!r} where growing needs one positive number"
+            )
         return value
 
     d, n_head = number("embedding_length"), number("attention.head_count")
@@ -132,7 +169,7 @@ def _shape_of(path: Path, reader: GGUFReader) -> Shape:
     for key in ("attention.value_length", "rope.dimension_count"):
         if number(key, head_dim) != head_dim:
             raise GrowError(
-                f"{path} has llama.{key} = {number(key)} but heads of {head_dim}; they must be equal"
+                f"{path} has {architecture}.{key} = {number(key)} but heads of {head_dim}; they must be equal"
             )
     vocabulary = next((tensor for tensor in reader.tensors if tensor.name == "token_embd.weight"), None)
     if vocabulary is None or len(vocabulary.shape) != 2:
@@ -140,7 +177,7 @@ def _shape_of(path: Path, reader: GGUFReader) -> Shape:
     shape = Shape(
         n_vocab=int(vocabulary.shape[1]),
         d=d,
-        layers=number("block_count"),
+        layers=number("block_count") - blocks,
         n_head=n_head,
         n_kv=number("attention.head_count_kv", n_head),
         head_dim=head_dim,
@@ -151,9 +188,14 @@ def _shape_of(path: Path, reader: GGUFReader) -> Shape:
     return shape
 
 
-def _check_tensors(path: Path, reader: GGUFReader, shape: Shape, tied: bool) -> None:
+def _check_tensors(path: Path, reader: GGUFReader, shape: Shape, tied: bool, blocks: int) -> None:
     expected = _tensors_of(shape, tied)
+    for il in range(shape.layers, shape.layers + blocks):
+        expected |= {f"blk.{il}.{part}.weight": dims for part, dims in block_parts(shape).items()}
     found = {tensor.name: tuple(int(n) for n in reversed(tensor.shape)) for tensor in reader.tensors}
+    for name in [name for name in expected if name.endswith("shared_head_norm.weight")]:
+        if name not in found:  # without one the target's last norm has its place
+            del expected[name]
     for name in found.keys() - expected.keys():
         raise GrowError(f"{path} holds the tensor {name}, which growing does not know how to preserve")
     for name, wanted in expected.items():
@@ -186,6 +228,14 @@ def layer_parts(s: Shape) -> dict[str, tuple[int, ...]]:
         "ffn_up": (s.ffn, s.d),
         "ffn_down": (s.d, s.ffn),
     }
+
+
+def block_parts(s: Shape) -> dict[str, tuple[int, ...]]:
+    """Name every tensor of an MTP block of a mimo2 with its shape, rows (outputs) first."""
+    parts = layer_parts(s)
+    rows = [parts.pop(f"attn_{name}")[0] for name in "qkv"]
+    norms = {f"nextn.{name}": (s.d,) for name in ("enorm", "hnorm", "shared_head_norm")}
+    return {"nextn.eh_proj": (s.d, 2 * s.d), **norms, "attn_qkv": (sum(rows), s.d), **parts}
 
 
 def digest(path: Path) -> str:

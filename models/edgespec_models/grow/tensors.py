@@ -3,63 +3,49 @@
 width        activations are padded with zeros. RMSNorm then divides by a root that is sqrt(d/D) too
              small, so its weights are multiplied by sqrt(d/D) and its epsilon by d/D.
 head size    RoPE pair i moves to pair i * H/h, so it keeps its frequency; Wq times sqrt(H/h) undoes the
-             new 1/sqrt(H). Values need no remap: they are padded, and so are the columns of Wo.
+             new 1/sqrt(H). A pair is two neighbours in llama, and in mimo2 a dimension of the first half
+             and its like of the second. Values need no remap: they are padded, and so are the columns of Wo.
 heads, ffn   added rows are random; the columns that would read their output are zero.
 depth        added layers are random, with zero attn_output and ffn_down: they add nothing, at full price.
 vocabulary   two spare coordinates carry the same small constant c through the residual stream. The final
              norm weighs them +w and -w: rows of real tokens hold (c, c) there and get 0, rows of dummy tokens
              hold (-K, 0) and get about -K*w*c / rms. What 2 c^2 adds to the mean square is taken off epsilon.
              No sampler draws a dummy; top-n-sigma alone, which measures the spread of all logits, sees them.
+MTP blocks   grow as layers do. What they join, embedding and hidden row, lies at the front of its half of the
+             joining matrix. The spare coordinates of the embedding are passed on through it, at about the
+             size c that they have in the target: a guess needs to know no more of them than their sign.
 
 Invariant: that of `grow`. Leaving out any one of these steps breaks it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
-from gguf.quants import quantize
+from gguf import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from edgespec_models.grow.packing import (
+    BLOCK,
+    DTYPES,
+    RANDOM,
+    ZERO,
+    Stock,
+    Tensor,
+    matrix_of,
+    random_rows,
+    vector,
+    vector_of,
+)
 from edgespec_models.grow.source import GrowError, Shape, Source, layer_parts
 
-BLOCK = 32  # weights that share one scale in Q8_0 and Q4_0
-ZERO, RANDOM = -1, -2  # what a grown row holds where it carries none of the source's
 DUMMY_ROW = -16384.0  # the K above; times w * c = 2 a dummy's logit is about -32768 / rms of the residual
 SMALLEST_C = 2.0**-14  # below this, F16 and the scales of Q8_0 could no longer tell the constant c from 0
-CHUNK_WEIGHTS = 4 << 20
-POOL_WEIGHTS = 1 << 20
-
-DTYPES: dict[str, GGMLQuantizationType] = {
-    "F16": GGMLQuantizationType.F16,
-    "Q8_0": GGMLQuantizationType.Q8_0,
-    "Q4_0": GGMLQuantizationType.Q4_0,
-}
-"""The types added weights can have."""
-
-_Stock = Callable[[GGMLQuantizationType, int], NDArray[np.uint8]]  # type, width -> packed random rows
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One tensor to be written: its place in the header, and its bytes made piece by piece on demand."""
-
-    name: str
-    shape: tuple[int, ...]
-    type: GGMLQuantizationType
-    chunks: Callable[[], Iterator[NDArray[np.uint8]]]
-
-    @property
-    def nbytes(self) -> int:
-        block, size = GGML_QUANT_SIZES[self.type]
-        return math.prod(self.shape) // block * size
 
 
 # ---- the maths --------------------------------------------------------------------------------------------
@@ -78,10 +64,16 @@ def _query_scale(head_dim: int, grown: int) -> float:
     return math.sqrt(grown / head_dim)
 
 
-def _rope_positions(head_dim: int, grown: int) -> NDArray[np.int64]:
-    """Place dimension j of a query or key: pair i (dimensions 2i, 2i+1) becomes pair i * grown / head_dim."""
-    j = np.arange(head_dim)
-    return j // 2 * 2 * (grown // head_dim) + j % 2
+def _rope_positions(head_dim: int, grown: int, *, halves: bool = False) -> NDArray[np.int64]:
+    """Place dimension j of a query or key: pair i becomes pair i * grown / head_dim.
+
+    A pair is dimensions 2i and 2i+1, or, by halves, i and i + head_dim / 2.
+    """
+    j, times = np.arange(head_dim), grown // head_dim
+    if halves:
+        half = head_dim // 2
+        return j % half * times + j // half * (grown // 2)
+    return j // 2 * 2 * times + j % 2
 
 
 def kv_needed(source: Shape, n_head: int, n_kv: int) -> int:
@@ -145,29 +137,35 @@ def grown_eps(source: Source, shape: Shape) -> float:
 
 def plan(source: Source, shape: Shape, dtype: str, seed: int) -> list[Tensor]:
     """Say what tensors `source` grown to `shape` consists of; GrowError if its vocabulary cannot grow."""
-    stock: _Stock = lru_cache(maxsize=4)(partial(_random_rows, seed))
-    tensors = [_vocabulary(source, shape, dtype, stock, "token_embd.weight"), _output_norm(source, shape)]
+    stock: Stock = lru_cache(maxsize=4)(partial(random_rows, seed))
+    last = "output_norm.weight"
+    tensors = [
+        _vocabulary(source, shape, dtype, stock, "token_embd.weight"),
+        _output_norm(source, shape, last, last),
+    ]
     if not source.tied:
         tensors.append(_vocabulary(source, shape, dtype, stock, "output.weight"))
     for il in range(source.shape.layers):
         tensors += _real_layer(source, shape, dtype, stock, il)
     for il in range(source.shape.layers, shape.layers):
         tensors += _added_layer(shape, dtype, stock, il)
+    for block in range(source.blocks):
+        tensors += _mtp_block(source, shape, dtype, stock, block)
     return tensors
 
 
-def _vocabulary(source: Source, shape: Shape, dtype: str, stock: _Stock, name: str) -> Tensor:
+def _vocabulary(source: Source, shape: Shape, dtype: str, stock: Stock, name: str) -> Tensor:
     small = source.shape
     rows, cols = np.arange(shape.n_vocab), np.arange(small.d)
     type, load = _kept_type(source, name, dtype), partial(source.load, name)
     if shape.n_vocab == small.n_vocab:
-        return _matrix(name, type, rows, cols, shape.d, load, stock)
+        return matrix_of(name, type, rows, cols, shape.d, load, stock)
     rows = np.minimum(rows, small.n_vocab)  # every dummy holds the row that `_spared` adds at the end
     cols = np.append(cols, [shape.d - 2, shape.d - 1])
     # Only what enters the residual stream needs the constant: rows of an output matrix of its own are zero
     # there, and with tied embeddings the products of (c, c) with +w and -w cancel.
     c = _spare_constant(source) if name == "token_embd.weight" else 0.0
-    return _matrix(name, type, rows, cols, shape.d, partial(_spared, source, name, c), stock)
+    return matrix_of(name, type, rows, cols, shape.d, partial(_spared, source, name, c), stock)
 
 
 def _spared(source: Source, name: str, c: float) -> NDArray[np.float32]:
@@ -181,57 +179,155 @@ def _spared(source: Source, name: str, c: float) -> NDArray[np.float32]:
     return grown
 
 
-def _output_norm(source: Source, shape: Shape) -> Tensor:
-    weights = _grown_norm(source, shape, "output_norm.weight")
+def _output_norm(source: Source, shape: Shape, own: str, name: str) -> Tensor:
+    weights = _grown_norm(source, shape, own)
     if shape.n_vocab > source.shape.n_vocab:
         w = 2 / _spare_constant(source) * _norm_scale(source.shape.d, shape.d)
         weights[-2:] = w, -w
-    return _vector("output_norm.weight", weights)
+    return vector(name, weights)
 
 
-def _real_layer(source: Source, shape: Shape, dtype: str, stock: _Stock, il: int) -> list[Tensor]:
-    small, h, grown_h = source.shape, source.shape.head_dim, shape.head_dim
-    query, key_value = _carried_heads(small, shape)
-    pairs, plain = _rope_positions(h, grown_h), np.arange(h)
-    width, hidden = np.arange(small.d), np.arange(small.ffn)
-    heads = np.concatenate([query.index(head) * grown_h + plain for head in range(small.n_head)])
-    out, ffn = _padded(small.d, shape.d, ZERO), _padded(small.ffn, shape.ffn, RANDOM)
-    q_scale, q_width = _query_scale(h, grown_h), shape.n_head * grown_h
-    key_rows = _head_rows(key_value, h, grown_h, pairs)
-    value_rows = _head_rows(key_value, h, grown_h, plain)
-
-    def matrix(
-        part: str, rows: NDArray[np.int64], cols: NDArray[np.int64], width: int, scale: float = 1.0
-    ) -> Tensor:
-        name = f"blk.{il}.{part}.weight"
-        load = partial(source.load, name, scale)
-        return _matrix(name, _kept_type(source, name, dtype), rows, cols, width, load, stock)
-
-    def norm(part: str) -> Tensor:
-        return _vector(f"blk.{il}.{part}.weight", _grown_norm(source, shape, f"blk.{il}.{part}.weight"))
-
+def _real_layer(source: Source, shape: Shape, dtype: str, stock: Stock, il: int) -> list[Tensor]:
+    grown = _Layer(source, shape, dtype, stock, il, il)
+    width = np.arange(source.shape.d)
+    query, key, value = grown.head_rows()
     return [
-        norm("attn_norm"),
-        matrix("attn_q", _head_rows(query, h, grown_h, pairs), width, shape.d, q_scale),
-        matrix("attn_k", key_rows, width, shape.d),
-        matrix("attn_v", value_rows, width, shape.d),
-        matrix("attn_output", out, heads, q_width),
-        norm("ffn_norm"),
-        matrix("ffn_gate", ffn, width, shape.d),
-        matrix("ffn_up", ffn, width, shape.d),
-        matrix("ffn_down", out, hidden, shape.ffn),
+        grown.norm("attn_norm"),
+        grown.matrix("attn_q", query, width, shape.d, _query_scale(source.shape.head_dim, shape.head_dim)),
+        grown.matrix("attn_k", key, width, shape.d),
+        grown.matrix("attn_v", value, width, shape.d),
+        *grown.behind_the_values(),
     ]
 
 
-def _added_layer(shape: Shape, dtype: str, stock: _Stock, il: int) -> list[Tensor]:
+def _mtp_block(source: Source, shape: Shape, dtype: str, stock: Stock, block: int) -> list[Tensor]:
+    small = source.shape
+    grown = _Layer(source, shape, dtype, stock, small.layers + block, shape.layers + block)
+    width = np.arange(small.d)
+    heads, sizes = grown.head_rows(), [n * small.head_dim for n in (small.n_head, small.n_kv, small.n_kv)]
+    fused = [
+        np.where(rows >= 0, rows + sum(sizes[:i]), rows) for i, rows in enumerate(heads)
+    ]  # q, k and v are one matrix
+    scale = np.ones((sum(sizes), 1), np.float32)
+    scale[: sizes[0]] = _query_scale(small.head_dim, shape.head_dim)
+    enorm, joining = vector_of(grown.norm("nextn.enorm")), _padded(small.d, shape.d, ZERO)
+    cols = np.concatenate([width, shape.d + width])
+    load: Callable[[], NDArray[np.float32]] = grown.loading("nextn.eh_proj")
+    if shape.n_vocab > small.n_vocab:
+        joining[-2:] = small.d, small.d  # both spare coordinates hold what `_passing_on` adds at the end
+        cols = np.append(cols, shape.d - 2)
+        load = partial(_passing_on, load)
+        enorm[-2] = _usual_rms(source) * _norm_scale(small.d, shape.d)
+    tensors = [
+        grown.made("nextn.eh_proj", joining, cols, 2 * shape.d, load),
+        vector(grown.called("nextn.enorm"), enorm),
+        grown.norm("nextn.hnorm"),
+        grown.norm("attn_norm"),
+        grown.matrix("attn_qkv", np.concatenate(fused), width, shape.d, scale),
+        *grown.behind_the_values(),
+    ]
+    last = "nextn.shared_head_norm"
+    if any(tensor.name == grown.own(last) for tensor in source.reader.tensors):
+        tensors.append(_output_norm(source, shape, grown.own(last), grown.called(last)))
+    return tensors
+
+
+def _passing_on(load: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
+    """Adds a row that takes over the last column, which is added too."""
+    weights = load()
+    grown = np.zeros((len(weights) + 1, weights.shape[1] + 1), np.float32)
+    grown[:-1, :-1], grown[-1, -1] = weights, 1.0
+    return grown
+
+
+def _usual_rms(source: Source) -> float:
+    """Returns by what the norm of a usual token's embedding divides it."""
+    return float(np.median(np.sqrt(np.square(source.load("token_embd.weight")).mean(1) + source.eps)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer of the source, and where it goes."""
+
+    source: Source
+    shape: Shape
+    dtype: str
+    stock: Stock
+    il: int
+    to: int
+
+    def own(self, part: str) -> str:
+        return f"blk.{self.il}.{part}.weight"
+
+    def called(self, part: str) -> str:
+        return f"blk.{self.to}.{part}.weight"
+
+    def loading(self, part: str, scale: float | NDArray[np.float32] = 1.0) -> Callable[[], Any]:
+        return partial(self.source.load, self.own(part), scale)
+
+    def norm(self, part: str) -> Tensor:
+        return vector(self.called(part), _grown_norm(self.source, self.shape, self.own(part)))
+
+    def matrix(
+        self,
+        part: str,
+        rows: NDArray[np.int64],
+        cols: NDArray[np.int64],
+        width: int,
+        scale: float | NDArray[np.float32] = 1.0,
+    ) -> Tensor:
+        return self.made(part, rows, cols, width, self.loading(part, scale))
+
+    def made(
+        self,
+        part: str,
+        rows: NDArray[np.int64],
+        cols: NDArray[np.int64],
+        width: int,
+        load: Callable[[], NDArray[np.float32]],
+    ) -> Tensor:
+        type = _kept_type(self.source, self.own(part), self.dtype)
+        return matrix_of(self.called(part), type, rows, cols, width, load, self.stock)
+
+    def head_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Says which rows the matrices of queries, keys and values hold."""
+        h, grown = self.source.shape.head_dim, self.shape.head_dim
+        query, key_value = _carried_heads(self.source.shape, self.shape)
+        pairs = (
+            _rope_positions(h, grown, halves=True)
+            if self.source.architecture == "mimo2"
+            else (_rope_positions(h, grown))
+        )
+        return (
+            _head_rows(query, h, grown, pairs),
+            _head_rows(key_value, h, grown, pairs),
+            _head_rows(key_value, h, grown, np.arange(h)),
+        )
+
+    def behind_the_values(self) -> list[Tensor]:
+        small, shape = self.source.shape, self.shape
+        query, _ = _carried_heads(small, shape)
+        plain, width, hidden = np.arange(small.head_dim), np.arange(small.d), np.arange(small.ffn)
+        heads = np.concatenate([query.index(head) * shape.head_dim + plain for head in range(small.n_head)])
+        out, ffn = _padded(small.d, shape.d, ZERO), _padded(small.ffn, shape.ffn, RANDOM)
+        return [
+            self.matrix("attn_output", out, heads, shape.n_head * shape.head_dim),
+            self.norm("ffn_norm"),
+            self.matrix("ffn_gate", ffn, width, shape.d),
+            self.matrix("ffn_up", ffn, width, shape.d),
+            self.matrix("ffn_down", out, hidden, shape.ffn),
+        ]
+
+
+def _added_layer(shape: Shape, dtype: str, stock: Stock, il: int) -> list[Tensor]:
     tensors = []
     for part, dims in layer_parts(shape).items():
         name = f"blk.{il}.{part}.weight"
         if len(dims) == 1:
-            tensors.append(_vector(name, np.ones(dims, np.float32)))
+            tensors.append(vector(name, np.ones(dims, np.float32)))
             continue
         rows = np.full(dims[0], ZERO if part in ("attn_output", "ffn_down") else RANDOM, np.int64)
-        tensors.append(_matrix(name, DTYPES[dtype], rows, np.arange(0), dims[1], _nothing, stock))
+        tensors.append(matrix_of(name, DTYPES[dtype], rows, np.arange(0), dims[1], _nothing, stock))
     return tensors
 
 
@@ -253,51 +349,3 @@ def _grown_norm(source: Source, shape: Shape, name: str) -> NDArray[np.float32]:
     weights = np.zeros(shape.d, np.float32)
     weights[: source.shape.d] = source.load(name)[0] * _norm_scale(source.shape.d, shape.d)
     return weights
-
-
-def _vector(name: str, weights: NDArray[np.float32]) -> Tensor:
-    return Tensor(name, weights.shape, GGMLQuantizationType.F32, lambda: iter([weights.view(np.uint8)]))
-
-
-def _matrix(
-    name: str,
-    type: GGMLQuantizationType,
-    rows: NDArray[np.int64],  # (grown rows,) the source row each holds, or ZERO, or RANDOM
-    cols: NDArray[np.int64],  # (source columns,) where each goes
-    width: int,
-    load: Callable[[], NDArray[np.float32]],  # -> (source rows, source columns)
-    stock: _Stock,
-) -> Tensor:
-    block, size = GGML_QUANT_SIZES[type]
-
-    def chunks() -> Iterator[NDArray[np.uint8]]:
-        weights, row_bytes = load(), width // block * size
-        at = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "little")
-        step = max(1, CHUNK_WEIGHTS // width)
-        for start in range(0, len(rows), step):
-            held = rows[start : start + step]
-            out = np.zeros((len(held), row_bytes), np.uint8)
-            random, real = np.flatnonzero(held == RANDOM), held >= 0
-            if len(random):
-                packed = stock(type, width)
-                out[random] = packed[(at + start + random) % len(packed)]
-            if real.any():
-                unique, back = np.unique(held[real], return_inverse=True)  # all dummies are packed once
-                wide = np.zeros((len(unique), width), np.float32)
-                wide[:, cols] = weights[unique]
-                out[real] = _pack(wide, type)[back]
-            yield out
-
-    return Tensor(name, (len(rows), width), type, chunks)
-
-
-def _random_rows(seed: int, type: GGMLQuantizationType, width: int) -> NDArray[np.uint8]:
-    """Make a stock of packed random rows, (rows, bytes a row), that all added weights are cut from."""
-    count = max(64, POOL_WEIGHTS // width)
-    weights = np.random.default_rng(seed).standard_normal((count, width), np.float32) / math.sqrt(width)
-    return _pack(weights, type)
-
-
-def _pack(weights: NDArray[np.float32], type: GGMLQuantizationType) -> NDArray[np.uint8]:
-    packed: NDArray[Any] = quantize(weights, type)
-    return np.ascontiguousarray(packed).view(np.uint8)
