@@ -7,7 +7,8 @@ Pairs are made by `pairs.py`, in FOLDER. Every prompt is taken by all lines in r
 caches; a speed is that of decoding, first token excluded; ratios are geometric means over prompts with
 their 95 % interval. The best of several lengths is chosen on one half of the prompts and compared on the
 other. Prompts are held-out ones of the embedded pair. With the worst draft the model drafts alone and is
-compared with plain decoding only, as the bar of never being slower asks.
+compared with plain decoding only, as the bar of never being slower asks. With `--qualities mtp` there is no
+draft: the MTP block in the target's file guesses, for both programs, and lengths go to 8.
 
 EdgeSpec begins each table knowing nothing of the pair but its costs. Contests are told for all prompts, and
 for those behind the first: what it learned is kept, so that a pair is new but once.
@@ -26,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 from numpy.typing import NDArray
-from pairs import QUALITIES, draft_file, target_file
+from pairs import HEAD, QUALITIES, draft_file, target_file
 
 from edgespec.commands.bench.figures import Ratio, Sample, against_best, combine, speedup, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, units_for
@@ -43,6 +44,7 @@ from edgespec_models import tiny
 
 LENGTHS = (1, 2, 3, 4, 8, 16)
 PEER_LENGTHS = (1, 2, 8, 16)  # and 3, which is its default
+HEAD_LENGTHS, PEER_HEAD_LENGTHS = (1, 2, 3, 5, 8), (1, 2, 5, 8)
 PROMPT_TOKENS = 400  # longer ones are cut at the front
 FILLING = 24  # prompts that stand before those that are to be long
 N_CTX = 2048
@@ -67,22 +69,27 @@ def prompt_ids(pair: Pair, asking: Sequence[Prompt], n_tokens: int | None) -> di
     }
 
 
+def lengths(quality: str) -> tuple[Sequence[int], Sequence[int]]:
+    """Returns the fixed lengths that are tried: ours, and the peer's beside its default."""
+    return (HEAD_LENGTHS, PEER_HEAD_LENGTHS) if quality == HEAD else (LENGTHS, PEER_LENGTHS)
+
+
 def lines(mode: Mode, quality: str, *, peer: bool) -> list[Line]:
     """Returns what is compared."""
     found = [Line(mode, PLAIN, plain=True), Line(mode, OURS)]
     if quality == "worst":
         return found
-    found += [Line(mode, f"{OURS} n={k}", draft_length=k) for k in LENGTHS]
+    found += [Line(mode, f"{OURS} n={k}", draft_length=k) for k in lengths(quality)[0]]
     if peer:
         found += [Line(mode, f"{NAME} plain", plain=True, peer=True), Line(mode, NAME, peer=True)]
-        found += [Line(mode, f"{NAME} n={k}", draft_length=k, peer=True) for k in PEER_LENGTHS]
+        found += [Line(mode, f"{NAME} n={k}", draft_length=k, peer=True) for k in lengths(quality)[1]]
     return found
 
 
 def run(size: str, quality: str, temperature: float, chosen: argparse.Namespace) -> tuple[Measured, str]:
     """Measures one pair at one temperature; returns the samples and a line on the pair's costs."""
     mode: Mode = "greedy" if temperature == 0 else "sampled"
-    target, draft = target_file(chosen.folder, size), draft_file(chosen.folder, size, quality)
+    target, draft = target_file(chosen.folder, size, quality), draft_file(chosen.folder, size, quality)
     wanted = lines(mode, quality, peer=chosen.peer is not None)
     with Pair(target, draft, PairSettings(n_ctx=N_CTX, remember=False)) as pair:
         never = {token: -float("inf") for token in pair.target.end_tokens}  # texts of one length
@@ -97,7 +104,12 @@ def run(size: str, quality: str, temperature: float, chosen: argparse.Namespace)
         tokens = prompt_ids(pair, asking, chosen.prompt_tokens)
         ours = PairTaker(pair, asked, tokens, lambda: False)
         settings = PeerSettings(
-            program=chosen.peer or Path(), target=target, draft=draft, threads=threads_wanted(), n_ctx=N_CTX
+            program=chosen.peer or Path(),
+            target=target,
+            draft=draft,
+            head=pair.head.variant if pair.head else None,
+            threads=threads_wanted(),
+            n_ctx=N_CTX,
         )
         with PeerTaker(settings, wanted, asked, tokens, lambda: False) as theirs:
             theirs.warm_up(wanted)
@@ -127,7 +139,8 @@ def report(size: str, quality: str, temperature: float, measured: Measured, abou
     """Prints one table."""
     mode: Mode = "greedy" if temperature == 0 else "sampled"
     busy = max(measured.others, default=0.0)
-    print(f"\n{size}, {quality} draft, temperature {temperature:g}: {about}; others' load {busy:.1f} cores")
+    what = f"{HEAD} head" if quality == HEAD else f"{quality} draft"
+    print(f"\n{size}, {what}, temperature {temperature:g}: {about}; others' load {busy:.1f} cores")
     for line in lines(mode, quality, peer=peer):
         figures = summary(measured.samples, mode, line.name, PLAIN)
         accepted = f"{figures.acceptance_rate:.2f}" if figures.acceptance_rate is not None else "-"
@@ -136,8 +149,8 @@ def report(size: str, quality: str, temperature: float, measured: Measured, abou
         )  # fmt: skip
         speed = f"{figures.tok_per_s or 0:7.1f} tok/s"
         print(f"  {line.name:18} {speed}  {told(figures.speedup):22} {accepted:5} {tail}")
-    fixed = [f"{OURS} n={k}" for k in LENGTHS]
-    theirs = [f"{NAME} n={k}" for k in PEER_LENGTHS] + [NAME]
+    fixed = [f"{OURS} n={k}" for k in lengths(quality)[0]]
+    theirs = [f"{NAME} n={k}" for k in lengths(quality)[1]] + [NAME]
     first = measured.samples[0].unit
     known = [sample for sample in measured.samples if sample.unit != first]
     for name, candidates in (("best fixed length", [PLAIN, *fixed]), (f"{NAME} at its best", theirs)):
@@ -156,7 +169,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--peer", type=Path)
     parser.add_argument("--sizes", nargs="+", default=["0.6B-F16", "1.1B-Q4_0"])
-    parser.add_argument("--qualities", nargs="+", choices=QUALITIES, default=list(QUALITIES))
+    parser.add_argument("--qualities", nargs="+", choices=(*QUALITIES, HEAD), default=list(QUALITIES))
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--prompt-tokens", type=int, help="tokens of each prompt (default: as they are)")

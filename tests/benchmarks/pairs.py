@@ -4,8 +4,9 @@
 
 good: the ungrown target, grown to the cost of a draft (it guesses nearly all). fair: the embedded draft,
 grown likewise. poor: that, with noise on its weights. worst: so much noise that next to nothing is
-accepted. Drafts are Q8_0, or the target's type where that is smaller. Each costs 0.05 to 0.10 of its
-target; what is accepted is measured, not set.
+accepted. mtp: no draft, but the embedded target with its MTP block, grown together. Drafts are Q8_0, or the
+target's type where that is smaller. Each costs 0.05 to 0.10 of its target; what is accepted is measured, not
+set.
 """
 
 from __future__ import annotations
@@ -23,24 +24,30 @@ from edgespec_models import tiny
 from edgespec_models.grow import grow
 
 QUALITIES = ("good", "fair", "poor", "worst")
+HEAD = "mtp"  # in place of a quality: a head in the target's file guesses
 NOISE = {"poor": 0.3, "worst": 1.0}  # standard deviations of each matrix's own weights
 
 
-def target_file(folder: Path, size: str) -> Path:
+def target_file(folder: Path, size: str, quality: str = "good") -> Path:
     """Grows the embedded target to `size`, unless that is done; returns its file."""
     spec = grow.parse_spec(size)
-    path = folder / f"target-{spec.name}.gguf"
-    return path if path.exists() else _grown(tiny.target_path(), path, spec.target, spec.dtype)
+    source = tiny.mtp_path() if quality == HEAD else tiny.target_path()
+    path = folder / f"{source.stem}-{spec.name}.gguf"
+    return path if path.exists() else _grown(source, path, spec.target, spec.dtype)
 
 
-def draft_file(folder: Path, size: str, quality: str) -> Path:
+def draft_file(folder: Path, size: str, quality: str) -> Path | None:
     """Makes a draft of the given quality for the target of `size`, unless that is done; returns its file."""
+    if quality == HEAD:
+        return None
     spec = grow.parse_spec(size)
     path = folder / f"{quality}-{spec.name}.gguf"
     if path.exists():
         return path
     if quality in NOISE:
-        return _noised(draft_file(folder, size, "fair"), path, NOISE[quality])
+        fair = draft_file(folder, size, "fair")
+        assert fair is not None
+        return _noised(fair, path, NOISE[quality])
     source = tiny.target_path() if quality == "good" else tiny.draft_path()
     return _grown(source, path, spec.draft, "Q8_0" if spec.dtype == "F16" else spec.dtype)
 
@@ -78,9 +85,9 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["0.6B-F16", "1.1B-Q4_0"])
     chosen = parser.parse_args()
     for size in chosen.sizes:
-        files = [target_file(chosen.folder, size)]
+        files: list[Path | None] = [target_file(chosen.folder, size)]
         files += [draft_file(chosen.folder, size, quality) for quality in QUALITIES]
-        for file in files:
+        for file in filter(None, files):
             print(f"{file}  {file.stat().st_size / 2**20:,.0f} MiB", file=sys.stderr)
 
 

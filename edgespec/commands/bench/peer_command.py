@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,6 +35,11 @@ class PeerSettings:
     n_gpu_layers: int = -1
     kv_type: str = "f16"
     draft_kv_type: str = "f16"
+
+    @property
+    def plain(self) -> PeerSettings:
+        """The same target, with nothing that guesses."""
+        return replace(self, draft=None, head=None, draft_length=None)
 
 
 def parse_peer(text: str) -> Path:

@@ -173,8 +173,8 @@ class PeerTaker:
         if key not in self._running:
             if not self.keeps:
                 self._close_all()
-            draft = None if line.plain else self.settings.draft
-            settings = replace(self.settings, draft=draft, draft_length=line.draft_length)
+            guessing = replace(self.settings, draft_length=line.draft_length)
+            settings = self.settings.plain if line.plain else guessing
             server = self._running[key] = LlamaServer(settings, cancelled=self.cancelled)
             warm_up = self.asked.sampling_for(line)
             server.complete([1], sampling=warm_up, max_tokens=WARM_UP_TOKENS)
