@@ -61,6 +61,7 @@ LLAMA |= {
         "turns_context",
         "block_context",
         "assistant_context",
+        "medusa_context",
     )  # fmt: skip
 }
 TUI_MAY_SEE = {

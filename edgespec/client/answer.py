@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from edgespec.core.values import Round
 
-Drafter = Literal["auto", "model", "mtp", "eagle", "dflash", "lookup", "none"]
+Drafter = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "none"]
 
 
 @dataclass(frozen=True, slots=True)

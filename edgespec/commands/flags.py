@@ -6,7 +6,7 @@ import argparse
 
 FILES = """Where no pair and no --target is named, the pair pulled last answers; where none was pulled, the
 embedded one, a tiny model of Python and its documentation."""
-DRAFTERS = ("auto", "model", "mtp", "eagle", "dflash", "lookup", "none")
+DRAFTERS = ("auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "none")
 RARER = (
     ("--dynatemp-range", float, "the temperature follows the entropy, by up to so much"),
     ("--dynatemp-exponent", float, "how it follows it (1)"),

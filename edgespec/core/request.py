@@ -13,7 +13,7 @@ from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.sampling.sampler import Sampling
 
-DrafterName = Literal["auto", "model", "mtp", "eagle", "dflash", "lookup", "none"]
+DrafterName = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "none"]
 RuleName = Literal["block", "token"]
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from edgespec.errors import ModelUnsupportedError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.guessing import DraftContext, head_context
+from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import Model
 from edgespec.llama.settings import settings_for
 from edgespec.llama.translated_context import TranslatedContext
@@ -27,7 +28,7 @@ class Loaded:
     """Models and contexts of a pair."""
 
     target: Model
-    draft: Model | None  # the file beside the target's: of a draft model, or of a head
+    draft: Model | MedusaModel | None  # the file beside the target's: of a draft model, or of a head
     target_context: Context
     draft_context: DraftContext | None
 
@@ -63,8 +64,10 @@ def load_pair(
             on_progress=lambda done: on_progress("target", share * done),
         )
     )
-    small: Model | None = None
-    if draft is not None:
+    small: Model | MedusaModel | None = None
+    if draft is not None and head is not None and head.kind == "medusa":
+        small = MedusaModel(draft, large.n_vocab)
+    elif draft is not None:
         layers = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
         mtp = head is not None and head.kind in ("mtp", "assistant")
         small = opened.enter_context(
@@ -76,10 +79,13 @@ def load_pair(
     guessing = small or (large if in_target else None)
     if guessing is None:
         return Loaded(large, None, context, None)
-    n_ctx = wanted.n_ctx if head else min(wanted.n_ctx, guessing.n_ctx_train)
+    n_ctx = wanted.n_ctx
+    if isinstance(guessing, Model) and not head:
+        n_ctx = min(n_ctx, guessing.n_ctx_train)
     cells = min(wanted.cells, n_ctx * settings.slots) if wanted.cells else None
     wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type)
     if head is None:
+        assert isinstance(guessing, Model)
         own = opened.enter_context(Context(guessing, wanted))
         seen = TranslatedContext(own, translation, large.n_vocab) if translation else own
         return Loaded(large, small, context, seen)

@@ -20,6 +20,7 @@ from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
+from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import Model
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.system.config import cache_folder
@@ -182,7 +183,7 @@ def _front(context: Context, n: int) -> NDArray[np.int32]:
     return np.arange(2, BEFORE + 1, dtype=np.int32) % context.model.n_vocab
 
 
-def _hardware(model: Model) -> Hardware:
+def _hardware(model: Model | MedusaModel) -> Hardware:
     if model.on_gpu:
         return "gpu"
     kind = model.metadata.get("general.file_type", "")

@@ -40,7 +40,7 @@ from edgespec.errors import (
 )
 from edgespec.llama.batch import Batch
 from edgespec.llama.heads.hidden_rows import HiddenRows
-from edgespec.llama.heads.taps import Tap
+from edgespec.llama.heads.taps import Switch, Tap
 from edgespec.llama.model import Model, last_complaint
 from edgespec.llama.saved import Saved, same_beginning
 from edgespec.llama.settings import ContextSettings, keeps_order, new_context
@@ -96,6 +96,7 @@ class Context:
         self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits that lie there
         self._hidden: HiddenRows | None = None
         self._tap: Tap | None = None
+        self._switch: Switch | None = None
         self._n_rs_seq = int(C.llama_n_rs_seq(self._handle)) if model.has_recurrent_state else 0
         try:
             self._probe()
@@ -137,9 +138,12 @@ class Context:
         """How many tokens its rows speak of."""
         return self.model.n_vocab
 
-    def keep_hidden(self, tap: Tap, width: int) -> HiddenRows:
-        """Has the rows that a tap gives kept from now on, for a head. Returns where."""
-        self._tap, self._hidden = tap, HiddenRows(width, self.settings.n_seq)
+    def keep_hidden(self, tap: Tap, width: int, *, switch: Switch | None = None) -> HiddenRows:
+        """Has the rows that a tap gives kept from now on, for a head. Returns where.
+
+        switch: for a tap that costs logits of all tokens; its rows are kept where these are wanted anyway.
+        """
+        self._tap, self._switch, self._hidden = tap, switch, HiddenRows(width, self.settings.n_seq)
         return self._hidden
 
     @property
@@ -166,7 +170,7 @@ class Context:
         The last of them is read again where a head will want its hidden row and that is kept no more.
         """
         keep = _shared(self._sequences[s].tokens, tokens, rows)
-        if keep and self._hidden and not self.model.has_recurrent_state:
+        if keep and self._hidden and not self._switch and not self.model.has_recurrent_state:
             return keep - (self._hidden.row(s, keep - 1) is None)
         return keep
 
@@ -370,6 +374,10 @@ class Context:
         """Evaluates (sequence, tokens, rows) parts in one llama_decode and keeps the record true."""
         batch = self._batch
         batch.fill([(s, tokens, rows, self._sequences[s].held) for s, tokens, rows in parts])
+        tapped = self._hidden is not None
+        if self._switch:
+            tapped = all(len(tokens) == 4 * rows for _, tokens, rows in parts)
+            self._switch(tapped)
         started = time.perf_counter()
         code = C.llama_decode(self._handle, batch.struct)
         if code == NO_CELLS and self.give_back_cells():
@@ -377,7 +385,7 @@ class Context:
         ends = self._ends(parts) if code == 0 else []
         self.seconds += time.perf_counter() - started
         self.calls += 1
-        if code == 0 and self._hidden and self._tap:
+        if code == 0 and tapped and self._hidden and self._tap:
             rows, at = self._tap(batch.n_tokens), 0
             for s, tokens, _ in parts:
                 n = len(tokens) // 4

@@ -1,4 +1,4 @@
-"""Where hidden rows come out of llama.cpp: behind the last layer, or in front of chosen ones.
+"""Where hidden rows come out of llama.cpp: behind the last layer, before the output, or before chosen layers.
 
 The rows behind the last layer (`nextn`) are bound by llama-cpp-python. Those in front of a layer come by
 functions that it does not bind, under the names that compilers of Linux and macOS give them.
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from edgespec.errors import ModelUnsupportedError
 
 Tap = Callable[[int], NDArray[np.float32]]  # tokens of the last evaluation -> their rows (n, width)
+Switch = Callable[[bool], None]
 _SET_LAYER = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
 _GET_LAYER = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
 _Floats = ctypes.POINTER(ctypes.c_float)
@@ -36,6 +37,18 @@ def tap_end(handle: Any, width: int, *, outputs_only: bool = False) -> Tap:
         ) from None
     llama_cpp_ext.llama_set_embeddings_nextn(handle, True, outputs_only)
     return lambda n: _rows(llama_cpp_ext.llama_get_embeddings_nextn(handle), n, width)
+
+
+def tap_outputs(handle: Any, width: int) -> tuple[Tap, Switch]:
+    """Has a context keep what its output matrix reads, where asked to: it makes logits of every token then.
+
+    width: floats of one row. Returns the tap, and what says of the next evaluation whether to keep it.
+    """
+
+    def switch(on: bool) -> None:
+        C.llama_set_embeddings(handle, on)
+
+    return lambda n: _rows(C.llama_get_embeddings(handle), n, width), switch
 
 
 def tap_layers(handle: Any, layers: Sequence[int], width: int) -> Tap:
