@@ -19,6 +19,7 @@ from wrong_rules import flipped, without_residual
 from edgespec.core.drafters import Drafter, Drafting, NoDrafter
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.drafters.lookahead import Lookahead
 from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, generate
@@ -39,7 +40,7 @@ PUNISHING = Sampling(
     temperature=0.8, top_p=0.95, min_p=0.02, repeat_penalty=1.2, frequency_penalty=0.3, penalty_last_n=3
 )
 RULES = pytest.mark.parametrize("judge", [verify_block, verify_tokens])
-DRAFTERS = ("model", "lookup", "recycling", "all")
+DRAFTERS = ("model", "lookup", "recycling", "lookahead", "all")
 
 
 def drafter_named(name: str, s: Sampling, n_vocab: int, n_ctx: int = 512) -> Drafter:
@@ -52,11 +53,13 @@ def drafter_named(name: str, s: Sampling, n_vocab: int, n_ctx: int = 512) -> Dra
     )
     lookup = SuffixLookup(Odds((0.7,) * BINS))
     recycling = TokenRecycling(n_vocab, Odds((0.65,) * BINS))
+    lookahead = Lookahead(Odds((0.6,) * BINS))
     return {
         "model": Competition([], model),
         "lookup": Competition([lookup]),
         "recycling": Competition([recycling]),
-        "all": Competition([lookup, recycling], model),
+        "lookahead": Competition([lookahead]),
+        "all": Competition([lookup, recycling, lookahead], model),
     }[name]
 
 
@@ -271,7 +274,14 @@ def test_a_pace_that_goes_by_the_shape_of_what_is_to_be_drawn_leaves_the_distrib
     assert refused > 20 and granted > 20
 
 
-LONGER = [("model", 1, 6), ("model", 2, 6), ("model", 3, 5), ("lookup", 5, 7), ("recycling", 4, 7)]
+LONGER = [
+    ("model", 1, 6),
+    ("model", 2, 6),
+    ("model", 3, 5),
+    ("lookup", 5, 7),
+    ("recycling", 4, 7),
+    ("lookahead", 4, 7),
+]
 LONGER += [("all", 3, 6), ("all", 4, 6)]
 
 
@@ -370,13 +380,16 @@ CASES = [
     (verify_tokens, "model", 5, USUAL),
     (verify_block, "lookup", 2, USUAL),
     (verify_tokens, "recycling", 3, USUAL),
+    (verify_block, "lookahead", 4, USUAL),
     (verify_tokens, "all", 4, PUNISHING),
     (verify_block, "all", 1, PUNISHING),
     (verify_block, "all", 5, PUNISHING),
     (verify_block, "all", Restless((4, 2, 5), least=0.15), USUAL),
 ]
 SAMPLE = [
-    case if case[1] == "recycling" or case[2] == 2 else pytest.param(*case, marks=pytest.mark.slow)
+    case
+    if case[1] in ("recycling", "lookahead") or case[2] == 2
+    else pytest.param(*case, marks=pytest.mark.slow)
     for case in CASES
 ]
 

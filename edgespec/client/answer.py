@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from edgespec.core.values import Round
 
-Drafter = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "none"]
+Drafter = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Span:
     """A stretch of shown text, and who produced it.
 
     source: "target" (recovered or bonus token), "grammar" (no other token was allowed), or whose guess it
-    was: "model", "lookup", "recycling"; "" where the server does not tell.
+    was: "model", "lookup", "recycling", "lookahead"; "" where the server does not tell.
     """
 
     text: str

@@ -6,7 +6,7 @@ import argparse
 
 FILES = """Where no pair and no --target is named, the pair pulled last answers; where none was pulled, the
 embedded one, a tiny model of Python and its documentation."""
-DRAFTERS = ("auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "none")
+DRAFTERS = ("auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none")
 RARER = (
     ("--dynatemp-range", float, "the temperature follows the entropy, by up to so much"),
     ("--dynatemp-exponent", float, "how it follows it (1)"),
@@ -135,5 +135,5 @@ def add_speculation(command: argparse.ArgumentParser) -> None:
         "--drafter",
         choices=DRAFTERS,
         default="auto",
-        help="who guesses (auto: draft model or head, lookup and recycling compete)",
+        help="who guesses (auto: draft model or head, lookup, recycling and lookahead compete)",
     )

@@ -81,6 +81,7 @@ def generate(
         p, seen = _target_distributions(sampler, rows, tokens, n, draft)
         verdict = rule.verify(draft, p, n)
         looked_at = tuple(map(p, range(max([verdict.accepted, *seen]) + 1)))
+        rest = tuple(rows[verdict.accepted + 1 :, : sampler.n_vocab].argmax(1).tolist())
         fresh = (*draft.tokens[: verdict.accepted], verdict.token)
         after = _settled(settling, tokens, n, fresh, end)
         said = (*lead, *fresh, *after)
@@ -95,7 +96,7 @@ def generate(
             scores=_scores(scoring, rows[:, : sampler.n_vocab], p, fresh[:kept]) if scoring else (),
             stopped_by=text.stopped_by,
         )  # fmt: skip
-        drafter.learn(Judged(tokens[:n], stayed, draft, verdict.accepted, looked_at))
+        drafter.learn(Judged(tokens[:n], stayed, draft, verdict.accepted, looked_at, rest))
         lead, forced, first = (), len(after), False
 
 

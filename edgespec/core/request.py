@@ -13,7 +13,8 @@ from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.sampling.sampler import Sampling
 
-DrafterName = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "none"]
+DrafterName = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none"]
+FREE = ("lookup", "lookahead")  # drafters that need neither a draft nor a head
 RuleName = Literal["block", "token"]
 
 

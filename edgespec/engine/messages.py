@@ -21,7 +21,7 @@ from edgespec.grammar.grammar import Grammar
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 
-DrafterChoice = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "none"]
+DrafterChoice = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none"]
 Stage = Literal["target", "draft", "caches", "measuring"]
 RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining", "fault"]
 HEAD = struct.Struct("<Q")

@@ -24,7 +24,7 @@ from edgespec.core.loop import Limits, Loop, Scorer, generate
 from edgespec.core.pace.controller import Controller, FixedLength, Pace
 from edgespec.core.pace.costs import Costs, unmeasured
 from edgespec.core.pace.record import Record
-from edgespec.core.request import Request
+from edgespec.core.request import FREE, Request
 from edgespec.core.stream import Stream
 from edgespec.core.text import TextRelease
 from edgespec.core.values import LONGEST_DRAFT, ModelName, Round
@@ -327,8 +327,8 @@ class Pair:
             return NoDrafter()
         masks = sampler.masks
         self._check_drafter(request)
-        if request.drafter == "lookup":
-            return Competition([guesser for guesser in guessers if guesser.name == "lookup"], masks=masks)
+        if request.drafter in FREE:
+            return Competition([one for one in guessers if one.name == request.drafter], masks=masks)
         guessers = guessers if request.drafter == "auto" else []
         if not self._draft_context:
             return Competition(guessers, masks=masks)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from edgespec.chat.well_known import well_known
+from edgespec.core.request import FREE
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.check import find_head
 from edgespec.pairs.settings import PairSettings
@@ -58,7 +59,7 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
 
 
 def _wants_draft(arguments: argparse.Namespace) -> bool:
-    return not arguments.no_draft and arguments.drafter not in ("none", "lookup")
+    return not arguments.no_draft and arguments.drafter not in ("none", *FREE)
 
 
 def pair_name(arguments: argparse.Namespace) -> str | None:

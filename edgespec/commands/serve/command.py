@@ -12,6 +12,7 @@ from pathlib import Path
 from edgespec.commands import flags
 from edgespec.commands.serve.listening import addresses, listening, refuse_strangers
 from edgespec.commands.serve.web_process import serve
+from edgespec.core.request import FREE
 from edgespec.engine.messages import DrafterChoice, Load
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
@@ -161,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
     if owner:
         settings = replace(settings, keys=(*settings.keys, owner.key))
     load = _load(arguments)
-    wants_draft = not arguments.no_draft and arguments.drafter not in ("lookup", "none")
+    wants_draft = not arguments.no_draft and arguments.drafter not in ("none", *FREE)
     pairs = Pairs(load, Store(config.data_folder()), alias=settings.alias, drafts=wants_draft)
     with ExitStack() as opened:
         listeners = listening(arguments.host, arguments.port, opened)

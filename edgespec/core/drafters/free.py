@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from edgespec.core.drafters import Guesser
+from edgespec.core.drafters.lookahead import Lookahead
 from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.drafters.suffix_lookup import SuffixLookup
 
@@ -12,4 +13,5 @@ def free_guessers(n_vocab: int) -> list[Guesser]:
     return [
         SuffixLookup(),
         TokenRecycling(n_vocab),
+        Lookahead(),
     ]

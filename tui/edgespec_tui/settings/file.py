@@ -27,7 +27,7 @@ TEMPLATE = """\
 
 [speculation]
 # on = true              # false: plain decoding
-# drafter = "auto"       # or "model", "mtp", "eagle", "dflash", "medusa", "lookup", "none"
+# drafter = "auto"       # or "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none"
 # draft_length = 4       # without it: what pays
 
 [screen]

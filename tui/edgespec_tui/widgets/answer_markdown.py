@@ -22,7 +22,9 @@ from edgespec_tui.widgets.origins import by_character, spans
 from edgespec_tui.widgets.segments import Segment
 
 TINTS = {"model": "on $origin-model", "lookup": "on $origin-lookup", "recycling": "on $origin-recycling"}
-MARKS = {"model": "underline", "lookup": "bold underline", "recycling": "italic underline"}  # without colours
+TINTS["lookahead"] = TINTS["recycling"]  # both are what the target thought before
+MARKS = {"model": "underline", "lookup": "bold underline", "recycling": "italic underline"}
+MARKS["lookahead"] = MARKS["recycling"]  # without colours
 FENCES = ("```", "~~~")
 
 

@@ -101,7 +101,7 @@ def shares(figures: LiveFigures) -> list[tuple[str, float]]:
 class SpeculationPanel(Vertical):
     """At the side where there is room; one line where there is not."""
 
-    WORDS = {"model": "draft model", "lookup": "lookup", "recycling": "recycling", "target": "model itself"}
+    WORDS = {"model": "draft model", "target": "model itself"}  # others are called what they are
 
     def compose(self) -> ComposeResult:
         yield Static("Speculation", id="panel-title")
