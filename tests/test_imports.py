@@ -62,6 +62,7 @@ LLAMA |= {
         "block_context",
         "assistant_context",
         "medusa_context",
+        "head_settings",
     )  # fmt: skip
 }
 TUI_MAY_SEE = {

@@ -11,6 +11,7 @@ from typing import Literal
 from edgespec.errors import ModelUnsupportedError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.guessing import DraftContext, head_context
+from edgespec.llama.heads.head_settings import OF_NEXTN
 from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import Model
 from edgespec.llama.settings import settings_for
@@ -69,7 +70,7 @@ def load_pair(
         small = MedusaModel(draft, large.n_vocab)
     elif draft is not None:
         layers = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
-        mtp = head is not None and head.kind in ("mtp", "assistant")
+        mtp = head is not None and head.kind in OF_NEXTN
         small = opened.enter_context(
             Model(draft, n_gpu_layers=layers, mtp=mtp, head=head is not None, on_progress=show)
         )

@@ -15,8 +15,9 @@ from typing import Any
 
 import llama_cpp as C
 
-from edgespec.errors import EdgeSpecError
+from edgespec.errors import EdgeSpecError, ModelFileError
 from edgespec.llama.devices import cards
+from edgespec.llama.heads.head_settings import OF_NEXTN, head_settings, new_head_context, row_width
 from edgespec.llama.heads.hidden_rows import rows_kept
 from edgespec.llama.model import Model, listening
 from edgespec.llama.settings import ContextSettings, new_context
@@ -24,6 +25,7 @@ from edgespec.memory.question import Question
 from edgespec.system.json_child import answer_questions
 from edgespec_models.fit.need import RAM, Parts
 from edgespec_models.gguf.header import HeaderError, read_file, split_names
+from edgespec_models.gguf.heads import head_of
 
 MIB = 2**20
 _LAYER_OF_WEIGHTS = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+),")
@@ -38,6 +40,8 @@ Models = dict[tuple[str, int, bool], tuple[Model, list[str]]]  # the one opened 
 
 def answer(question: Question, models: Models) -> dict[str, Any]:
     """Returns what the model takes, device by device. models: the one opened last."""
+    if question.target:
+        return _of_head(question, question.target)
     key = question.path, question.n_gpu_layers, question.mtp
     if key not in models:
         for model, _ in models.values():
@@ -49,15 +53,7 @@ def answer(question: Question, models: Models) -> dict[str, Any]:
                 log,
             )
     model, said = models[key]
-    settings = ContextSettings(
-        n_ctx=question.n_ctx,
-        n_seq=question.n_seq,
-        cells=question.cells,
-        n_rows=question.n_rows,
-        kv_type=question.kv_type,
-        flash_attention=question.flash_attention,
-        threads=1,
-    )
+    settings = _settings(question)
     with listening() as log:
         C.llama_free(new_context(model, settings))
     found = _weights(model, said)
@@ -66,11 +62,58 @@ def answer(question: Question, models: Models) -> dict[str, Any]:
         settings = replace(settings, n_rows=question.n_seq)
         with listening() as log:
             C.llama_free(new_context(model, settings, mtp=True))
-        width = int(C.llama_model_n_embd_out(model.handle))
-        kept = rows_kept(width) * 4 * width * question.n_seq
+        kept = _rows_kept(int(C.llama_model_n_embd_out(model.handle)), question.n_seq)
         _add_context(found, log, question.n_seq * model.n_vocab * 4 + kept)
+    return _said(model, found)
+
+
+def _of_head(question: Question, target: str) -> dict[str, Any]:
+    """Returns what a head in a file of its own takes beside its target, whose context it is made with."""
+    head = head_of([read_file(question.path)])
+    if head is None:
+        raise ModelFileError(f"{question.path} holds no head")
+    with Model(target, n_gpu_layers=question.n_gpu_layers, no_alloc=True) as large, listening() as said:
+        with Model(
+            question.path,
+            n_gpu_layers=question.n_gpu_layers,
+            no_alloc=True,
+            head=True,
+            mtp=head.kind in OF_NEXTN,
+        ) as model:
+            settings = _settings(question)
+            beside = new_context(large, settings)
+            settings = head_settings(settings, head)
+            with listening() as log:
+                C.llama_free(new_head_context(model, settings, head, beside))
+            C.llama_free(beside)
+            if head.kind == "assistant":  # the cache that it tells of is its target's
+                log = [line for line in log if not _CACHE.match(line)]
+            found = _weights(model, said)
+            kept = _rows_kept(row_width(large, head), question.n_seq)
+            _add_context(found, log, settings.n_rows * large.n_vocab * 4 + kept)
+            return _said(model, found)
+
+
+def _rows_kept(width: int, n_seq: int) -> int:
+    """Returns the bytes of the hidden rows that are kept for a head."""
+    return rows_kept(width) * 4 * width * n_seq
+
+
+def _said(model: Model, found: Devices) -> dict[str, Any]:
     layers = int(C.llama_model_n_layer(model.handle)) + 1
     return {"devices": {name: asdict(parts) for name, parts in found.items()}, "n_layers": layers}
+
+
+def _settings(question: Question) -> ContextSettings:
+    return ContextSettings(
+        n_ctx=question.n_ctx,
+        n_seq=question.n_seq,
+        cells=question.cells,
+        n_rows=question.n_rows,
+        kv_type=question.kv_type,
+        flash_attention=question.flash_attention,
+        threads=1,
+    )
 
 
 def _weights(model: Model, said: list[str]) -> Devices:

@@ -19,7 +19,7 @@ from edgespec_models.fit.formulas import formula_need
 from edgespec_models.fit.need import RAM, Device, Need
 from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import Header, HeaderError
-from edgespec_models.gguf.heads import own_head
+from edgespec_models.gguf.heads import head_of, own_head
 
 ONE_AT_A_TIME = ("hybrid", "recurrent")  # memories that serve one request at a time, whatever is asked for
 ROOMY = 2.0  # times what the formula says that have to be free, so that nobody else is asked
@@ -99,6 +99,7 @@ def _asks(
     files: dict[str, Path | None],
     settings: PairSettings,
 ) -> Asks:
+    beside = head_of(headers["draft"]) if "draft" in headers else None
     head, why_not = own_head(headers["target"])
     mtp = settings.head and files["draft"] is None and head is not None and why_not is None
 
@@ -124,6 +125,7 @@ def _asks(
                     kv_type=chosen,
                     flash_attention=settings.flash_attention,
                     mtp=mtp,
+                    target=str(files["target"]) if beside and model == "draft" else None,
                 )
             )
         except EdgeSpecError:  # an architecture that this build does not know: loading it will say so

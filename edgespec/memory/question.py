@@ -31,6 +31,7 @@ class Question:
     kv_type: KvType
     flash_attention: bool | None = None
     mtp: bool = False  # its MTP blocks guess, with a cache of their own
+    target: str | None = None  # the model that it is a head for, in a file of its own
 
 
 class MemoryOracle:

@@ -9,7 +9,6 @@ arXiv 2602.06036. DSpark adds what usually follows the likeliest token before; t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import llama_cpp as C
 import numpy as np
@@ -20,6 +19,7 @@ from edgespec.errors import NoRoomError
 from edgespec.llama.batch import Batch
 from edgespec.llama.context import Context
 from edgespec.llama.heads.head_cache import HeadCache
+from edgespec.llama.heads.head_settings import head_settings
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
 from edgespec.llama.heads.taps import tap_layers
 from edgespec.llama.model import Model
@@ -39,12 +39,9 @@ class BlockContext(HeadCache):
     def __init__(self, model: Model, target: Context, settings: ContextSettings, head: Head) -> None:
         """model: the head's. target: whose rows it reads. Raises what `HeadContext` does."""
         self.longest = head.longest
-        n_ctx, chunk = settings.n_ctx, max(settings.chunk, head.block)
-        cells = (settings.cells or n_ctx * settings.n_seq) + head.block
-        settings = replace(settings, n_rows=max(head.block, settings.n_seq), chunk=chunk, cells=None)
-        settings = replace(settings, n_ctx=-(-cells // settings.n_seq))
+        asked, settings = settings, head_settings(settings, head)
         super().__init__(model, target, settings, head)
-        self.n_ctx, self._head = n_ctx, head
+        self.n_ctx, self._head = asked.n_ctx, head
         self._rows_of: list[tuple[bytes, Rows]] = [(b"", np.empty((0, 0), np.float32))] * settings.n_seq
         try:
             width = int(C.llama_model_n_embd(target.model.handle))

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from edgespec.core.loop import Rows, Want
 from edgespec.errors import EngineError, FatalDecodeError, NoRoomError
 from edgespec.llama.context import Context
+from edgespec.llama.heads.head_settings import new_head_context
 from edgespec.llama.heads.hidden_rows import HiddenRow
 from edgespec.llama.model import Model, last_complaint
 from edgespec.llama.saved import Saved
-from edgespec.llama.settings import ContextSettings, new_context
+from edgespec.llama.settings import ContextSettings
 from edgespec_models.gguf.heads import Head
 
 NO_CELLS = 1  # code of llama_decode
@@ -45,12 +46,7 @@ class HeadCache:
         self.n_ctx = settings.n_ctx
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._target = target
-        self._handle: Any = new_context(
-            model,
-            settings,
-            mtp=head.kind in ("mtp", "assistant"),
-            other=None if head.kind == "mtp" else target.handle,
-        )
+        self._handle: Any = new_head_context(model, settings, head, target.handle)
         self._memory: Any = C.llama_get_memory(self._handle)
         self._held = [Held() for _ in range(settings.n_seq)]
 

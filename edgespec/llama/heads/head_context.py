@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import llama_cpp as C
 import numpy as np
@@ -24,6 +24,7 @@ from edgespec.core.loop import Rows, Want
 from edgespec.errors import FatalDecodeError, ModelUnsupportedError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.head_cache import HeadCache, Held
+from edgespec.llama.heads.head_settings import head_settings
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
 from edgespec.llama.heads.taps import tap_end, tap_layers
 from edgespec.llama.model import Model, last_complaint
@@ -31,7 +32,6 @@ from edgespec.llama.saved import same_beginning
 from edgespec.llama.settings import ContextSettings
 from edgespec_models.gguf.heads import Head
 
-EAGLE_CHUNK = 64  # tokens that an EAGLE-3 head reads at once: llama.cpp makes logits of each
 FAR = 16  # settled tokens that the target has not evaluated, above which a head begins anew behind them
 
 
@@ -68,8 +68,7 @@ class HeadContext(HeadCache):
 
         Raises ModelUnsupportedError where llama.cpp shows no hidden rows or makes no context of the head.
         """
-        if head.kind == "eagle3":
-            settings = replace(settings, chunk=EAGLE_CHUNK, n_rows=EAGLE_CHUNK)
+        settings = head_settings(settings, head)
         super().__init__(model, target, settings, head)
         self._width = int(C.llama_model_n_embd(model.handle))
         self._batch = RowBatch(settings.chunk, self._width)

@@ -1,0 +1,49 @@
+"""The context of a head: its settings, and the rows of its target that are kept for it.
+
+What is made when a head is loaded, and what is asked of llama.cpp before, whether it fits, is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import llama_cpp as C
+
+from edgespec.llama.model import Model
+from edgespec.llama.settings import ContextSettings, new_context
+from edgespec_models.gguf.heads import Head, HeadKind
+
+EAGLE_CHUNK = 64  # tokens that an EAGLE-3 head reads at once: llama.cpp makes logits of each
+OF_NEXTN: tuple[HeadKind, ...] = (
+    "mtp",
+    "assistant",
+)  # MTP blocks as llama.cpp has them, in a file or another
+
+
+def head_settings(settings: ContextSettings, head: Head) -> ContextSettings:
+    """Returns the settings of a head's context, where those of a draft model's would be `settings`."""
+    if head.kind == "eagle3":
+        return replace(settings, chunk=EAGLE_CHUNK, n_rows=EAGLE_CHUNK)
+    if head.kind != "dflash":
+        return settings
+    chunk = max(settings.chunk, head.block)
+    cells = (settings.cells or settings.n_ctx * settings.n_seq) + head.block
+    n_ctx = -(-cells // settings.n_seq)
+    return replace(settings, n_rows=max(head.block, settings.n_seq), chunk=chunk, cells=None, n_ctx=n_ctx)
+
+
+def new_head_context(model: Model, settings: ContextSettings, head: Head, target: Any) -> Any:
+    """Returns a llama_context of a head, whose settings are ready. target: the target's context.
+
+    Raises SettingError or ModelUnsupportedError where llama.cpp would abort.
+    """
+    other = None if head.kind == "mtp" else target
+    return new_context(model, settings, mtp=head.kind in OF_NEXTN, other=other)
+
+
+def row_width(target: Model, head: Head) -> int:
+    """Returns how many floats of the target are kept of each token."""
+    if head.kind in OF_NEXTN:
+        return int(C.llama_model_n_embd_out(target.handle))
+    return int(C.llama_model_n_embd(target.handle)) * max(1, len(head.layers))
