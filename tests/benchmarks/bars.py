@@ -89,7 +89,8 @@ def lines(mode: Mode, quality: str, *, peer: bool) -> list[Line]:
 def run(size: str, quality: str, temperature: float, chosen: argparse.Namespace) -> tuple[Measured, str]:
     """Measures one pair at one temperature; returns the samples and a line on the pair's costs."""
     mode: Mode = "greedy" if temperature == 0 else "sampled"
-    target, draft = target_file(chosen.folder, size, quality), draft_file(chosen.folder, size, quality)
+    target = target_file(chosen.folder, size, quality)
+    draft = None if quality == HEAD else draft_file(chosen.folder, size, quality)
     wanted = lines(mode, quality, peer=chosen.peer is not None)
     with Pair(target, draft, PairSettings(n_ctx=N_CTX, remember=False)) as pair:
         never = {token: -float("inf") for token in pair.target.end_tokens}  # texts of one length

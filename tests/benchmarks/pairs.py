@@ -36,18 +36,14 @@ def target_file(folder: Path, size: str, quality: str = "good") -> Path:
     return path if path.exists() else _grown(source, path, spec.target, spec.dtype)
 
 
-def draft_file(folder: Path, size: str, quality: str) -> Path | None:
+def draft_file(folder: Path, size: str, quality: str) -> Path:
     """Makes a draft of the given quality for the target of `size`, unless that is done; returns its file."""
-    if quality == HEAD:
-        return None
     spec = grow.parse_spec(size)
     path = folder / f"{quality}-{spec.name}.gguf"
     if path.exists():
         return path
     if quality in NOISE:
-        fair = draft_file(folder, size, "fair")
-        assert fair is not None
-        return _noised(fair, path, NOISE[quality])
+        return _noised(draft_file(folder, size, "fair"), path, NOISE[quality])
     source = tiny.target_path() if quality == "good" else tiny.draft_path()
     return _grown(source, path, spec.draft, "Q8_0" if spec.dtype == "F16" else spec.dtype)
 
@@ -85,9 +81,9 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=["0.6B-F16", "1.1B-Q4_0"])
     chosen = parser.parse_args()
     for size in chosen.sizes:
-        files: list[Path | None] = [target_file(chosen.folder, size)]
+        files = [target_file(chosen.folder, size)]
         files += [draft_file(chosen.folder, size, quality) for quality in QUALITIES]
-        for file in filter(None, files):
+        for file in files:
             print(f"{file}  {file.stat().st_size / 2**20:,.0f} MiB", file=sys.stderr)
 
 
