@@ -8,7 +8,6 @@ import pytest
 import tiny_gguf
 import tiny_heads
 
-from edgespec.commands import cli
 from edgespec.commands.doctor import pair_checks
 from edgespec.commands.pairs import words
 from edgespec.memory.question import MemoryOracle, Question
@@ -89,15 +88,3 @@ def test_the_memory_of_a_head_is_counted(tmp_path: Path) -> None:
     assert both.weights == pytest.approx(sum(t.n_bytes or 0 for t in headers_of(path)[0].tensors), rel=0.01)
     assert both.cache > without.cache
     assert both.output - without.output > 2048 * 64 * 4
-
-
-def test_plan_names_a_head_that_it_does_not_measure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It measures layers of the target, and a head beside the target was taken for a draft model."""
-    target = tiny_gguf.write_llama(tmp_path / "l.gguf", layers=3)
-    head = tiny_heads.write_eagle(tmp_path / "e.gguf")
-    assert cli.main(["plan", "--target", str(target), "--draft", str(head)]) == 0
-    text = capsys.readouterr().out
-    assert "EAGLE-3 head" in text.splitlines()[1]
-    assert "its EAGLE-3 head guesses; what that brings `edgespec bench` measures" in " ".join(text.split())

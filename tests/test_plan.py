@@ -264,7 +264,7 @@ def test_what_was_measured_is_kept_for_this_shape_and_these_settings(
     monkeypatch.setattr(model_cost, "_measured", None)  # measuring again fails
     assert pair_plan.plan_pair(head, None, settings) == found == pair_plan.kept_plan(head, None, settings)
     assert pair_plan.kept_plan(head, None, PairSettings(threads=2)) is None
-    for path in model_cost._path(head, settings).parent.iterdir():
+    for path in model_cost.cost_path(head, settings).parent.iterdir():
         path.write_text("{}")
     assert pair_plan.kept_plan(head, None, settings) is None, "what makes no sense is measured anew"
 

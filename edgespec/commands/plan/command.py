@@ -7,7 +7,7 @@ import sys
 
 from edgespec.commands.plan import report
 from edgespec.commands.plan.before_pull import fit_of_heads
-from edgespec.commands.plan.heads import PairHeads, fitting_entries, local_pair, named_pair
+from edgespec.commands.plan.heads import fitting_entries, local_pair, named_pair
 from edgespec.commands.plan.pair_plan import PairPlan, plan_pair
 from edgespec.commands.plan.report import Planned
 from edgespec.commands.status_line import StatusLine
@@ -16,7 +16,6 @@ from edgespec.memory.free import free_memory
 from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.isolate import INTERRUPTED
-from edgespec_models.gguf.heads import Head, head_of, own_head
 
 DESCRIPTION = """Says how fast pairs would run on this machine: tokens per second plain and with speculation.
 What an evaluation costs depends on shapes and number formats, not on weights, so a few layers of each model
@@ -114,13 +113,10 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
         def stage(text: str) -> None:
             StatusLine().show(f"{heads.name}: {text} ...")
 
-        head, draft = _head(heads), heads.draft
-        if head:  # what it costs cannot be measured on a stub of the target
-            draft = None
         expected = heads.acceptance if arguments.acceptance is None else arguments.acceptance
         found = plan_pair(
             heads.target,
-            draft,
+            heads.draft,
             settings,
             acceptances=(expected, *OTHER_ACCEPTANCES),
             on_stage=stage,
@@ -129,19 +125,10 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
         assumed = heads.assumed and arguments.acceptance is None
         if arguments.acceptance is None and settings == PairSettings():
             _keep(heads.name, found, assumed)
-        fit = fit_of_heads(heads.target, draft, settings)
-        return Planned(heads.name, found, fit, assumed, head=head.name if head else "")
+        fit = fit_of_heads(heads.target, heads.draft, settings)
+        return Planned(heads.name, found, fit, assumed)
     except EdgeSpecError as error:
         return Planned(name, None, None, True, str(error))
-
-
-def _head(heads: PairHeads) -> Head | None:
-    """Returns the head that guesses in a pair, if one does."""
-    if heads.draft:
-        head = head_of(heads.draft)
-        return head if head and head.alone else None
-    head, why_not = own_head(heads.target)
-    return None if why_not else head
 
 
 def _keep(name: str, plan: PairPlan, assumed: bool) -> None:

@@ -7,8 +7,8 @@ import json
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -55,8 +55,13 @@ class ModelCost:
 
 def kept_cost(headers: Sequence[Header], settings: PairSettings) -> ModelCost | None:
     """Returns what was measured before; None where it was not, or not so."""
+    return kept_at(cost_path(headers, settings))
+
+
+def kept_at(path: Path) -> ModelCost | None:
+    """Returns the costs in a file; None where it has none that make sense."""
     try:
-        said = json.loads(_path(headers, settings).read_text(encoding="utf-8"))
+        said = json.loads(path.read_text(encoding="utf-8"))
         seconds = {int(n): float(s) for n, s in said["seconds"].items()}
         if said["format"] != FORMAT or not all(s > 0 for s in seconds.values()) or 1 not in seconds:
             return None
@@ -79,17 +84,24 @@ def model_cost(
     known = None if anew else kept_cost(headers, settings)
     if known and not known.disturbed:
         return known
-    try:
+    with told(headers[0].name):
         found = _measured(layers_of(headers), settings, on_stage)
+    keep(cost_path(headers, settings), found)
+    return found
+
+
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """Turns what prevents a model from being made into a PlanError. name: of its file."""
+    try:
+        yield
     except UnknownFormatError as error:
-        raise PlanError(f"{headers[0].name} cannot be planned: {error}") from None
+        raise PlanError(f"{name} cannot be planned: {error}") from None
     except OSError as error:
         raise PlanError(
             f"a model of random weights cannot be written to {tempfile.gettempdir()}: {error.strerror}; make "
             "room there, or name another folder with TMPDIR"
         ) from None
-    _keep(_path(headers, settings), found)
-    return found
 
 
 def _measured(model: Layers, settings: PairSettings, on_stage: OnStage) -> ModelCost:
@@ -104,7 +116,7 @@ def _measured(model: Layers, settings: PairSettings, on_stage: OnStage) -> Model
                 path = Path(folder) / "slice.gguf"
                 _check_room(path.parent, model, n)
                 write_slice(path, model, n)
-                found.append(_evaluated(path, settings, model.header.name))
+                found.append(evaluated(path, settings, model.header.name))
     seconds = whole_cost(model, slices, found[0], found[-1])
     return ModelCost(seconds, slices.large, slices.whole, others.cores())
 
@@ -120,8 +132,13 @@ def _check_room(folder: Path, model: Layers, n: int) -> None:
         )
 
 
-def _evaluated(path: Path, settings: PairSettings, name: str) -> dict[int, float]:
+def evaluated(
+    path: Path, settings: PairSettings, name: str, *, head: Path | bool | None = False
+) -> dict[int, float]:
+    """Returns the seconds of evaluations by size, in a child. head: its file, None: in the target's; then
+    those of guesses."""
     asked = {
+        "head": str(head) if head else head,
         "path": str(path),
         "n_gpu_layers": settings.n_gpu_layers,
         "threads": settings.threads,
@@ -135,11 +152,13 @@ def _evaluated(path: Path, settings: PairSettings, name: str) -> dict[int, float
             said = {"error": str(error)}
     if "seconds" not in said:
         reason = f"{name} cannot be planned: {said['error']}"
-        raise PlanError(reason.replace(str(path), "a slice of it"))
+        for made in (str(path), str(head)):
+            reason = reason.replace(made, "a slice of it")
+        raise PlanError(reason)
     return {int(n): float(s) for n, s in said["seconds"].items()}
 
 
-def _keep(path: Path, cost: ModelCost) -> None:
+def keep(path: Path, cost: ModelCost) -> None:
     """Writes what was measured, whole or not at all; a full disk is passed over."""
     said = {
         "format": FORMAT,
@@ -152,7 +171,7 @@ def _keep(path: Path, cost: ModelCost) -> None:
         write_whole(path, json.dumps(said))
 
 
-def _path(headers: Sequence[Header], settings: PairSettings) -> Path:
+def cost_path(headers: Sequence[Header], settings: PairSettings, *, kind: str = "") -> Path:
     """Returns where the cost of this shape is kept, on this machine and with these settings."""
     shape = [(t.name, t.shape, t.type) for header in headers for t in header.tensors]
     head = headers[0]
@@ -162,7 +181,7 @@ def _path(headers: Sequence[Header], settings: PairSettings) -> Path:
         if key.startswith(f"{head.architecture}.") and isinstance(value, int | float | str | bool)
     }
     said = [
-        head.architecture,
+        head.architecture + kind,
         sorted(scalars.items()),
         shape,
         settings.n_gpu_layers,

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgespec.commands.plan.head_cost import guessing_head, head_cost, kept_head_cost
 from edgespec.commands.plan.model_cost import ModelCost, OnStage, kept_cost, model_cost
 from edgespec.core.pace.costs import CostTable, Hardware, from_measured
 from edgespec.core.pace.worth import best_length
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.header import Header
+from edgespec_models.gguf.heads import Head
 
 ROUND_S = 0.0003  # of Python and numpy in a round, as measured (docs/performance.md)
 OFF_BY = 0.25  # how far plans were from whole models when they were compared (docs/plan.md)
@@ -67,9 +69,13 @@ def plan_pair(
     anew: measure again what is known. Raises PlanError.
     """
     settings = settings or PairSettings()
-    costs = model_cost(target, settings, on_stage=on_stage, anew=anew)
-    drafting = model_cost(draft, settings, on_stage=on_stage, anew=anew) if draft else None
-    return _plan(costs, drafting, acceptances)
+    costs, head = model_cost(target, settings, on_stage=on_stage, anew=anew), guessing_head(target, draft)
+    drafting = None
+    if head:
+        drafting = head_cost(target, draft, settings, on_stage=on_stage, anew=anew)
+    elif draft:
+        drafting = model_cost(draft, settings, on_stage=on_stage, anew=anew)
+    return _plan(costs, drafting, acceptances, head)
 
 
 def kept_plan(
@@ -81,23 +87,34 @@ def kept_plan(
 ) -> PairPlan | None:
     """Returns the plan of a pair that was measured on this machine before; None where it was not."""
     settings = settings or PairSettings()
-    costs = kept_cost(target, settings)
-    drafting = kept_cost(draft, settings) if draft else None
-    if costs is None or draft and drafting is None:
+    costs, head = kept_cost(target, settings), guessing_head(target, draft)
+    drafting = None
+    if head:
+        drafting = kept_head_cost(target, draft, settings)
+    elif draft:
+        drafting = kept_cost(draft, settings)
+    if costs is None or (draft or head) and drafting is None:
         return None
-    return _plan(costs, drafting, acceptances)
+    return _plan(costs, drafting, acceptances, head)
 
 
-def _plan(target: ModelCost, draft: ModelCost | None, acceptances: Sequence[float]) -> PairPlan:
+def _plan(
+    target: ModelCost, draft: ModelCost | None, acceptances: Sequence[float], head: Head | None = None
+) -> PairPlan:
     plain = 1 / (target.seconds[1] + ROUND_S)
-    speeds = tuple(_speed(target, draft, a) for a in acceptances) if draft else ()
+    speeds = tuple(_speed(target, draft, a, head) for a in acceptances) if draft else ()
     return PairPlan(target, draft, plain, speeds)
 
 
-def _speed(target: ModelCost, draft: ModelCost, acceptance: float) -> Speed:
+def _speed(target: ModelCost, draft: ModelCost, acceptance: float, head: Head | None) -> Speed:
     prices = _table(target).prices(LARGEST_PLANNED) + ROUND_S
-    reach = tuple(acceptance**k for k in range(1, min(LONGEST_DRAFT, LARGEST_PLANNED - 1) + 1))
-    gain, length = best_length(reach, prices, draft.seconds[1])
+    longest = min(
+        LONGEST_DRAFT, LARGEST_PLANNED - 1, head.longest if head and head.longest else LONGEST_DRAFT
+    )
+    reach = tuple(acceptance**k for k in range(1, longest + 1))
+    guess = draft.seconds[1]
+    at_once = head is not None and head.kind == "dflash"  # all guesses take one evaluation
+    gain, length = best_length(reach, prices, 0.0, -guess) if at_once else best_length(reach, prices, guess)
     return Speed(acceptance, gain / float(prices[1]), length)
 
 

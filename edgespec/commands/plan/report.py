@@ -18,17 +18,13 @@ WIDTH = 100  # of lines, where the terminal is no narrower
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What came of one pair: a plan, or why there is none. acceptance: what its `speeds` begin with.
-
-    head: what guesses in it that is no draft model, and is not planned.
-    """
+    """What came of one pair: a plan, or why there is none. acceptance: what its `speeds` begin with."""
 
     name: str
     plan: PairPlan | None
     fit: Fit | None
     assumed: bool
     trouble: str = ""
-    head: str = ""
 
 
 def lines(found: Sequence[Planned]) -> list[str]:
@@ -39,12 +35,7 @@ def lines(found: Sequence[Planned]) -> list[str]:
     rows += [_row(planned) for planned in found if planned.plan]
     said = _table(rows) if len(rows) > 1 else []
     troubles = [f"{planned.name}: {planned.trouble}" for planned in found if planned.trouble]
-    heads = [
-        f"{planned.name}: its {planned.head} guesses; what that brings `edgespec bench` measures"
-        for planned in found
-        if planned.head
-    ]
-    notes = [*troubles, *heads, *_notes(found)]
+    notes = [*troubles, *_notes(found)]
     width = max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
     return [
         *said,
@@ -61,7 +52,7 @@ def _row(planned: Planned) -> tuple[str, ...]:
         memory += " (too much)"
     plain = f"{plan.plain_tok_per_s:.1f} tok/s"
     if not plan.speeds:
-        return planned.name, memory, plain, "-", "-", planned.head or "no draft", ""
+        return planned.name, memory, plain, "-", "-", "no draft", ""
     speed = plan.speeds[0]
     gain = speed.tok_per_s / plan.plain_tok_per_s
     guesses = f"{speed.draft_length} at a time" if speed.draft_length else "do not pay"

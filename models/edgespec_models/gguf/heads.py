@@ -172,11 +172,11 @@ def _why_no_assistant(head: Header, target: Header) -> str | None:
         return "its hidden states are as wide as the target's, which llama.cpp does not run"
     if head.of_architecture("nextn_predict_layers") != head.of_architecture("block_count"):
         return "its file does not say that all its layers guess"
-    if _windows(target)[-2:] != [True, False]:
+    if windows(target)[-2:] != [True, False]:
         return "the last layers of the target are not one that sees a window and one that sees all"
     for sees_window, layer in ((True, -2), (False, -1)):
         wanted = _heads_in_cache(target)[layer : layer + 1 or None]
-        read = {n for n, of in zip(_heads_in_cache(head), _windows(head), strict=False) if of == sees_window}
+        read = {n for n, of in zip(_heads_in_cache(head), windows(head), strict=False) if of == sees_window}
         if read - set(wanted):
             return f"it reads {max(read)} heads of the cache where the target has {wanted[0]}"
     for key in ("key_length", "value_length", "key_length_swa", "value_length_swa"):
@@ -188,7 +188,7 @@ def _why_no_assistant(head: Header, target: Header) -> str | None:
     return mismatch(vocabulary_of(target), vocabulary_of(head))
 
 
-def _windows(header: Header) -> list[bool]:
+def windows(header: Header) -> list[bool]:
     """Returns for each layer whether it sees a window of the last tokens."""
     found = header.metadata.get(f"{header.architecture}.attention.sliding_window_pattern")
     return [] if found is None or isinstance(found, bool | int | float | str) else [bool(of) for of in found]

@@ -8,6 +8,7 @@ ones more bits. Vocabulary, embeddings and output stay whole: they cost the same
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from edgespec_models.gguf.random_blocks import random_bytes
 ALIGNMENT, PAGE = 32, 4096
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _STRING, _ARRAY = 8, 9
+I64 = 27  # ggml's number of the type
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _INTEGERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 10: "Q", 11: "q"}
 
@@ -35,6 +37,7 @@ class Layers:
     layers: tuple[tuple[Tensor, ...], ...]
     others: tuple[Tensor, ...]  # embeddings, output, norms: in no layer
     used: float
+    blocks: tuple[tuple[Tensor, ...], ...] = ()  # layers behind those, which only guess further tokens
 
     @property
     def rhythm(self) -> tuple[int, int]:
@@ -86,25 +89,55 @@ def layers_of(headers: Sequence[Header]) -> Layers:
     head = headers[0]
     extra = head.of_architecture("nextn_predict_layers", 0) or 0  # layers that only guess further tokens
     n = (head.of_architecture("block_count", 0) or 0) - extra
-    layers: list[list[Tensor]] = [[] for _ in range(n)]
+    layers: list[list[Tensor]] = [[] for _ in range(n + extra)]
     others = []
     for tensor in (tensor for header in headers for tensor in header.tensors):
         match = _BLOCK.match(tensor.name)
         if match is None:
             others.append(tensor)
-        elif int(match[1]) < n:
+        elif int(match[1]) < n + extra:
             layers[int(match[1])].append(tensor)
     experts = head.of_architecture("expert_count", 0) or 0
     used = head.of_architecture("expert_used_count", 0) or 0
     share = min(1.0, used / experts) if experts else 1.0
-    return Layers(head, tuple(map(tuple, layers)), tuple(others), share)
+    made = tuple(map(tuple, layers))
+    return Layers(head, made[:n], tuple(others), share, made[n:])
 
 
-def write_slice(path: Path, model: Layers, n: int, *, seed: int = 0) -> None:
-    """Writes the model with its first n layers and random weights. Raises UnknownFormatError, OSError."""
+def write_slice(path: Path, model: Layers, n: int, *, blocks: bool = False, seed: int = 0) -> None:
+    """Writes the model with its first n layers and random weights. Raises UnknownFormatError, OSError.
+
+    blocks: with those behind all layers, which guess.
+    """
+    kept = model.blocks if blocks else ()
+    behind = [_renamed(tensor, n + i) for i, block in enumerate(kept) for tensor in block]
+    layers = [tensor for layer in model.slice(n) for tensor in layer]
+    _write(path, [*model.others, *layers, *behind], list(_metadata(model, n, len(kept))), model.header, seed)
+
+
+def write_head(path: Path, headers: Sequence[Header], n: int, *, seed: int = 0) -> None:
+    """Writes a head with random weights, for a target of n layers. Raises as `write_slice`."""
+    header = headers[0]
+    pairs = []
+    for key, kind, value in _walk(header.raw):
+        if key.startswith(b"split.") or key == b"general.alignment":
+            continue
+        if key.endswith(b".target_layers"):
+            value = _capped(value, n - 1)
+        pairs.append(struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + value)
+    _write(path, [tensor for part in headers for tensor in part.tensors], pairs, header, seed)
+
+
+def _capped(value: bytes, most: int) -> bytes:
+    """Returns an array of whole numbers none of which is larger than `most`."""
+    of, length = struct.unpack_from("<IQ", value)
+    numbers = struct.unpack_from(f"<{length}{_INTEGERS[of]}", value, 12)
+    return value[:12] + struct.pack(f"<{length}{_INTEGERS[of]}", *(min(number, most) for number in numbers))
+
+
+def _write(path: Path, tensors: Sequence[Tensor], pairs: list[bytes], header: Header, seed: int) -> None:
+    """Writes tensors with random weights behind such metadata, as long as that of `header`."""
     rng = np.random.default_rng(seed)
-    tensors = [*model.others, *(tensor for layer in model.slice(n) for tensor in layer)]
-    pairs = list(_metadata(model, n))
     infos, at = [], 0
     for tensor in tensors:
         name = tensor.name.encode()
@@ -115,16 +148,25 @@ def write_slice(path: Path, model: Layers, n: int, *, seed: int = 0) -> None:
             + struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape)
             + struct.pack("<IQ", tensor.type, at)
         )
-        at += _padded(n_bytes(tensor.shape, tensor.type, tensor.name))
-    pairs.append(_filler(24 + sum(map(len, [*pairs, *infos])), len(model.header.raw)))
+        at += _padded(_size(tensor))
+    pairs.append(_filler(24 + sum(map(len, [*pairs, *infos])), len(header.raw)))
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs) + b"".join(infos)
     with open(path, "wb") as file:
         file.write(head)
         for tensor in tensors:
             begin = file.tell()
-            for piece in random_bytes(tensor.shape, tensor.type, tensor.name, rng):
-                file.write(piece)
+            if tensor.type == I64:  # token ids, of which 0 is one
+                file.write(bytes(_size(tensor)))
+            else:
+                for piece in random_bytes(tensor.shape, tensor.type, tensor.name, rng):
+                    file.write(piece)
             file.write(b"\0" * (_padded(file.tell() - begin) - (file.tell() - begin)))
+
+
+def _size(tensor: Tensor) -> int:
+    if tensor.type == I64:
+        return 8 * math.prod(tensor.shape)
+    return n_bytes(tensor.shape, tensor.type, tensor.name)
 
 
 def _filler(length: int, wanted: int) -> bytes:
@@ -157,8 +199,11 @@ def _padded(n: int) -> int:
     return -(-n // ALIGNMENT) * ALIGNMENT
 
 
-def _metadata(model: Layers, n: int) -> Iterator[bytes]:
-    """Yields the metadata as the file has it, with the number of layers and the lists of them cut to n."""
+def _metadata(model: Layers, n: int, blocks: int) -> Iterator[bytes]:
+    """Yields the metadata as the file has it, with the number of layers and the lists of them cut to n.
+
+    blocks: how many of those behind them stay.
+    """
     head = model.header
     prefix = f"{head.architecture}.".encode()
     whole = head.of_architecture("block_count", 0) or 0
@@ -166,19 +211,20 @@ def _metadata(model: Layers, n: int) -> Iterator[bytes]:
         if key.startswith(b"split.") or key == b"general.alignment":
             continue
         if key in (prefix + b"block_count", prefix + b"nextn_predict_layers"):
-            value = struct.pack(f"<{_INTEGERS[kind]}", n if key.endswith(b"block_count") else 0)
+            value = struct.pack(f"<{_INTEGERS[kind]}", blocks + n * key.endswith(b"block_count"))
         elif kind == _ARRAY and key.startswith(prefix):
-            value = _cut(value, whole, n)
+            value = _cut(value, whole, n, blocks)
         yield struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + value
 
 
-def _cut(value: bytes, whole: int, n: int) -> bytes:
-    """Returns an array of one number for each layer cut to n of them; others as they are."""
+def _cut(value: bytes, whole: int, n: int, blocks: int) -> bytes:
+    """Returns an array of one number for each layer cut to n of them and the last `blocks`; others whole."""
     of, length = struct.unpack_from("<IQ", value)
     if length != whole or not whole or of not in _SIZES:
         return value
-    numbers = value[12:] * -(-n // whole)  # deeper than the original: repeated
-    return struct.pack("<IQ", of, n) + numbers[: n * _SIZES[of]]
+    numbers, size = value[12:] * -(-n // whole), _SIZES[of]  # deeper than the original: repeated
+    last = value[12 + (whole - blocks) * size :]
+    return struct.pack("<IQ", of, n + blocks) + numbers[: n * size] + last
 
 
 def _walk(raw: bytes) -> Iterator[tuple[bytes, int, bytes]]:
