@@ -495,7 +495,7 @@ def test_a_head_is_not_installed_as_a_model(
     )
     local.add("acme/Head-GGUF", {"Head-Q8_0.gguf": path.read_bytes()})
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Head-GGUF"]) == 1
-    assert "is a multi-token head of Gemma 4, which cannot speak by itself" in said(capsys)
+    assert "it reads the cache of a gemma4, and the target's architecture is llama" in said(capsys)
 
 
 @pytest.mark.usefixtures("at_local_hub")
@@ -528,6 +528,29 @@ def test_a_target_that_brings_its_head_needs_no_draft(
     )
     assert cli.main(["pull", "acme/Own-9B-GGUF"]) == 0
     assert "brings an MTP head in its file, which guesses: it needs no draft" in said(capsys)
+
+
+@pytest.mark.usefixtures("at_local_hub")
+def test_a_head_goes_before_the_catalogues_draft(
+    local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the target's file, or beside it; where --draft names another, that is taken."""
+    entry = find("qwen3-8b")
+    small = tiny_gguf.write_llama(tmp_path / "s.gguf", layers=1).read_bytes()
+    local.add(entry.draft.repo, {entry.draft.file: small})
+    own = tiny_heads.write_mtp(tmp_path / "o.gguf").read_bytes()
+    local.add(entry.target.repo, {entry.target.file: own})
+    assert cli.main(["pull", entry.name, "--check"]) == 0
+    text = said(capsys)
+    assert "brings an MTP head in its file, which guesses: it needs no draft" in text
+    assert entry.draft.repo not in text.splitlines()[-1]
+    plain = tiny_gguf.write_llama(tmp_path / "t.gguf", layers=3, d=64, n_vocab=512, ffn=8192).read_bytes()
+    heads = {"eagle3/a.gguf": tiny_heads.write_eagle(tmp_path / "e.gguf").read_bytes()}
+    local.add(entry.target.repo, {entry.target.file: plain, **heads})
+    assert cli.main(["pull", entry.name, "--check"]) == 0
+    assert f"{entry.target.repo}:eagle3/a.gguf is a head for it, and is taken in place of" in said(capsys)
+    assert cli.main(["pull", entry.name, "--draft", entry.draft.repo, "--check"]) == 0
+    assert "eagle3" not in said(capsys)
 
 
 def test_a_file_name_that_was_never_looked_up_may_differ(local: LocalHub, hub: Hub, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from edgespec_models.hub.choose_file import FOR_CACHES, parse_wanted, smaller_th
 from edgespec_models.hub.download import Progress
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
-from edgespec_models.hub.propose import Proposal, propose
+from edgespec_models.hub.propose import Proposal, head_for, propose
 from edgespec_models.hub.pull import Order, Pull, PullPlan, order, plan_pull
 from edgespec_models.shelf.catalogue import CatalogueError, catalogue
 from edgespec_models.shelf.sizes import seconds_text, size_text
@@ -129,6 +129,8 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
     """Makes the plan; for a target alone a draft is proposed first. None where one has to be chosen."""
     _say(f"looking at {wanted.target}" + (f" and {wanted.draft}" if wanted.draft else ""))
     memory = memory_for_models()
+    if wanted.entry and wanted.draft and arguments.draft is None:
+        wanted = _with_its_head(hub, wanted, memory)
     plan = plan_pull(hub, wanted, memory=memory)
     own, why_not = own_head(plan.heads[0])
     if wanted.draft is None and own and not why_not:
@@ -147,6 +149,23 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
             _say("nothing was downloaded; --yes downloads it all the same")
             return None
     return plan
+
+
+def _with_its_head(hub: Hub, wanted: Order, memory: int) -> Order:
+    """Returns the order of a catalogue's pair with a head in place of its draft, where one is published."""
+    alone = replace(wanted, draft=None)
+    try:
+        plan = plan_pull(hub, alone, room=False, memory=memory)
+        own, why_not = own_head(plan.heads[0])
+        if own and not why_not:
+            return alone
+        head, _ = head_for(hub, plan.target, plan.headers[0])
+    except (HubError, HeaderError):  # what is wrong is told of the pair as it is
+        return wanted
+    if head is None:
+        return wanted
+    _say(f"{head.candidate} is a head for it, and is taken in place of the catalogue's draft {wanted.draft}")
+    return replace(wanted, draft=parse_wanted(str(head.candidate)))
 
 
 def _smaller(hub: Hub, plan: PullPlan, fit: Fit | None, memory: int) -> list[str]:

@@ -75,6 +75,17 @@ def propose(
     return sorted(proposals, key=_rank), fetched
 
 
+def head_for(hub: Hub, target: Chosen, header: Header) -> tuple[Proposal | None, int]:
+    """Returns a head in the target's own repository that fits, None where none does; and bytes fetched."""
+    fetched = 0
+    for candidate in _heads_beside(hub, target):
+        proposal, n_bytes = _check(hub, target, header, candidate)
+        fetched += n_bytes
+        if proposal.fits:
+            return proposal, fetched
+    return None, fetched
+
+
 def _rank(proposal: Proposal) -> int:
     """Returns a number by which heads come first, then drafts of the target's own vocabulary."""
     fit = proposal.verdict.fit if proposal.verdict else "none"
