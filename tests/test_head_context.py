@@ -8,6 +8,7 @@ compared with a fresh start; and each rule of its bookkeeping is broken once, to
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ TWO = Head("mtp", 2, alone=False, longest=2)
 ASSISTANT = Head("assistant", 2, alone=True)
 DFLASH = Head("dflash", 2, alone=True, layers=(0, 1), block=8, longest=7, mask=37)
 BLOCKS = ("blk.2", "blk.3")  # of a tiny model with two
+DFLASH2 = replace(DFLASH, candidates=6)
 N_CTX, N_SEQ, N_ROWS, LONGEST = 256, 3, 24, 6
 CLOSE = 0.02  # logits have a standard deviation of about 2; evaluations of other shapes round otherwise
 WRITERS = {
@@ -43,6 +45,7 @@ WRITERS = {
     "two blocks": partial(tiny_heads.write_mtp, blocks=2),
     "eagle": tiny_heads.write_mtp,  # the target; the head has a file of its own
     "dflash": tiny_heads.write_mtp,
+    "dflash2": tiny_heads.write_mtp,
     "assistant": tiny_gemma.write_gemma,
 }
 Tokens = NDArray[np.int32]
@@ -82,7 +85,15 @@ class Heads:
 
     def off(self, tokens: Tokens, tail: tuple[int, ...] = (), seq: int = 0) -> float:
         """Returns the largest difference between both."""
-        return float(np.abs(self.behind(tokens, tail, seq) - self.fresh(tokens, tail)).max())
+        return apart(self.behind(tokens, tail, seq), self.fresh(tokens, tail))
+
+
+def apart(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """Returns the largest difference between two rows of logits; one candidate of some may be another."""
+    both = np.isfinite(one) & np.isfinite(other)
+    if both.sum() < np.isfinite(one).sum() - 1:
+        return float("inf")
+    return float(np.abs(one[both] - other[both]).max())
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +102,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Model
     found = {name: Model(write(folder / f"{name}.gguf"), mtp=True) for name, write in WRITERS.items()}
     found["eagle head"] = Model(tiny_heads.write_eagle(folder / "e.gguf", layers=EAGLE.layers), head=True)
     found["dflash head"] = Model(tiny_heads.write_dflash(folder / "d.gguf"), head=True)
+    found["dflash2 head"] = Model(tiny_heads.write_dflash(folder / "d2.gguf", candidates=6), head=True)
     found["assistant head"] = Model(tiny_gemma.write_assistant(folder / "a.gguf"), mtp=True, head=True)
     yield found
     for model in found.values():
@@ -98,7 +110,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Model
 
 
 def made(models: dict[str, Model], name: str) -> Heads:
-    kinds = {"eagle": EAGLE, "dflash": DFLASH, "two blocks": TWO, "assistant": ASSISTANT}
+    kinds = {"eagle": EAGLE, "dflash": DFLASH, "two blocks": TWO, "assistant": ASSISTANT, "dflash2": DFLASH2}
     return Heads(models[name], models.get(f"{name} head"), kinds.get(name, MTP))
 
 
@@ -109,7 +121,7 @@ def heads(request: pytest.FixtureRequest, models: dict[str, Model]) -> Iterator[
     found.close()
 
 
-@pytest.fixture(params=["attention", "two blocks", "eagle", "dflash", "assistant"])
+@pytest.fixture(params=["attention", "two blocks", "eagle", "dflash", "dflash2", "assistant"])
 def scripted(request: pytest.FixtureRequest, models: dict[str, Model]) -> Iterator[Heads]:
     found = made(models, request.param)
     yield found
@@ -176,7 +188,7 @@ def test_several_sequences_are_read_together_and_each_in_its_own_rows(heads: Hea
         ]
         found = [row.copy() for row in heads.head.score(wants)]
         for row, tokens, tail in zip(found, texts, tails, strict=True):
-            assert np.abs(row[0] - heads.fresh(tokens, tail)).max() < CLOSE
+            assert apart(row[0], heads.fresh(tokens, tail)) < CLOSE
         tails = [(*tail, int(rng.integers(0, 300))) for tail in tails]
 
 
@@ -289,6 +301,25 @@ def test_the_second_guess_is_the_second_blocks(tmp_path: Path) -> None:
         assert np.abs(after - exchanged.behind(tokens, tail)).max() < CLOSE
         right.close()
         exchanged.close()
+
+
+def test_candidates_are_the_likeliest_tokens_and_weighed_by_the_guess_before(
+    models: dict[str, Model],
+) -> None:
+    heads = made(models, "dflash2")
+    rng = np.random.default_rng(2)
+    tokens = some(rng, 40)
+    heads.target.score([Want(tokens[:-1])])
+    first = heads.behind(tokens)
+    possible = np.flatnonzero(np.isfinite(first))
+    assert possible.size == DFLASH2.candidates
+    rows = [heads.behind(tokens, (int(token),)) for token in possible]
+    behind = [set(np.flatnonzero(np.isfinite(row)).tolist()) for row in rows]
+    assert all(those == behind[0] for those in behind), "candidates of a place are the same"
+    assert np.ptp([row[list(behind[0])] for row in rows], 0).max() > 0.1, "their weights are not"
+    likeliest = np.argsort(heads.head._logits(1)[0])[-DFLASH2.candidates :]
+    assert set(likeliest.tolist()) == set(possible.tolist())
+    heads.close()
 
 
 # ---- each rule broken once --------------------------------------------------------------------------------

@@ -80,12 +80,18 @@ def dspark(folder: Path) -> Files:
     return target, tiny_heads.write_dflash(folder / "dspark.gguf", follows=16)
 
 
+def dflash2(folder: Path) -> Files:
+    """Its guesses are drawn from six candidates each, weighed by the guess before."""
+    target = tiny_heads.write_mtp(folder / "target.gguf", depth=0.3)
+    return target, tiny_heads.write_dflash(folder / "dflash2.gguf", candidates=6)
+
+
 def assistant(folder: Path) -> Files:
     """A head that reads its target's cache and has none of its own."""
     return tiny_gemma.write_gemma(folder / "gemma.gguf"), tiny_gemma.write_assistant(folder / "a.gguf")
 
 
-FILES = (mtp, experts, hybrid, two_blocks, sidecar, eagle, small_eagle, dflash, dspark, assistant)
+FILES = (mtp, experts, hybrid, two_blocks, sidecar, eagle, small_eagle, dflash, dflash2, dspark, assistant)
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -255,15 +261,19 @@ def test_drawn_text_has_the_distribution_of_the_target(attending: Path) -> None:
     assert drawn_as_expected(attending)
 
 
+def test_text_drawn_from_weighed_candidates_has_the_distribution_of_the_target(tmp_path: Path) -> None:
+    assert drawn_as_expected(*dflash2(tmp_path))
+
+
 def test_guesses_not_drawn_from_what_was_told_are_seen(attending: Path, monkeypatch: Any) -> None:
     """The head guesses its likeliest token, and tells that it drew."""
     monkeypatch.setattr(Independent, "draw", lambda self, q, position: q.likeliest()[0])
     assert not drawn_as_expected(attending)
 
 
-def drawn_as_expected(target: Path, n: int = 600) -> bool:
+def drawn_as_expected(target: Path, head: Path | None = None, n: int = 600) -> bool:
     sampling = Sampling(temperature=1.0, top_k=6, top_p=1.0, min_p=0.0)
-    with Pair(target, settings=PairSettings(remember=False)) as pair:
+    with Pair(target, head, PairSettings(remember=False)) as pair:
         tokens = prompt()
         counts: Counter[int] = Counter()
         for seed in range(n):
@@ -341,7 +351,11 @@ def test_a_head_for_another_target_is_refused_in_a_sentence(
     [
         ({"block": 1}, "its block has 1 tokens, and 2 to 64 can be run"),
         ({"metadata": {"tokenizer.ggml.mask_token_id": 600}}, "its file names no mask token"),
-        ({"tensors": {"selector_hidden.weight": np.ones((4, 64), np.float32)}}, "gives no probabilities"),
+        (
+            {"tensors": {"selector_hidden.weight": np.ones((4, 64), np.float32)}},
+            "does not say how its candid",
+        ),
+        ({"candidates": 8}, "its hidden states of 64 numbers have no room for 8 candidates"),
         ({"layers": (0, 7)}, "it reads layer 7 of its target, and this one has 3"),
     ],
 )

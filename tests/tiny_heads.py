@@ -256,12 +256,16 @@ def write_dflash(
     n_vocab: int = 512,
     block: int = 8,
     follows: int = 0,
+    candidates: int = 0,
     context_length: int = 512,
     seed: int = 3,
     metadata: Mapping[str, Any] | None = None,
     tensors: Mapping[str, NDArray[np.float32] | None] | None = None,
 ) -> Path:
-    """Write a random DFlash head; `follows` > 0 makes a DSpark head, with tables of that rank."""
+    """Write a random DFlash head; `follows` > 0 makes a DSpark head, with tables of that rank.
+
+    `candidates` > 0 makes a DFlash2 head, with that many for each place.
+    """
     writer, arch, ffn = GGUFWriter(path, "dflash"), "dflash", 2 * D
     writer.add_name("tiny random dflash")
     tiny._add_sizes(writer, n_vocab, D, n_layers, ffn, context_length, 1e-5)
@@ -269,6 +273,13 @@ def write_dflash(
     writer.add_array(f"{arch}.target_layers", list(layers))
     writer.add_uint32(f"{arch}.block_size", block)
     writer.add_uint32("tokenizer.ggml.mask_token_id", 37)
+    rank, kernel, group = 8, 3, 16
+    if candidates:
+        for key, number in {
+            "selector_top_k": candidates, "selector_rank": rank, "conv_kernel_size": kernel,
+            "conv_group_size": group,
+        }.items():  # fmt: skip
+            writer.add_uint32(f"{arch}.{key}", number)
     tiny._add_vocabulary(writer, tiny.make_vocabulary(n_vocab), None)
     tiny._add_metadata(writer, metadata or {})
     weights, kv = tiny._Weights(seed, 0.0, 1), N_KV * HEAD_DIM
@@ -288,6 +299,17 @@ def write_dflash(
             **tiny._head_norms(il, HEAD_DIM),
             **_ffn(weights, il, ffn, 1.0),
         }
+    if candidates:
+        made |= {
+            f"selector_{name}.weight": weights.draw(n_vocab, rank, std=0.6)
+            for name in ("predecessor", "successor")
+        }
+        made["selector_hidden.weight"] = weights.draw(rank, D)
+        for il, part in ((il, part) for il in range(n_layers) for part in ("attn", "ffn")):
+            base = weights.draw(2, kernel, D, std=0.1)
+            base[:, 0] += 1  # each place mostly itself
+            made[f"blk.{il}.{part}_conv_base"] = base
+            made[f"blk.{il}.{part}_conv_proj.weight"] = weights.draw(2 * kernel * D // group, D)
     if follows:
         made |= {
             "markov_w1.weight": weights.draw(n_vocab, follows),

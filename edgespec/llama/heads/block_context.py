@@ -3,7 +3,8 @@
 The head has keys and values made of the target's hidden rows, then reads the last token and a mask for each
 place behind it, all at once. What it thinks of a place does not depend on what was drawn before it: its rows
 are marginals. Each guess is drawn from its own, so verification needs to know nothing of that. (DFlash,
-arXiv 2602.06036. DSpark adds what usually follows the likeliest token before; that is in its graph.)
+arXiv 2602.06036. DSpark adds what usually follows the likeliest token before; that is in its graph. DFlash2
+gives some candidates for each place, and how likely each is behind each candidate of the place before.)
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.heads.head_cache import HeadCache
 from edgespec.llama.heads.head_settings import head_settings
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
-from edgespec.llama.heads.taps import tap_layers
+from edgespec.llama.heads.taps import tap_end, tap_layers
 from edgespec.llama.model import Model
 from edgespec.llama.saved import same_beginning
 from edgespec.llama.settings import ContextSettings
@@ -44,13 +45,15 @@ class BlockContext(HeadCache):
         self.n_ctx, self._head = asked.n_ctx, head
         self._rows_of: list[tuple[bytes, Rows]] = [(b"", np.empty((0, 0), np.float32))] * settings.n_seq
         try:
-            width = int(C.llama_model_n_embd(target.model.handle))
+            width = self._width = int(C.llama_model_n_embd(target.model.handle))
             tap = tap_layers(target.handle, head.layers, width)
             self._rows = target.keep_hidden(tap, width * len(head.layers))
             sections = 4 if C.llama_model_rope_type(model.handle) == M_ROPE else 1
             self._features = RowBatch(settings.chunk, self._rows.width, sections=sections)
             self._block = Batch(head.block, self.n_ctx + head.block)
             C.llama_set_causal_attn(self._handle, head.causal)
+            if head.candidates:
+                tap_end(self._handle, width)
             self.rehearse(2)
         except BaseException:
             self.close()
@@ -66,7 +69,7 @@ class BlockContext(HeadCache):
         return known - at + 1
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (1, n_vocab): the head's marginal at the place behind its tail.
+        """Returns for each want float32 (1, n_vocab): what the head thinks of the place behind its tail.
 
         Raises NoRoomError where the block has no such place or cells have run out, FatalDecodeError where
         llama.cpp fails.
@@ -82,7 +85,21 @@ class BlockContext(HeadCache):
         rows, place = self._rows_of[want.seq][1], len(want.tail)
         if place >= len(rows):
             raise NoRoomError(f"the head guesses {len(rows)} tokens at most")
-        return rows[place : place + 1]
+        return self._weighed(rows, want.tail) if self._head.candidates else rows[place : place + 1]
+
+    def _weighed(self, rows: Rows, tail: tuple[int, ...]) -> Rows:
+        """Returns the candidates of the place behind a tail, weighed by those in it: (1, n_vocab).
+
+        A row has k candidates, then their k weights behind each of the k candidates of the place before.
+        """
+        k, before = self._head.candidates, 0
+        for row, token in zip(rows, (*tail, None), strict=False):
+            weights, found = row[k * (before + 1) :][:k], np.flatnonzero(row[:k] == token)
+            # a grammar may have put another there: then as behind the likeliest
+            before = int(found[0] if found.size else weights.argmax())
+        made = np.full((1, self.n_vocab), -np.inf, np.float32)
+        made[0, row[:k].astype(np.int64)] = weights
+        return made
 
     def _plan(self, want: Want) -> tuple[bytes, int, int]:
         """Returns the tokens from position 0 on, and from where to where the target's rows are to be read."""
@@ -122,10 +139,11 @@ class BlockContext(HeadCache):
         masks = np.full(self._head.block - 1, self._head.mask, np.int32).tobytes()
         self._block.fill([(seq, token + masks, self._head.block, at)])
         self._decode(self._block.struct, seq, 1)
-        n_vocab = self.model.n_vocab
         places = range(self._head.block - self.longest, self._head.block)
-        rows = [self._row(C.llama_get_logits_ith(self._handle, i), n_vocab) for i in places]
-        found = np.stack(rows)
+        if self._head.candidates:
+            found = np.stack([self._own_row(i, self._width) for i in places])
+        else:
+            found = np.concatenate([self._logits(i) for i in places])
         C.llama_memory_seq_rm(self._memory, seq, at, -1)
         return found
 

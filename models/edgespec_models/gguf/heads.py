@@ -59,6 +59,7 @@ class Head:
     mask: int = 0  # the token that stands for a guess to be made
     causal: bool = False  # whether places of a block see only those before them
     follows: bool = False  # a DFlash head that knows what follows what: DSpark
+    candidates: int = 0  # of each place, which a DFlash2 head weighs by what was guessed before
 
     @property
     def name(self) -> str:
@@ -218,7 +219,16 @@ def _dflash(header: Header) -> Head:
         mask=header.number("tokenizer.ggml.mask_token_id", -1) or 0,
         causal=header.flag("dflash.attention.causal") is True,
         follows=follows,
+        candidates=_number(header, "selector_top_k") if _weighs(header) else 0,
     )
+
+
+def _weighs(header: Header) -> bool:
+    return any(tensor.name == "selector_hidden.weight" for tensor in header.tensors)
+
+
+def _number(header: Header, key: str) -> int:
+    return header.of_architecture(key) or 0
 
 
 def _why_no_dflash(facts: Head, head: Header, target: Header) -> str | None:
@@ -227,8 +237,8 @@ def _why_no_dflash(facts: Head, head: Header, target: Header) -> str | None:
         return f"its block has {facts.block} tokens, and 2 to {LARGEST_BLOCK} can be run"
     if not 0 <= facts.mask < n_vocab:
         return "its file names no mask token"
-    if any(tensor.name == "selector_hidden.weight" for tensor in head.tensors):
-        return "it chooses tokens by itself and gives no probabilities (DFlash2), which EdgeSpec does not run"
+    if _weighs(head) and (why := _why_no_lattice(facts, head)):
+        return why
     if not facts.layers:
         return "its file does not say which layers of the target it reads"
     if head.of_architecture("key_length") != head.of_architecture("value_length"):
@@ -238,6 +248,18 @@ def _why_no_dflash(facts: Head, head: Header, target: Header) -> str | None:
         or _why_of_another_size(head, target, "embedding_length")
         or mismatch(vocabulary_of(target), vocabulary_of(head))
     )
+
+
+def _why_no_lattice(facts: Head, head: Header) -> str | None:
+    """A DFlash2 head hands out its candidates, and a weight for each two of them, in one hidden row."""
+    d, group = _number(head, "embedding_length"), _number(head, "conv_group_size")
+    if not (
+        facts.candidates and group and _number(head, "selector_rank") and _number(head, "conv_kernel_size")
+    ):
+        return "its file does not say how its candidates are weighed"
+    if d % group or d < facts.candidates * (facts.candidates + 1):
+        return f"its hidden states of {d} numbers have no room for {facts.candidates} candidates"
+    return None
 
 
 def _why_no_eagle(facts: Head, head: Header, target: Header) -> str | None:
