@@ -12,7 +12,8 @@ from edgespec.commands.doctor import pair_checks
 from edgespec.commands.pairs import words
 from edgespec.memory.question import MemoryOracle, Question
 from edgespec.pairs.check import headers_of
-from edgespec_models.gguf.heads import Head, head_of, own_head, why_not_driven
+from edgespec_models.gguf.head_check import own_head, why_not_driven
+from edgespec_models.gguf.heads import Head, head_of
 from edgespec_models.shelf.store import InstalledModel, InstalledPair
 
 BLOCK = "blk.2.nextn."

@@ -18,8 +18,9 @@ from edgespec_models.fit.fit import ALL, RAM_MARGIN, USUAL_N_CTX, Asks, Fit, cho
 from edgespec_models.fit.formulas import formula_need
 from edgespec_models.fit.need import RAM, Device, Need
 from edgespec_models.gguf.facts import facts_of
+from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import Header, HeaderError
-from edgespec_models.gguf.heads import head_of, own_head
+from edgespec_models.gguf.heads import head_of
 
 ONE_AT_A_TIME = ("hybrid", "recurrent")  # memories that serve one request at a time, whatever is asked for
 ROOMY = 2.0  # times what the formula says that have to be free, so that nobody else is asked

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError
 from edgespec_models.gguf.facts import why_not_usable
+from edgespec_models.gguf.head_check import bad_ids, why_not_driven
 from edgespec_models.gguf.header import Header, HeaderError, read_file, split_names
-from edgespec_models.gguf.heads import Head, bad_ids, head_of, why_not_driven
+from edgespec_models.gguf.heads import Head, head_of
 from edgespec_models.gguf.translation import Translation
 from edgespec_models.shelf.pair_check import check_headers
 

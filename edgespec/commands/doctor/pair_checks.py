@@ -12,8 +12,9 @@ from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.fit import SMALLER, gib
 from edgespec_models.fit.need import Parts
 from edgespec_models.gguf.facts import facts_of, why_not_usable
+from edgespec_models.gguf.head_check import own_head, why_not_driven
 from edgespec_models.gguf.header import Header, HeaderError
-from edgespec_models.gguf.heads import Head, head_of, own_head, why_not_driven
+from edgespec_models.gguf.heads import Head, head_of
 from edgespec_models.shelf.pair_check import check_headers
 
 

@@ -11,8 +11,8 @@ from edgespec.commands.pull.words import table
 from edgespec.system.terminal import one_line
 from edgespec_models import tiny
 from edgespec_models.gguf.facts import facts_of
+from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import HeaderError, read_file
-from edgespec_models.gguf.heads import own_head
 from edgespec_models.gguf.vocabulary import vocabulary_of
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel
 from edgespec_models.shelf.pair_check import check_headers

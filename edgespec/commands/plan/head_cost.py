@@ -13,8 +13,9 @@ from pathlib import Path
 from edgespec.commands.bench.machine import Others
 from edgespec.commands.plan.model_cost import ModelCost, OnStage, cost_path, evaluated, keep, kept_at, told
 from edgespec.pairs.settings import PairSettings
+from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import Header
-from edgespec_models.gguf.heads import Head, head_of, own_head, windows
+from edgespec_models.gguf.heads import Head, head_of, windows
 from edgespec_models.gguf.slice import Layers, layers_of, write_head, write_slice
 
 

@@ -18,8 +18,8 @@ from edgespec.memory.at_load import memory_for_models
 from edgespec.pairs.store import open_store, store_told
 from edgespec.system.isolate import INTERRUPTED
 from edgespec_models.fit.fit import Fit
+from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import HeaderError
-from edgespec_models.gguf.heads import own_head
 from edgespec_models.hub.choose_file import FOR_CACHES, parse_wanted, smaller_than
 from edgespec_models.hub.download import Progress
 from edgespec_models.hub.errors import HubError

@@ -1,22 +1,17 @@
-"""Heads that GGUF files hold, which guess from a target's hidden states: MTP blocks, EAGLE-3, DFlash.
+"""Heads that GGUF files hold, which guess from a target's hidden states: MTP blocks, EAGLE-3, DFlash, Medusa.
 
 MTP blocks lie behind the layers of the model itself (`nextn_predict_layers`), or alone in a file beside it;
-EAGLE-3 and DFlash heads have files and architectures of their own. What llama.cpp would end the process on is
-found here, in headers.
+the others have files and architectures of their own. Whether one can be run for a target: `head_check.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from edgespec_models.gguf import medusa
-from edgespec_models.gguf.header import Header, HeaderError
-from edgespec_models.gguf.vocabulary import mismatch, vocabulary_of
+from edgespec_models.gguf.header import Header
 
 HeadKind = Literal["mtp", "assistant", "eagle3", "dflash", "medusa"]
 NAMES: dict[HeadKind, str] = {
@@ -26,24 +21,7 @@ NAMES: dict[HeadKind, str] = {
     "dflash": "DFlash head",
     "medusa": "Medusa head",
 }
-# Architectures for which llama.cpp builds a graph of MTP blocks, and whether of several (src/models).
-_MTP = {
-    "bailingmoe3": False, "cohere2moe": False, "deepseek2": False, "deepseek32": False, "deepseek4": False,
-    "glm-dsa": False, "glm4moe": False, "glm5-next": False, "hy_v3": True, "mimo2": True,
-    "nemotron_h_moe": False, "qwen35": False, "qwen35moe": False, "qwen3next": False, "step35": True,
-}  # fmt: skip
-# Architectures of which llama.cpp shows what goes into their layers.
-_TAPPED = {
-    "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2",
-    "minimax-01", "minimax-m2", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe",
-    "qwen3moe", "qwen3next", "qwen4exp",
-}  # fmt: skip
-_ASSISTANT, _ASSISTED = "gemma4-assistant", "gemma4"  # its architecture, and its target's
-LARGEST_BLOCK = 64
-I64 = 27  # ggml's number of the type
-_JOINING = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # what every MTP block has
-
-_OF_MIMO = ("attn_qkv", "ffn_gate", "ffn_up", "ffn_down")
+ASSISTANT = "gemma4-assistant"  # its architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +66,7 @@ def head_of(headers: Sequence[Header]) -> Head | None:
     if first.architecture == medusa.ARCHITECTURE:
         n = first.of_architecture("heads") or 0
         return Head("medusa", n, alone=True, longest=n)
-    if first.architecture == _ASSISTANT:
+    if first.architecture == ASSISTANT:
         return Head("assistant", first.of_architecture("block_count") or 0, alone=True)
     blocks = first.of_architecture("nextn_predict_layers") or 0
     n_layers = first.of_architecture("block_count") or 0
@@ -99,109 +77,10 @@ def head_of(headers: Sequence[Header]) -> Head | None:
     return Head("mtp", blocks, alone="blk.0.attn_norm.weight" not in names, longest=longest)
 
 
-def own_head(headers: Sequence[Header]) -> tuple[Head | None, str | None]:
-    """Returns the head in a target's own file, and why it cannot be run, if so; (None, None): no head."""
-    head = head_of(headers)
-    if head is None or head.alone:
-        return None, None
-    return head, why_not_driven(head, headers, headers)
-
-
-def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Header]) -> str | None:
-    """Returns why a head cannot guess for a target, in a clause; None where it can.
-
-    headers: of the file that holds the head; target: of the target's, which may be the same.
-    """
-    if head.kind == "mtp":
-        return _why_no_mtp(head, headers) or (_why_no_sidecar(headers[0], target[0]) if head.alone else None)
-    if head.kind == "medusa":
-        return _why_no_medusa(headers[0], target[0])
-    if head.kind == "assistant":
-        return _why_no_assistant(headers[0], target[0])
-    if head.kind == "eagle3":
-        return _why_no_eagle(head, headers[0], target[0])
-    return _why_no_dflash(head, headers[0], target[0])
-
-
-def _why_no_mtp(head: Head, headers: Sequence[Header]) -> str | None:
-    architecture = headers[0].architecture
-    if architecture not in _MTP:
-        return f"llama.cpp runs no MTP blocks of {architecture}"
-    if head.n_blocks > 1 and not _MTP[architecture]:
-        return f"it has {head.n_blocks} MTP blocks, and llama.cpp runs one of {architecture}"
-    names = {tensor.name for header in headers for tensor in header.tensors}
-    layers = headers[0].of_architecture("block_count") or 0
-    wanted = (*_JOINING, "attn_norm", *(_OF_MIMO if architecture == "mimo2" else ()))
-    for il in range(layers - head.n_blocks, layers):
-        for name in wanted:
-            if f"blk.{il}.{name}.weight" not in names:
-                return f"its MTP block lacks the tensor blk.{il}.{name}.weight"
-    return None
-
-
-def _why_no_sidecar(head: Header, target: Header) -> str | None:
-    if head.architecture != target.architecture:
-        return (
-            f"it is made for an architecture {head.architecture}, and the target's is {target.architecture}"
-        )
-    return _why_of_another_size(head, target, "embedding_length") or mismatch(
-        vocabulary_of(target), vocabulary_of(head)
-    )
-
-
-def _why_of_another_size(head: Header, target: Header, key: str) -> str | None:
-    wide, wanted = head.of_architecture(key), target.of_architecture("embedding_length")
-    if wide == wanted:
-        return None
-    return f"it reads hidden states of {wide or 0:,} numbers, and the target's have {wanted or 0:,}"
-
-
-def _why_no_medusa(head: Header, target: Header) -> str | None:
-    n_vocab, wanted = head.of_architecture("vocab_size"), len(vocabulary_of(target).texts)
-    if n_vocab != wanted:
-        return f"it is made for {n_vocab or 0:,} tokens, and the target has {wanted:,}"
-    return _why_of_another_size(head, target, "embedding_length") or medusa.why_incomplete(head)
-
-
-def _why_no_assistant(head: Header, target: Header) -> str | None:
-    """An assistant reads the target's last two layers of the cache, as if they were its own."""
-    if target.architecture != _ASSISTED:
-        return f"it reads the cache of a {_ASSISTED}, and the target's architecture is {target.architecture}"
-    if why := _why_of_another_size(head, target, "embedding_length_out"):
-        return why
-    if head.of_architecture("embedding_length") == head.of_architecture("embedding_length_out"):
-        return "its hidden states are as wide as the target's, which llama.cpp does not run"
-    if head.of_architecture("nextn_predict_layers") != head.of_architecture("block_count"):
-        return "its file does not say that all its layers guess"
-    if windows(target)[-2:] != [True, False]:
-        return "the last layers of the target are not one that sees a window and one that sees all"
-    for sees_window, layer in ((True, -2), (False, -1)):
-        wanted = _heads_in_cache(target)[layer : layer + 1 or None]
-        read = {n for n, of in zip(_heads_in_cache(head), windows(head), strict=False) if of == sees_window}
-        if read - set(wanted):
-            return f"it reads {max(read)} heads of the cache where the target has {wanted[0]}"
-    for key in ("key_length", "value_length", "key_length_swa", "value_length_swa"):
-        name = f"attention.{key}"
-        if head.of_architecture(name) != target.of_architecture(name):
-            return (
-                f"its {key} is {head.of_architecture(name)}, and the target's {target.of_architecture(name)}"
-            )
-    return mismatch(vocabulary_of(target), vocabulary_of(head))
-
-
 def windows(header: Header) -> list[bool]:
     """Returns for each layer whether it sees a window of the last tokens."""
     found = header.metadata.get(f"{header.architecture}.attention.sliding_window_pattern")
     return [] if found is None or isinstance(found, bool | int | float | str) else [bool(of) for of in found]
-
-
-def _heads_in_cache(header: Header) -> list[int]:
-    """Returns for each layer how many heads have keys and values."""
-    found = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
-    if found is None or isinstance(found, bool | float | str):
-        found = header.of_architecture("attention.head_count") or 0
-    layers = header.of_architecture("block_count") or 0
-    return [found] * layers if isinstance(found, int) else [int(n) for n in found]
 
 
 def _dflash(header: Header) -> Head:
@@ -219,97 +98,16 @@ def _dflash(header: Header) -> Head:
         mask=header.number("tokenizer.ggml.mask_token_id", -1) or 0,
         causal=header.flag("dflash.attention.causal") is True,
         follows=follows,
-        candidates=_number(header, "selector_top_k") if _weighs(header) else 0,
+        candidates=number(header, "selector_top_k") if weighs(header) else 0,
     )
 
 
-def _weighs(header: Header) -> bool:
+def weighs(header: Header) -> bool:
     return any(tensor.name == "selector_hidden.weight" for tensor in header.tensors)
 
 
-def _number(header: Header, key: str) -> int:
+def number(header: Header, key: str) -> int:
     return header.of_architecture(key) or 0
-
-
-def _why_no_dflash(facts: Head, head: Header, target: Header) -> str | None:
-    n_vocab = len(vocabulary_of(head).texts)
-    if not 2 <= facts.block <= LARGEST_BLOCK:
-        return f"its block has {facts.block} tokens, and 2 to {LARGEST_BLOCK} can be run"
-    if not 0 <= facts.mask < n_vocab:
-        return "its file names no mask token"
-    if _weighs(head) and (why := _why_no_lattice(facts, head)):
-        return why
-    if not facts.layers:
-        return "its file does not say which layers of the target it reads"
-    if head.of_architecture("key_length") != head.of_architecture("value_length"):
-        return "its keys and values differ in length, which llama.cpp does not run"
-    return (
-        _why_not_tapped(facts, target)
-        or _why_of_another_size(head, target, "embedding_length")
-        or mismatch(vocabulary_of(target), vocabulary_of(head))
-    )
-
-
-def _why_no_lattice(facts: Head, head: Header) -> str | None:
-    """A DFlash2 head hands out its candidates, and a weight for each two of them, in one hidden row."""
-    d, group = _number(head, "embedding_length"), _number(head, "conv_group_size")
-    if not (
-        facts.candidates and group and _number(head, "selector_rank") and _number(head, "conv_kernel_size")
-    ):
-        return "its file does not say how its candidates are weighed"
-    if d % group or d < facts.candidates * (facts.candidates + 1):
-        return f"its hidden states of {d} numbers have no room for {facts.candidates} candidates"
-    return None
-
-
-def _why_no_eagle(facts: Head, head: Header, target: Header) -> str | None:
-    if facts.n_blocks != 1:
-        return f"it has {facts.n_blocks} layers, and an EAGLE-3 head has one"
-    if head.of_architecture("key_length") != head.of_architecture("value_length"):
-        return "its keys and values differ in length, which llama.cpp does not run"
-    if len(facts.layers) != 3:
-        return f"it reads {len(facts.layers)} layers of its target, and an EAGLE-3 head reads three"
-    if why := _why_not_tapped(facts, target):
-        return why
-    if why := _why_of_another_size(head, target, "target_hidden_size"):
-        return why
-    shapes = {tensor.name: tensor.shape for tensor in head.tensors}
-    if "token_embd.weight" not in shapes and (why := _why_of_another_size(head, target, "embedding_length")):
-        return why
-    return mismatch(vocabulary_of(target), vocabulary_of(head))
-
-
-def _why_not_tapped(facts: Head, target: Header) -> str | None:
-    if target.architecture not in _TAPPED:
-        return f"llama.cpp does not show what goes into the layers of {target.architecture}"
-    n_layers = (target.of_architecture("block_count") or 0) - (
-        target.of_architecture("nextn_predict_layers") or 0
-    )
-    if not all(0 <= layer < n_layers for layer in facts.layers):
-        return f"it reads layer {max(facts.layers)} of its target, and this one has {n_layers}"
-    return None
-
-
-def bad_ids(path: Path, head: Header) -> str | None:
-    """Returns what is wrong with the table of a smaller vocabulary in a head's file, in a clause, or None.
-
-    llama.cpp ends the process on an id that there is not. Raises HeaderError where the file is cut short.
-    """
-    table = next((tensor for tensor in head.tensors if tensor.name == "d2t"), None)
-    if table is None:
-        return None
-    if table.type != I64 or len(table.shape) != 1:
-        return "its table of token ids (d2t) is no list of whole numbers"
-    n = table.shape[0]
-    with open(path, "rb") as file:
-        file.seek(len(head.raw) + table.offset)
-        ids = np.frombuffer(file.read(8 * n), "<i8")
-    if ids.size < n:
-        raise HeaderError(f"{path} ends in the middle: download it again")
-    own = head.of_architecture("vocab_size", 0) or 0  # Medusa heads have no vocabulary of their own
-    n_vocab = own if head.architecture == medusa.ARCHITECTURE else len(vocabulary_of(head).texts)
-    wrong = ids[(ids < 0) | (ids >= n_vocab)]
-    return f"its table of token ids (d2t) names token {wrong[0]} of {n_vocab:,}" if wrong.size else None
 
 
 def _layers_read(head: Header) -> tuple[int, ...]:

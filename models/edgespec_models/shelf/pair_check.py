@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from edgespec_models.gguf.facts import why_not_usable
+from edgespec_models.gguf.head_check import why_not_driven
 from edgespec_models.gguf.header import Header
-from edgespec_models.gguf.heads import head_of, why_not_driven
+from edgespec_models.gguf.heads import head_of
 from edgespec_models.gguf.sample_text import SAMPLE_TEXT
 from edgespec_models.gguf.translation import Translation, translation
 from edgespec_models.gguf.vocabulary import mismatch, vocabulary_of
