@@ -163,7 +163,7 @@ def test_choices_of_one_prompt_read_it_once(n: int) -> None:
     evaluated = []
     for choices in (1, n):
         pair = FakePair(slots=4, drafter="none")
-        engine = Engine(pair, slots=4, piece=32)
+        engine = Engine(pair, slots=4, chunk=32)
         for i in range(choices):
             engine.submit(str(i), text(1, 200), Request(Sampling(temperature=1.0), 4, seed=i))
         cached = {}
@@ -176,7 +176,7 @@ def test_choices_of_one_prompt_read_it_once(n: int) -> None:
 
 def test_who_waits_for_a_beginning_holds_up_nobody_else() -> None:
     pair = FakePair(slots=3, drafter="none")
-    engine, order = Engine(pair, slots=3, piece=32), []
+    engine, order = Engine(pair, slots=3, chunk=32), []
     for id, prompt in (("a", text(1, 200)), ("b", more(text(1, 150))), ("c", text(2, 20))):
         engine.submit(id, prompt, REQUEST)
     while not engine.idle:
@@ -186,7 +186,7 @@ def test_who_waits_for_a_beginning_holds_up_nobody_else() -> None:
 
 def test_a_fresh_prompt_uses_again_only_whole_pieces_that_were_read_from_nothing() -> None:
     pair = FakePair(slots=1, drafter="none")
-    engine = Engine(pair, slots=1, piece=32)
+    engine = Engine(pair, slots=1, chunk=32)
     fresh = replace(REQUEST, fresh=True)
 
     def asked(prompt: NDArray[np.int32], wish: Request = fresh) -> tuple[int, list[int]]:

@@ -44,7 +44,7 @@ from edgespec.engine import engine as scheduler
 from edgespec.engine.ahead import Ahead
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import MOST_ROWS
-from edgespec.engine.pauses import PAUSE_S
+from edgespec.engine.prompt_reader import PAUSE_S
 from edgespec.engine.slots import Cache
 from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.llama.saved import Saved
@@ -192,7 +192,7 @@ class Told:
     started: dict[str, Started] = field(default_factory=dict)
     rounds: dict[str, list[Round]] = field(default_factory=dict)
     failed: dict[str, Failed] = field(default_factory=dict)
-    known: dict[str, list[int]] = field(default_factory=dict)  # tokens of its prompt, piece by piece
+    known: dict[str, list[int]] = field(default_factory=dict)  # tokens of its prompt, chunk by chunk
     steps: int = 0
 
     def take(self, happened: Sequence[Happening]) -> None:
@@ -232,8 +232,8 @@ def prompts(n: int, n_vocab: int = 8, longest: int = 30) -> list[NDArray[np.int3
     return [rng.integers(0, n_vocab, rng.integers(1, longest)).astype(np.int32) for _ in range(n)]
 
 
-def make(pair: FakePair, *, queue: int = 64, piece: int = 512) -> Engine:
-    return Engine(pair, slots=pair.slots, queue=queue, piece=piece)
+def make(pair: FakePair, *, queue: int = 64, chunk: int = 512) -> Engine:
+    return Engine(pair, slots=pair.slots, queue=queue, chunk=chunk)
 
 
 # ---- the same text -----------------------------------------------------------------------------------------
@@ -496,9 +496,9 @@ def test_a_step_has_one_verification_and_one_draft_evaluation_for_each_guess() -
         assert all(len(call) <= running for call in pair.target.calls)
 
 
-def test_long_prompts_are_read_in_pieces_and_nobody_waits_for_more_than_one() -> None:
+def test_long_prompts_are_read_in_chunks_and_nobody_waits_for_more_than_one() -> None:
     pair = FakePair(drafter="none", n_rows=10, points=FAST)
-    engine, told = make(pair, piece=32), Told()
+    engine, told = make(pair, chunk=32), Told()
     engine.submit("a", np.zeros(3, np.int32), Request(GREEDY, 60, drafter="none"))
     told.take(engine.step())
     long = [np.arange(200, dtype=np.int32) % 8, np.arange(150, dtype=np.int32) % 7]
@@ -514,7 +514,7 @@ def test_long_prompts_are_read_in_pieces_and_nobody_waits_for_more_than_one() ->
         assert len(pair.target.calls) <= 1
         goes_on = len(told.rounds["a"]) > before
         read = 0 if goes_on else read + sum(n for call in pair.target.calls for n, _ in call.values())
-        assert read <= 32, "a running stream waits for no more than a piece"
+        assert read <= 32, "a running stream waits for no more than a chunk"
         starts |= {id: step for id in told.rounds if id not in starts}
     assert starts["short"] <= 5, "a short prompt does not wait for long ones to end"
     assert starts["long 0"] <= 34 and starts["long 1"] <= 34
@@ -526,7 +526,7 @@ def test_long_prompts_are_read_in_pieces_and_nobody_waits_for_more_than_one() ->
 def test_a_first_token_is_told_before_anything_else_is_evaluated() -> None:
     """It was told with the whole step once: after the prompts of others, the draft's reading, and a round."""
     pair = FakePair(drafter="model", points=FAST)
-    engine, told = make(pair, piece=512), Told()
+    engine, told = make(pair, chunk=512), Told()
     engine.submit("running", np.zeros(3, np.int32), Request(GREEDY, 60, draft_length=3))
     told.take(engine.step())
     for i, id in enumerate("abc"):
@@ -569,18 +569,18 @@ def test_running_streams_stand_still_for_a_short_time_only(slower: int) -> None:
         assert told.tokens(id) == pair.alone(prompt, request)
 
 
-def test_a_prompt_is_read_in_the_pieces_it_would_be_read_in_alone() -> None:
+def test_a_prompt_is_read_in_the_chunks_it_would_be_read_in_alone() -> None:
     pair = FakePair(drafter="none", n_rows=10)
-    engine = make(pair, piece=32)
+    engine = make(pair, chunk=32)
     engine.submit("a", np.arange(100, dtype=np.int32) % 8, Request(GREEDY, 2))
     told = run(engine)
     assert [call[0] for call in pair.target.calls] == [(32, 1), (32, 1), (4, 1), (32, 1), (1, 1)]
     assert told.known["a"] == [32, 64, 68]  # the rest comes with the first round
 
 
-def test_a_draft_reads_long_prompts_in_pieces_too() -> None:
+def test_a_draft_reads_long_prompts_in_chunks_too() -> None:
     pair = FakePair(drafter="model", slots=2)
-    engine, told = make(pair, piece=32), Told()
+    engine, told = make(pair, chunk=32), Told()
     prompt = np.arange(200, dtype=np.int32) % 8
     engine.submit("a", prompt, Request(GREEDY, 60, draft_length=3))
     while not engine.idle:
@@ -592,11 +592,11 @@ def test_a_draft_reads_long_prompts_in_pieces_too() -> None:
 
 
 @pytest.mark.parametrize("length", [None, 3])
-def test_a_draft_without_cells_for_a_piece_of_a_long_text_only_does_not_guess(length: int | None) -> None:
-    """Who was refused while it was shown a piece was refused once more: the step ended in AssertionError."""
+def test_a_draft_without_cells_for_a_chunk_of_a_long_text_only_does_not_guess(length: int | None) -> None:
+    """Who was refused while it was shown a chunk was refused once more: the step ended in AssertionError."""
     pair = FakePair(drafter="model", slots=3, spread=0.0)
     pair.draft.cells = 120
-    engine = make(pair, piece=32)
+    engine = make(pair, chunk=32)
     asked = {
         str(i): (np.arange(i, 90 + i, dtype=np.int32) % 8, Request(GREEDY, 60, draft_length=length))
         for i in range(3)
@@ -609,7 +609,7 @@ def test_a_draft_without_cells_for_a_piece_of_a_long_text_only_does_not_guess(le
         assert told.tokens(id) == pair.alone(prompt, request)
 
 
-def test_a_draft_that_fails_on_a_piece_of_a_long_text_fails_those_who_asked_once() -> None:
+def test_a_draft_that_fails_on_a_chunk_of_a_long_text_fails_those_who_asked_once() -> None:
     pair = FakePair(drafter="model", slots=2)
     score = pair.draft.score
 
@@ -619,7 +619,7 @@ def test_a_draft_that_fails_on_a_piece_of_a_long_text_fails_those_who_asked_once
         return score(wants)
 
     pair.draft.score = fails  # type: ignore[method-assign]
-    engine = make(pair, piece=32)
+    engine = make(pair, chunk=32)
     engine.submit("a", np.arange(90, dtype=np.int32) % 8, Request(GREEDY, 20, draft_length=3))
     engine.submit("b", np.arange(9, dtype=np.int32) % 8, Request(GREEDY, 20, draft_length=3))
     told = run(engine)
@@ -716,7 +716,7 @@ def test_a_prompt_that_nobody_holds_goes_to_the_slot_used_longest_ago() -> None:
 @pytest.mark.parametrize("mode", ["greedy", "coupled"])
 def test_where_cells_run_out_the_youngest_waits_and_no_stream_fails(mode: str, length: int | None) -> None:
     pair = FakePair(n_ctx=200, cells=260)
-    engine = make(pair, piece=32)
+    engine = make(pair, chunk=32)
     asked = {}
     for i, prompt in enumerate(prompts(9)):
         seed, sampling = (i, SAMPLED) if mode == "coupled" else (None, GREEDY)

@@ -1,14 +1,14 @@
 """The engine with slots: several streams on one loaded pair, evaluated together.
 
 `core.loop.generate` runs once for each stream, and `Engine.step` gathers what all of them ask; one stream
-is the engine with one slot. A step is either a piece of a new prompt, or a round of all: steps of the draft,
+is the engine with one slot. A step is either a chunk of a new prompt, or a round of all: steps of the draft,
 one evaluation for all who want one, until nobody is granted another; then one evaluation of the target with
 the rows of all. Requests join and leave between steps.
 
-Prompts are read one piece at a time, so that a first token is told before anything else is evaluated; between
-two rounds as much of them as a short pause allows (`Pauses`), so that running streams never wait for more.
+Prompts are read one chunk at a time, so that a first token is told before anything else is evaluated; between
+two rounds as much of them as a short pause allows (`PromptReader`): running streams never wait for more.
 Where the machine is too slow for that, parts of prompts join the evaluations of those who run. Otherwise a
-prompt is read in the pieces it would be read in alone, or in whole tiles of them, and evaluations of several
+prompt is read in the chunks it would be read in alone, or in whole tiles of them, and evaluations of several
 sequences stay below 64 tokens: so arithmetic is the same beside others as alone, as far as the order of cells
 in the cache allows.
 """
@@ -39,15 +39,15 @@ from edgespec.core.values import (
     Round,
     Started,
 )
-from edgespec.engine.pauses import Pauses
-from edgespec.engine.prefixes import Prefixes, piece_of
+from edgespec.engine.prefixes import Prefixes
+from edgespec.engine.prompt_reader import PromptReader
 from edgespec.engine.slots import Cache, Running, Slot
 from edgespec.engine.step import Step
 from edgespec.errors import NoRoomError, QueueFullError, SettingError
 from edgespec.llama.saved import PrefixStore
 
 AHEAD = LONGEST_DRAFT + 1  # tokens that a request should find room for, beyond those it has, when it comes
-PIECE = 512  # tokens of a prompt that are read at once, at most; a context's chunk
+CHUNK = 512  # tokens of a prompt that are read at once, at most, as in a context
 
 
 class Loaded(Protocol):
@@ -96,7 +96,7 @@ class Engine:
         *,
         slots: int,
         queue: int = 64,
-        piece: int = PIECE,
+        chunk: int = CHUNK,
         clock: Callable[[], float] = time.perf_counter,
         cache_ram: int = 0,
         costs: Costs | None = None,
@@ -114,10 +114,10 @@ class Engine:
         self._scorers = scorers or pair.scorers
         self._slots = [Slot(seq) for seq in range(slots)]
         store = PrefixStore(cache_ram) if cache_ram else None
-        self._prefixes = Prefixes(self._slots, self._contexts, store, piece)
+        self._prefixes = Prefixes(self._slots, self._contexts, store, chunk)
         self._queue: deque[Running] = deque()
-        self._longest_queue, self._piece, self._clock = queue, piece, clock
-        self._pauses = Pauses(self._costs, piece)
+        self._longest_queue, self._chunk, self._clock = queue, chunk, clock
+        self._reader = PromptReader(self._contexts["target"], self._costs, chunk=chunk, n_rows=pair.n_rows)
         self._pending: list[Happening] = []
         self._trust = defaultdict[int, Trust](Trust)  # in free offers, by how many streams there are
         self._keeps_cells: bool | None = None
@@ -162,13 +162,13 @@ class Engine:
         ready = [slot for slot in running if not slot.request.reading]
         joining: list[tuple[Slot, Want]] = []
         if len(ready) < len(running):
-            reads = self._read(running, joining)
-            if reads:
-                self._show(*reads, happened)
+            if chunk := self._reader.next_chunk(running, self._steps, joining):
+                self._show(*chunk, happened)
                 return happened
             ready = [slot for slot in running if not slot.request.reading]
-        left = self._pauses.end()
-        ready = self._fitting(ready, len(running) + sum(self._missing(want) for _, want in joining))
+        left = self._reader.end_pause()
+        beside = sum(self._contexts["target"].missing(want) for _, want in joining)
+        ready = self._fitting(ready, len(running) + beside)
         if ready:
             trust = self._trust[1 << (len(ready) - 1).bit_length()]
             step = Step(ready, self._contexts, self._costs, self._clock, self._prefixes, trust, self._scorers)
@@ -231,7 +231,7 @@ class Engine:
             place = self._prefixes.place_fresh if running.stream.fresh else self._prefixes.place
             slot, cached = place(running.ask.tokens)
             slot.lend(running)
-            running.fed, running.turn = self._steps - 1, self._piece
+            running.fed, running.turn = self._steps - 1, self._chunk
             if not running.told:
                 running.told = True
                 known = min(cached, running.prompt.size)  # a grammar may have settled the tokens behind it
@@ -270,58 +270,12 @@ class Engine:
 
     # ---- prompts -----------------------------------------------------------------------------------------
 
-    def _read(self, running: Sequence[Slot], joining: list[tuple[Slot, Want]]) -> tuple[Slot, Want] | None:
-        """Returns which piece of a new prompt the target is shown next; None where a round is due before it.
-
-        Whoever waited longest comes first. A last piece that is short joins the evaluation of all, which then
-        comes before what is behind it. joining: gets the parts that join it where reading is slow.
-        """
-        due = False
-        reading = [slot for slot in running if slot.request.reading]
-        alone = len(reading) == len(running)  # nobody waits for what he has begun to hear
-        slow = not alone and self._pauses.joins
-        joined = self._pair.n_rows - len(running)
-        if not alone:
-            joined = min(joined, self._pauses.left)
-        for slot in sorted(reading, key=lambda s: (s.request.fed, s.request.number)):
-            want = slot.want()
-            lag = self._missing(want)
-            if lag <= joined + 1:
-                joined -= lag - 1
-                slot.request.reading, due = False, True
-            elif slow and joined > 0:
-                joining.append((slot, self._beginning(slot, want, lag, joined)))
-                joined = 0
-            elif not (due or slow):
-                size = piece_of(lag, self._piece)
-                if not alone:
-                    size = self._pauses.part(size)
-                return (slot, self._beginning(slot, want, lag, size)) if size else None
-        return None
-
-    def _missing(self, want: Want) -> int:
-        return self._contexts["target"].missing(want)
-
-    def _beginning(self, slot: Slot, want: Want, lag: int, size: int) -> Want:
-        """Returns a want for the next `size` of the `lag` tokens that are still to be read."""
-        slot.request.turn -= size
-        if slot.request.turn <= 0:  # others go first now
-            slot.request.turn, slot.request.fed = self._piece, self._steps
-        if size == self._piece and slot.whole + lag == want.tokens.size + len(want.tail):
-            slot.whole += size
-        slot.request.reading = size < lag
-        return (
-            Want(want.tokens[: want.tokens.size + len(want.tail) - lag + size], (), 1, slot.seq)
-            if size < lag
-            else want
-        )
-
     def _show(self, slot: Slot, want: Want, happened: list[Happening]) -> None:
-        """Shows the target a piece of a prompt, by itself."""
+        """Shows the target a chunk of a prompt, by itself."""
         step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
-        n, began = self._missing(want), self._clock()
+        n, began = self._contexts["target"].missing(want), self._clock()
         step.read(slot, want)
-        self._pauses.read(n, self._clock() - began)
+        self._reader.note(n, self._clock() - began)
         self._tell_reading(step, [(slot, want)], happened)
         self._tell(step, happened)
 

@@ -25,9 +25,9 @@ WORTH_MOVING = 64  # tokens: for fewer, evaluating them is as quick, and keeps a
 MOSTLY = 0.5  # a slot of which less stays in use is not overwritten where another can be
 
 
-def piece_of(lag: int, piece: int) -> int:
-    """Returns how many of the tokens still to be read come next: the last piece of a long prompt is whole."""
-    return min(piece, lag - piece) if lag > piece else lag
+def chunk_of(lag: int, chunk: int) -> int:
+    """Returns how many of the tokens still to be read come next: the last chunk of a long prompt is whole."""
+    return min(chunk, lag - chunk) if lag > chunk else lag
 
 
 class Prefixes:
@@ -38,14 +38,14 @@ class Prefixes:
         slots: Sequence[Slot],
         contexts: Mapping[ModelName, Cache],
         store: PrefixStore | None,
-        piece: int = 512,
+        chunk: int = 512,
     ) -> None:
-        """piece: tokens of a prompt that are read at once."""
-        self._slots, self._contexts, self.store, self._piece = slots, contexts, store, piece
+        """chunk: tokens of a prompt that are read at once."""
+        self._slots, self._contexts, self.store, self._chunk = slots, contexts, store, chunk
         self._unmoved = -1  # when the slot was used last whose text is too long for the store
 
     def place_fresh(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
-        """Returns what `place` does, for a prompt of which only pieces read from nothing may be used again.
+        """Returns what `place` does, for a prompt of which only chunks read from nothing may be used again.
 
         What else is held was evaluated in other company, and differs in last digits from a fresh reading.
         """
@@ -61,17 +61,17 @@ class Prefixes:
         return best, best.whole
 
     def _whole(self, slot: Slot, prompt: NDArray[np.int32]) -> int:
-        """Returns how many tokens of a prompt a slot holds in the pieces that it is read in from nothing."""
+        """Returns how many tokens of a prompt a slot holds in the chunks that it is read in from nothing."""
         shared = min(slot.whole, same_beginning(self._tokens(slot), prompt.tobytes()))
         n = 0
-        while n + self._piece <= shared and piece_of(prompt.size - n, self._piece) == self._piece:
-            n += self._piece
-        return min(n, prompt.size - 1) // self._piece * self._piece
+        while n + self._chunk <= shared and chunk_of(prompt.size - n, self._chunk) == self._chunk:
+            n += self._chunk
+        return min(n, prompt.size - 1) // self._chunk * self._chunk
 
     def place(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
         """Returns a free slot for a prompt, and how many of its tokens the target holds there now."""
         slot, cached = self._place(prompt)
-        slot.whole = min(slot.whole, cached // self._piece * self._piece)
+        slot.whole = min(slot.whole, cached // self._chunk * self._chunk)
         return slot, cached
 
     def _place(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:

@@ -71,7 +71,7 @@ class Running:
     fed: int = 0  # the step in which its last turn to be read ended
     turn: int = 0  # tokens of its prompt that are left of this turn
     read_from: int = 0  # the draft reads the settled tokens from here on
-    catching_up: bool = False  # it has been shown a piece of what it had not read, and not all
+    catching_up: bool = False  # it has been shown a chunk of what it had not read, and not all
     pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class Slot:
     request: Running = field(init=False)  # the one that runs, or ran last: looked at many times in each step
     used: int = 0  # the step in which it was last given back
     holds: bool = False  # tokens of a request that has ended
-    whole: int = 0  # first tokens that the target read in whole pieces, as it would from nothing
+    whole: int = 0  # first tokens that the target read in whole chunks, as it would from nothing
 
     def want(self, n_guesses: int | None = None) -> Want:
         """Returns what the request asks of the target, with so many of its guesses."""

@@ -52,7 +52,7 @@ class Step:
         self._aside = 0.0  # seconds that no round is charged with
 
     def read(self, slot: Slot, want: Want) -> None:
-        """Shows the target a piece of a prompt; its last piece brings a round."""
+        """Shows the target a chunk of a prompt; its last chunk brings a round."""
         whole = want.tokens.size + len(want.tail) == slot.request.ask.tokens.size + len(slot.request.ask.tail)
         if whole:
             self._enter(0)
@@ -148,7 +148,7 @@ class Step:
         return want, lag
 
     def _show(self, slot: Slot, want: Want, lag: int, left: int) -> None:
-        """Shows the draft a piece of what it has not read; it may guess when it has read all."""
+        """Shows the draft a chunk of what it has not read; it may guess when it has read all."""
         slot.request.catching_up = True
         started = self._clock()
         end = want.tokens.size - lag + min(left, lag - 1)

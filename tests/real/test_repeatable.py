@@ -36,7 +36,7 @@ def test_a_text_does_not_depend_on_what_was_asked_before(piece: int, tiny_target
     rng = np.random.default_rng(1)
     with Pair(tiny_target, None, PairSettings(n_ctx=400, threads=1, slots=1, remember=False)) as pair:
         source = pair.prompt_tokens(Path(np.__file__).read_text())
-        engine = Engine(pair, slots=1, piece=piece, cache_ram=50_000_000)
+        engine = Engine(pair, slots=1, chunk=piece, cache_ram=50_000_000)
         wish = Request(
             Sampling(temperature=0.8), 8, seed=3, drafter="none", fresh=True, scoring=Scoring(top=0)
         )

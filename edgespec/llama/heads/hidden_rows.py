@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 BUDGET = 2**26  # bytes of rows kept of one sequence
 MOST, LEAST = 2048, 128  # rows kept of one sequence, whatever the budget says
-PIECE = 512  # tokens of a prompt that are evaluated at once
+CHUNK = 512  # tokens of a prompt that are evaluated at once
 
 HiddenRow = NDArray[np.float32]  # (width,)
 
@@ -40,7 +40,7 @@ class HiddenRows:
             last.clear()
         for i in range(len(copied)):
             last[at + i] = copied[i]
-        for position in range(at + PIECE - 1 - at % PIECE, at + len(copied), PIECE):
+        for position in range(at + CHUNK - 1 - at % CHUNK, at + len(copied), CHUNK):
             self._marks[seq][position] = copied[position - at].copy()
         while len(last) > self._kept:
             del last[next(iter(last))]

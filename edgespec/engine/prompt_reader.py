@@ -1,0 +1,86 @@
+"""Which part of which prompt is read next: whole chunks alone, beside others what a short pause allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgespec.core.loop import Want
+from edgespec.core.pace.costs import Costs
+from edgespec.engine.prefixes import chunk_of
+from edgespec.engine.slots import Cache, Slot
+
+PAUSE_S = 0.36  # longest that running streams should stand still, a round apart from that; or as long as one
+TILE = 64  # llama.cpp adds up in tiles of so many tokens: whole ones are as in a longer chunk
+FADE = 0.7  # of what earlier chunks say of the speed of reading, with each new one
+
+
+class PromptReader:
+    """Bounds reading in time, by what it was seen to take. Counted is in tokens."""
+
+    def __init__(self, target: Cache, costs: Costs, *, chunk: int, n_rows: int) -> None:
+        """chunk: tokens that are read at once at most, however fast; n_rows: that several sequences share."""
+        self._target, self._draft, self._chunk, self._n_rows = target, costs.draft, chunk, n_rows
+        self._pause_s = max(PAUSE_S, costs.target.seconds(1))
+        self._token_s = costs.target.seconds(chunk) / chunk
+        self._left = self._in_a_pause  # that may be read before the next round
+
+    @property
+    def _in_a_pause(self) -> int:
+        """What one pause has room for, 1 at least."""
+        return max(1, min(self._chunk, int(self._pause_s / self._token_s)))
+
+    def next_chunk(
+        self, running: Sequence[Slot], step: int, joining: list[tuple[Slot, Want]]
+    ) -> tuple[Slot, Want] | None:
+        """Returns which chunk of a new prompt the target is shown by itself; None where a round is due.
+
+        Whoever waited longest comes first. A last chunk that is short joins the evaluation of all, which then
+        comes before what is behind it. Where not even a tile can be read in a pause, parts of prompts join
+        it, too: they are added to `joining`. step: the number of this one.
+        """
+        reading = [slot for slot in running if slot.request.reading]
+        alone = len(reading) == len(running)  # nobody waits for what he has begun to hear
+        slow = not alone and self._in_a_pause < min(TILE, self._chunk)
+        room, due = self._n_rows - len(running), False
+        if not alone:
+            room = min(room, self._left)
+        for slot in sorted(reading, key=lambda s: (s.request.fed, s.request.number)):
+            want = slot.want()
+            lag = self._target.missing(want)
+            if lag <= room + 1:
+                room -= lag - 1
+                slot.request.reading, due = False, True
+            elif slow and room > 0:
+                joining.append((slot, self._beginning(slot, want, lag, room, step)))
+                room = 0
+            elif not (due or slow):
+                size = chunk_of(lag, self._chunk)
+                if not alone and size > self._left:
+                    size = max(self._left, 0) // TILE * TILE
+                return (slot, self._beginning(slot, want, lag, size, step)) if size else None
+        return None
+
+    def _beginning(self, slot: Slot, want: Want, lag: int, size: int, step: int) -> Want:
+        """Returns a want for the next `size` of the `lag` tokens that are still to be read."""
+        slot.request.turn -= size
+        if slot.request.turn <= 0:  # others go first now
+            slot.request.turn, slot.request.fed = self._chunk, step
+        end = want.tokens.size + len(want.tail)
+        if size == self._chunk and slot.whole + lag == end:
+            slot.whole += size
+        slot.request.reading = size < lag
+        return Want(want.tokens[: end - lag + size], (), 1, slot.seq) if size < lag else want
+
+    def note(self, n: int, seconds: float) -> None:
+        """Takes note of a chunk that was read by itself; small ones say little."""
+        self._left -= n
+        if n >= TILE:
+            self._token_s = FADE * self._token_s + (1 - FADE) * seconds / n
+
+    def end_pause(self) -> int:
+        """Begins anew behind a round; returns how many tokens the draft may read in that."""
+        if self._left == self._chunk == self._in_a_pause:  # the usual case, and rounds may be short
+            return self._chunk
+        rest = max(self._left, 0) * self._token_s
+        self._left = self._in_a_pause
+        return min(self._chunk, max(TILE, int(rest * self._chunk / self._draft.seconds(self._chunk))))
