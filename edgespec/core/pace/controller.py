@@ -213,7 +213,10 @@ class Controller:
             and min(self.record.budget, self.record.trying) < self.record.try_costs
         ):
             return False  # looking closer is felt
-        reading = max(0.0, draft.seconds(lag) - evaluation) / one if lag > self.usual else 0.0
+        reading = 0.0
+        if lag > self.usual:  # with what the others read, in one evaluation
+            together = self._load.together
+            reading = max(0.0, draft.seconds(lag * together) / together - evaluation) / one
         reading = reading if not worth_it or reading > self._worth_reading() else 0.0
         budget = self.record.budget if worth_it else min(self.record.budget, self.record.trying)
         cost = (prices[1:] + step * GUESSES + once * (GUESSES > 0)) / prices[1]  # of a round, by guesses
