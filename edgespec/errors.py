@@ -19,6 +19,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 │   ├── FatalDecodeError       the backend failed in the middle (llama_decode < -1)
 │   └── LogitsError            the model returned values that are not numbers
 ├── EngineDiedError            the process that runs llama.cpp was ended by a signal
+├── MachineLostError           another machine, which evaluates layers, is not there or went away
 ├── DownloadError              a model cannot be had from the hub
 ├── SessionError               a kept conversation cannot be found, read or written
 ├── EndpointError              a server refuses, or fails
@@ -115,6 +116,10 @@ class LogitsError(EngineError):
 
 class EngineDiedError(EdgeSpecError):
     """The process that runs llama.cpp was ended by a signal (an assertion, no memory, a kill)."""
+
+
+class MachineLostError(EdgeSpecError):
+    """Another machine, which is to evaluate layers, does not answer, cannot serve us, or went away."""
 
 
 class DownloadError(EdgeSpecError):

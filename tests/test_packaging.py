@@ -190,7 +190,7 @@ def test_the_quick_build_is_only_a_default() -> None:
     def given(**env: str) -> dict[str, str]:
         return set_up.pip_environment(env, n_cores=8, memory=4 << 30)
 
-    assert given()["CMAKE_ARGS"] == "-DLLAVA_BUILD=OFF"
+    assert given()["CMAKE_ARGS"] == "-DLLAVA_BUILD=OFF -DGGML_RPC=on"
     assert given(CMAKE_ARGS="-DGGML_CUDA=on")["CMAKE_ARGS"] == "-DGGML_CUDA=on"
     assert given()["CMAKE_BUILD_PARALLEL_LEVEL"] == "4"  # as many compilers as memory has gigabytes
     assert given(CMAKE_BUILD_PARALLEL_LEVEL="2")["CMAKE_BUILD_PARALLEL_LEVEL"] == "2"

@@ -52,6 +52,9 @@ COMMANDS = {
     "trim": Command(
         "make a draft cheaper by leaving out the tokens that are hardly ever guessed", "trim", child=True
     ),
+    "rpc": Command(
+        "lend this machine to another one, which puts layers of its model here", "rpc", child=True
+    ),
     "doctor": Command(
         "look for what is wrong here: build, memory, pair, speculation, endpoint",
         "doctor.command",

@@ -51,6 +51,26 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> No
         "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: all)"
     )
     group.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+    add_machines(group)
+
+
+def add_machines(group: argparse._ArgumentGroup) -> None:
+    """Adds the other machines that layers may go to."""
+    group.add_argument(
+        "--rpc",
+        metavar="HOST:PORT,...",
+        help="put the target's layers on these machines, where `edgespec rpc` or llama.cpp's rpc-server runs",
+    )
+    group.add_argument(
+        "--rpc-public",
+        action="store_true",
+        help="also on machines outside loopback and private networks; anybody on the way can read and change",
+    )
+    group.add_argument(
+        "--tensor-split",
+        metavar="N,N,...",
+        help="parts of the layers: each machine of --rpc, then each graphics card (default: by free memory)",
+    )
 
 
 def add_conversation(command: argparse.ArgumentParser) -> None:

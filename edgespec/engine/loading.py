@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgespec.errors import ModelUnsupportedError
+from edgespec.llama import remote
 from edgespec.llama.context import Context
 from edgespec.llama.heads.guessing import DraftContext, head_context
 from edgespec.llama.heads.head_settings import OF_NEXTN
@@ -62,6 +63,8 @@ def load_pair(
             target,
             n_gpu_layers=layers,
             mtp=in_target,
+            devices=remote.devices(settings.rpc),
+            tensor_split=settings.tensor_split,
             on_progress=lambda done: on_progress("target", share * done),
         )
     )
@@ -74,6 +77,7 @@ def load_pair(
         small = opened.enter_context(
             Model(draft, n_gpu_layers=layers, mtp=mtp, head=head is not None, on_progress=show)
         )
+    remote.watch(settings.rpc)
     on_progress("caches", WEIGHTS)
     wanted = settings_for(large, settings)
     context = opened.enter_context(Context(large, replace(wanted, n_rows=n_rows)))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -22,9 +22,12 @@ from edgespec.llama.context import Context
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
 from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import Model
+from edgespec.llama.settings import CHUNK
 from edgespec.llama.translated_context import TranslatedContext
+from edgespec.pairs.settings import KvType, PairSettings
 from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
+from edgespec_models.gguf.heads import HeadKind
 
 TARGET_BUDGET, DRAFT_BUDGET = 0.65, 0.15  # seconds; about one together with what follows
 BESIDE_BUDGET = 0.2  # for one verification with the draft beside it; there are three
@@ -190,21 +193,51 @@ def _hardware(model: Model | MedusaModel) -> Hardware:
     return "cpu-float" if kind.isdigit() and int(kind) in FLOAT_TYPES else "cpu-quantised"
 
 
-def costs_path(target: Context, draft: DraftContext | None) -> Path:
-    """Returns the file that keeps what is known of this pair on this machine with these settings."""
-    said = [part for context in (target, draft) if context for part in _identity(context)]
-    said += [draft.kind] if isinstance(draft, AnyHead) else []
+def costs_path(target: Context, draft: DraftContext | None, elsewhere: Sequence[object] = ()) -> Path:
+    """Returns the file that keeps what is known of this pair on this machine with these settings.
+
+    elsewhere: what its costs depend on besides: which other machines have how much of the target.
+    """
+    identities = [_identity(context) for context in (target, draft) if context]
+    head = draft.kind if isinstance(draft, AnyHead) else None
+    return _kept_in(target.model.path, identities, head, elsewhere)
+
+
+def costs_path_of(
+    target: Path, draft: Path | None, head: HeadKind | None, settings: PairSettings, *, on_gpu: bool
+) -> Path:
+    """Returns the same for a pair that is not loaded. head: what its draft's or its target's file holds."""
+    guessing = draft or (target if head else None)
+    identities = [
+        _parts(path, on_gpu, settings.threads, kv_type, settings.flash_attention, CHUNK)
+        for path, kv_type in ((target, settings.kv_type), (guessing, settings.draft_kv_type))
+        if path
+    ]
+    return _kept_in(target, identities, head, ())
+
+
+def _kept_in(
+    target: Path, identities: Sequence[list[str]], head: str | None, elsewhere: Sequence[object]
+) -> Path:
+    said = [part for identity in identities for part in identity] + ([head] if head else [])
     said += [platform.node(), platform.machine(), metadata.version("llama_cpp_python")]
+    said += map(str, elsewhere)
     key = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:20]
-    return cache_folder() / "pairs" / f"{target.model.path.stem[:40]}-{key}.json"
+    return cache_folder() / "pairs" / f"{target.stem[:40]}-{key}.json"
 
 
 def _identity(context: DraftContext) -> list[str]:
     """Returns what the costs of a context depend on."""
-    path, settings = context.model.path, context.settings
+    model, how = context.model, context.settings
+    return _parts(model.path, model.on_gpu, how.threads, how.kv_type, how.flash_attention, how.chunk)
+
+
+def _parts(
+    path: Path, on_gpu: bool, threads: int | None, kv_type: KvType, flash: bool | None, chunk: int
+) -> list[str]:
     file = os.stat(path)
     parts = (
-        path.resolve(), file.st_size, file.st_mtime_ns, context.model.on_gpu,
-        settings.threads or threads_wanted(), settings.kv_type, settings.flash_attention, settings.chunk,
+        path.resolve(), file.st_size, file.st_mtime_ns, on_gpu,
+        threads or threads_wanted(), kv_type, flash, chunk,
     )  # fmt: skip
     return [str(part) for part in parts]

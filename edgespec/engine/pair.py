@@ -89,7 +89,8 @@ class Pair:
             self.head = self.head if self._draft_context else None
             self._end_tokens = self.target.end_tokens  # asked of llama.cpp now, not before the first token
             self._opened = opened.pop_all()
-        self._known_in = costs_path(self._target_context, self._draft_context)
+        elsewhere = (settings.rpc, settings.tensor_split, settings.n_gpu_layers) if settings.rpc else ()
+        self._known_in = costs_path(self._target_context, self._draft_context, elsewhere)
         self._known = load(self._known_in)
         self._costs_checked = False
         self._second_look: SecondLook | None = None

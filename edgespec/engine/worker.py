@@ -42,6 +42,7 @@ from edgespec.engine.outlet import Outlet
 from edgespec.engine.pair import Pair
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
+from edgespec.llama import remote
 from edgespec.memory.free import free_memory
 from edgespec.pairs.settings import PairSettings
 
@@ -71,6 +72,8 @@ class Worker:
                         return
                     self._take(item)
             except queue.Empty:
+                if self._engine.idle:
+                    remote.end_if_lost(self._pair.settings.rpc)
                 if self._engine.idle and self._used and not self._engine.tidy():
                     self._pair.look_again()
             if not self._engine.idle:

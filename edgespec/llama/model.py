@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from edgespec.chat.fill_in import FillTokens
 from edgespec.errors import EngineError, ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.llama.ggml import local_devices
 from edgespec.system.self_test import self_test
 from edgespec_models.gguf.vocabulary import Vocabulary
 
@@ -87,6 +88,8 @@ class Model:
         mtp: bool = False,
         head: bool = False,
         extra_buffers: bool | None = None,
+        devices: Sequence[int] = (),
+        tensor_split: Sequence[float] = (),
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """path: the file (the first one of a split model). n_gpu_layers: how many layers to put on the GPU
@@ -94,6 +97,8 @@ class Model:
         no_alloc: plan all memory and take none, to learn how much it would be.
         mtp: load its MTP blocks, which it must have. head: it is one, and generates no text by itself.
         extra_buffers: let llama.cpp repack weights for this processor; None: where the self-test passed so.
+        devices: of other machines (`remote.devices`), whose place is in front of this one's graphics cards.
+        tensor_split: what part of the layers each of all these gets; () is by their free memory.
         on_progress: told how much of the weights is loaded, 0 to 1."""
         self.path = Path(path)
         if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers <= 10_000:
@@ -101,8 +106,17 @@ class Model:
                 f"n_gpu_layers is {n_gpu_layers!r}: it must be a whole number from -1 (all) to 10000"
             )
         _check_gguf(self.path)
-        self.on_gpu = n_gpu_layers != 0 and bool(C.llama_supports_gpu_offload())
+        cards = (local_devices("gpu") or local_devices("igpu")) if C.llama_supports_gpu_offload() else []
+        self.on_gpu = n_gpu_layers != 0 and bool(
+            devices or cards
+        )  # a build with RPC "offloads" without a card
         params = C.llama_model_default_params()
+        places = [*devices, *cards]
+        if devices:
+            listed = (ctypes.c_void_p * (len(places) + 1))(*places)  # a null pointer ends it
+            params.devices = ctypes.cast(listed, ctypes.c_void_p)
+        if tensor_split:
+            params.tensor_split = _shares(tensor_split, len(places))
         params.n_gpu_layers = n_gpu_layers
         params.vocab_only = vocab_only
         params.load_mtp = mtp
@@ -301,6 +315,16 @@ class Model:
     def detokenize(self, tokens: NDArray[np.int32] | list[int], *, special: bool = False) -> bytes:
         """Returns the bytes of many tokens, one after another."""
         return b"".join(self.piece(int(token), special=special) for token in tokens)
+
+
+def _shares(tensor_split: Sequence[float], n_devices: int) -> Any:
+    """Returns the parts of the layers as llama.cpp reads them. Raises SettingError where they do not fit."""
+    if len(tensor_split) != n_devices:
+        raise SettingError(
+            f"--tensor-split has {len(tensor_split)} parts for {n_devices} devices: give one for "
+            "each, machines of --rpc first, then this one's graphics cards"
+        )
+    return (ctypes.c_float * C.llama_max_devices())(*tensor_split)
 
 
 def _may_repack() -> bool:

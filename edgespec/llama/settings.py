@@ -19,6 +19,7 @@ from edgespec_models.gguf.header import Header, read_file
 
 _KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # llama.cpp's ids
 DEFAULT_N_CTX = 8192
+CHUNK = 512
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 SNAPSHOTS = (
     8  # recurrent states kept for rollback where the architecture can; each is a copy of the whole state
@@ -35,7 +36,7 @@ class ContextSettings:
     kv_type: KvType = "f16"  # the cache's number format; below f16 the logits change
     flash_attention: bool | None = None  # None lets llama.cpp choose
     threads: int | None = None
-    chunk: int = 512  # tokens in one evaluation; a prompt is evaluated in such pieces
+    chunk: int = CHUNK  # tokens in one evaluation; a prompt is evaluated in such pieces
     cells: int | None = None  # tokens that all of them may hold together; None: n_ctx for each
 
     def __post_init__(self) -> None:

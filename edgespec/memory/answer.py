@@ -16,6 +16,7 @@ from typing import Any
 import llama_cpp as C
 
 from edgespec.errors import EdgeSpecError, ModelFileError
+from edgespec.llama import remote
 from edgespec.llama.devices import cards
 from edgespec.llama.heads.head_settings import OF_NEXTN, head_settings, new_head_context, row_width
 from edgespec.llama.heads.hidden_rows import rows_kept
@@ -35,21 +36,28 @@ _STATE = re.compile(r"DSV4 .* state buffer size = +([0-9.]+) MiB")
 _COMPUTE = re.compile(r"sched_reserve: +(\S+) compute buffer size = +([0-9.]+) MiB")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 Devices = dict[str, Parts]
-Models = dict[tuple[str, int, bool], tuple[Model, list[str]]]  # the one opened last
+Models = dict[tuple[str, int, bool, tuple[str, ...]], tuple[Model, list[str]]]  # the one opened last
 
 
 def answer(question: Question, models: Models) -> dict[str, Any]:
     """Returns what the model takes, device by device. models: the one opened last."""
     if question.target:
         return _of_head(question, question.target)
-    key = question.path, question.n_gpu_layers, question.mtp
+    key = question.path, question.n_gpu_layers, question.mtp, question.rpc
     if key not in models:
         for model, _ in models.values():
             model.close()
         models.clear()
         with listening() as log:
             models[key] = (
-                Model(question.path, n_gpu_layers=question.n_gpu_layers, no_alloc=True, mtp=question.mtp),
+                Model(
+                    question.path,
+                    n_gpu_layers=question.n_gpu_layers,
+                    no_alloc=True,
+                    mtp=question.mtp,
+                    devices=remote.devices(question.rpc),
+                    tensor_split=question.tensor_split,
+                ),
                 log,
             )
     model, said = models[key]
@@ -166,7 +174,12 @@ def _add_context(found: Devices, log: Iterable[str], output: int) -> None:
 
 
 def _device(name: str) -> str:
-    """Returns the device of a buffer or layer, by its name in the log: "CUDA0" is one, "CUDA_Host" is RAM."""
+    """Returns the device of a buffer or layer, by its name in the log: "CUDA0" is one, "CUDA_Host" is RAM.
+
+    Those of other machines are "RPC0", and "RPC0[HOST:PORT]" where it is a buffer.
+    """
+    if name.startswith("RPC"):
+        return remote.names.get(name.partition("[")[0], RAM)
     names = [card.name for card in cards()]
     return next((card for card in names if name == card or name == card + "_Mapped"), RAM)
 
@@ -183,6 +196,8 @@ def main() -> None:
         try:
             if "devices" in asked:
                 return {"devices": [asdict(card) for card in cards()]}
+            for listed in ("rpc", "tensor_split"):  # JSON has no tuples
+                asked[listed] = tuple(asked[listed])
             return answer(Question(**asked), models)
         except EdgeSpecError as error:
             return {"error": type(error).__name__, "message": str(error)}

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from edgespec.errors import DoesNotFitError, EdgeSpecError, ModelFileError
+from edgespec.errors import DoesNotFitError, EdgeSpecError, MachineLostError, ModelFileError
 from edgespec.memory.free import free_memory
 from edgespec.memory.question import MemoryOracle, Question
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import KvType, PairSettings
+from edgespec.system.machines import remote_devices
 from edgespec_models.fit.fit import ALL, RAM_MARGIN, USUAL_N_CTX, Asks, Fit, choose
 from edgespec_models.fit.formulas import formula_need
 from edgespec_models.fit.need import RAM, Device, Need
@@ -34,15 +35,17 @@ def fitted(
     layers are chosen where nothing was said.
 
     cards: the graphics cards that llama.cpp uses. Raises DoesNotFitError, which says what would fit, and
-    ModelFileError for a damaged header, which llama.cpp is not shown. What llama.cpp does not like of a sound
-    one passes: loading it says why.
+    ModelFileError for a damaged header, which llama.cpp is not shown; and MachineLostError. What llama.cpp
+    does not like of a sound one passes: loading it says why.
     """
     try:
-        if not cards and _plenty(target, draft, settings):
+        if not (cards or settings.rpc) and _plenty(target, draft, settings):
             return settings, ()
         fit = pair_fit(target, draft, settings)
     except HeaderError as error:
         raise ModelFileError(str(error)) from None
+    except MachineLostError:
+        raise
     except EdgeSpecError:
         return settings, ()
     if not fit.fits:
@@ -60,7 +63,8 @@ def pair_fit(
 ) -> Fit:
     """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine.
 
-    Raises HeaderError for a file that is not a model, and what MemoryOracle.need raises.
+    Raises HeaderError for a file that is not a model, MachineLostError where a machine of --rpc cannot serve
+    us, and what MemoryOracle.need raises.
     """
     files = {"target": target, "draft": draft}
     headers = {name: headers_of(path) for name, path in files.items() if path}
@@ -70,7 +74,7 @@ def pair_fit(
         asks = _asks(oracle, headers, files, settings)
         return choose(
             asks,
-            devices if devices is not None else [ram(), *oracle.devices()],
+            devices if devices is not None else [ram(), *_machines(settings), *oracle.devices()],
             has_draft=draft is not None,
             n_ctx_train=headers["target"][0].of_architecture("context_length", USUAL_N_CTX) or USUAL_N_CTX,
             n_ctx=settings.n_ctx,
@@ -82,6 +86,14 @@ def ram() -> Device:
     """Returns the machine's own memory."""
     free, total = free_memory()
     return Device(RAM, free, total)
+
+
+def _machines(settings: PairSettings) -> list[Device]:
+    """Returns the devices of other machines, which must not be in use: each has one client at a time."""
+    return [
+        Device(device.name, device.free, device.total, "on another machine")
+        for device in remote_devices(settings.rpc)
+    ]
 
 
 def memory_for_models() -> int:
@@ -127,6 +139,8 @@ def _asks(
                     flash_attention=settings.flash_attention,
                     mtp=mtp,
                     target=str(files["target"]) if beside and model == "draft" else None,
+                    rpc=settings.rpc if model == "target" else (),
+                    tensor_split=settings.tensor_split if model == "target" else (),
                 )
             )
         except EdgeSpecError:  # an architecture that this build does not know: loading it will say so

@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from edgespec.errors import ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.errors import MachineLostError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.pairs.settings import KvType
 from edgespec.system.json_child import JsonChild
 from edgespec_models.fit.need import Device, Need, Parts
 
-_ERRORS = {kind.__name__: kind for kind in (ModelFileError, ModelUnsupportedError, SettingError)}
+_ERRORS = {
+    kind.__name__: kind for kind in (ModelFileError, ModelUnsupportedError, SettingError, MachineLostError)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Question:
     flash_attention: bool | None = None
     mtp: bool = False  # its MTP blocks guess, with a cache of their own
     target: str | None = None  # the model that it is a head for, in a file of its own
+    rpc: tuple[str, ...] = ()  # as `PairSettings` has them
+    tensor_split: tuple[float, ...] = ()
 
 
 class MemoryOracle:

@@ -16,6 +16,7 @@ from edgespec.pairs.check import find_head
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
 from edgespec.system import config
+from edgespec.system.machines import addresses
 from edgespec_models import tiny
 
 LONGEST_TEMPLATE = 2**20  # characters; what is longer is some other file
@@ -86,11 +87,35 @@ def pair_settings(
         draft_kv_type=arguments.draft_kv_type,
         threads=arguments.threads,
         n_gpu_layers=arguments.gpu_layers,
+        rpc=machines(arguments),
+        tensor_split=tensor_split(arguments),
         remember=remember,
         slots=slots,
         cache_tokens=cache_tokens,
         cache_ram=cache_ram,
     )
+
+
+def machines(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Returns the other machines that layers may go to. Raises SettingError."""
+    if arguments.rpc is None:
+        if arguments.rpc_public:
+            raise SettingError("--rpc-public goes with --rpc: name the machines there, or leave it out")
+        return ()
+    return addresses(arguments.rpc, public=arguments.rpc_public)
+
+
+def tensor_split(arguments: argparse.Namespace) -> tuple[float, ...]:
+    """Returns what part of the layers each device gets, () where nobody says. Raises SettingError."""
+    if arguments.tensor_split is None:
+        return ()
+    try:
+        return tuple(float(part) for part in arguments.tensor_split.split(","))
+    except ValueError:
+        raise SettingError(
+            f"--tensor-split {arguments.tensor_split!r} is not understood: write a number for each device, "
+            "as in 3,1"
+        ) from None
 
 
 def chat_template(arguments: argparse.Namespace) -> str | None:

@@ -6,6 +6,7 @@ They are made in one place (`pair_files.pair_settings`, from flags), travel to t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -27,6 +28,9 @@ class PairSettings:
     threads: int | None = None
     n_gpu_layers: int = -1  # -1 is as many as fit
     draft_gpu_layers: int | None = None  # None is as many as n_gpu_layers says
+    rpc: tuple[str, ...] = ()  # other machines that the target's layers may go to, each as IPV4:PORT
+    # what part of the layers each machine of rpc gets, then each graphics card; (): by their free memory
+    tensor_split: tuple[float, ...] = ()
     remember: bool = True  # what is learned of the pair is kept in the cache folder when it is closed
     head: bool = True  # a head in the target's file guesses where no draft is named
     slots: int = 1  # requests that may be evaluated at once
@@ -46,6 +50,10 @@ class PairSettings:
         if self.cache_ram is not None:
             whole("the memory for prompts", self.cache_ram, 0, 2**50)
         check_threads(self.threads)
+        if self.tensor_split and not (min(self.tensor_split) >= 0 and 0 < sum(self.tensor_split) < math.inf):
+            raise SettingError(
+                f"--tensor-split is {self.tensor_split}: its parts must be 0 or more, and one of them more"
+            )
         for kv_type in (self.kv_type, self.draft_kv_type):
             check_kv(kv_type, self.flash_attention)
 

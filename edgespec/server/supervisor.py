@@ -5,8 +5,9 @@ all its memory, and to load another is to start another worker. Who needs a pair
 as one is held, or a request is answered, no other pair comes. Turns are taken in the order of asking, so
 that two clients that want different pairs both get them.
 
-A worker that ended by itself is started again: at once the first time, then after pauses that double. Who
-was waiting hears why it died, with the last lines it said; who comes meanwhile is told when to come again.
+A worker that ended by itself is started again: at once the first time, then after pauses that double; one
+that lost another machine, which evaluated layers for it, when that is there again. Who was waiting hears why
+it died, with the last lines it said; who comes meanwhile is told when to come again.
 One that runs and does not answer is no better than a dead one: it is asked all the time, and killed where it
 stays silent.
 """
@@ -44,12 +45,14 @@ from edgespec.server.refusal import Refusal, from_worker, unavailable
 from edgespec.server.situation import Situation, State
 from edgespec.server.worker_process import WorkerProcess, new_worker
 from edgespec.system.isolate import cause_of_death, kills_for_memory, telling
+from edgespec.system.machines import absent
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 STEADY_S = 60.0  # a worker that lived this long did not die of its start
 LAST_LINES_S = 1.0
 LAST_LINES = 8
 PING_S, SILENT_PINGS = 5.0, 4  # how often it is asked, and how often in a row it may fail to answer
+MACHINE_S = 1.0  # how often another machine that was lost is looked for, and how long it may take
 LONGEST_STEP_S = 1800.0  # of the engine; a step of a large model that is read from a slow disk takes minutes
 
 SWITCHED = Refusal(
@@ -399,8 +402,22 @@ class Supervisor:
             if time.monotonic() - began > STEADY_S:
                 pause = FIRST_PAUSE_S
             self._mourn(code, pause)
-            await asyncio.sleep(pause)
-            pause = min(pause * 4, LONGEST_PAUSE_S)
+            if self._load.settings.rpc:
+                await self._until_machines_are_there(self._load.settings.rpc)
+            else:
+                await asyncio.sleep(pause)
+                pause = min(pause * 4, LONGEST_PAUSE_S)
+
+    async def _until_machines_are_there(self, machines: tuple[str, ...]) -> None:
+        """Waits for machines that were lost; what else was wrong is tried again every second."""
+        told: list[str] = []
+        while gone := await asyncio.to_thread(absent, machines, MACHINE_S):
+            if gone != told:
+                self._why = f"waiting for the machine of --rpc at {', '.join(gone)}"
+                self._tell(self._why)
+                told = gone
+            await asyncio.sleep(MACHINE_S)
+        await asyncio.sleep(MACHINE_S)
 
     def _give_up(self, code: int) -> bool:
         """Is there no sense in trying again? A pair that never was ready gives way to the one before."""

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgespec.errors import EdgeSpecError, EngineDiedError
+from edgespec.system.machines import LOST, lost_sentence
 from edgespec.system.self_test import self_test
 from edgespec.system.terminal import guarded, one_line
 
@@ -111,6 +112,8 @@ def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> st
 
     noise: what C code printed. kills_before: `kills_for_memory` when the child was started, where known.
     """
+    if code == LOST and (lost := lost_sentence(noise)):
+        return lost
     windows_fault = os.name == "nt" and (code == 3 or code & 0xC0000000 == 0xC0000000)
     if code >= 0 and not windows_fault:
         return None

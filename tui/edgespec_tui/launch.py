@@ -126,11 +126,14 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
         ("--draft-kv-type", arguments.draft_kv_type, "f16"),
         ("--gpu-layers", arguments.gpu_layers, -1),
         ("--threads", arguments.threads, None),
+        ("--rpc", arguments.rpc, None),
+        ("--tensor-split", arguments.tensor_split, None),
     ):
         if value != default:
             flags += [flag, str(value)]
-    if arguments.no_draft:
-        flags.append("--no-draft")
+    for flag, wanted in (("--no-draft", arguments.no_draft), ("--rpc-public", arguments.rpc_public)):
+        if wanted:
+            flags.append(flag)
     if arguments.chat_template is not None:
         flags += ["--chat-template", arguments.chat_template]
     if arguments.chat_template_file is not None:

@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
+    settings = pair_settings(arguments)
     others = Others()
     time.sleep(WATCHED_S)
     busy = others.cores()
@@ -77,7 +78,9 @@ def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
     yield machine_checks.graphics(there, said, at)
     yield machine_checks.threads(arguments.threads, busy=busy)
     yield machine_checks.memory()
-    loads = "devices" in said
+    machines = machine_checks.others(settings.rpc, said, at)
+    yield machines
+    loads = "devices" in said and not any(finding.status == "problem" for finding in machines)
     yield from _of_the_pair(arguments, loads)
     yield surroundings.endpoint()
     yield surroundings.hub()

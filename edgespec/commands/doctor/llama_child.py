@@ -18,8 +18,10 @@ LEAST_TOKENS = 16  # of an answer
 def build() -> dict[str, Any]:
     """Returns what llama.cpp was built for, and what it finds."""
     from edgespec.llama.devices import cpu_features, devices
+    from edgespec.llama.remote import has_rpc
 
-    return {"devices": [asdict(device) for device in devices()], "features": cpu_features()}
+    found = [asdict(device) for device in devices()]
+    return {"devices": found, "features": cpu_features(), "rpc": has_rpc()}
 
 
 def measure(asked: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +37,8 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     from edgespec.pairs.settings import PairSettings
     from edgespec.sampling.sampler import sampling_for
 
-    settings = PairSettings(**asked["settings"])
+    listed = {name: tuple(asked["settings"][name]) for name in ("rpc", "tensor_split")}  # JSON has no tuples
+    settings = PairSettings(**{**asked["settings"], **listed})
     began = time.perf_counter()
     with Pair(asked["target"], asked["draft"], settings) as pair:
         costs = pair.costs()

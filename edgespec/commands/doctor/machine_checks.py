@@ -14,9 +14,11 @@ from edgespec import __version__
 from edgespec.commands.bench.machine import BUSY_CORES, processor
 from edgespec.commands.doctor.cards import Card
 from edgespec.commands.doctor.findings import Finding, good, note, problem
+from edgespec.errors import MachineLostError
 from edgespec.memory.free import free_memory
-from edgespec.system.builds import VERSION, Backend, Here, command, mending
+from edgespec.system.builds import VERSION, Backend, Here, command, mending, with_rpc
 from edgespec.system.cores import performance_cores
+from edgespec.system.machines import ask
 from edgespec.system.self_test import SelfTest
 
 BACKEND_NAMES: dict[str, Backend] = {
@@ -145,6 +147,26 @@ def _unused(card: Card, said: dict[str, Any], at: Here) -> Finding:
         remedy = f"it shares the machine's memory, so it may or may not be faster; to try: {wanted}"
         return note("graphics", text, remedy, **facts)
     return problem("graphics", text, f"install a build for {backend}: {wanted}", **facts)
+
+
+def others(rpc: Sequence[str], said: dict[str, Any], at: Here) -> list[Finding]:
+    """Looks at the machines of --rpc: are they there, in our version, and with how much free memory?"""
+    if rpc and not said.get("rpc"):
+        text = "this build of llama.cpp cannot put layers on other machines"
+        return [problem("machines", text, f"build it with RPC: {with_rpc(at)}", rpc=False)]
+    found = []
+    for machine in rpc:
+        try:
+            devices = ask(machine)
+        except MachineLostError as error:
+            found.append(
+                problem("machines", str(error), "start it, or leave it out of --rpc", machine=machine)
+            )
+            continue
+        memory = [f"{device.free / 2**30:.1f} of {device.total / 2**30:.1f} GiB free" for device in devices]
+        free = [device.free for device in devices]
+        found.append(good("machines", f"{machine}: {', '.join(memory)}", machine=machine, free=free))
+    return found
 
 
 def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from edgespec.commands import flags
 from edgespec.commands.plan import report
 from edgespec.commands.plan.before_pull import fit_of_heads
 from edgespec.commands.plan.heads import fitting_entries, local_pair, named_pair
@@ -13,6 +14,7 @@ from edgespec.commands.plan.report import Planned
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.free import free_memory
+from edgespec.pairs.files import machines, tensor_split
 from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.isolate import INTERRUPTED
@@ -51,6 +53,7 @@ def add(command: argparse.ArgumentParser) -> None:
     group.add_argument("--kv-type", choices=("f16", "q8_0", "q4_0"), default="f16", help="target's KV cache")
     group.add_argument("--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (all)")
     group.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+    flags.add_machines(group)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -88,6 +91,8 @@ def _settings(arguments: argparse.Namespace) -> PairSettings:
         kv_type=arguments.kv_type,
         threads=arguments.threads,
         n_gpu_layers=arguments.gpu_layers,
+        rpc=machines(arguments),
+        tensor_split=tensor_split(arguments),
     )
 
 

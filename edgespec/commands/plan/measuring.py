@@ -15,6 +15,7 @@ import numpy as np
 from edgespec.core.loop import Want
 from edgespec.core.pace import costs
 from edgespec.errors import EdgeSpecError, ModelUnsupportedError
+from edgespec.llama import remote
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.heads.guessing import head_context
 from edgespec.llama.heads.head_settings import OF_NEXTN
@@ -32,7 +33,10 @@ LEAST_TURNS, MOST_TURNS = 3, 9
 
 def seconds(asked: dict[str, Any]) -> dict[int, float]:
     """Returns number of tokens -> the usual seconds of evaluating that many with a row each."""
-    with Model(asked["path"], n_gpu_layers=asked["n_gpu_layers"]) as model:
+    places, parts = remote.devices(asked["rpc"]), asked["tensor_split"]
+    with Model(
+        asked["path"], n_gpu_layers=asked["n_gpu_layers"], devices=places, tensor_split=parts
+    ) as model:
         settings = context_settings(model, threads=asked["threads"], kv_type=asked["kv_type"])
         with Context(model, settings) as context:
             evaluate = timed(context)

@@ -143,6 +143,8 @@ def evaluated(
         "n_gpu_layers": settings.n_gpu_layers,
         "threads": settings.threads,
         "kv_type": settings.kv_type,
+        "rpc": settings.rpc,
+        "tensor_split": settings.tensor_split,
         "budget": BUDGET_S,
     }
     with JsonChild("edgespec.commands.plan.measuring", longest_s=LONGEST_S) as child:
@@ -190,6 +192,7 @@ def cost_path(headers: Sequence[Header], settings: PairSettings, *, kind: str = 
         platform.node(),
         platform.machine(),
         metadata.version("llama_cpp_python"),
+        *([settings.rpc, settings.tensor_split] if settings.rpc else ()),
     ]
     key = hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:20]
     return cache_folder() / "plans" / f"{head.architecture[:20]}-{key}.json"

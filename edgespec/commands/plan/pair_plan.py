@@ -8,7 +8,7 @@ a round of k guesses costs k evaluations of the draft and one of k + 1 tokens of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgespec.commands.plan.head_cost import guessing_head, head_cost, kept_head_cost
 from edgespec.commands.plan.model_cost import ModelCost, OnStage, kept_cost, model_cost
@@ -72,9 +72,9 @@ def plan_pair(
     costs, head = model_cost(target, settings, on_stage=on_stage, anew=anew), guessing_head(target, draft)
     drafting = None
     if head:
-        drafting = head_cost(target, draft, settings, on_stage=on_stage, anew=anew)
+        drafting = head_cost(target, draft, _here(settings), on_stage=on_stage, anew=anew)
     elif draft:
-        drafting = model_cost(draft, settings, on_stage=on_stage, anew=anew)
+        drafting = model_cost(draft, _here(settings), on_stage=on_stage, anew=anew)
     return _plan(costs, drafting, acceptances, head)
 
 
@@ -90,12 +90,17 @@ def kept_plan(
     costs, head = kept_cost(target, settings), guessing_head(target, draft)
     drafting = None
     if head:
-        drafting = kept_head_cost(target, draft, settings)
+        drafting = kept_head_cost(target, draft, _here(settings))
     elif draft:
-        drafting = kept_cost(draft, settings)
+        drafting = kept_cost(draft, _here(settings))
     if costs is None or (draft or head) and drafting is None:
         return None
     return _plan(costs, drafting, acceptances, head)
+
+
+def _here(settings: PairSettings) -> PairSettings:
+    """Returns the settings of a draft, which stays on this machine."""
+    return replace(settings, rpc=(), tensor_split=())
 
 
 def _plan(

@@ -1,0 +1,84 @@
+"""`edgespec rpc`: lends this machine to another one, which puts layers of its model here with --rpc."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import socket
+import sys
+
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.system.cores import threads_wanted
+from edgespec.system.machines import PORT
+
+DESCRIPTION = """Runs llama.cpp's RPC server: another machine then puts layers of its target on this one's
+graphics cards, or its processor, with --rpc THIS_MACHINE:PORT. No model file is needed here."""
+EPILOG = """llama.cpp's RPC neither encrypts nor asks who is there: whoever reaches the port can use and crash
+this program. Lend to your own network only, and to one machine at a time. Ctrl+C ends it."""
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    command.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="this machine's in your network (127.0.0.1)"
+    )
+    command.add_argument("--port", type=int, default=PORT, metavar="N", help=f"({PORT})")
+    command.add_argument(
+        "--public", action="store_true", help="also where networks that are not private could reach it"
+    )
+    command.add_argument(
+        "--device", metavar="NAME,...", help="what is lent, by llama.cpp's names (graphics cards, else CPU)"
+    )
+    command.add_argument(
+        "--cache", action="store_true", help="keep weights on this disk, so that they are sent only once"
+    )
+    command.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves until it is ended. Raises SettingError, EdgeSpecError where it cannot listen."""
+    from edgespec.llama.remote import lending  # it loads llama.cpp
+    from edgespec.pairs.settings import check_threads
+    from edgespec.system.config import cache_folder
+
+    check_threads(arguments.threads)
+    _check_address(arguments.host, arguments.port, public=arguments.public)
+    cache = cache_folder() / "rpc" if arguments.cache else None
+    if cache:
+        cache.mkdir(parents=True, exist_ok=True)
+    at = f"{arguments.host}:{arguments.port}"
+    lend = lending(
+        arguments.host,
+        arguments.port,
+        threads=arguments.threads or threads_wanted(),
+        chosen=[name.strip() for name in arguments.device.split(",")] if arguments.device else (),
+        cache=cache,
+    )
+    print(f"edgespec: lending this machine at {at}; on the other one: --rpc {at}", file=sys.stderr)
+    lend()
+    raise EdgeSpecError(f"llama.cpp's RPC server ended at {at}: it said why above")
+
+
+def _check_address(host: str, port: int, *, public: bool) -> None:
+    """Raises SettingError for an address that others could reach, EdgeSpecError for one that is taken."""
+    if not 1 <= port <= 65535:
+        raise SettingError(f"--port is {port}: it must be from 1 to 65535")
+    try:
+        ip = ipaddress.IPv4Address(host)
+    except ValueError:
+        raise SettingError(
+            f"--host {host} is no IPv4 address, which is what llama.cpp's RPC listens on: 127.0.0.1 is this "
+            "machine itself"
+        ) from None
+    if (ip.is_global or ip.is_unspecified or ip.is_multicast) and not public:
+        whose = "all addresses of this machine" if ip.is_unspecified else "outside private networks"
+        raise SettingError(
+            f"--host {ip} is {whose}, and llama.cpp's RPC asks nobody who they are: name this machine's "
+            "address in your own network, or say with --public that you mean it"
+        )
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise EdgeSpecError(f"cannot listen on {host}:{port}: {error.strerror}") from None
