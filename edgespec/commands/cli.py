@@ -52,6 +52,11 @@ COMMANDS = {
     "trim": Command(
         "make a draft cheaper by leaving out the tokens that are hardly ever guessed", "trim", child=True
     ),
+    "export": Command(
+        "the command or file that runs a pair on llama-server, vLLM, SGLang or Ollama",
+        "export.command",
+        child=True,
+    ),
     "rpc": Command(
         "lend this machine to another one, which puts layers of its model here", "rpc", child=True
     ),
