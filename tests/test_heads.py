@@ -25,11 +25,14 @@ from edgespec.core.verify import Independent
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError, SettingError
+from edgespec.grammar.grammar import Grammar
 from edgespec.llama.heads import taps
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, Sampling
 
-GREEDY, SEEDED = Request(Sampling(temperature=0), max_tokens=50), Request(seed=7, max_tokens=50)
+NEVER = dict.fromkeys((509, 511), -float("inf"))  # tokens that end a text: some would be of six tokens
+GREEDY = Request(Sampling(temperature=0, logit_bias=NEVER), max_tokens=50)
+SEEDED = Request(Sampling(logit_bias=NEVER), seed=7, max_tokens=50)
 FFN = ("ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
 Tokens = NDArray[np.int32]
 Files = tuple[Path, Path | None]  # of target and, where it has a file of its own, head
@@ -190,6 +193,18 @@ def test_no_token_of_the_target_is_evaluated_twice(pair: Pair) -> None:
 def test_the_pace_lets_a_head_compete_and_leaves_text_alone(pair: Pair) -> None:
     for request in (GREEDY, SEEDED):
         assert said(pair, request) == said(pair, plain(request))
+
+
+FORMED = Grammar("regex", "(item [a-z]{1,6}: (yes|no), ){3}end")  # some of it is settled without the target
+
+
+@pytest.mark.parametrize("sampling", [GREEDY.sampling, Sampling(repeat_penalty=1.3, top_k=40)])
+def test_heads_guess_under_a_grammar_and_under_penalties(pair: Pair, sampling: Sampling) -> None:
+    for grammar in (FORMED, None):
+        request = Request(sampling, max_tokens=40, seed=3, grammar=grammar)
+        wanted = said(pair, plain(request))
+        assert len(wanted) > 10
+        assert said(pair, changed(request, drafter="model", draft_length=4)) == wanted
 
 
 def answers(

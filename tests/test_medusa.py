@@ -13,7 +13,7 @@ import pytest
 import tiny_gguf
 import tiny_heads
 from numpy.typing import NDArray
-from test_heads import answers, prompt, run
+from test_heads import FORMED, answers, prompt, run
 
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
@@ -110,6 +110,13 @@ def test_text_with_medusa_is_text_without(files: tuple[Path, Path], request_: Re
             assert 0 < max(r.drafted for r in rounds) <= min(length, N_HEADS)
             assert rounds[0].drafted == rounds[1].drafted == 0, "behind a prompt no state is known"
             assert all(r.drafted for r in rounds[2:-1])
+
+
+def test_medusa_guesses_under_a_grammar(files: tuple[Path, Path]) -> None:
+    with Pair(*files, QUIET) as pair:
+        request = replace(SEEDED, grammar=FORMED, max_tokens=40)
+        wanted = said(pair, replace(request, drafter="none"))
+        assert said(pair, replace(request, drafter="medusa", draft_length=3)) == wanted
 
 
 def accepted(files: tuple[Path, Path]) -> float:
