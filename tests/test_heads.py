@@ -26,9 +26,13 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError, SettingError
 from edgespec.grammar.grammar import Grammar
+from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.heads import taps
+from edgespec.llama.heads.guessing import head_context
+from edgespec.llama.model import Model
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, Sampling
+from edgespec_models.gguf.heads import Head
 
 NEVER = dict.fromkeys((509, 511), -float("inf"))  # tokens that end a text: some would be of six tokens
 GREEDY = Request(Sampling(temperature=0, logit_bias=NEVER), max_tokens=50)
@@ -316,6 +320,16 @@ def _second_tokens(pair: Pair, tokens: Tokens, sampling: Sampling) -> dict[int, 
 
 
 # ---- what is no head, or not for this target --------------------------------------------------------------
+
+
+def test_blocks_that_are_not_there_or_not_loaded_are_refused_where_llama_cpp_would_end_the_process(
+    attending: Path, tmp_path: Path
+) -> None:
+    settings, head = ContextSettings(n_ctx=64, chunk=32), Head("mtp", 1, alone=False)
+    for path, mtp in ((tiny_gguf.write_llama(tmp_path / "llama.gguf"), True), (attending, False)):
+        with Model(path, mtp=mtp) as model, Context(model, settings) as target:
+            with pytest.raises(ModelUnsupportedError, match="has no MTP blocks, or was loaded without them"):
+                head_context(model, target, settings, head)
 
 
 def test_a_head_can_be_left_out(attending: Path) -> None:

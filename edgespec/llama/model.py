@@ -119,7 +119,7 @@ class Model:
             params.tensor_split = _shares(tensor_split, len(places))
         params.n_gpu_layers = n_gpu_layers
         params.vocab_only = vocab_only
-        params.load_mtp = mtp
+        self.mtp = params.load_mtp = mtp
         params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or _may_repack())
         self.no_alloc = params.no_alloc = no_alloc
         if no_alloc:

@@ -60,6 +60,10 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
 
     mtp: of the model's MTP blocks alone. other: the context of the target that a head guesses for.
     """
+    if mtp and not (
+        model.mtp and model.metadata.get(f"{model.architecture}.nextn_predict_layers", "0") != "0"
+    ):
+        raise ModelUnsupportedError(f"{model.path.name} has no MTP blocks, or was loaded without them")
     head = mtp or other is not None
     if settings.n_ctx > model.n_ctx_train and not head:  # a head reads no further back than it pays
         raise SettingError(
