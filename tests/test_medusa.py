@@ -19,7 +19,7 @@ from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
-from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError
+from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError, SettingError
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.heads.medusa_context import MedusaContext
@@ -221,6 +221,13 @@ def test_what_holds_no_heads_for_a_target_is_refused_in_a_sentence(
         source.write_bytes(damaged)
         assert "is no safetensors file, or is cut short" in refused(source)
     assert not (tmp_path / "x.gguf").exists()
+    with pytest.raises(ModelFileError, match="`python -m edgespec_models.gguf.medusa` makes one of it"):
+        Pair(target, source)
+    with (
+        Pair(target, settings=QUIET) as pair,
+        pytest.raises(SettingError, match="was loaded without a Medusa head: name its file with --draft"),
+    ):
+        said(pair, replace(GREEDY, drafter="medusa"))
     with pytest.raises(ModelUnsupportedError, match="a Medusa head alone, which cannot speak by itself"):
         Pair(head)
 

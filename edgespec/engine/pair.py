@@ -46,7 +46,7 @@ from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.repetition import Breakers, Repetition
 from edgespec.sampling.sampler import Sampler, Sampling
-from edgespec_models.gguf.heads import NAMES, HeadKind
+from edgespec_models.gguf.heads import HeadKind, with_article
 
 HEADS: dict[str, tuple[HeadKind, ...]] = {
     "mtp": ("mtp", "assistant"),
@@ -355,8 +355,8 @@ class Pair:
         kinds = HEADS.get(request.drafter)
         if kinds and (self.head is None or self.head.kind not in kinds):
             raise SettingError(
-                f"the drafter is {request.drafter}, and {self.target.path.name} was loaded without an "
-                f"{NAMES[kinds[0]]}: name its file with --draft, or leave --drafter out"
+                f"the drafter is {request.drafter}, and {self.target.path.name} was loaded without "
+                f"{with_article(kinds[0])}: name its file with --draft, or leave --drafter out"
             )
 
 

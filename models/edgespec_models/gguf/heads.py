@@ -47,12 +47,17 @@ class Head:
     @property
     def a_name(self) -> str:
         """Says it with the article that English has before it."""
-        return f"{'an' if self.name[0] in 'aEM' and not self.name.startswith('Me') else 'a'} {self.name}"
+        return with_article(self.kind)
 
     @property
     def variant(self) -> str:
         """Returns what llama.cpp's own programs call it."""
         return "dspark" if self.follows else "mtp" if self.kind == "assistant" else self.kind
+
+
+def with_article(kind: HeadKind) -> str:
+    """Names a kind of head with its article: "an MTP head", "a DFlash head"."""
+    return f"{'a' if kind in ('dflash', 'medusa') else 'an'} {NAMES[kind]}"
 
 
 def head_of(headers: Sequence[Header]) -> Head | None:

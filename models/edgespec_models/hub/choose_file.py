@@ -29,7 +29,7 @@ def _marked(words: str) -> re.Pattern[str]:
     return re.compile(rf"(^|/)({words})[-_./]|[-_.]({words})\.gguf$", re.IGNORECASE)
 
 
-_HEAD = _marked("mtp|eagle3|dflash|dspark|assistant")
+_HEAD = _marked("mtp|eagle3|dflash|dspark|assistant|medusa")
 _OF_OTHER_USE = re.compile(_marked("mmproj").pattern + "|imatrix", re.IGNORECASE)
 _ADDRESS = re.compile(r"^(https?://[^/]+/|(www\.)?(huggingface\.co|hf\.co)/|hf://)", re.IGNORECASE)
 
