@@ -23,6 +23,7 @@ from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed
 from edgespec.core.verify import Independent
 from edgespec.engine.engine import Engine
+from edgespec.engine.measuring import measure_costs, still_true
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError, SettingError
 from edgespec.grammar.grammar import Grammar
@@ -317,6 +318,17 @@ def _second_tokens(pair: Pair, tokens: Tokens, sampling: Sampling) -> dict[int, 
             after = -1 if after in pair.target.end_tokens else after
             found[after] = found.get(after, 0.0) + p * q
     return found
+
+
+def test_what_a_head_costs_is_not_believed_when_the_machine_stood_still(pair: Pair) -> None:
+    """A guess said to take five tokens' time was never tried again, and so never timed again."""
+    contexts = pair.contexts
+    target, head = contexts["target"], contexts["draft"]
+    assert isinstance(target, Context)
+    assert head.first_s > 0
+    found = measure_costs(target, head)
+    found.draft.points = {n: seconds + 20 * head.first_s for n, seconds in found.draft.points.items()}
+    assert not still_true(found, target, head)
 
 
 # ---- what is no head, or not for this target --------------------------------------------------------------

@@ -52,6 +52,7 @@ class AssistantContext(HeadCache):
         try:
             self._rows = target.keep_hidden(tap_end(target.handle, self._width), self._width)
             tap_end(self._handle, self._width, outputs_only=True)
+            self._warm_up()
         except BaseException:
             self.close()
             raise
@@ -132,3 +133,4 @@ class AssistantContext(HeadCache):
         row = np.zeros((1, self._width), np.float32)
         self._batch.fill([RowPart(0, self._target.held(0).size, row, bytes(4))], outputs=1)
         self._run(self._batch.struct, [0])
+        self.clear(0)

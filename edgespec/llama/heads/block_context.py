@@ -54,12 +54,10 @@ class BlockContext(HeadCache):
             C.llama_set_causal_attn(self._handle, head.causal)
             if head.candidates:
                 tap_end(self._handle, width)
-            self.rehearse(2)
+            self._warm_up()
         except BaseException:
             self.close()
             raise
-        self.first_s = self.seconds
-        self.seconds, self.calls, self.evaluated = 0.0, 0, 0
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would read for this, one for the block itself among them."""

@@ -136,6 +136,18 @@ class HeadCache:
             tokens = before.ljust(4 * want.before, b"\0") + tokens
         return tokens, self._target.holds(want.seq, tokens)
 
+    def rehearse(self, n: int) -> None:
+        """Evaluates what a reading of n tokens takes; the first sequence is empty then."""
+        raise NotImplementedError
+
+    def _warm_up(self) -> None:
+        """Evaluates twice, and keeps what the second took: a head is as fast from then on, weights read."""
+        self.rehearse(2)
+        self.seconds = 0.0
+        self.rehearse(2)
+        self.first_s = self.seconds
+        self.seconds, self.calls, self.evaluated = 0.0, 0, 0
+
     def _run(self, struct: Any, seqs: list[int]) -> None:
         """Evaluates a batch. Raises NoRoomError or FatalDecodeError, and forgets its sequences then."""
         started = time.perf_counter()

@@ -84,12 +84,10 @@ class HeadContext(HeadCache):
                 self._rows = target.keep_hidden(tap, width * len(head.layers))
                 self._features = RowBatch(settings.chunk, self._rows.width)
             self._find_way()
-            self.rehearse(2)
+            self._warm_up()
         except BaseException:
             self.close()
             raise
-        self.first_s = self.seconds
-        self.seconds, self.calls, self.evaluated = 0.0, 0, 0
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this."""

@@ -54,6 +54,8 @@ class MedusaContext:
         tap, switch = tap_outputs(target.handle, width)
         self._rows = target.keep_hidden(tap, width, switch=switch)
         self.rehearse(1)
+        self.seconds = 0.0
+        self.rehearse(1)
         self.first_s = self.seconds
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
 
