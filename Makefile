@@ -9,12 +9,13 @@ PYTEST = $(PY) -m pytest -n logical --maxprocesses 4 --dist worksteal
 # Tests start hundreds of Pythons: what they import is compiled once, into __pycache__ (make clean removes it).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chat test test-all check format map clean ready
+.PHONY: help chat test test-all gpu-test check format map clean ready
 
 help:
 	@echo "make chat      talk to a small real model, fetched once (93 MB); offline to the pair that ships"
 	@echo "make test      the tests, in a few minutes (make test ARGS='-k sampling' for some)"
 	@echo "make test-all  the tests with those that take long"
+	@echo "make gpu-test  the tests of graphics cards, on a Vulkan device in software (a build of 12 minutes first)"
 	@echo "make check     lint, format and types"
 	@echo "make format    put the code into the house format"
 	@echo "make map       write docs/map.md, every module in a sentence"
@@ -32,6 +33,9 @@ test: ready
 
 test-all: ready
 	@$(PYTEST) -m "slow or not slow" $(ARGS)
+
+gpu-test: ready
+	@$(PY) .make/gpu_test.py $(ARGS)
 
 check: ready
 	@$(PY) -m ruff check .

@@ -125,6 +125,7 @@ class Info:
     n_ctx_train: int | None = None  # what the model was trained for
     memory: int | None = None  # bytes of the target's file
     plain_s: float | None = None  # seconds per token of plain decoding, as the engine measured it
+    card: str = ""  # which graphics cards evaluate; "" where the processor does all of it, or it is not told
     speculates: bool = False  # it tells its rounds, so that speculation can be shown
     embedded: bool = False  # the pair that ships with the program
     loaded: bool = True  # False for an installed pair that would be loaded when asked for

@@ -126,6 +126,7 @@ class Client:
             n_ctx_train=whole("n_ctx_train"),
             memory=whole("size"),
             plain_s=float(plain) if isinstance(plain, int | float) else None,
+            card=str(meta.get("card") or ""),
             speculates=bool(self.ours),
             embedded=meta.get("embedded") is True,
             loaded=state in (None, "loaded"),

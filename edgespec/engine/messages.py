@@ -146,6 +146,7 @@ class Loaded:
     slots: int
     bos_token: int | None  # the start token, where the model wants one in front of text
     fill: FillTokens | None  # None where it cannot
+    place: str = ""  # which graphics cards evaluate, in words; "" where the processor does all of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.grammar.matchers import CONTROL, Matchers
 from edgespec.llama.context import Context
-from edgespec.llama.devices import cards
+from edgespec.llama.devices import cards, place_of
 from edgespec.llama.heads.guessing import DraftContext
 from edgespec.memory.at_load import fitted
 from edgespec.pairs.check import check_pair, find_head
@@ -117,6 +117,11 @@ class Pair:
     def draft_name(self) -> str | None:
         """What guesses beside the text itself: the draft's name, or the head in the target's file."""
         return self.draft.path.stem if self.draft else self.head.name if self.head else None
+
+    @property
+    def place(self) -> str:
+        """Which graphics cards evaluate, in words; "" where the processor does all of it."""
+        return place_of(self.target, self.draft)
 
     @property
     def n_ctx(self) -> int:

@@ -225,6 +225,7 @@ def about(pair: Pair) -> Loaded:
         slots=pair.slots,
         bos_token=target.vocabulary.bos if target.vocabulary.add_bos else None,
         fill=target.fill_tokens,
+        place=pair.place,
     )
 
 

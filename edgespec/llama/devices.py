@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import llama_cpp as C
 
-import edgespec.llama.model  # noqa: F401 - it catches llama.cpp's log, which would go to the terminal
 from edgespec.llama.ggml import Kind, kind_of, libraries, local_devices
+from edgespec.llama.model import PROCESSOR, Model
 from edgespec_models.fit.need import Device
 
 
@@ -53,6 +53,24 @@ def cards() -> list[Device]:
         for card in devices()
         if card.kind in ("gpu", "igpu") and card.total
     ]
+
+
+def place_of(target: Model, draft: Model | None = None) -> str:
+    """Returns which cards evaluate, in words; "" where the processor does all of it."""
+    place, beside = _place(target), _place(draft) if draft else ""
+    if draft is None or place == beside:
+        return place
+    if place and beside:
+        return f"{place}; draft: {beside}"
+    return f"{place}; draft on the processor" if place else f"draft: {beside}"
+
+
+def _place(model: Model) -> str:
+    there = {card.name: card.description or card.name for card in cards()}
+    names = [there.get(name, name) for name in model.layers if name != PROCESSOR]
+    beside = model.layers[PROCESSOR]
+    on = model.layers.total() - beside
+    return " and ".join(names) + (f", {on} of {on + beside} layers" if names and beside else "")
 
 
 def cpu_features() -> list[str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -33,6 +34,8 @@ from edgespec_models.gguf.vocabulary import Vocabulary
 log_tail: deque[str] = deque(maxlen=40)  # what llama.cpp said last, newest at the end
 _listeners: list[list[str]] = []
 LOG_LEVEL_CONTINUES = 5
+_LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device (\S+),")
+PROCESSOR = "CPU"  # the device, as llama.cpp names it
 LONG_TEXT = 1000  # bytes; longer texts are turned into tokens on a deep stack
 
 
@@ -106,10 +109,7 @@ class Model:
                 f"n_gpu_layers is {n_gpu_layers!r}: it must be a whole number from -1 (all) to 10000"
             )
         _check_gguf(self.path)
-        cards = (local_devices("gpu") or local_devices("igpu")) if C.llama_supports_gpu_offload() else []
-        self.on_gpu = n_gpu_layers != 0 and bool(
-            devices or cards
-        )  # a build with RPC "offloads" without a card
+        cards = local_devices("gpu") or local_devices("igpu")
         params = C.llama_model_default_params()
         places = [*devices, *cards]
         if devices:
@@ -128,7 +128,9 @@ class Model:
             told = C.llama_progress_callback(lambda share, _: on_progress(share) is None)  # True: go on
             params.progress_callback = told
         log_tail.clear()
-        self._handle: Any = C.llama_model_load_from_file(os.fsencode(self.path), params)
+        with listening() as said:
+            self._handle: Any = C.llama_model_load_from_file(os.fsencode(self.path), params)
+        self.layers = Counter(match[1] for line in said if (match := _LAYER.match(line)))  # by device
         if not self._handle:
             raise ModelFileError(
                 f"llama.cpp cannot load {self.path}: {last_complaint()}; "
@@ -196,6 +198,11 @@ class Model:
             )
         if self.metadata.get(f"{self.architecture}.attention.causal") == "false":
             raise ModelUnsupportedError(f"{name} is an embedding model: it does not generate text")
+
+    @property
+    def on_gpu(self) -> bool:
+        """True where layers of it lie on a graphics card."""
+        return bool(self.layers.keys() - {PROCESSOR})
 
     @property
     def architecture(self) -> str:

@@ -118,7 +118,8 @@ class Announcer:
         if self._owner and first:
             self._owner.tell("ready", host=self._state.host, port=self._state.port, model=self._state.model)
         guessing = f", {about.draft_name} guesses" if about.draft_name else ""
-        say(f"{self._state.model} answers at {where} ({about.n_ctx:,} tokens of context{guessing})")
+        on = f", on {about.place}" if about.place else ""
+        say(f"{self._state.model} answers at {where} ({about.n_ctx:,} tokens of context{guessing}{on})")
         if first and (advice := self_test().advice):
             say(advice)
         if not about.chat_template and not (first and self._state.template):

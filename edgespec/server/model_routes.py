@@ -138,6 +138,7 @@ class ModelRoutes:
                     "size": about.n_bytes,
                     "draft": about.draft_name,
                     "plain_s": about.plain_s,
+                    "card": about.place,
                     "chat_template_source": self._answering.template_source(about),
                     "build_advice": self_test().advice,
                 }

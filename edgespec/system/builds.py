@@ -121,9 +121,16 @@ def with_rpc(at: Here) -> str:
 
 def built_for() -> Backend:
     """Returns the back end that the installed llama.cpp was built for, by its libraries."""
-    spec = importlib.util.find_spec("llama_cpp")
-    folder = Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
+    folder = library_folder()
     return next((name for key, name in _LIBRARIES.items() if any(folder.glob(f"*ggml-{key}*"))), "CPU")
+
+
+def library_folder() -> Path:
+    """Returns where llama_cpp takes llama.cpp's libraries from."""
+    if elsewhere := os.environ.get("LLAMA_CPP_LIB_PATH"):
+        return Path(elsewhere)
+    spec = importlib.util.find_spec("llama_cpp")
+    return Path(spec.origin).parent / "lib" if spec and spec.origin else Path()
 
 
 def _install(at: Here, arguments: list[str]) -> str:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from edgespec.system.builds import here, mending
+from edgespec.system.builds import here, library_folder, mending
 from edgespec.system.config import cache_folder
 from edgespec.system.whole_file import write_whole
 from edgespec_models import tiny
@@ -126,9 +126,10 @@ def _kept(path: Path) -> SelfTest | None:
 def _kept_in() -> Path:
     """Returns where the result is kept: another file for another build, processor, or reference."""
     spec = importlib.util.find_spec("llama_cpp")
-    folder = Path(spec.origin).parent if spec and spec.origin else Path()
+    package, libraries = Path(spec.origin).parent if spec and spec.origin else Path(), library_folder()
+    found = {file for name in ("*ggml*", "*llama*") for file in [*package.rglob(name), *libraries.glob(name)]}
     parts: list[object] = [platform.machine(), _processor()]
-    for file in [*sorted(folder.rglob("*ggml*")), *sorted(folder.rglob("*llama*")), tiny.reference_path()]:
+    for file in [*sorted(found), tiny.reference_path()]:
         with suppress(OSError):
             state = file.stat()
             parts.append((str(file), state.st_size, state.st_mtime_ns))

@@ -107,6 +107,7 @@ def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Findin
         "total": choice.total,
         "n_gpu_layers": choice.n_gpu_layers,
         "needs": {model: need.total for model, need in choice.needs.items()},
+        "devices": {device.name: choice.on(device.name) for device in found.devices},
     }
     if not found.fits:
         return [problem("memory", found.sentence(name), " or ".join(found.proposals) or SMALLER, **facts)]
@@ -121,6 +122,7 @@ def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Findin
         f"the pair takes {gib(choice.total)} with a context of {choice.n_ctx:,} tokens ("
         + ", ".join(f"{kind} {gib(size)}" for kind, size in kinds.items() if size)
         + ")"
+        + (f": {found.where}" if found.where else "")
     )
     if found.gave_up:
         remedy = "; ".join(found.proposals) or "free memory, or choose a smaller model, to have all of it"

@@ -8,6 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from edgespec.commands.pull.words import table
+from edgespec.errors import EdgeSpecError
+from edgespec.memory.at_load import pair_fit
+from edgespec.pairs.settings import PairSettings
 from edgespec.system.terminal import one_line
 from edgespec_models import tiny
 from edgespec_models.gguf.facts import facts_of
@@ -68,6 +71,8 @@ def show_lines(pair: InstalledPair, default: str | None) -> list[str]:
     else:
         lines.append(f"draft   {_without_draft(pair.target)}")
     lines.append(f"check   {check_text(pair)}")
+    if where := place_text(pair):
+        lines.append(f"place   {where}")
     lines.append(f"used    {ago(pair.last_used, time.time())}")
     lines.append(f"speed   {speed_text(pair.speed)}")
     return lines
@@ -111,6 +116,17 @@ def check_text(pair: InstalledPair) -> str:
         return str(check_headers(read_file(pair.target.path), read_file(pair.draft.path)))
     except HeaderError as error:
         return str(error)
+
+
+def place_text(pair: InstalledPair) -> str:
+    """Returns what of a pair would lie on which graphics card now; "" without one, or if unknown."""
+    if pair.missing:
+        return ""
+    try:
+        found = pair_fit(pair.target.path, pair.draft.path if pair.draft else None, PairSettings())
+    except (HeaderError, EdgeSpecError):
+        return ""
+    return found.where if found.fits else ""
 
 
 def pair_json(pair: InstalledPair, default: str | None) -> dict[str, Any]:

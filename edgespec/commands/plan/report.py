@@ -86,6 +86,7 @@ def _notes(found: Sequence[Planned]) -> list[str]:
             f"Other programs kept {busy:.1f} cores busy while this was measured: the figures are too low, "
             "and may be odd. The next `edgespec plan` measures anew."
         )
+    said += [f"{p.name}: {p.fit.where}" for p in found if p.fit and p.fit.fits and p.fit.where]
     said += [
         f"{p.name}: {p.fit.sentence(p.name)}" for p in found if p.fit and (p.fit.gave_up or not p.fit.fits)
     ]
@@ -116,5 +117,6 @@ def _object(planned: Planned) -> dict[str, Any]:
         "busy": round(plan.busy, 2) if plan else None,
         "memory": fit.choice.total if fit else None,
         "fits": fit.fits if fit else None,
+        "devices": {device.name: fit.choice.on(device.name) for device in fit.devices} if fit else None,
         "n_ctx": fit.choice.n_ctx if fit else None,
     }

@@ -61,6 +61,19 @@ class Fit:
     gave_up: tuple[str, ...] = ()  # in plain words
     proposals: tuple[str, ...] = ()  # flags that would fit more, or at all, each with what it costs
 
+    @property
+    def where(self) -> str:
+        """What lies where, in words; "" where there is no graphics card."""
+        cards = [device for device in self.devices if device.name != RAM]
+        if not cards:
+            return ""
+        parts = [
+            f"{gib(self.choice.on(card.name))} on {card.name} ({card.description or 'a graphics card'}; "
+            f"{gib(card.free)} of {gib(card.total)} free)"
+            for card in cards
+        ]
+        return ", ".join([*parts, f"{gib(self.choice.on(RAM))} in RAM"])
+
     def sentence(self, name: str) -> str:
         """Says it in one sentence. name: of the pair."""
         return _said(self, name) if self.fits else _refused(self, name)

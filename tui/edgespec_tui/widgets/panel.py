@@ -89,6 +89,8 @@ def _context(state: PanelState) -> list[tuple[str, str]]:
     memory = state.memory or (state.info.memory if state.info else None)
     if memory:
         found.append(("memory", size_words(memory)))
+    if state.info and state.info.card:
+        found.append(("card", state.info.card))
     return found
 
 

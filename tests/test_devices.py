@@ -1,0 +1,90 @@
+"""Which devices llama.cpp finds, what lies on them, and how that is told."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import llama_cpp
+import pytest
+
+from edgespec.client.answer import Info
+from edgespec.llama import devices
+from edgespec.llama.model import Model
+from edgespec.system import self_test
+from edgespec_models.fit.fit import Choice, Fit
+from edgespec_models.fit.need import RAM, Device, Need, Parts
+from edgespec_tui.widgets.panel import PanelState, rows_of
+
+CARD = Device("CUDA0", 7 << 30, 8 << 30, "RTX 4060")
+
+
+def lying_on(**layers: int) -> Model:
+    return SimpleNamespace(layers=Counter(layers))  # type: ignore[return-value]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which libraries are loaded")
+def test_devices_are_asked_of_the_libraries_that_evaluate(tmp_path: Path) -> None:
+    """LLAMA_CPP_LIB_PATH names another build; asked of the package's own, it had no graphics card."""
+    folder = tmp_path / "elsewhere"
+    shutil.copytree(Path(llama_cpp.__file__).parent / "lib", folder)
+    code = "from edgespec.llama.devices import devices; devices(); print(open('/proc/self/maps').read())"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**self_test.os.environ, "LLAMA_CPP_LIB_PATH": str(folder), "LD_LIBRARY_PATH": str(folder)},
+    )
+    found = {Path(line.split()[-1]).parent for line in done.stdout.splitlines() if "libggml" in line}
+    assert found == {folder}
+
+
+def test_another_build_is_tested_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = self_test._kept_in()
+    (tmp_path / "libggml.so").write_bytes(b"another")
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
+    assert self_test._kept_in() != known
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "said"),
+    [
+        (lying_on(CPU=11), lying_on(CPU=3), ""),
+        (lying_on(CUDA0=11), None, "RTX 4060"),
+        (lying_on(CUDA0=11), lying_on(CUDA0=3), "RTX 4060"),
+        (lying_on(CUDA0=4, CPU=7), lying_on(CUDA0=3), "RTX 4060, 4 of 11 layers; draft: RTX 4060"),
+        (lying_on(CUDA0=11), lying_on(CPU=3), "RTX 4060; draft on the processor"),
+        (lying_on(CPU=11), lying_on(CUDA0=3), "draft: RTX 4060"),
+        (lying_on(CUDA0=6, CUDA1=5), None, "RTX 4060 and CUDA1"),
+    ],
+)
+def test_where_a_pair_lies_is_told(
+    target: Model, draft: Model | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "cards", lambda: [CARD])
+    assert devices.place_of(target, draft) == said
+
+
+def test_a_loaded_model_knows_where_its_layers_lie(tiny_target: Path) -> None:
+    with Model(tiny_target, n_gpu_layers=0) as model:
+        assert model.layers == {"CPU": 11} and not model.on_gpu
+
+
+def test_what_lies_on_a_card_is_told_with_its_name() -> None:
+    need = Need({RAM: Parts(weights=1 << 20), "CUDA0": Parts(weights=2 << 30)}, 11)
+    choice = Choice(4096, -1, -1, {"target": need})
+    ram = Device(RAM, 16 << 30, 16 << 30)
+    told = Fit(True, choice, (ram, CARD)).where
+    assert told == "2.0 GiB on CUDA0 (RTX 4060; 7.0 GiB of 8.0 GiB free), 1 MiB in RAM"
+    assert Fit(True, choice, (ram,)).where == ""
+
+
+def test_the_panel_names_the_card() -> None:
+    rows = dict(rows_of(None, PanelState(info=Info("a", speculates=True, card="RTX 4060"))))
+    assert rows["card"] == "RTX 4060"
+    assert "card" not in dict(rows_of(None, PanelState(info=Info("a", speculates=True))))
