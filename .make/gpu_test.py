@@ -161,14 +161,16 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         chosen = device(os.environ)
-        site = build(Path(os.environ.get("GPU_BUILD") or ROOT / "build" / "vulkan").resolve(), os.environ)
+        folder = Path(os.environ.get("GPU_BUILD") or ROOT / "build" / "vulkan").resolve()
+        site = build(folder, os.environ)
     except Obstacle as obstacle:
         say(str(obstacle))
         return 1
     except KeyboardInterrupt:
         say("Stopped: run make gpu-test again and the build goes on.")
         return 130
-    env = {**os.environ, **chosen, "PYTHONPATH": str(site)}
+    compiled = {"MESA_SHADER_CACHE_DIR": str(folder / "shaders")}  # each test has a home of its own
+    env = {**compiled, **os.environ, **chosen, "PYTHONPATH": str(site)}
     if not (cards := found_cards(env)):
         say("llama.cpp was built with its Vulkan back end and finds no device: see what `vulkaninfo` lists.")
         return 1

@@ -3,24 +3,72 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import llama_cpp
 import pytest
 
 from edgespec.client.answer import Info
-from edgespec.llama import devices
+from edgespec.engine import loading
+from edgespec.engine.pair import Pair
+from edgespec.errors import DeviceFullError
+from edgespec.llama import devices, model
 from edgespec.llama.model import Model
-from edgespec.system import self_test
+from edgespec.pairs.settings import PairSettings
+from edgespec.system import isolate, self_test
 from edgespec_models.fit.fit import Choice, Fit
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 from edgespec_tui.widgets.panel import PanelState, rows_of
 
 CARD = Device("CUDA0", 7 << 30, 8 << 30, "RTX 4060")
+
+
+def test_a_card_that_is_full_too_soon_has_the_pair_loaded_by_a_smaller_plan(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp's refusal was told as a damaged file, and the pair was not loaded."""
+    asked: list[int] = []
+    load = loading.load_pair
+
+    def refusing(*arguments: Any) -> Any:
+        asked.append(arguments[5].n_gpu_layers)
+        if arguments[5].n_gpu_layers:
+            raise DeviceFullError("it is full")
+        return load(*arguments)
+
+    monkeypatch.setattr(loading, "load_pair", refusing)
+    monkeypatch.setattr(loading, "cards", lambda: [CARD])
+    with Pair(tiny_target, None, PairSettings(n_ctx=64, remember=False)) as pair:
+        assert asked == [-1, -1, -1, 0] and pair.settings.n_gpu_layers == 0
+        assert pair.gave_up == ("a graphics card had less memory than it said", "all layers stay in RAM")
+    with pytest.raises(DeviceFullError, match="it is full"):  # somebody said how many layers
+        Pair(tiny_target, None, PairSettings(n_ctx=64, remember=False, n_gpu_layers=5))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "alloc_tensor_range: failed to allocate Vulkan0 buffer of size 7855104",
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 8.00 MiB on device 0: cudaMalloc failed: o",
+        "  what():  vk::Device::allocateMemory: ErrorOutOfDeviceMemory",
+        "CUDA error: out of memory",
+    ],
+)
+def test_memory_that_is_refused_is_told_as_that(line: str) -> None:
+    with pytest.raises(DeviceFullError, match="too little memory for a.gguf .*--gpu-layers"):
+        model.refuse_full_device(["llama_model_load: loading", line], "a.gguf")
+    told = isolate.cause_of_death(-signal.SIGABRT, f"terminate called\n{line}\n")
+    assert told and "ran out of memory" in told and line.strip() in told and "damaged" not in told
+
+
+def test_other_faults_are_no_lack_of_memory() -> None:
+    model.refuse_full_device(["error loading model: invalid magic"], "a.gguf")
 
 
 def lying_on(**layers: int) -> Model:
@@ -71,8 +119,8 @@ def test_where_a_pair_lies_is_told(
 
 
 def test_a_loaded_model_knows_where_its_layers_lie(tiny_target: Path) -> None:
-    with Model(tiny_target, n_gpu_layers=0) as model:
-        assert model.layers == {"CPU": 11} and not model.on_gpu
+    with Model(tiny_target, n_gpu_layers=0) as loaded:
+        assert loaded.layers == {"CPU": 11} and not loaded.on_gpu
 
 
 def test_what_lies_on_a_card_is_told_with_its_name() -> None:

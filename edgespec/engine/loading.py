@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from edgespec.errors import ModelUnsupportedError
+from edgespec.errors import DeviceFullError, ModelUnsupportedError
 from edgespec.llama import remote
 from edgespec.llama.context import Context
+from edgespec.llama.devices import cards
 from edgespec.llama.heads.guessing import DraftContext, head_context
 from edgespec.llama.heads.head_settings import OF_NEXTN
 from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import Model
 from edgespec.llama.settings import settings_for
 from edgespec.llama.translated_context import TranslatedContext
+from edgespec.memory.at_load import plans
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.heads import Head
 from edgespec_models.gguf.translation import Translation
@@ -33,6 +35,33 @@ class Loaded:
     draft: Model | MedusaModel | None  # the file beside the target's: of a draft model, or of a head
     target_context: Context
     draft_context: DraftContext | None
+
+
+def load_what_fits(
+    opened: ExitStack,
+    target: Path,
+    draft: Path | None,
+    head: Head | None,
+    translation: Translation | None,
+    settings: PairSettings,
+    n_rows: int,
+    on_progress: OnProgress,
+) -> tuple[Loaded, PairSettings, tuple[str, ...]]:
+    """Loads a pair as `load_pair` does, by a smaller plan where a graphics card is full before it should be.
+
+    Returns with it the settings it was loaded with, and in words what was given up to fit into memory.
+    """
+    full = DeviceFullError("no plan was tried")
+    for planned, gave_up in plans(target, draft, settings, cards()):
+        with ExitStack() as tried:
+            try:
+                loaded = load_pair(tried, target, draft, head, translation, planned, n_rows, on_progress)
+            except DeviceFullError as error:
+                full = error
+                continue
+            opened.push(tried.pop_all())
+            return loaded, planned, gave_up
+    raise full
 
 
 def load_pair(

@@ -32,15 +32,14 @@ from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verif
 from edgespec.engine.ahead import Ahead
 from edgespec.engine.alone import alone
 from edgespec.engine.experience import Experience, load, save
-from edgespec.engine.loading import OnProgress, load_pair
+from edgespec.engine.loading import OnProgress, load_what_fits
 from edgespec.engine.measuring import SecondLook, costs_path, measure_costs, still_true, time_again
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.grammar.matchers import CONTROL, Matchers
 from edgespec.llama.context import Context
-from edgespec.llama.devices import cards, place_of
+from edgespec.llama.devices import place_of
 from edgespec.llama.heads.guessing import DraftContext
-from edgespec.memory.at_load import fitted
 from edgespec.pairs.check import check_pair, find_head
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.masks import Masks
@@ -73,15 +72,13 @@ class Pair:
         on_progress: OnProgress = lambda stage, progress: None,
     ) -> None:
         """on_progress: told what is being loaded, and how much of the whole is, 0 to 1."""
-        self.settings = settings = settings or PairSettings()
+        settings = settings or PairSettings()
         self.head = find_head(target, draft) if draft is not None or settings.head else None
         self.translation = check_pair(target, draft) if draft is not None and self.head is None else None
         small = Path(draft) if draft is not None else None
-        self.settings, self.gave_up = fitted(Path(target), small, settings, cards())  # to fit into memory
-        settings = self.settings
         self.n_rows = LONGEST_DRAFT + 1 if settings.slots == 1 else MOST_ROWS
         with ExitStack() as opened:
-            loaded = load_pair(
+            loaded, self.settings, self.gave_up = load_what_fits(
                 opened, Path(target), small, self.head, self.translation, settings, self.n_rows, on_progress
             )
             self.target, self.draft = loaded.target, loaded.draft

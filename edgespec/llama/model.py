@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.chat.fill_in import FillTokens
-from edgespec.errors import EngineError, ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.errors import DeviceFullError, EngineError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.llama.ggml import local_devices
+from edgespec.system.isolate import NO_MEMORY
 from edgespec.system.self_test import self_test
 from edgespec_models.gguf.vocabulary import Vocabulary
 
@@ -66,6 +67,15 @@ def listening() -> Iterator[list[str]]:
         yield lines
     finally:
         _listeners[:] = [log for log in _listeners if log is not lines]
+
+
+def refuse_full_device(said: Iterable[str], name: str) -> None:
+    """Raises DeviceFullError where llama.cpp said that memory was refused. said: its lines."""
+    if line := next((line.strip() for line in said if NO_MEMORY.search(line)), ""):
+        raise DeviceFullError(
+            f"a device has too little memory for {name} ({line}): put fewer layers on the graphics card with "
+            "--gpu-layers, or ask for a shorter --ctx"
+        )
 
 
 def last_complaint() -> str:
@@ -132,6 +142,7 @@ class Model:
             self._handle: Any = C.llama_model_load_from_file(os.fsencode(self.path), params)
         self.layers = Counter(match[1] for line in said if (match := _LAYER.match(line)))  # by device
         if not self._handle:
+            refuse_full_device(said, self.path.name)
             raise ModelFileError(
                 f"llama.cpp cannot load {self.path}: {last_complaint()}; "
                 "the file may be damaged (download it again) or too new for this version"

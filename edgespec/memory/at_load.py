@@ -5,6 +5,8 @@ The formula sees at once that a small pair fits; where it could be close, llama.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -24,6 +26,7 @@ from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.gguf.heads import head_of
 
 ONE_AT_A_TIME = ("hybrid", "recurrent")  # memories that serve one request at a time, whatever is asked for
+SMALLER_PLANS = (0.7, 0.4)  # of the memory that the cards say is free
 ROOMY = 2.0  # times what the formula says that have to be free, so that nobody else is asked
 ROWS = {True: 49, False: 63}  # logits rows of the target: alone (the longest draft and one), with others
 
@@ -41,7 +44,7 @@ def fitted(
     try:
         if not (cards or settings.rpc) and _plenty(target, draft, settings):
             return settings, ()
-        fit = pair_fit(target, draft, settings)
+        fit = pair_fit(target, draft, settings, [ram(), *cards])
     except HeaderError as error:
         raise ModelFileError(str(error)) from None
     except MachineLostError:
@@ -56,6 +59,25 @@ def fitted(
         settings, n_gpu_layers=fit.choice.n_gpu_layers, draft_gpu_layers=fit.choice.draft_gpu_layers
     )
     return settings, (*fit.gave_up, *(fit.proposals if fit.gave_up else ()))
+
+
+def plans(
+    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]
+) -> Iterator[tuple[PairSettings, tuple[str, ...]]]:
+    """Yields what `fitted` returns; and, for where a card turns out to have less memory than it said, smaller
+    plans, the last without a card. Where the layers were said, there is one plan."""
+    yield fitted(target, draft, settings, cards)
+    if not cards or settings.n_gpu_layers >= 0:
+        return
+    why = "a graphics card had less memory than it said"
+    for share in SMALLER_PLANS:
+        with suppress(DoesNotFitError):
+            less = [replace(card, free=int(card.free * share)) for card in cards]
+            smaller, gave_up = fitted(target, draft, settings, less)
+            yield smaller, (why, *gave_up)
+    settings = replace(settings, n_gpu_layers=0, draft_gpu_layers=0)
+    settings, gave_up = fitted(target, draft, settings, [])
+    yield settings, (why, "all layers stay in RAM", *gave_up)
 
 
 def pair_fit(

@@ -33,6 +33,11 @@ ROUTINE = re.compile(
 )
 ALARM = re.compile(r"error|fail|assert|abort|what\(\)|Traceback|cannot", re.IGNORECASE)
 LAST_WORD = re.compile(r"assert|what\(\):|error", re.IGNORECASE)
+# how llama.cpp and its back ends say that memory was refused
+NO_MEMORY = re.compile(
+    r"(failed|unable) to allocate|out of (device |host )?memory|ErrorOutOf\w+Memory|cudaMalloc failed",
+    re.IGNORECASE,
+)
 INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
 WINDOWS_CTRL_C = 0xC000013A  # STATUS_CONTROL_C_EXIT
 
@@ -123,6 +128,11 @@ def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> st
     name = signal.Signals(-code).name if known else f"code {code:#x}"
     if code in (-signal.SIGINT, -signal.SIGTERM):
         return f"the engine was ended by {name}"
+    if full := next((line.strip() for line in noise.splitlines() if NO_MEMORY.search(line)), ""):
+        return (
+            f"llama.cpp ran out of memory and aborted ({name}): {full}; put fewer layers on the graphics "
+            "card with --gpu-layers, ask for a shorter --ctx, or end what else uses it"
+        )
     blame = self_test().advice or (
         "the embedded pair runs with this build, so most likely the model file is damaged or made for "
         "another version (download it again, or try another file), else this is a fault of llama.cpp's"

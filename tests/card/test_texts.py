@@ -110,8 +110,8 @@ def test_several_at_once_say_what_each_says_alone() -> None:
         settings = pair._target_context.settings
         prompts = [pair.prompt_tokens(p["prompt"], special=True)[:32] for p in held_out_prompts(3)]
         requests = [GREEDY, SEEDED, replace(GREEDY, drafter="auto")]
-        # costs are not measured: Mesa 22.3's lavapipe mostly crashes, in a thread of its own, when evaluations
-        # of several sequences come behind those of up to 49 tokens
+        # costs are not measured: Mesa 22.3's lavapipe mostly crashes, in a thread of its own, when several
+        # sequences are evaluated at once behind evaluations of up to 49 tokens
         engine = Engine(pair, slots=3, costs=unmeasured())
         said: dict[str, list[int]] = {}
         for i, (prompt, request) in enumerate(zip(prompts, requests, strict=True)):
