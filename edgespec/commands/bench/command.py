@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.commands import flags
-from edgespec.commands.bench import machine, markdown, peer, picture, record, report
+from edgespec.commands.bench import machine, markdown, peer, picture, record, report, sendable
 from edgespec.commands.bench.about import about, heading
+from edgespec.commands.bench.compare import compare
 from edgespec.commands.bench.figures import FEWEST_STEPS, Sample, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.commands.bench.measure import Measured, Take, measure
@@ -58,6 +59,7 @@ class Plan:
     json: Path | None
     markdown: Path | None
     picture: Path | None
+    report: Path | None
     peer: Path | None
     peer_version: str | None
 
@@ -86,12 +88,15 @@ def plan(arguments: argparse.Namespace) -> Plan:
     drawn = Path(arguments.picture) if arguments.picture is not None else None
     if drawn:
         picture.check_picture(drawn)
-    for flag, path in (("--json", json_file), ("--markdown", marked), ("--picture", drawn)):
+    sent = arguments.report
+    told = None if sent is None else Path(sent) if sent else sendable.default_path()
+    wanted = {"--json": json_file, "--markdown": marked, "--picture": drawn, "--report": told}
+    for flag, path in wanted.items():
         if path:
             record.check_writable(flag, path)
     program = peer.parse_peer(arguments.peer) if arguments.peer is not None else None
     version = peer.version(program) if program else None
-    return Plan(modes, prompts, arguments.repeat, seconds, json_file, marked, drawn, program, version)
+    return Plan(modes, prompts, arguments.repeat, seconds, json_file, marked, drawn, told, program, version)
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -134,6 +139,17 @@ def add(command: argparse.ArgumentParser) -> None:
     group.add_argument("--json", metavar="FILE", help="every figure, with the raw rounds")
     group.add_argument("--markdown", metavar="FILE", help="the tables in Markdown, with machine and date")
     group.add_argument(
+        "--report",
+        metavar="FILE",
+        nargs="?",
+        const="",
+        help="one file to send: machine, build, cost tables, figures and raw samples; no texts, no paths "
+        "(default: edgespec-report-DATE.json)",
+    )
+    group.add_argument(
+        "--compare", metavar="FILE", nargs="+", help="measure nothing: lay such reports side by side"
+    )
+    group.add_argument(
         "--picture", metavar="FILE", help=".png or .svg; needs matplotlib: pip install 'edgespec[bench]'"
     )
     flags.add_model(command)
@@ -143,6 +159,9 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures, and shows what came of it; returns the exit code (130 after Ctrl+C, figures so far told)."""
+    if arguments.compare:
+        print("\n".join(compare(arguments.compare)))
+        return 0
     request_for(arguments)  # nonsense is refused before anything is loaded
     wanted = plan(arguments)
     busy = machine.Others()
@@ -181,10 +200,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
         progress.clear()
         described = about(arguments, pair, asked, wanted.peer_version)
+        facts = sendable.engine_facts(pair) if wanted.report else {}
         template = pair.target.chat_template or arguments.raw
     _keep_speed(arguments, measured, modes)
     notes = [left_out, "" if template else NO_TEMPLATE, _others_note(measured, before)]
-    return _tell(measured, lines, wanted, described, notes)
+    return _tell(measured, lines, wanted, described, notes, facts)
 
 
 def _keep_speed(arguments: argparse.Namespace, measured: Measured, modes: tuple[Mode, ...]) -> None:
@@ -267,7 +287,12 @@ def _others_note(measured: Measured, before: float) -> str:
 
 
 def _tell(
-    measured: Measured, lines: list[Line], wanted: Plan, described: dict[str, Any], notes: list[str]
+    measured: Measured,
+    lines: list[Line],
+    wanted: Plan,
+    described: dict[str, Any],
+    notes: list[str],
+    facts: dict[str, Any],
 ) -> int:
     found = report.results(measured.samples, lines)
     head = heading(measured, described)
@@ -275,6 +300,9 @@ def _tell(
     print("\n".join([*head, *report.tables(found), *_wrapped(notes)]))
     if wanted.json:
         record.write(wanted.json, record.document(found, measured, described))
+    if wanted.report:
+        record.write(wanted.report, sendable.report(record.document(found, measured, described), facts))
+        print(f"\nThe report is in {wanted.report}; `bench --compare FILES` lays several side by side.")
     if wanted.markdown:
         record.write_text(wanted.markdown, markdown.document(found, head, notes))
     if wanted.picture and measured.samples:

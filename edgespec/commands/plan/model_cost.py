@@ -17,6 +17,7 @@ from edgespec.commands.bench.machine import BUSY_CORES, Others
 from edgespec.commands.plan.slices import slices_of, whole_cost
 from edgespec.errors import PlanError
 from edgespec.pairs.settings import PairSettings
+from edgespec.system.builds import built_for
 from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
 from edgespec.system.json_child import ChildDiedError, JsonChild
@@ -189,6 +190,7 @@ def cost_path(headers: Sequence[Header], settings: PairSettings, *, kind: str = 
         settings.n_gpu_layers,
         settings.kv_type,
         settings.threads or threads_wanted(),
+        built_for(),
         platform.node(),
         platform.machine(),
         metadata.version("llama_cpp_python"),
