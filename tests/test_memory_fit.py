@@ -43,12 +43,17 @@ def machine(ram: float, card: float | None = None) -> list[Device]:
 
 
 def fit(
-    devices: Sequence[Device], *, n_ctx: int | None = None, has_draft: bool = True, layers: int = ALL
+    devices: Sequence[Device],
+    *,
+    n_ctx: int | None = None,
+    has_draft: bool = True,
+    layers: int = ALL,
+    draft: int | None = None,
 ) -> Fit:
     card = len(devices) > 1
     return choose(
         asks if card else on_cpu, devices, has_draft=has_draft, n_ctx_train=40960, n_ctx=n_ctx,
-        n_gpu_layers=layers,
+        n_gpu_layers=layers, draft_gpu_layers=draft,
     )  # fmt: skip
 
 
@@ -139,6 +144,14 @@ def test_a_card_too_small_for_the_draft_leaves_it_in_ram() -> None:
 def test_layers_that_were_asked_for_are_kept_to() -> None:
     assert fit(machine(16, card=8), layers=10).choice.n_gpu_layers == 10
     assert not fit(machine(16, card=2), layers=33).fits
+
+
+def test_a_draft_lies_where_it_was_asked_to() -> None:
+    """With a card, what was said of the draft's layers was passed over: it lay where the target did."""
+    beside = fit(machine(16, card=24), draft=0)
+    assert (beside.choice.n_gpu_layers, beside.choice.draft_gpu_layers) == (ALL, 0) and not beside.gave_up
+    assert fit(machine(16, card=8), layers=10, draft=0).choice.draft_gpu_layers == 0
+    assert fit(machine(16, card=24), layers=0, draft=ALL).choice.draft_gpu_layers == ALL
 
 
 def test_a_card_without_memory_of_its_own_is_counted_once() -> None:

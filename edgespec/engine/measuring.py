@@ -21,7 +21,7 @@ from edgespec.errors import NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
 from edgespec.llama.heads.medusa_context import MedusaModel
-from edgespec.llama.model import Model
+from edgespec.llama.model import PROCESSOR, Model
 from edgespec.llama.settings import CHUNK
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.pairs.settings import KvType, PairSettings
@@ -62,6 +62,8 @@ def _beside(target: Context, draft: Context, alone: float, step: float) -> Besid
     """Times verifications with the draft at work beside them; None where that takes too long to measure."""
     if any(context.model.has_recurrent_state for context in (target, draft)):
         return None  # what was read ahead in vain cannot just be dropped
+    if (target.model.layers & draft.model.layers).keys() - {PROCESSOR}:
+        return None  # one card would do both, one after the other
     if target.n_ctx < VERIFIED + BEFORE or alone + step > BESIDE_BUDGET:
         return None
     verify, read = _verification(target), _reading(draft)
@@ -203,13 +205,14 @@ def costs_path(target: Context, draft: DraftContext | None, elsewhere: Sequence[
     return _kept_in(target.model.path, identities, head, elsewhere)
 
 
-def costs_path_of(
-    target: Path, draft: Path | None, head: HeadKind | None, settings: PairSettings, *, on_gpu: bool
-) -> Path:
-    """Returns the same for a pair that is not loaded. head: what its draft's or its target's file holds."""
+def costs_path_of(target: Path, draft: Path | None, head: HeadKind | None, settings: PairSettings) -> Path:
+    """Returns the same for a pair that is not loaded, and lies with the processor when it is.
+
+    head: what its draft's or its target's file holds.
+    """
     guessing = draft or (target if head else None)
     identities = [
-        _parts(path, on_gpu, settings.threads, kv_type, settings.flash_attention, CHUNK)
+        _parts(path, False, settings.threads, kv_type, settings.flash_attention, CHUNK)
         for path, kv_type in ((target, settings.kv_type), (guessing, settings.draft_kv_type))
         if path
     ]
@@ -229,15 +232,17 @@ def _kept_in(
 def _identity(context: DraftContext) -> list[str]:
     """Returns what the costs of a context depend on."""
     model, how = context.model, context.settings
-    return _parts(model.path, model.on_gpu, how.threads, how.kv_type, how.flash_attention, how.chunk)
+    cards = sorted(model.layers.items()) if isinstance(model, Model) and model.on_gpu else False
+    return _parts(model.path, cards, how.threads, how.kv_type, how.flash_attention, how.chunk)
 
 
 def _parts(
-    path: Path, on_gpu: bool, threads: int | None, kv_type: KvType, flash: bool | None, chunk: int
+    path: Path, cards: object, threads: int | None, kv_type: KvType, flash: bool | None, chunk: int
 ) -> list[str]:
+    """cards: how many layers lie on which device, False where the processor has them all."""
     file = os.stat(path)
     parts = (
-        path.resolve(), file.st_size, file.st_mtime_ns, on_gpu,
+        path.resolve(), file.st_size, file.st_mtime_ns, cards,
         threads or threads_wanted(), kv_type, flash, chunk,
     )  # fmt: skip
     return [str(part) for part in parts]

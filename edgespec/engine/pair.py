@@ -34,11 +34,12 @@ from edgespec.engine.alone import alone
 from edgespec.engine.experience import Experience, load, save
 from edgespec.engine.loading import OnProgress, load_what_fits
 from edgespec.engine.measuring import SecondLook, costs_path, measure_costs, still_true, time_again
+from edgespec.engine.placing import Place
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.grammar.matchers import CONTROL, Matchers
 from edgespec.llama.context import Context
-from edgespec.llama.devices import place_of
+from edgespec.llama.devices import cards, place_of
 from edgespec.llama.heads.guessing import DraftContext
 from edgespec.pairs.check import check_pair, find_head
 from edgespec.pairs.settings import PairSettings
@@ -77,10 +78,17 @@ class Pair:
         self.translation = check_pair(target, draft) if draft is not None and self.head is None else None
         small = Path(draft) if draft is not None else None
         self.n_rows = LONGEST_DRAFT + 1 if settings.slots == 1 else MOST_ROWS
+        place = Place(Path(target), None if self.head else small, settings, cards())
+        known = place.known()
+        if known == 0:  # else on the card, if it fits
+            settings = replace(settings, draft_gpu_layers=0)
         with ExitStack() as opened:
-            loaded, self.settings, self.gave_up = load_what_fits(
+            loaded, settings, self.gave_up = load_what_fits(
                 opened, Path(target), small, self.head, self.translation, settings, self.n_rows, on_progress
             )
+            if known is None:
+                loaded, settings = place.choose(opened, loaded, settings, self.translation)
+            self.settings = settings
             self.target, self.draft = loaded.target, loaded.draft
             self._target_context, self._draft_context = loaded.target_context, loaded.draft_context
             self.head = self.head if self._draft_context else None

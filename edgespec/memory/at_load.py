@@ -101,6 +101,7 @@ def pair_fit(
             n_ctx_train=headers["target"][0].of_architecture("context_length", USUAL_N_CTX) or USUAL_N_CTX,
             n_ctx=settings.n_ctx,
             n_gpu_layers=settings.n_gpu_layers if settings.n_gpu_layers >= 0 else ALL,
+            draft_gpu_layers=settings.draft_gpu_layers,
         )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import tiny_gguf
 from commands import in_process
 
@@ -15,6 +17,7 @@ from edgespec.llama.model import Model
 from edgespec.memory.at_load import fitted, pair_fit, ram
 from edgespec.memory.question import MemoryOracle
 from edgespec.pairs.settings import PairSettings
+from edgespec.system.config import cache_folder
 from edgespec_models.fit.fit import ALL, CARD_MARGIN
 from edgespec_models.fit.need import RAM, Device
 
@@ -50,9 +53,24 @@ def test_as_many_layers_as_fit_lie_on_the_card(card: Device, tmp_path: Path) -> 
 def test_a_pair_is_loaded_with_the_layers_that_fit(card: Device, tiny_target: Path, tiny_draft: Path) -> None:
     settings, gave_up = fitted(tiny_target, tiny_draft, SETTINGS, [card])
     assert settings.n_gpu_layers == settings.draft_gpu_layers == ALL and not gave_up
-    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
+    with Pair(tiny_target, tiny_draft, settings) as pair:
         assert pair.target.layers == {card.name: 11} and pair.draft and pair.draft.on_gpu
         assert pair.place == card.description
+
+
+def test_the_draft_lies_where_it_is_worth_most(card: Device, tiny_target: Path, tiny_draft: Path) -> None:
+    """On a device in software the processor is the better place by far; the next start knows that."""
+    if "llvmpipe" not in card.description:
+        pytest.skip(f"which place is better for the embedded draft is not known of {card.description}")
+    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
+        assert pair.target.on_gpu and pair.draft and not pair.draft.on_gpu
+        assert pair.place == f"{card.description}; draft on the processor"
+        (kept,) = (cache_folder() / "places").iterdir()
+        assert json.loads(kept.read_text())["draft_gpu_layers"] == 0
+        costs = pair.costs()
+        assert costs.draft.seconds(1) < costs.target.seconds(1) / 10
+    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
+        assert pair.draft and not pair.draft.on_gpu
 
 
 def test_unloading_gives_the_memory_back(tiny_target: Path) -> None:

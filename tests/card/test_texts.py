@@ -55,6 +55,14 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield pair
 
 
+def test_layers_lie_where_they_were_asked_to(pair: Pair) -> None:
+    """What was said of the draft's was passed over: it lay where the target did."""
+    asked = pair.settings.n_gpu_layers, pair.settings.draft_gpu_layers
+    assert pair.draft
+    on_card = [model.layers.total() - model.layers["CPU"] for model in (pair.target, pair.draft)]
+    assert on_card == [11 if asked[0] < 0 else asked[0], 3 if asked[1] else 0]
+
+
 @pytest.mark.parametrize("layers", [-1, 4, 0])
 @pytest.mark.parametrize("name", ["target", "draft"])
 def test_logits_are_those_that_ship(name: str, layers: int) -> None:

@@ -31,7 +31,9 @@ def measured_length(
 
     head: the kind that the draft's or the target's file holds.
     """
-    return by_what_is_known(load(costs_path_of(target, draft, head, settings, on_gpu=bool(cards()))))
+    if cards():  # what is known is by what lies on them, and that is known once the pair is loaded
+        return None
+    return by_what_is_known(load(costs_path_of(target, draft, head, settings)))
 
 
 def by_what_is_known(known: Known) -> MeasuredLength | None:

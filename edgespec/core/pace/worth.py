@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.pace.costs import Costs
 from edgespec.core.values import Reach
+
+ACCEPTED = 0.7  # of guesses, before any was judged
 
 
 def best_length(
@@ -18,6 +21,22 @@ def best_length(
     found = gains(reach, prices, step, saved)
     i = int(found.argmax()) if found.size else -1
     return (float(found[i]), i + 1) if i >= 0 and found[i] > 1 else (1.0, 0)
+
+
+def at_load(costs: Costs, *, accepted: float = ACCEPTED, longest: int = 16) -> float:
+    """Returns the gain of the best draft length at these costs, where nothing is known of the guesses yet.
+
+    What is drafted while the target verifies counts as saved, as often as it would be right.
+    """
+    prices, step, best = costs.target.prices(longest + 1), costs.draft.seconds(1), 1.0
+    reach = tuple(accepted**k for k in range(1, longest + 1))
+    for k in range(1, longest + 1):
+        right, beside, saved = accepted ** (k + 1), costs.beside, 0.0
+        if beside and beside.pays(right):
+            hidden = min(beside.hidden, step * k)
+            saved = right * hidden - beside.seconds - (1 - right) * beside.step / 2
+        best = max(best, float(gains(reach[:k], prices, step, max(0.0, saved))[-1]))
+    return best
 
 
 def gains(reach: Reach, prices: NDArray[np.float64], step: float, saved: float = 0.0) -> NDArray[np.float64]:

@@ -120,22 +120,24 @@ def choose(
     n_ctx_train: int,
     n_ctx: int | None = None,
     n_gpu_layers: int = ALL,
+    draft_gpu_layers: int | None = None,
 ) -> Fit:
     """Returns what fits best. devices: the machine's memory (named RAM) and its graphics cards.
 
     n_ctx: kept to where it is given; None: the usual length, or what fits of it. n_gpu_layers: kept to
-    where it is not ALL, which means as many as fit.
+    where it is not ALL, which means as many as fit. draft_gpu_layers: kept to where it is given.
     """
     search = _Search(asks, devices, has_draft)
     wanted = n_ctx or min(n_ctx_train, USUAL_N_CTX)
     lengths = [wanted] if n_ctx else _ladder(wanted)
-    choice = _first_that_fits(search, lengths, n_gpu_layers)
+    choice = _first_that_fits(search, lengths, n_gpu_layers, draft_gpu_layers)
     if choice is None:
-        least = search.choice(lengths[-1], 0 if n_gpu_layers == ALL else n_gpu_layers, 0)
+        least = search.choice(lengths[-1], 0 if n_gpu_layers == ALL else n_gpu_layers, draft_gpu_layers or 0)
         if not search.has_card:
             least = search.choice(lengths[-1], ALL, ALL)
         return Fit(False, least, tuple(devices), (), _proposals(search, least, wanted, n_ctx is not None))
-    gave_up = _given_up(choice, wanted, layers=search.has_card and n_gpu_layers == ALL)
+    free = search.has_card and n_gpu_layers == ALL
+    gave_up = _given_up(choice, wanted, layers=free, draft=draft_gpu_layers)
     proposals = _smaller_cache(search, choice, wanted) if choice.n_ctx < wanted else ()
     return Fit(True, choice, tuple(devices), gave_up, proposals)
 
@@ -153,15 +155,17 @@ def _ladder(longest: int) -> list[int]:
     return lengths
 
 
-def _first_that_fits(search: _Search, lengths: Sequence[int], n_gpu_layers: int) -> Choice | None:
-    """Tries what is best first."""
+def _first_that_fits(
+    search: _Search, lengths: Sequence[int], n_gpu_layers: int, draft: int | None
+) -> Choice | None:
+    """Tries what is best first. draft: its layers, where they were said."""
     if n_gpu_layers != ALL or not search.has_card:
-        return _longest(search, lengths, n_gpu_layers, n_gpu_layers)
+        return _longest(search, lengths, n_gpu_layers, n_gpu_layers if draft is None else draft)
     useful = [n for n in lengths if n >= USEFUL_N_CTX] or [lengths[0]]
-    if choice := _longest(search, useful, ALL, ALL):
+    if choice := _longest(search, useful, ALL, ALL if draft is None else draft):
         return choice
     for n_ctx in [n for n in lengths if n <= useful[-1]]:
-        for draft_layers in (ALL, 0):
+        for draft_layers in (ALL, 0) if draft is None else (draft,):
             if choice := _most_layers(search, n_ctx, draft_layers):
                 return choice
     return None
@@ -191,15 +195,15 @@ def _most_layers(search: _Search, n_ctx: int, draft_layers: int) -> Choice | Non
     return best
 
 
-def _given_up(choice: Choice, wanted: int, *, layers: bool) -> tuple[str, ...]:
-    """Says what the choice falls short of. layers: of those too."""
+def _given_up(choice: Choice, wanted: int, *, layers: bool, draft: int | None) -> tuple[str, ...]:
+    """Says what the choice falls short of. layers: of those too. draft: its layers, where they were said."""
     found = []
     if choice.n_ctx < wanted:
         found.append(f"the context holds {choice.n_ctx:,} tokens instead of {wanted:,}")
     n_layers = choice.needs["target"].n_layers
     if layers and choice.n_gpu_layers != ALL:
         found.append(f"{n_layers - choice.n_gpu_layers} of the target's {n_layers} layers stay in RAM")
-    if layers and choice.draft_gpu_layers == 0 and "draft" in choice.needs:
+    if layers and choice.draft_gpu_layers == 0 and draft is None and "draft" in choice.needs:
         found.append("the draft stays in RAM")
     return tuple(found)
 

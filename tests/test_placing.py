@@ -1,0 +1,110 @@
+"""The draft lies where it is worth most, by what was measured; which place that was is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from streams import MACHINES
+
+from edgespec.core.pace.costs import Beside, Costs, CostTable
+from edgespec.core.pace.worth import at_load
+from edgespec.core.request import Request
+from edgespec.engine import measuring, placing
+from edgespec.engine import pair as engine
+from edgespec.engine.pair import Pair
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampling
+from edgespec.system.config import cache_folder
+from edgespec_models.fit.need import Device
+
+CARD = Device("CUDA0", 7 << 30, 8 << 30, "RTX 4060")
+VERIFYING = CostTable({n: ms / 1000 for n, ms in MACHINES["GPU"].items()})
+SETTINGS = PairSettings(n_ctx=128, threads=1, remember=False)
+
+
+def costs(step_ms: float, *, beside: bool = False) -> Costs:
+    """beside: guesses are made while the card verifies, which takes no longer by that."""
+    hidden = Beside(0.0, 0.010, step_ms / 1000) if beside else None
+    return Costs(VERIFYING, CostTable({1: step_ms / 1000}), hidden)
+
+
+def test_what_a_place_is_worth_follows_from_costs() -> None:
+    assert at_load(costs(0.3)) > at_load(costs(1.0)) > at_load(costs(2.0)) > at_load(costs(50.0)) == 1.0
+    assert at_load(costs(1.0, beside=True)) > at_load(costs(1.0)), "what is hidden is saved"
+    assert at_load(costs(0.5)) > at_load(costs(2.0, beside=True)), "a far cheaper guess is worth more"
+
+
+def test_the_place_is_no_rule() -> None:
+    """The same two steps, a card that is busy verifying in one case: the processor wins there alone."""
+    assert at_load(costs(1.2)) < at_load(costs(1.3, beside=True))
+    assert at_load(costs(1.2)) > at_load(costs(1.3))
+
+
+@pytest.fixture
+def with_card(monkeypatch: pytest.MonkeyPatch) -> dict[bool, Costs]:
+    """A card there is none of: models said to lie on it. Returns what is measured: draft as loaded, moved."""
+    measured = {False: costs(2.0), True: costs(0.5)}
+    first: list[Context] = []
+
+    def measure(target: Context, draft: Context) -> Costs:
+        first.append(draft)
+        return measured[draft is not first[0]]
+
+    monkeypatch.setattr(engine, "cards", lambda: [CARD])
+    monkeypatch.setattr(Model, "on_gpu", True)
+    monkeypatch.setattr(placing, "measure_costs", measure)
+    return measured
+
+
+def kept() -> int:
+    (file,) = (cache_folder() / "places").iterdir()
+    return int(json.loads(file.read_text())["draft_gpu_layers"])
+
+
+def test_a_draft_is_moved_where_it_is_worth_more(
+    with_card: dict[bool, Costs], tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
+        assert pair.settings.draft_gpu_layers == 0 == kept()
+        prompt = pair.prompt_tokens("def add(a, b):")
+        rounds = list(pair.generate(prompt, Request(Sampling(temperature=0), 8, draft_length=4)))
+        assert sum(round_.drafted for round_ in rounds) > 0
+    monkeypatch.setattr(placing, "measure_costs", None)  # it is known now
+    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
+        assert pair.settings.draft_gpu_layers == 0
+
+
+def test_a_draft_stays_where_moving_brings_little(
+    with_card: dict[bool, Costs], tiny_target: Path, tiny_draft: Path
+) -> None:
+    with_card[True] = with_card[False]
+    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
+        assert pair.settings.draft_gpu_layers != 0 and kept() == -1
+
+
+def test_a_place_that_was_said_is_kept_to(
+    with_card: dict[bool, Costs], tiny_target: Path, tiny_draft: Path
+) -> None:
+    settings = PairSettings(n_ctx=128, threads=1, remember=False, draft_gpu_layers=-1)
+    with Pair(tiny_target, tiny_draft, settings) as pair:
+        assert pair.settings.draft_gpu_layers == -1
+    assert not (cache_folder() / "places").exists()
+
+
+def test_one_card_does_not_draft_while_it_verifies(
+    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two evaluations on one card go one after the other; only devices that differ are measured together."""
+    monkeypatch.setattr(measuring, "BESIDE_BUDGET", 60.0)
+    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
+        contexts = pair._target_context, pair._draft_context
+        assert measuring._beside(*contexts, 0.001, 0.001) is not None  # type: ignore[arg-type]
+        pair.target.layers["CUDA0"] += 1
+        assert measuring._beside(*contexts, 0.001, 0.001) is not None  # type: ignore[arg-type]
+        assert pair.draft
+        pair.draft.layers["CUDA0"] += 1
+        assert measuring._beside(*contexts, 0.001, 0.001) is None  # type: ignore[arg-type]
