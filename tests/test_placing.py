@@ -33,9 +33,16 @@ def costs(step_ms: float, *, beside: bool = False) -> Costs:
 
 
 def test_what_a_place_is_worth_follows_from_costs() -> None:
-    assert at_load(costs(0.3)) > at_load(costs(1.0)) > at_load(costs(2.0)) > at_load(costs(50.0)) == 1.0
+    assert at_load(costs(0.3)) > at_load(costs(1.0)) > at_load(costs(2.0)) > 1 > at_load(costs(50.0))
     assert at_load(costs(1.0, beside=True)) > at_load(costs(1.0)), "what is hidden is saved"
     assert at_load(costs(0.5)) > at_load(costs(2.0, beside=True)), "a far cheaper guess is worth more"
+
+
+def test_the_cheaper_place_is_worth_more_where_neither_pays() -> None:
+    """Two tokens cost twice one: both places counted as worth nothing, and the dearer one stayed."""
+    dear = CostTable({1: 0.09, 2: 0.175, 4: 0.29, 16: 0.42})
+    card, processor = (at_load(Costs(dear, CostTable({1: step}))) for step in (0.0186, 0.0001))
+    assert card * placing.CLEARLY < processor < 1
 
 
 def test_the_place_is_no_rule() -> None:

@@ -75,7 +75,8 @@ class Place:
                 other_costs = measure_costs(loaded.target_context, there)
             except EdgeSpecError:  # there is no room for it
                 return loaded, settings
-            other = at_load(other_costs)
+            # the target's costs are the same in both: measured twice, they would differ by what is noise
+            other = at_load(replace(other_costs, target=costs.target))
             moved = other > CLEARLY * worth
             with suppress(OSError):
                 chosen = layers if moved else -1 - layers

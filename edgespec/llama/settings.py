@@ -51,8 +51,11 @@ class ContextSettings:
 
 
 def keeps_order(model: Model, settings: ContextSettings) -> bool:
-    """Has a context a sequence more, which keeps cells taken? See `Context.keep_cells`."""
-    return 1 < settings.n_seq < MAX_SEQUENCES and not model.has_recurrent_state
+    """Has a context a sequence more, which keeps cells taken? See `Context.keep_cells`.
+
+    Not on a graphics card: batches differ from single tokens there, whatever the order of cells.
+    """
+    return not model.on_gpu and 1 < settings.n_seq < MAX_SEQUENCES and not model.has_recurrent_state
 
 
 def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, other: Any = None) -> Any:

@@ -26,9 +26,10 @@ def best_length(
 def at_load(costs: Costs, *, accepted: float = ACCEPTED, longest: int = 16) -> float:
     """Returns the gain of the best draft length at these costs, where nothing is known of the guesses yet.
 
-    What is drafted while the target verifies counts as saved, as often as it would be right.
+    Below 1 where none pays: guesses that are better than assumed may pay all the same. What is
+    drafted while the target verifies counts as saved, as often as it would be right.
     """
-    prices, step, best = costs.target.prices(longest + 1), costs.draft.seconds(1), 1.0
+    prices, step, best = costs.target.prices(longest + 1), costs.draft.seconds(1), 0.0
     reach = tuple(accepted**k for k in range(1, longest + 1))
     for k in range(1, longest + 1):
         right, beside, saved = accepted ** (k + 1), costs.beside, 0.0
