@@ -63,7 +63,7 @@ class Place:
         """Times the draft in the other place too; returns the pair with it in the better one, and how."""
         here = loaded.draft_context.own if isinstance(loaded.draft_context, TranslatedContext) else None
         here = here or (loaded.draft_context if isinstance(loaded.draft_context, Context) else None)
-        if not self.open or here is None or loaded.draft is None or not loaded.target.on_gpu:
+        if not self.open or here is None or not isinstance(loaded.draft, Model) or not loaded.target.on_gpu:
             return loaded, settings
         layers = 0 if loaded.draft.on_gpu else -1
         costs = measure_costs(loaded.target_context, here)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from dataclasses import dataclass
+from typing import Protocol
 
 import llama_cpp as C
 
 from edgespec.llama.ggml import Kind, kind_of, libraries, local_devices
-from edgespec.llama.model import PROCESSOR, Model
+from edgespec.llama.model import PROCESSOR
 from edgespec_models.fit.need import Device
 
 
@@ -55,7 +57,13 @@ def cards() -> list[Device]:
     ]
 
 
-def place_of(target: Model, draft: Model | None = None) -> str:
+class Placed(Protocol):
+    """What has layers on devices."""
+
+    layers: Counter[str]
+
+
+def place_of(target: Placed, draft: Placed | None = None) -> str:
     """Returns which cards evaluate, in words; "" where the processor does all of it."""
     place, beside = _place(target), _place(draft) if draft else ""
     if draft is None or place == beside:
@@ -65,7 +73,7 @@ def place_of(target: Model, draft: Model | None = None) -> str:
     return f"{place}; draft on the processor" if place else f"draft: {beside}"
 
 
-def _place(model: Model) -> str:
+def _place(model: Placed) -> str:
     there = {card.name: card.description or card.name for card in cards()}
     names = [there.get(name, name) for name in model.layers if name != PROCESSOR]
     beside = model.layers[PROCESSOR]

@@ -9,6 +9,7 @@ not known before the first verification, and the first round has no guess.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class MedusaModel:
 
     metadata: Mapping[str, str] = {}
     on_gpu = has_recurrent_state = False
+    layers: Counter[str] = Counter()  # that llama.cpp has somewhere: none
 
     def __init__(self, path: Path, n_vocab: int) -> None:
         """n_vocab: of the target."""
