@@ -144,6 +144,11 @@ def build(folder: Path, env: Mapping[str, str]) -> Path:
     return site
 
 
+def before(site: Path, env: Mapping[str, str]) -> str:
+    """Return PYTHONPATH with the build in front of what it names."""
+    return os.pathsep.join([str(site), *filter(None, [env.get("PYTHONPATH")])])
+
+
 def found_cards(env: Mapping[str, str]) -> str:
     """Return the cards that llama.cpp finds, in words; "" where it finds none."""
     code = "from edgespec.llama.devices import cards; print(', '.join(c.description for c in cards()))"
@@ -170,7 +175,7 @@ def main() -> int:
         say("Stopped: run make gpu-test again and the build goes on.")
         return 130
     compiled = {"MESA_SHADER_CACHE_DIR": str(folder / "shaders")}  # each test has a home of its own
-    env = {**compiled, **os.environ, **chosen, "PYTHONPATH": str(site)}
+    env = {**compiled, **os.environ, **chosen, "PYTHONPATH": before(site, os.environ)}
     if not (cards := found_cards(env)):
         say("llama.cpp was built with its Vulkan back end and finds no device: see what `vulkaninfo` lists.")
         return 1

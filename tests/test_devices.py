@@ -20,6 +20,7 @@ from edgespec.engine.pair import Pair
 from edgespec.errors import DeviceFullError
 from edgespec.llama import devices, model
 from edgespec.llama.model import Model
+from edgespec.llama.settings import ContextSettings, keeps_order
 from edgespec.pairs.settings import PairSettings
 from edgespec.system import isolate, self_test
 from edgespec_models.fit.fit import Choice, Fit
@@ -121,6 +122,14 @@ def test_where_a_pair_lies_is_told(
 def test_a_loaded_model_knows_where_its_layers_lie(tiny_target: Path) -> None:
     with Model(tiny_target, n_gpu_layers=0) as loaded:
         assert loaded.layers == {"CPU": 11} and not loaded.on_gpu
+
+
+def test_cells_are_kept_in_order_on_the_processor_alone() -> None:
+    """On a card batches differ from single tokens anyway, and masked cells would be read for nothing."""
+    settings = ContextSettings(64, n_seq=2, n_rows=2)
+    for on_gpu in (False, True):
+        there = SimpleNamespace(on_gpu=on_gpu, has_recurrent_state=False)
+        assert keeps_order(there, settings) is not on_gpu  # type: ignore[arg-type]
 
 
 def test_what_lies_on_a_card_is_told_with_its_name() -> None:

@@ -1,0 +1,59 @@
+"""What `make gpu-test` needs, and what it says where that is missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / ".make"))
+
+import gpu_test  # noqa: E402
+from obstacles import Obstacle  # noqa: E402
+
+SOURCE = """    std::vector<const char*> layers;
+    VkBool32 enable_best_practice = layer_settings;
+    vk::LayerSettingEXT setting = {};
+    vk::InstanceCreateInfo instance_create_info(vk::InstanceCreateFlags{}, &app_info, layers, extensions, &x);
+    next();
+"""
+
+
+def test_old_headers_are_not_asked_for_what_they_lack() -> None:
+    text = gpu_test.for_old_headers(SOURCE)
+    assert "LayerSetting" not in text and text.endswith("    next();\n")
+    assert "instance_create_info({}, &app_info, layers, extensions);" in text
+
+
+def test_another_source_is_left_alone() -> None:
+    with pytest.raises(Obstacle, match="too old for llama.cpp's back end.*newer headers"):
+        gpu_test.for_old_headers("int main() {}\n")
+
+
+def test_the_software_device_is_the_only_one(tmp_path: Path) -> None:
+    driver = tmp_path / "lvp_icd.x86_64.json"
+    driver.touch()
+    chosen = gpu_test.device({}, [tmp_path / "none", tmp_path])
+    assert chosen["VK_ICD_FILENAMES"] == str(driver) and chosen["GGML_VK_VISIBLE_DEVICES"] == "0"
+    assert gpu_test.device({"GGML_VK_VISIBLE_DEVICES": "1"}, []) == {}, "somebody has chosen"
+
+
+def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Obstacle, match="no Vulkan device in software.*apt install mesa-vulkan-drivers"):
+        gpu_test.device({}, [tmp_path])
+    monkeypatch.setattr(gpu_test, "check_compilers", lambda env: None)
+    with pytest.raises(Obstacle, match="glslc, which is not here.*apt install"):
+        gpu_test.check_tools({"PATH": str(tmp_path)})
+    (tmp_path / "glslc").touch(mode=0o755)
+    with pytest.raises(Obstacle, match="needs Vulkan's and SPIR-V's headers.*apt install"):
+        gpu_test.check_tools({"PATH": str(tmp_path), "CXX": str(tmp_path / "no-compiler")})
+
+
+def test_what_was_built_is_not_built_again(tmp_path: Path) -> None:
+    spec = gpu_test.pinned((ROOT / "pyproject.toml").read_text(), gpu_test.LLAMA)
+    made_of = {"spec": spec, "options": gpu_test.OPTIONS, "python": sys.version.split()[0]}
+    (tmp_path / "ready").write_text(json.dumps(made_of))
+    assert gpu_test.build(tmp_path, {"PATH": ""}) == tmp_path / "site"
