@@ -205,14 +205,13 @@ def costs_path(target: Context, draft: DraftContext | None, elsewhere: Sequence[
     return _kept_in(target.model.path, identities, head, elsewhere)
 
 
-def costs_path_of(target: Path, draft: Path | None, head: HeadKind | None, settings: PairSettings) -> Path:
-    """Returns the same for a pair that is not loaded, and lies with the processor when it is.
-
-    head: what its draft's or its target's file holds.
-    """
+def costs_path_of(
+    target: Path, draft: Path | None, head: HeadKind | None, settings: PairSettings, *, on_gpu: bool
+) -> Path:
+    """Returns the same for a pair that is not loaded. head: what its draft's or its target's file holds."""
     guessing = draft or (target if head else None)
     identities = [
-        _parts(path, False, settings.threads, kv_type, settings.flash_attention, CHUNK)
+        _parts(path, on_gpu, settings.threads, kv_type, settings.flash_attention, CHUNK)
         for path, kv_type in ((target, settings.kv_type), (guessing, settings.draft_kv_type))
         if path
     ]
@@ -232,17 +231,17 @@ def _kept_in(
 def _identity(context: DraftContext) -> list[str]:
     """Returns what the costs of a context depend on."""
     model, how = context.model, context.settings
-    cards = sorted(model.layers.items()) if isinstance(model, Model) and model.on_gpu else False
-    return _parts(model.path, cards, how.threads, how.kv_type, how.flash_attention, how.chunk)
+    partly = PROCESSOR in model.layers and model.on_gpu
+    on_gpu = sorted(model.layers.items()) if partly else model.on_gpu
+    return _parts(model.path, on_gpu, how.threads, how.kv_type, how.flash_attention, how.chunk)
 
 
 def _parts(
-    path: Path, cards: object, threads: int | None, kv_type: KvType, flash: bool | None, chunk: int
+    path: Path, on_gpu: object, threads: int | None, kv_type: KvType, flash: bool | None, chunk: int
 ) -> list[str]:
-    """cards: how many layers lie on which device, False where the processor has them all."""
     file = os.stat(path)
     parts = (
-        path.resolve(), file.st_size, file.st_mtime_ns, cards,
+        path.resolve(), file.st_size, file.st_mtime_ns, on_gpu,
         threads or threads_wanted(), kv_type, flash, chunk,
     )  # fmt: skip
     return [str(part) for part in parts]

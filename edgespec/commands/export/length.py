@@ -31,9 +31,7 @@ def measured_length(
 
     head: the kind that the draft's or the target's file holds.
     """
-    if cards():  # what is known is by what lies on them, and that is known once the pair is loaded
-        return None
-    return by_what_is_known(load(costs_path_of(target, draft, head, settings)))
+    return by_what_is_known(load(costs_path_of(target, draft, head, settings, on_gpu=bool(cards()))))
 
 
 def by_what_is_known(known: Known) -> MeasuredLength | None:
