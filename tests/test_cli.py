@@ -107,7 +107,7 @@ def test_stdout_has_the_text_and_stderr_the_figures(target: Path, draft: Path) -
 
 
 def test_json_is_one_object_with_the_documented_keys(target: Path, draft: Path) -> None:
-    out, err = run(target, "--draft", draft, "--json", *NO_END, "hello")
+    out, err = run(target, "--draft", draft, "--draft-length", "3", "--json", *NO_END, "hello")
     assert err == ""
     assert out.count("\n") == 1
     figures = json.loads(out)

@@ -44,7 +44,7 @@ def fitted(
     try:
         if not (cards or settings.rpc) and _plenty(target, draft, settings):
             return settings, ()
-        fit = pair_fit(target, draft, settings, [ram(), *cards])
+        fit = pair_fit(target, draft, settings, [ram(), *_machines(settings), *cards])
     except HeaderError as error:
         raise ModelFileError(str(error)) from None
     except MachineLostError:
