@@ -39,7 +39,8 @@ class Record:
     since_plain: int = 0  # tokens since plain decoding was last seen
     trying: float = TUNING.start  # token times that may be spent on drafts that are not expected to pay
     saving: float = TUNING.start  # what `trying` grows to: what one try costs, where that is more
-    try_costs: float = 0.0  # token times that the cheapest draft which can pay may lose, as last seen
+    # token times that the cheapest draft which can pay may lose, as last seen; kept for no other start
+    try_costs: float = field(default=0.0, repr=False, compare=False)
 
     def charge(self, lost: float) -> None:
         """Takes note of token times that the draft model lost; negative: won.
