@@ -25,7 +25,9 @@ from edgespec.core.pace.record import Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.values import Ask, Judged, Round
 
-EVERYWHERE = pytest.mark.parametrize("machine", ["memory-bound", "compute-bound", "GPU"])
+EVERYWHERE = pytest.mark.parametrize(
+    "machine", ["memory-bound", pytest.param("compute-bound", marks=pytest.mark.slow), "GPU"]
+)
 TOLD = pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
 A_SAMPLE = pytest.mark.parametrize(  # the other half takes 15 s
     "told", [pytest.param(True, marks=pytest.mark.slow), False], ids=["told", "untold"]
