@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,7 +36,8 @@ def tokens(*ids: int) -> NDArray[np.int32]:
 def judged(before: Sequence[int], guesses: Sequence[int], said: Sequence[int], rest: Sequence[int]) -> Judged:
     """A verification that said so much and rejected what differs."""
     draft = Draft(tuple(guesses), tuple(map(point_mass, guesses)))
-    return Judged(tokens(*before, *said), len(said), draft, len(said) - 1, (), tuple(rest))
+    behind = (np.array(rest)[:, None] == np.arange(max(rest) + 1)).astype(np.float32)
+    return Judged(tokens(*before, *said), len(said), draft, len(said) - 1, (), behind)
 
 
 def test_what_stood_behind_a_rejected_guess_is_offered_behind_what_was_said() -> None:
@@ -71,7 +73,8 @@ def test_rows_that_stand_elsewhere_are_left_alone() -> None:
     """Where a grammar settled more than was verified, or the text ended."""
     lookahead = Lookahead()
     draft = Draft((3, 4), tuple(map(point_mass, (3, 4))))
-    lookahead.learn(Judged(tokens(1, 2, 9, 9, 9), 3, draft, 0, (), (6,)))
+    behind = np.eye(N_VOCAB, dtype=np.float32)[[6]]
+    lookahead.learn(Judged(tokens(1, 2, 9, 9, 9), 3, draft, 0, (), behind))
     assert lookahead.offer(tokens(1, 2, 9, 9, 9), 2).tokens == (9, 9)
 
 
@@ -87,18 +90,18 @@ def test_the_loop_tells_what_every_row_behind_the_first_rejected_guess_finds_lik
 
     class Listening(Lookahead):
         def learn(self, judged: Judged) -> None:
-            heard.append(judged)
+            heard.append(replace(judged, behind=np.array(judged.behind)))
             super().learn(judged)
 
     run(model, [Listening()], GREEDY, n=30, fixed=4)
-    assert any(one.rest for one in heard)
+    assert any(len(one.behind) for one in heard)
     for one in heard:
         before = one.tokens[: one.tokens.size - one.fresh].tolist()
         rows = [model.row([*before, *one.draft.tokens[:i]]) for i in range(len(one.draft.tokens) + 1)]
         likeliest = [int(row[:N_VOCAB].argmax()) for row in rows]
         if one.fresh == one.accepted + 1:
             assert one.tokens[-one.fresh :].tolist() == likeliest[: one.fresh]
-            assert list(one.rest) == likeliest[one.fresh :]
+            assert [row.argmax() for row in one.behind] == likeliest[one.fresh :]
 
 
 # ---- on a virtual clock -----------------------------------------------------------------------------------

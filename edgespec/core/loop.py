@@ -81,7 +81,6 @@ def generate(
         p, seen = _target_distributions(sampler, rows, tokens, n, draft)
         verdict = rule.verify(draft, p, n)
         looked_at = tuple(map(p, range(max([verdict.accepted, *seen]) + 1)))
-        rest = tuple(rows[verdict.accepted + 1 :, : sampler.n_vocab].argmax(1).tolist())
         fresh = (*draft.tokens[: verdict.accepted], verdict.token)
         after = _settled(settling, tokens, n, fresh, end)
         said = (*lead, *fresh, *after)
@@ -96,7 +95,8 @@ def generate(
             scores=_scores(scoring, rows[:, : sampler.n_vocab], p, fresh[:kept]) if scoring else (),
             stopped_by=text.stopped_by,
         )  # fmt: skip
-        drafter.learn(Judged(tokens[:n], stayed, draft, verdict.accepted, looked_at, rest))
+        behind = rows[verdict.accepted + 1 :, : sampler.n_vocab]
+        drafter.learn(Judged(tokens[:n], stayed, draft, verdict.accepted, looked_at, behind))
         lead, forced, first = (), len(after), False
 
 

@@ -23,6 +23,7 @@ class TextRelease:
         self._stop = tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
+        self._unfinished = False  # the decoder holds back a part of a character
         self.stopped = False  # a stop string was met; nothing more is released
         self.stopped_by = ""  # this one
 
@@ -31,8 +32,8 @@ class TextRelease:
         if self.stopped:
             return ""
         if not self._stop:
-            return self._decoder.decode(self._piece(token))
-        self._held += self._decoder.decode(self._piece(token))
+            return self._decoded(self._piece(token))
+        self._held += self._decoded(self._piece(token))
         found = [(at + len(s), at) for s in self._stop if (at := self._held.find(s)) >= 0]
         if found:  # the one completed first, so that token borders do not matter
             self.stopped = True
@@ -44,6 +45,14 @@ class TextRelease:
         cut = len(self._held) - keep
         released, self._held = self._held[:cut], self._held[cut:]
         return released
+
+    def _decoded(self, piece: bytes) -> str:
+        """Returns the whole characters of what was held back and this; most pieces need no decoder."""
+        if not self._unfinished and piece.isascii():
+            return piece.decode("ascii")
+        text = self._decoder.decode(piece)
+        self._unfinished = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
         """Returns what was held back for a stop string; an unfinished character is dropped."""

@@ -79,8 +79,8 @@ class Judged:
 
     tokens: prompt and output so far, the last `fresh` of them from this round. draft: what was judged.
     p: the target's distributions at the draft's positions, as far as they were looked at: at least up to
-    the first token that did not stay. rest: of each row behind that one, what its logits
-    find likeliest.
+    the first token that did not stay. behind: the target's rows behind that one, as long as this
+    is being learned from.
     """
 
     tokens: NDArray[np.int32]  # (n,)
@@ -88,7 +88,7 @@ class Judged:
     draft: Draft
     accepted: int
     p: tuple[Distribution, ...]
-    rest: tuple[int, ...] = ()
+    behind: NDArray[np.float32] | tuple[()] = ()  # (n, n_vocab)
 
 
 @dataclass(frozen=True, slots=True)

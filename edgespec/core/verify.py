@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -51,9 +52,14 @@ def residual(p: Distribution, q: Distribution, scale: float = 1.0) -> tuple[NDAr
     """Returns max(0, scale * p - q) on p's ids, and its sum."""
     if isinstance(p, PointMass):
         left = max(0.0, scale - q.prob(p.token))
-        return np.array([left]), left
+        return _single(left), left
     rest = np.maximum(scale * p.probs - q.on(p.ids), 0.0)
     return rest, float(rest.sum(dtype=np.float64))
+
+
+@lru_cache(maxsize=64)
+def _single(value: float) -> NDArray[np.floating]:
+    return np.array([value])
 
 
 def _draw(p: Distribution, rng: np.random.Generator) -> int:
@@ -129,7 +135,9 @@ class Coupled:
     def draw(self, distribution: Distribution, position: int) -> int:
         if isinstance(distribution, PointMass):
             return distribution.token
-        race = -np.log(uniforms(self.seed, self.choice, position, distribution.ids)) / distribution.probs
+        waits = -np.log(uniforms(self.seed, self.choice, position, distribution.ids))
+        with np.errstate(divide="ignore"):  # probability 0 waits for ever
+            race = waits / distribution.probs
         return int(distribution.ids[race.argmin()])  # argmin E/p is argmax log p + Gumbel
 
     def verify(self, draft: Draft, p: Target, position: int) -> Verdict:

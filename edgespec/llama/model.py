@@ -319,7 +319,7 @@ class Model:
     def _piece(self, token: int, special: bool) -> bytes:
         room = 32
         while True:
-            buffer = ctypes.create_string_buffer(room)
+            buffer = (ctypes.c_char * room)()  # create_string_buffer audits: slow between evaluations
             n = C.llama_token_to_piece(self._vocab, token, buffer, room, 0, special)
             if n >= 0:
                 return buffer.raw[:n]

@@ -19,7 +19,9 @@ class Distribution:
     """Probabilities of the tokens that may come next; every other token has probability 0."""
 
     ids: Ids  # (m,) int64, strictly ascending
-    probs: Floats  # (m,) float64 (float32 past `WIDE` tokens), positive, summing to 1 within rounding
+    # (m,) float64, positive (past `WIDE` tokens float32, and 0 for what underflowed), summing to 1 within
+    # rounding
+    probs: Floats
 
     def prob(self, token: int) -> float:
         """Returns the probability of one token."""

@@ -152,11 +152,15 @@ class Sampler:
         warmth = max(self.sampling.temperature, COLDEST)
         if ids.size <= WIDE:
             weights: Floats = np.exp(logits.astype(np.float64) / warmth)
+            gone = np.minimum.reduce(weights) == 0  # underflow: those tokens can never come
         else:
-            with np.errstate(over="ignore"):  # a far-off logit may reach -inf, whose weight is 0
-                weights = np.exp(logits / np.float32(warmth))
+            if warmth != 1:
+                with np.errstate(over="ignore"):  # a far-off logit may reach -inf, whose weight is 0
+                    logits = logits / np.float32(warmth)
+            weights = np.exp(logits)
+            gone = 2 * np.count_nonzero(weights) < ids.size  # few may stay: sharing ids saves more
         weights /= np.add.reduce(weights)
-        if np.minimum.reduce(weights) == 0:  # underflow: those tokens can never come
+        if gone:
             ids, weights = ids[weights > 0], weights[weights > 0]
         return Distribution(ids, weights)
 

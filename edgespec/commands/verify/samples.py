@@ -202,7 +202,9 @@ def telling_prompt(
         tokens = np.append(prompt.tokens, np.int32(first.ids[first.probs.argmax()]))
         p, q = (sampler(pair.contexts[name].score([Want(tokens)])[0][0]) for name in ("target", "draft"))
         accepted = np.minimum(p.probs, q.on(p.ids))
-        worth = float(first.probs.max() * ((accepted - p.probs * accepted.sum()) ** 2 / p.probs).sum())
+        likely = p.probs > 0
+        off = (accepted - p.probs * accepted.sum())[likely]
+        worth = float(first.probs.max() * (off**2 / p.probs[likely]).sum())
         if worth > most:
             best, most = prompt, worth
         longest = max(longest, watch.clock() - started)

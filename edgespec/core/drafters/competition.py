@@ -29,9 +29,11 @@ class Competition:
         """masks: of the grammar that the text is written in."""
         self.guessers, self.model, self.masks = guessers, model, masks
         self._offers: list[Offer] = []
+        self._looked = False  # in this round
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
-        if (yield Ask("draft", tokens, (), 0)) is None:
+        self._looked = (yield Ask("draft", tokens, (), 0)) is not None
+        if not self._looked:
             return Draft()
         self._offers = [self._fitting(tokens, guesser.offer(tokens, limit)) for guesser in self.guessers]
         best, name = Offer(), ""
@@ -54,6 +56,8 @@ class Competition:
         return Offer(made.tokens[:n], made.confidence[:n], made.reach[:n])
 
     def learn(self, judged: Judged) -> None:
+        if not self._looked and len(judged.p) == 1:
+            return  # a token is so cheap that nobody looked for guesses; taking note of it would be felt too
         said = judged.tokens[judged.tokens.size - judged.fresh :].tolist() if self._offers else ()
         for guesser, made in zip(self.guessers, self._offers, strict=False):
             for token, sure, truth in zip(made.tokens, made.confidence, said, strict=False):

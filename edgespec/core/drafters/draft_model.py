@@ -66,7 +66,7 @@ class DraftModel:
         skipped = self._skipped(tokens.size)
         read = tokens[skipped:]
         limit = min(limit, self.n_ctx - read.size, self.longest)
-        if limit <= 0 or int(read.max()) >= self.n_vocab:  # an id of the target's padding
+        if limit <= 0 or read.item(read.argmax()) >= self.n_vocab:  # an id of the target's padding
             return Draft()
         self._adjust()
         guesses: list[int] = []
@@ -166,6 +166,13 @@ def _onward(reach: float, falls: tuple[float, ...], n: int, most: int) -> Reach:
 
 
 def _lead(row: NDArray[np.float32], best: int) -> float:
-    """Returns how sure a greedy choice is: the largest probability's share of the largest two."""
-    second = max(row[:best].max(initial=-np.inf), row[best + 1 :].max(initial=-np.inf))
-    return 1 / (1 + math.exp(min(float(second) - row.item(best), 0.0)))
+    """Returns how sure a greedy choice is: the largest probability's share of the largest two.
+
+    The row is as it was in the end. `argmax` was just used: a function of numpy's that was not costs some 30
+    microseconds between two evaluations.
+    """
+    highest = row.item(best)
+    row[best] = -np.inf
+    second = row.item(row.argmax())
+    row[best] = highest
+    return 1 / (1 + math.exp(min(second - highest, 0.0)))

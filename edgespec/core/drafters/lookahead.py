@@ -60,7 +60,8 @@ class Lookahead:
 
     def learn(self, judged: Judged) -> None:
         """Notes what stands behind rejected guesses."""
-        self._iterate, self._size = judged.rest[:WINDOW], judged.tokens.size
+        self._iterate = tuple([row.argmax().item() for row in judged.behind[:WINDOW]])
+        self._size = judged.tokens.size
         if judged.fresh != judged.accepted + 1:  # more was settled, or less kept: they stand elsewhere
             self._iterate = ()
         if not self._iterate:

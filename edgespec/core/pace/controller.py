@@ -137,7 +137,7 @@ class Controller:
         self._planned = 1.0  # expected of it, should the model draft
         self._trial = 0  # guesses granted without asking what they are worth, in a round that tries the draft
         self._most = LONGEST_DRAFT  # guesses that may be lost in this round
-        self._plain_rounds = 0  # since the last that had a guess
+        self._plain_rounds: int | None = None  # since the last that had a guess; None: as those before it
         self._light = False  # a token is so cheap that looking for guesses is felt
         self._resting = False  # nobody does in this round
         self._said = 1  # tokens of the last round
@@ -186,6 +186,8 @@ class Controller:
         """
         if not self._light:
             return False
+        if self._plain_rounds is None:
+            self._plain_rounds = self.record.plain_rounds
         n, rest = self._plain_rounds, TUNING.rest
         while n >= TUNING.look + rest:
             n -= TUNING.look + rest
@@ -282,7 +284,8 @@ class Controller:
         record, by, tokens = self.record, self._by, round_.accepted + 1
         self._left -= tokens
         self._said = tokens
-        self._plain_rounds = self._plain_rounds + 1 if by == "plain" else 0
+        if self._light:
+            record.plain_rounds = self._plain_rounds = (self._plain_rounds or 0) + 1 if by == "plain" else 0
         record.emitted += tokens
         record.trying = min(record.saving, record.trying + TUNING.share * tokens)
         record.since_plain = 0 if by == "plain" else record.since_plain + tokens

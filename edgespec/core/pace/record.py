@@ -41,6 +41,8 @@ class Record:
     saving: float = TUNING.start  # what `trying` grows to: what one try costs, where that is more
     # token times that the cheapest draft which can pay may lose, as last seen; kept for no other start
     try_costs: float = field(default=0.0, repr=False, compare=False)
+    # rounds without a guess in a row, as the last stream saw it; where a new one goes on
+    plain_rounds: int = field(default=0, repr=False, compare=False)
 
     def charge(self, lost: float) -> None:
         """Takes note of token times that the draft model lost; negative: won.
