@@ -23,9 +23,10 @@ from edgespec.core.loop import Limits, Rows, Want, generate
 from edgespec.core.pace.controller import Controller, Pace
 from edgespec.core.pace.costs import Costs, CostTable
 from edgespec.core.text import TextRelease
-from edgespec.core.values import LONGEST_DRAFT, Draft, Round
+from edgespec.core.values import LONGEST_DRAFT, Draft, ModelName, Round
 from edgespec.core.verify import Target, Verdict
 from edgespec.engine.experience import Experience
+from edgespec.engine.slots import Cache
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling, point_mass
 
 LONG = 8192  # positions of a stream
@@ -218,7 +219,8 @@ class Bench:
         )  # fmt: skip
         pace = pace or self.controller(n_tokens)
         played = Played([], [], 0, target, draft)
-        contexts, prompt = {"target": target, "draft": draft}, np.zeros(n_prompt, np.int32)
+        contexts: Mapping[ModelName, Cache] = {"target": target, "draft": draft}
+        prompt = np.zeros(n_prompt, np.int32)
         for round_ in rounds_of(loop, contexts, pace, prompt, costs=self.costs, clock=clock):
             played.rounds.append(round_)
             played.ended.append(clock())

@@ -81,6 +81,11 @@ def same(found: Distribution, wanted: dict[int, float], within: float = 1e-9) ->
     )
 
 
+def without_zeros(p: Distribution) -> Distribution:
+    """A distribution over much of a large vocabulary may hold tokens of probability 0."""
+    return Distribution(p.ids[p.probs > 0], p.probs[p.probs > 0])
+
+
 # --- against the chain in plain words
 
 
@@ -249,7 +254,8 @@ def test_each_stage_alone_agrees_with_llama_cpp_on_a_large_vocabulary(s: Samplin
         row = rng.normal(0, 3, 20_011).astype(np.float32)
         history = rng.integers(0, 20_011, 30).tolist()
         if fakes.reference(row, history, s).slack > 1e-6:
-            assert same(Sampler(s, row.size)(row, history), llamas(row, history, s), within=1e-5)
+            found = Sampler(s, row.size)(row, history)
+            assert same(without_zeros(found), llamas(row, history, s), within=1e-5)
             return
     pytest.fail("no row whose cuts are clear")
 

@@ -49,6 +49,7 @@ class Step:
         self._prompts: set[int] = set()  # slots whose prompt is evaluated with this step
         self._joining: Sequence[tuple[Slot, Want]] = ()  # parts of prompts of others, read along with it
         self._expected = 0.0  # gain of a step that takes free offers
+        self._entering = 0.0  # seconds before anything was drafted
         self._aside = 0.0  # seconds that no round is charged with
 
     def read(self, slot: Slot, want: Want) -> None:
@@ -69,6 +70,7 @@ class Step:
         """
         began, self._joining = self._clock(), joining
         load = self._enter(most)
+        self._entering = self._clock() - began
         while asking := [slot for slot in self._who.slots if slot.request.ask.model == "draft"]:
             if drawing := [slot for slot in asking if not slot.request.ask.rows]:
                 self._draw(drawing, load)
@@ -222,7 +224,8 @@ class Step:
         n = len(self._who.slots)  # in front, and as many rows: who joins is asked nothing
         self._end(slots[:n], rows[:n])
         if load.weighed and not self._joining:
-            self._learn(load, slots, wants, target.evaluated - before, self._clock() - started)
+            seconds = self._clock() - started + self._entering
+            self._learn(load, slots, wants, target.evaluated - before, seconds)
 
     def _allot(self, load: Load) -> None:
         """Cuts the free offers, all together."""
@@ -250,6 +253,8 @@ class Step:
     ) -> None:
         """Learns what the evaluation cost; what a recurrent target evaluated again is nobody's round."""
         if len(slots) < len(load.least):  # somebody had to wait
+            return
+        if self._costs.light and evaluated == 1:  # maybe behind another size; see `Costs.note_plain`
             return
         together = len(wants) == 1 or self._contexts["target"].batches  # else rows cost as if alone
         going_on = [slot for slot in slots if slot.seq not in self._prompts]
@@ -280,7 +285,12 @@ class Step:
         if not load.weighed:
             for slot, round_ in self.rounds:
                 slot.request.pace.observe(round_, 0.0)
+            if load.total == 1 and not self._prompts:
+                self._costs.note_plain(load.n_ctx, seconds)
+            else:
+                self._costs.steady = False
             return
+        self._costs.steady = False
         if self._expected:
             tokens = sum(round_.accepted + 1 for _, round_ in self.rounds)
             self._trust.note(self._expected, tokens * load.one / seconds)

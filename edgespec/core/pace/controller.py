@@ -131,15 +131,17 @@ class Controller:
     def __init__(self, records: Callable[[int], Record], *, max_tokens: int) -> None:
         """records: what such requests have shown, by the number of streams; max_tokens: of this request."""
         self._records = records
+        self._streams = 0
         self._left = max_tokens
         self._by: Literal["plain", "model", "free"] = "plain"
         self._gain = 1.0  # expected of this round
         self._planned = 1.0  # expected of it, should the model draft
         self._trial = 0  # guesses granted without asking what they are worth, in a round that tries the draft
         self._most = LONGEST_DRAFT  # guesses that may be lost in this round
-        self._plain_rounds: int | None = None  # since the last that had a guess; None: as those before it
         self._light = False  # a token is so cheap that looking for guesses is felt
         self._resting = False  # nobody does in this round
+        self._timing = False  # plain decoding is timed in the next round, too
+        self._stale = False  # it is to be timed in this one
         self._said = 1  # tokens of the last round
 
     @property
@@ -148,10 +150,13 @@ class Controller:
 
     def enter(self, load: Load, slot: int) -> None:
         self._load, self._slot = load, slot
-        self.record = self._records(load.streams)
+        if load.streams != self._streams:
+            self._streams, self.record = load.streams, self._records(load.streams)
         self._by, self._gain = "plain", 1.0
-        self._light = load.costs.target.seconds(1) < TUNING.light_s
-        self._resting = self._rests()
+        self._light = load.costs.light
+        self._stale = self._due() if self._light else self.record.stale
+        if self._light:
+            self._resting = self._stale or self.record.watch.rounds >= TUNING.look
         if not self._resting:
             load.weigh()
 
@@ -178,21 +183,14 @@ class Controller:
             return False
         return n < self._trial or self._pays(n, ask.reach, free=not ask.rows)
 
-    def _rests(self) -> bool:
-        """Is looking for guesses, which takes a part of a cheap token's time, left out for some rounds?
-
-        Where none was worth its rows for some rounds, for some more; then they are looked for again, and
-        more rarely each time.
-        """
-        if not self._light:
-            return False
-        if self._plain_rounds is None:
-            self._plain_rounds = self.record.plain_rounds
-        n, rest = self._plain_rounds, TUNING.rest
-        while n >= TUNING.look + rest:
-            n -= TUNING.look + rest
-            rest = min(2 * rest, TUNING.longest_rest)
-        return n >= TUNING.look
+    def _due(self) -> bool:
+        """Is plain decoding of a light target timed again? That takes two rounds: the first is slower."""
+        if self._timing:
+            self._timing = False
+            return True
+        after = TUNING.refresh if self._load.costs.timed else TUNING.fresh
+        self._timing = self.record.since_plain >= after
+        return self._timing
 
     def _grants_model(self, ask: Ask, lag: int) -> bool:
         """Decides between the draft model, the free guess, and none."""
@@ -229,7 +227,7 @@ class Controller:
             reach = (*ask.reach, *(0.0,) * LONGEST_DRAFT)[:LONGEST_DRAFT]
             self._trial = int(can_pay[gains(reach, prices, step, -once)[can_pay - 1].argmax()])
         self._planned = float(gain)
-        return can_pay.size > 0 and not self.record.stale
+        return can_pay.size > 0 and not self._stale
 
     def _can_pay(self, cost: NDArray[np.float64], reading: float) -> NDArray[np.int64]:
         """Returns the lengths up to `_most` that pay if all of the draft is accepted.
@@ -266,7 +264,7 @@ class Controller:
         self.record.lost += seconds / self._load.one
 
     def offer(self, ask: Ask) -> tuple[int, Reach]:
-        if self.record.stale:
+        if self._stale:
             return 0, ()
         prices = self._load.prices_for(self._slot)
         return 0, ask.reach[: _affordable(prices[1:] / prices[1], 0.0, 2 * self.record.free_budget)]
@@ -285,7 +283,7 @@ class Controller:
         self._left -= tokens
         self._said = tokens
         if self._light:
-            record.plain_rounds = self._plain_rounds = (self._plain_rounds or 0) + 1 if by == "plain" else 0
+            record.watch.note(by != "plain")
         record.emitted += tokens
         record.trying = min(record.saving, record.trying + TUNING.share * tokens)
         record.since_plain = 0 if by == "plain" else record.since_plain + tokens

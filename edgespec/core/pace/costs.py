@@ -41,6 +41,7 @@ LARGEST = 63  # evaluations between this and BULK teach nothing: there are too f
 FALL, RISE = 4.0, 1.5
 FURTHER = 2  # rows past the length of the last draft that are read ahead
 LEVEL_GAIN, POINT_GAIN, SLOPE_GAIN = 0.1, 0.15, 0.02
+PLAIN_GAIN = 0.05  # of a step of a light target alone, of which there are many
 ONE_GAIN = 0.25  # for a single token, which is seen more rarely, and to which all is compared
 
 
@@ -103,6 +104,12 @@ class CostTable:
         self.points[n] = point = point * math.exp(gain * off)
         context = n * n_ctx / 1000 * self.points[1] / point  # its part in the cost, over slope
         self.slope = max(0.0, self.slope + SLOPE_GAIN * off * min(context, 1.0) * max(self.slope, SLOPE / 4))
+
+    def note_plain(self, n_ctx: int, seconds: float) -> None:
+        """Takes note of one token of plain decoding, as quickly as can be: light targets feel `learn`."""
+        one = self.points[1]
+        ratio = seconds / (self.level * one * (1 + self.slope * n_ctx / 1000))
+        self.points[1] = one * (1 + PLAIN_GAIN * (min(ratio, RISE) - 1))
 
 
 def assumed(hardware: Hardware, one: float) -> CostTable:
@@ -245,6 +252,22 @@ class Costs:
     beside: Beside | None = None  # None where that was not measured
     rereads: bool = False  # the draft is a head, which reads a round's tokens again in the target's rows
     at_once: bool = False  # one step makes all guesses of a draft
+    # Of a light target, whose graph is built anew for an evaluation of another size: was the last step plain
+    # decoding, and has plain decoding been timed?
+    steady: bool = field(default=False, compare=False, repr=False)
+    timed: bool = field(default=False, compare=False, repr=False)
+
+    @property
+    def light(self) -> bool:
+        """True where a token is so cheap that looking for guesses is felt."""
+        return self.target.level * self.target.points[1] < TUNING.light_s
+
+    def note_plain(self, n_ctx: int, seconds: float) -> None:
+        """Takes note of a step of one stream for which nobody looked for guesses."""
+        if self.steady:
+            self.target.note_plain(n_ctx, seconds)
+            self.timed = True
+        self.steady = True
 
 
 def unmeasured() -> Costs:

@@ -24,6 +24,26 @@ class Gain:
 
 
 @dataclass(slots=True)
+class Watch:
+    """How often the streams of a light target look for guesses, which takes a part of a cheap token's time.
+
+    Where none was worth its rows for some rounds, nobody looks for some more; then again, and more rarely
+    each time.
+    """
+
+    rounds: int = 0  # without a guess, of this watch and the rest behind it
+    rest: int = TUNING.rest
+
+    def note(self, guessed: bool) -> None:
+        """Takes note of a round."""
+        self.rounds += 1
+        if guessed:
+            self.rounds, self.rest = 0, TUNING.rest
+        elif self.rounds >= TUNING.look + self.rest:
+            self.rounds, self.rest = 0, min(2 * self.rest, TUNING.longest_rest)
+
+
+@dataclass(slots=True)
 class Record:
     """What one pair has shown at one kind of request, among so many streams. Outlives requests.
 
@@ -41,8 +61,7 @@ class Record:
     saving: float = TUNING.start  # what `trying` grows to: what one try costs, where that is more
     # token times that the cheapest draft which can pay may lose, as last seen; kept for no other start
     try_costs: float = field(default=0.0, repr=False, compare=False)
-    # rounds without a guess in a row, as the last stream saw it; where a new one goes on
-    plain_rounds: int = field(default=0, repr=False, compare=False)
+    watch: Watch = field(default_factory=Watch, repr=False, compare=False)  # kept for no other start
 
     def charge(self, lost: float) -> None:
         """Takes note of token times that the draft model lost; negative: won.

@@ -1,7 +1,7 @@
 """Several streams at once: `edgespec serve` against llama-server, same pair, slots and threads, in turn.
 
-    python tests/benchmarks/streams.py FOLDER --peer PATH/llama-server [--quality fair] [--streams 1 4 8]
-        [--temperatures 0 0.8] [--repeats 3] [-n 48] [--chat] [--json FILE]
+    python tests/benchmarks/streams_together.py FOLDER --peer PATH/llama-server [--quality fair]
+        [--streams 1 4 8] [--temperatures 0 0.8] [--repeats 3] [-n 48] [--chat] [--json FILE]
 
 All servers are up all the time, and answer the same prompts over HTTP, one server at a time in random
 order. A round of n streams: n requests are sent at once, end tokens are banned, each answer has the same
