@@ -156,6 +156,6 @@ def test_what_is_not_looked_at_is_not_noted_either() -> None:
     rounds: list[Round] = list(
         rounds_of(loop, {"target": TableModel(N_VOCAB, seed=4)}, FixedLength(0), prompt)
     )
-    heard = int((recycling._single[:, 0] >= 0).sum())
+    noted = int((recycling._single[:, 0] >= 0).sum())
     assert len(rounds) == 50
-    assert heard <= 1, "the first round is learned from before anybody was asked"
+    assert noted <= 1, "the first round is learned from before anybody was asked"
