@@ -19,6 +19,11 @@ from edgespec.errors import SettingError
 MOST_THREADS = 512  # GGML_MAX_N_THREADS
 
 
+def threads_are_said() -> bool:
+    """Does EDGESPEC_THREADS say how many threads are to be used?"""
+    return bool(os.environ.get("EDGESPEC_THREADS"))
+
+
 def threads_wanted() -> int:
     """Returns how many threads to use where no flag says: EDGESPEC_THREADS, else the performance cores.
 

@@ -21,6 +21,7 @@ from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
 from edgespec.server.settings import ServerSettings, Unsaid
 from edgespec.system import config
+from edgespec.system.cores import threads_wanted
 from edgespec_models.shelf.store import Store
 
 DESCRIPTION = (
@@ -158,6 +159,8 @@ def run(arguments: argparse.Namespace) -> int:
     owner = Owner() if arguments.owned else None
     if arguments.slots is None:
         arguments.slots = 1 if arguments.reproducible else SLOTS
+    if arguments.reproducible and arguments.threads is None:  # else fewer while the machine is busy
+        arguments.threads = threads_wanted()
     settings = _settings(arguments)
     if owner:
         settings = replace(settings, keys=(*settings.keys, owner.key))

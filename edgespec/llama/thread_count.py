@@ -1,0 +1,81 @@
+"""How many threads evaluate: as many as there are cores, and fewer while other programs use some of them.
+
+llama.cpp's threads wait for each other at every operation, so one that shares its core with another program
+holds up all: beside one busy core of two, four tokens of a 0.6B F16 target take 2.1 times as long on two
+threads as on one. Nobody says when a core is busy. So now and then another number is tried for an
+evaluation, soon where evaluations have become slower, and rarely where that was of no use.
+"""
+
+from __future__ import annotations
+
+FIRST = 6  # evaluations before another number is tried for the first time, and behind each change
+LAST = 512  # the most between two tries, which are twice as far apart behind each that was of no use
+LAST_BELOW = 64  # the same while fewer threads than there are cores evaluate
+BETTER = 0.9  # of the usual time that a try has to take
+SURE = 2  # tries in a row that have to be better
+SLOWER = 1.5  # times the usual time: something has changed, if so twice in a row
+FADE = 0.7  # of the usual time, with each evaluation
+
+
+def numbers(most: int) -> tuple[int, ...]:
+    """Returns the numbers of threads that are tried: all cores, one or two fewer, and parts of them."""
+    return tuple(sorted({most, most - 1, most - 2, (3 * most) // 4, most // 2, 1} - {0, -1}, reverse=True))
+
+
+class ThreadCount:
+    """Chooses the number for each evaluation of one context (`choose`), and learns from it (`note`)."""
+
+    __slots__ = ("_numbers", "_pause", "_slow", "_tried", "_trying", "_until", "_usual", "_won", "now")
+
+    def __init__(self, most: int) -> None:
+        self.now = most
+        self._numbers = numbers(most)
+        self._usual: dict[int, float] = {}  # kind of size -> seconds a token, with `now` threads
+        self._pause = self._until = FIRST  # evaluations: between two tries, and before the next
+        self._trying = 0  # threads; 0: none is tried
+        self._tried = 0  # index of the last number tried
+        self._won = 0  # tries of it in a row that were better
+        self._slow = 0  # evaluations in a row that were slower
+
+    def choose(self, n: int) -> int:
+        """Returns how many threads are to evaluate n tokens."""
+        self._until -= 1
+        if self._until > 0 or _kind(n) not in self._usual:
+            return self.now
+        if not self._trying:
+            self._tried = (self._tried + 1) % len(self._numbers)
+            if self._numbers[self._tried] == self.now:
+                self._tried = (self._tried + 1) % len(self._numbers)
+            self._trying = self._numbers[self._tried]
+        return self._trying
+
+    def note(self, n: int, threads: int, seconds: float) -> None:
+        """Takes note of an evaluation of n tokens with the number that was chosen."""
+        kind, each = _kind(n), seconds / n
+        usual = self._usual.get(kind)
+        if threads != self.now:
+            self._judge(kind, each, better=usual is not None and each < BETTER * usual)
+        elif usual is None:
+            self._usual[kind] = each
+        else:
+            self._slow = self._slow + 1 if each > SLOWER * usual else 0
+            if self._slow >= SURE:
+                self._slow, self._until = 0, min(self._until, self._pause // 16)
+            self._usual[kind] = FADE * usual + (1 - FADE) * min(each, SLOWER * usual)  # machines pause
+
+    def _judge(self, kind: int, each: float, *, better: bool) -> None:
+        """Goes over to the number that was tried, tries it once more, or leaves it."""
+        if better:
+            self._won += 1
+            if self._won < SURE:
+                return
+            self.now, self._usual, self._pause = self._trying, {kind: each}, FIRST
+        else:
+            last = LAST if self.now == self._numbers[0] else LAST_BELOW
+            self._pause = min(2 * self._pause, last)
+        self._trying, self._won, self._slow, self._until = 0, 0, 0, self._pause
+
+
+def _kind(n: int) -> int:
+    """Returns the kind of an evaluation's size: of one kind, seconds a token are much the same."""
+    return n if n <= 16 else 16 + n.bit_length()

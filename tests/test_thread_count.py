@@ -1,0 +1,118 @@
+"""Fewer threads evaluate while other programs use the cores, and all again when they have gone.
+
+On a machine of numbers: a thread that shares its core holds up all, by a factor that changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgespec.core.loop import Want
+from edgespec.llama import context as module
+from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.model import Model
+from edgespec.llama.thread_count import LAST_BELOW, ThreadCount, numbers
+
+Sizes = Callable[[np.random.Generator], int]
+ONE: Sizes = lambda rng: 1  # noqa: E731
+MIXED: Sizes = lambda rng: int(rng.choice([1, 4, 4, 5, 8]))  # noqa: E731
+
+
+class Machine:
+    """Seconds of an evaluation of n tokens on so many threads, beside so many busy cores."""
+
+    def __init__(self, cores: int, seed: int) -> None:
+        self.cores, self.busy, self.rng = cores, 0, np.random.default_rng(seed)
+
+    def seconds(self, n: int, threads: int) -> float:
+        alone = 0.3 + (0.7 + 0.15 * (n - 1)) * self.cores / threads  # memory, and what threads share
+        if threads > self.cores - self.busy:
+            alone *= float(self.rng.choice([1.0, 1.5, 2.5, 3.5]))
+        pause = 3.0 if self.rng.random() < 0.01 else 1.0
+        return alone * pause * (1 + 0.1 * abs(self.rng.standard_normal()))
+
+
+def run(machine: Machine, count: ThreadCount, sizes: Sizes, times: int) -> tuple[float, float, list[int]]:
+    """Returns the seconds of so many evaluations, what all threads would have taken, and what was chosen."""
+    taken = all_ = 0.0
+    chosen = []
+    for _ in range(times):
+        n = sizes(machine.rng)
+        threads = count.choose(n)
+        seconds = machine.seconds(n, threads)
+        count.note(n, threads, seconds)
+        taken, all_ = taken + seconds, all_ + machine.seconds(n, machine.cores)
+        chosen.append(threads)
+    return taken, all_, chosen
+
+
+@pytest.mark.parametrize("sizes", [ONE, MIXED], ids=["plain", "mixed"])
+@pytest.mark.parametrize("cores", [2, 8])
+def test_on_a_quiet_machine_trying_costs_two_hundredths_at_most(cores: int, sizes: Sizes) -> None:
+    """Over 4,000 evaluations; measured: 0 to 1 hundredth."""
+    machine, count = Machine(cores, 1), ThreadCount(cores)
+    taken, all_, _ = run(machine, count, sizes, 4000)
+    assert taken < 1.02 * all_
+
+
+@pytest.mark.parametrize("sizes", [ONE, MIXED], ids=["plain", "mixed"])
+@pytest.mark.parametrize(("cores", "busy", "share"), [(2, 1, 0.97), (4, 1, 0.75), (8, 2, 0.75)])
+def test_beside_busy_cores_fewer_threads_are_faster_than_all(
+    cores: int, busy: int, share: float, sizes: Sizes
+) -> None:
+    """Share of the time that all cores take; of two cores, one alone takes nearly as long here."""
+    machine, count = Machine(cores, 2), ThreadCount(cores)
+    machine.busy = busy
+    run(machine, count, sizes, 300)
+    taken, all_, _ = run(machine, count, sizes, 1000)
+    assert taken < share * all_
+
+
+def test_a_neighbour_is_noticed_soon_and_so_is_that_it_has_gone() -> None:
+    machine, count = Machine(2, 3), ThreadCount(2)
+    run(machine, count, ONE, 3000)  # tries are as rare as they get
+    machine.busy = 1
+    run(machine, count, ONE, 200)
+    assert count.now == 1
+    machine.busy = 0
+    run(machine, count, ONE, 3 * LAST_BELOW)
+    assert count.now == 2
+
+
+def test_every_number_is_tried_and_none_twice() -> None:
+    assert numbers(1) == (1,)
+    assert numbers(2) == (2, 1)
+    assert numbers(4) == (4, 3, 2, 1)
+    assert numbers(16) == (16, 15, 14, 12, 8, 1)
+    machine, count = Machine(16, 4), ThreadCount(16)
+    _, _, chosen = run(machine, count, ONE, 4000)
+    assert set(chosen) == set(numbers(16))
+
+
+@pytest.mark.parametrize("said", [None, 2])
+def test_a_context_changes_its_threads_where_nobody_said_how_many(
+    said: int | None, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EDGESPEC_THREADS")
+    monkeypatch.setattr(module, "threads_wanted", lambda: 2)
+    changed: list[int] = []
+    set_threads = module.C.llama_set_n_threads
+
+    def noted(handle: object, n: int, n_batch: int) -> None:
+        changed.append(n)
+        set_threads(handle, n, n_batch)
+
+    monkeypatch.setattr(module.C, "llama_set_n_threads", noted)
+    with Model(tiny_draft) as model, Context(model, ContextSettings(n_ctx=128, threads=said)) as context:
+        rows = [
+            context.score([Want(np.arange(300, 300 + n, dtype=np.int32))])[0][0].argmax()
+            for n in range(1, 60)
+        ]
+        context.clear()
+        whole = context.score([Want(np.arange(300, 359, dtype=np.int32))])[0][0].argmax()
+    assert bool(changed) == (said is None)
+    assert rows[-1] == whole
