@@ -47,6 +47,7 @@ class OneSequence:
     """What a context can do beside evaluating, for fakes of one sequence that nobody saves or shares."""
 
     batches = True
+    tried = 0.0
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         return np.empty(0, np.int32)

@@ -80,6 +80,8 @@ class Sequences:
     def share(self, source: int, s: int, n: int) -> bool:
         return False
 
+    tried = 0.0
+
     def keep_cells(self, on: bool) -> None: ...
 
     def give_back_cells(self) -> bool:

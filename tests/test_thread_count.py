@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgespec.core.loop import Want
-from edgespec.llama import context as module
+from edgespec.llama import thread_count
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model
 from edgespec.llama.thread_count import LAST_BELOW, ThreadCount, numbers
@@ -98,15 +98,15 @@ def test_a_context_changes_its_threads_where_nobody_said_how_many(
     said: int | None, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EDGESPEC_THREADS")
-    monkeypatch.setattr(module, "threads_wanted", lambda: 2)
+    monkeypatch.setattr(thread_count, "threads_wanted", lambda: 2)
     changed: list[int] = []
-    set_threads = module.C.llama_set_n_threads
+    set_threads = thread_count.C.llama_set_n_threads
 
     def noted(handle: object, n: int, n_batch: int) -> None:
         changed.append(n)
         set_threads(handle, n, n_batch)
 
-    monkeypatch.setattr(module.C, "llama_set_n_threads", noted)
+    monkeypatch.setattr(thread_count.C, "llama_set_n_threads", noted)
     with Model(tiny_draft) as model, Context(model, ContextSettings(n_ctx=128, threads=said)) as context:
         rows = [
             context.score([Want(np.arange(300, 300 + n, dtype=np.int32))])[0][0].argmax()
@@ -116,3 +116,13 @@ def test_a_context_changes_its_threads_where_nobody_said_how_many(
         whole = context.score([Want(np.arange(300, 359, dtype=np.int32))])[0][0].argmax()
     assert bool(changed) == (said is None)
     assert rows[-1] == whole
+
+
+def test_what_a_try_took_longer_is_counted_apart() -> None:
+    """So that no pace thinks of it as what guesses cost."""
+    count, beyond = ThreadCount(2), 0.0
+    for _ in range(200):
+        threads = count.choose(1)
+        beyond += count.note(1, threads, 1.0 if threads == 2 else 1.7)
+    assert beyond == pytest.approx(0.7 * round(beyond / 0.7))
+    assert 0.7 <= beyond <= 3.5

@@ -19,6 +19,11 @@ class Cache(Scorer, Protocol):
     """A context that can forget, and have its sequences saved, restored and shared."""
 
     @property
+    def tried(self) -> float:
+        """Returns the seconds that evaluations took longer because another number of threads was tried."""
+        ...
+
+    @property
     def batches(self) -> bool:
         """False where several sequences are evaluated one after another."""
         ...

@@ -175,7 +175,7 @@ class Step:
     def _evaluate(self, slots: list[Slot], wants: Mapping[Slot, tuple[Want, int]], load: Load) -> None:
         """Evaluates the draft for all of them, and says who may draw."""
         draft, started = self._contexts["draft"], self._clock()
-        before = draft.evaluated
+        before, tried = draft.evaluated, draft.tried
         load.together = len(slots)
         rows = self._who.score("draft", [wants[slot][0] for slot in slots], slots)
         readers, drawing = [], []
@@ -189,7 +189,13 @@ class Step:
         if not rows:
             return
         if load.weighed:
-            evaluated, seconds, step = draft.evaluated - before, self._clock() - started, load.evaluation()
+            tried = draft.tried - tried
+            self._aside += tried
+            evaluated, seconds, step = (
+                draft.evaluated - before,
+                self._clock() - started - tried,
+                load.evaluation(),
+            )
             if evaluated:  # else it was read ahead
                 self._costs.draft.learn(evaluated, load.n_ctx, seconds)
                 load.drafting += step * len(slots)
@@ -214,7 +220,7 @@ class Step:
         if not self._who.slots:
             return
         target, started = self._contexts["target"], self._clock()
-        before = target.evaluated
+        before, tried = target.evaluated, target.tried
         slots = [*self._who.slots, *(slot for slot, _ in self._joining)]
         wants = [slot.want(load.guesses[slot.seq]) for slot in self._who.slots]
         wants += [want for _, want in self._joining]
@@ -224,7 +230,8 @@ class Step:
         n = len(self._who.slots)  # in front, and as many rows: who joins is asked nothing
         self._end(slots[:n], rows[:n])
         if load.weighed and not self._joining:
-            seconds = self._clock() - started + self._entering
+            self._aside += (tried := target.tried - tried)
+            seconds = self._clock() - started - tried + self._entering
             self._learn(load, slots, wants, target.evaluated - before, seconds)
 
     def _allot(self, load: Load) -> None:

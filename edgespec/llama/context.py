@@ -44,14 +44,12 @@ from edgespec.llama.heads.taps import Switch, Tap
 from edgespec.llama.model import Model, last_complaint
 from edgespec.llama.saved import Saved, same_beginning
 from edgespec.llama.settings import ContextSettings, keeps_order, new_context
-from edgespec.llama.thread_count import ThreadCount
+from edgespec.llama.thread_count import Threads
 from edgespec.pairs.settings import whole
-from edgespec.system.cores import threads_are_said, threads_wanted
 
 __all__ = ["Context", "ContextSettings"]
 
 CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state alone, kept in host memory
-DECODING = 63  # tokens; threads divide larger evaluations, prompts, more freely, and wait less for each other
 NO_CELLS = 1  # code of llama_decode
 _UNCHANGED = (NO_CELLS, -1)  # codes of llama_decode that leave the cache as it was
 _address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(
@@ -96,9 +94,7 @@ class Context:
         self._sequences = [_Sequence() for _ in range(settings.n_seq)]
         self._keeper = settings.n_seq if keeps_order(model, settings) else None  # see `keep_cells`
         self._keeping = self._kept = False
-        self._threads = settings.threads or threads_wanted()
-        fixed = settings.threads or threads_are_said() or model.on_gpu or self._threads < 2
-        self._counts = None if fixed else (ThreadCount(self._threads), ThreadCount(self._threads))
+        self._threads = Threads(self._handle, settings.threads, on_gpu=model.on_gpu)
         self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits that lie there
         self._hidden: HiddenRows | None = None
         self._tap: Tap | None = None
@@ -138,6 +134,11 @@ class Context:
     def handle(self) -> Any:
         """The llama_context pointer."""
         return self._handle
+
+    @property
+    def tried(self) -> float:
+        """Returns the seconds that evaluations took longer because another number of threads was tried."""
+        return self._threads.tried
 
     @property
     def n_vocab(self) -> int:
@@ -384,11 +385,7 @@ class Context:
         if self._switch:
             tapped = all(len(tokens) == 4 * rows for _, tokens, rows in parts)
             self._switch(tapped)
-        n, threads = batch.n_tokens, self._threads
-        count = self._counts and self._counts[n > DECODING]
-        if count and (wanted := count.choose(n)) != threads:
-            C.llama_set_n_threads(self._handle, wanted, wanted)
-            threads = self._threads = wanted
+        self._threads.choose(batch.n_tokens)
         started = time.perf_counter()
         code = C.llama_decode(self._handle, batch.struct)
         if code == NO_CELLS and self.give_back_cells():
@@ -397,8 +394,8 @@ class Context:
         seconds = time.perf_counter() - started
         self.seconds += seconds
         self.calls += 1
-        if count and code == 0:
-            count.note(n, threads, seconds)
+        if code == 0:
+            self._threads.note(batch.n_tokens, seconds)
         if code == 0 and tapped and self._hidden and self._tap:
             rows, at = self._tap(batch.n_tokens), 0
             for s, tokens, _ in parts:

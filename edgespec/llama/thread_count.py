@@ -8,12 +8,19 @@ evaluation, soon where evaluations have become slower, and rarely where that was
 
 from __future__ import annotations
 
-FIRST = 6  # evaluations before another number is tried for the first time, and behind each change
+from typing import Any
+
+import llama_cpp as C
+
+from edgespec.system.cores import threads_are_said, threads_wanted
+
+FIRST = 16  # evaluations before another number is tried for the first time, and behind each change
 LAST = 512  # the most between two tries, which are twice as far apart behind each that was of no use
 LAST_BELOW = 64  # the same while fewer threads than there are cores evaluate
 BETTER = 0.9  # of the usual time that a try has to take
 SURE = 2  # tries in a row that have to be better
 SLOWER = 1.5  # times the usual time: something has changed, if so twice in a row
+DECODING = 63  # tokens; threads divide larger evaluations, prompts, more freely, and wait less for each other
 FADE = 0.7  # of the usual time, with each evaluation
 
 
@@ -49,19 +56,24 @@ class ThreadCount:
             self._trying = self._numbers[self._tried]
         return self._trying
 
-    def note(self, n: int, threads: int, seconds: float) -> None:
-        """Takes note of an evaluation of n tokens with the number that was chosen."""
+    def note(self, n: int, threads: int, seconds: float) -> float:
+        """Takes note of an evaluation of n tokens with the number that was chosen.
+
+        Returns the seconds that it took longer than usual because another number was tried.
+        """
         kind, each = _kind(n), seconds / n
         usual = self._usual.get(kind)
         if threads != self.now:
             self._judge(kind, each, better=usual is not None and each < BETTER * usual)
-        elif usual is None:
+            return max(0.0, seconds - n * usual) if usual is not None else 0.0
+        if usual is None:
             self._usual[kind] = each
         else:
             self._slow = self._slow + 1 if each > SLOWER * usual else 0
             if self._slow >= SURE:
                 self._slow, self._until = 0, min(self._until, self._pause // 16)
             self._usual[kind] = FADE * usual + (1 - FADE) * min(each, SLOWER * usual)  # machines pause
+        return 0.0
 
     def _judge(self, kind: int, each: float, *, better: bool) -> None:
         """Goes over to the number that was tried, tries it once more, or leaves it."""
@@ -79,3 +91,29 @@ class ThreadCount:
 def _kind(n: int) -> int:
     """Returns the kind of an evaluation's size: of one kind, seconds a token are much the same."""
     return n if n <= 16 else 16 + n.bit_length()
+
+
+class Threads:
+    """The threads that a llama_context evaluates with.
+
+    `tried` counts the seconds that evaluations took longer because another number of them was tried.
+    """
+
+    def __init__(self, handle: Any, said: int | None, *, on_gpu: bool) -> None:
+        """said: how many, where somebody says it; then it stays so, as on a graphics card."""
+        self.tried = 0.0
+        self._handle = handle
+        self._now = most = said or threads_wanted()
+        fixed = said or threads_are_said() or on_gpu or most < 2
+        self._counts = None if fixed else (ThreadCount(most), ThreadCount(most))
+
+    def choose(self, n: int) -> None:
+        """Has as many threads evaluate the next n tokens as are thought fastest, or worth a try."""
+        if self._counts and (wanted := self._counts[n > DECODING].choose(n)) != self._now:
+            C.llama_set_n_threads(self._handle, wanted, wanted)
+            self._now = wanted
+
+    def note(self, n: int, seconds: float) -> None:
+        """Takes note of the evaluation of n tokens that was chosen for."""
+        if self._counts:
+            self.tried += self._counts[n > DECODING].note(n, self._now, seconds)

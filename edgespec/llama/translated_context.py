@@ -80,6 +80,10 @@ class TranslatedContext:
         return self.own.evaluated
 
     @property
+    def tried(self) -> float:
+        return self.own.tried
+
+    @property
     def first_s(self) -> float:
         return self.own.first_s
 

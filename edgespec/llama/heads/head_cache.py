@@ -19,6 +19,7 @@ from edgespec.llama.heads.hidden_rows import HiddenRow
 from edgespec.llama.model import Model, last_complaint
 from edgespec.llama.saved import Saved
 from edgespec.llama.settings import ContextSettings
+from edgespec.llama.thread_count import Threads
 from edgespec_models.gguf.heads import Head
 
 NO_CELLS = 1  # code of llama_decode
@@ -47,6 +48,7 @@ class HeadCache:
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._target = target
         self._handle: Any = new_head_context(model, settings, head, target.handle)
+        self._threads = Threads(self._handle, settings.threads, on_gpu=model.on_gpu)
         self._memory: Any = C.llama_get_memory(self._handle)
         self._held = [Held() for _ in range(settings.n_seq)]
 
@@ -121,6 +123,11 @@ class HeadCache:
         self._held[s] = Held(from_.tokens[: 4 * n], from_.start, n)
         return True
 
+    @property
+    def tried(self) -> float:
+        """Returns the seconds that evaluations took longer because another number of threads was tried."""
+        return self._threads.tried
+
     def keep_cells(self, on: bool) -> None:
         """Does nothing: in which order a head sums changes no text."""
 
@@ -150,11 +157,14 @@ class HeadCache:
 
     def _run(self, struct: Any, seqs: list[int]) -> None:
         """Evaluates a batch. Raises NoRoomError or FatalDecodeError, and forgets its sequences then."""
+        self._threads.choose(struct.n_tokens)
         started = time.perf_counter()
         code = C.llama_decode(self._handle, struct)
         if code == 0:
             C.llama_synchronize(self._handle)
-        self.seconds += time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        self._threads.note(struct.n_tokens, seconds)
+        self.seconds += seconds
         self.calls += 1
         if code != 0:
             raise self._failed(code, seqs)
