@@ -22,11 +22,11 @@ from pathlib import Path
 
 from compiler_probe import flags_needed
 from obstacles import Obstacle, check_compilers, check_space, explain
-from set_up import LLAMA, LOG, ROOT, clock, cores, pinned, pip, pip_environment, say, tail
+from set_up import LLAMA, LOG, OPTIONS, ROOT, clock, cores, pinned, pip, pip_environment, say, tail
 
 TESTS = ("tests/card",)
 OWN_PROCESS = ("-n", "1")  # a driver that ends its process ends one test, and the others go on
-OPTIONS = "-DGGML_VULKAN=ON"
+BUILT_WITH = f"{OPTIONS} -DGGML_VULKAN=ON"
 INSTALL = "install what it needs (Debian, Ubuntu: sudo apt install libvulkan-dev glslc spirv-headers)"
 DRIVER = "install it (Debian, Ubuntu: sudo apt install mesa-vulkan-drivers), and run it again"
 HEADERS = "#include <vulkan/vulkan.h>\n#include <spirv/unified1/spirv.h>\n"
@@ -115,7 +115,7 @@ def build(folder: Path, env: Mapping[str, str]) -> Path:
     """
     site, record = folder / "site", folder / "ready"
     spec = pinned((ROOT / "pyproject.toml").read_text(encoding="utf-8"), LLAMA)
-    made_of = {"spec": spec, "options": OPTIONS, "python": sys.version.split()[0]}
+    made_of = {"spec": spec, "options": BUILT_WITH, "python": sys.version.split()[0]}
     if record.exists() and json.loads(record.read_text(encoding="utf-8")) == made_of:
         return site
     check_tools(env)
@@ -124,7 +124,7 @@ def build(folder: Path, env: Mapping[str, str]) -> Path:
     n = cores()
     say(f"Building llama.cpp with its Vulkan back end into {folder}: about {max(2, 24 // n)} minutes, once.")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    pip_env = pip_environment({**env, "CMAKE_ARGS": f"-DLLAVA_BUILD=OFF {OPTIONS}"}, n_cores=n, memory=memory)
+    pip_env = pip_environment({**env, "CMAKE_ARGS": BUILT_WITH}, n_cores=n, memory=memory)
     if flags := flags_needed(env):
         pip_env |= {"CFLAGS": flags, "CXXFLAGS": flags}
     source, unpacked = folder / "source", folder / "unpacked-whole"

@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOG = VENV / "install.log"
 LLAMA = "llama-cpp-python"
+# no picture models, which are unused here and a third of the time; other machines (RPC): 4 s of it
+OPTIONS = "-DLLAVA_BUILD=OFF -DGGML_RPC=on"
 OTHER_BUILD = "name another compiler, as in make CC=clang CXX=clang++ chat"
 
 
@@ -48,8 +50,7 @@ def pip_environment(env: Mapping[str, str], *, n_cores: int, memory: int) -> dic
     """Add what llama.cpp is built with where nothing is said, drop what would lead pip out of .venv."""
     leads_away = {"PYTHONHOME", "PYTHONPATH", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_QUIET"}
     defaults = {
-        # no picture models, which are unused here and a third of the time; other machines: 4 s of it
-        "CMAKE_ARGS": "-DLLAVA_BUILD=OFF -DGGML_RPC=on",
+        "CMAKE_ARGS": OPTIONS,
         "CMAKE_BUILD_PARALLEL_LEVEL": str(max(1, min(n_cores, memory // GIB))),  # a compiler takes up to 1 GB
         "PIP_RETRIES": "2",
     }

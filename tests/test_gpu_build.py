@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / ".make"))
 
 import gpu_test  # noqa: E402
+import set_up  # noqa: E402
 from obstacles import Obstacle  # noqa: E402
 
 SOURCE = """    std::vector<const char*> layers;
@@ -54,6 +55,12 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_what_was_built_is_not_built_again(tmp_path: Path) -> None:
     spec = gpu_test.pinned((ROOT / "pyproject.toml").read_text(), gpu_test.LLAMA)
-    made_of = {"spec": spec, "options": gpu_test.OPTIONS, "python": sys.version.split()[0]}
+    made_of = {"spec": spec, "options": gpu_test.BUILT_WITH, "python": sys.version.split()[0]}
     (tmp_path / "ready").write_text(json.dumps(made_of))
     assert gpu_test.build(tmp_path, {"PATH": ""}) == tmp_path / "site"
+
+
+def test_it_is_built_as_make_builds_and_with_vulkan() -> None:
+    """Layers on other machines came to every build, and not to this one."""
+    assert "-DGGML_RPC=on" in set_up.OPTIONS
+    assert gpu_test.BUILT_WITH == f"{set_up.OPTIONS} -DGGML_VULKAN=ON"
