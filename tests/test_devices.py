@@ -19,8 +19,10 @@ from edgespec.engine import loading
 from edgespec.engine.pair import Pair
 from edgespec.errors import DeviceFullError
 from edgespec.llama import devices, model
+from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import Model
 from edgespec.llama.settings import ContextSettings, keeps_order
+from edgespec.memory import at_load
 from edgespec.pairs.settings import PairSettings
 from edgespec.system import isolate, self_test
 from edgespec_models.fit.fit import Choice, Fit
@@ -50,6 +52,24 @@ def test_a_card_that_is_full_too_soon_has_the_pair_loaded_by_a_smaller_plan(
         assert pair.gave_up == ("a graphics card had less memory than it said", "all layers stay in RAM")
     with pytest.raises(DeviceFullError, match="it is full"):  # somebody said how many layers
         Pair(tiny_target, None, PairSettings(n_ctx=64, remember=False, n_gpu_layers=5))
+
+
+def test_other_machines_count_beside_cards(
+    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their memory was left out where this machine has a card: layers stayed in RAM that fit there."""
+    asked: list[list[str]] = []
+
+    def fit(target: Path, draft: Path | None, settings: PairSettings, devices: list[Device]) -> Fit:
+        asked.append([device.name for device in devices])
+        return Fit(True, Choice(4096, -1, -1, {}), tuple(devices))
+
+    monkeypatch.setattr(at_load, "pair_fit", fit)
+    monkeypatch.setattr(at_load, "remote_devices", lambda machines: [Device("RPC0", 4 << 30, 4 << 30)])
+    settings = PairSettings(rpc=("127.0.0.1:50052",))
+    for cards, beside in (([CARD], [CARD.name]), ([], [])):
+        at_load.fitted(tiny_target, tiny_draft, settings, cards)
+        assert asked[-1] == [RAM, "RPC0", *beside]
 
 
 @pytest.mark.parametrize(
@@ -109,6 +129,7 @@ def test_another_build_is_tested_anew(tmp_path: Path, monkeypatch: pytest.Monkey
         (lying_on(CUDA0=4, CPU=7), lying_on(CUDA0=3), "RTX 4060, 4 of 11 layers; draft: RTX 4060"),
         (lying_on(CUDA0=11), lying_on(CPU=3), "RTX 4060; draft on the processor"),
         (lying_on(CPU=11), lying_on(CUDA0=3), "draft: RTX 4060"),
+        (lying_on(CUDA0=11), MedusaModel, "RTX 4060; draft on the processor"),  # no layer of llama.cpp's
         (lying_on(CUDA0=6, CUDA1=5), None, "RTX 4060 and CUDA1"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,12 +24,15 @@ from edgespec.engine.measuring import (
     READING,
     SecondLook,
     costs_path,
+    costs_path_of,
     measure_costs,
     still_true,
     time_again,
 )
 from edgespec.llama.context import Context, ContextSettings
-from edgespec.llama.model import Model
+from edgespec.llama.model import PROCESSOR, Model
+from edgespec.llama.settings import CHUNK
+from edgespec.pairs.settings import PairSettings
 from edgespec.system.config import cache_folder
 
 SETTINGS = ContextSettings(n_ctx=256, n_rows=LONGEST_DRAFT + 1, threads=1, flash_attention=True)
@@ -214,6 +218,38 @@ def test_each_pair_machine_and_setting_has_a_file_of_its_own(
         assert costs_path(shorter, None) == costs_path(target, None), "its length changes no cost"
         monkeypatch.setattr("platform.node", lambda: "another")
         assert costs_path(target, None) not in paths
+
+
+def test_each_place_and_each_build_for_a_card_has_a_file_of_its_own(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of a pair on a card was looked for where nothing was kept, before it was loaded."""
+    model = models["plain"]
+    everything = PairSettings(threads=1, flash_attention=True)
+    kept = []
+    with Context(model, replace(SETTINGS, chunk=CHUNK)) as context:
+        for build, on_card, beside in (
+            ("CPU", 0, 0),
+            ("CUDA", 3, 3), ("CUDA", 3, 0), ("CUDA", 1, 1), ("CUDA", 2, 2),
+            ("Vulkan", 3, 3), ("Vulkan", 0, 0),
+        ):  # fmt: skip
+            monkeypatch.setattr(pair_costs, "built_for", lambda build=build: build)
+            target, draft = placed(context, on_card), placed(context, beside)
+            kept.append(costs_path(target, draft))
+            if on_card in (0, 3):
+                told = costs_path_of(
+                    model.path, model.path, None, everything, on_gpu=on_card > 0, draft_on_gpu=beside > 0
+                )
+                assert told == kept[-1]
+    assert kept[0] == kept[-1], "the processor is the same by each build"
+    assert len(set(kept)) == len(kept) - 1
+
+
+def placed(context: Context, on_card: int) -> Context:
+    """Returns what is asked of a context whose model has so many of its three layers on a card."""
+    layers = +Counter({"CUDA0": on_card, PROCESSOR: 3 - on_card})
+    model = SimpleNamespace(path=context.model.path, layers=layers, on_gpu=on_card > 0)
+    return cast(Context, SimpleNamespace(model=model, settings=context.settings))
 
 
 def test_texts_are_kept_while_sizes_are_timed_again_when_idle(models: dict[str, Model]) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streams import MACHINES
 
+from edgespec.commands.export import length
 from edgespec.core.pace.costs import Beside, Costs, CostTable
 from edgespec.core.pace.worth import at_load
 from edgespec.core.request import Request
 from edgespec.engine import measuring, placing
 from edgespec.engine import pair as engine
+from edgespec.engine.experience import load
 from edgespec.engine.pair import Pair
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
@@ -51,6 +56,16 @@ def test_the_place_is_no_rule() -> None:
     assert at_load(costs(1.2)) > at_load(costs(1.3))
 
 
+load_model = Model.__init__
+
+
+def on_card(self: Model, path: Path, *, n_gpu_layers: int = -1, **others: Any) -> None:
+    """Loads a model as ever, and says that its layers lie on the card, if they were to."""
+    load_model(self, path, n_gpu_layers=0, **others)
+    if n_gpu_layers:
+        self.layers = Counter({CARD.name: self.layers.total()})
+
+
 @pytest.fixture
 def with_card(monkeypatch: pytest.MonkeyPatch) -> dict[bool, Costs]:
     """A card there is none of: models said to lie on it. Returns what is measured: draft as loaded, moved."""
@@ -62,7 +77,7 @@ def with_card(monkeypatch: pytest.MonkeyPatch) -> dict[bool, Costs]:
         return measured[draft is not first[0]]
 
     monkeypatch.setattr(engine, "cards", lambda: [CARD])
-    monkeypatch.setattr(Model, "on_gpu", True)
+    monkeypatch.setattr(Model, "__init__", on_card)
     monkeypatch.setattr(placing, "measure_costs", measure)
     return measured
 
@@ -100,6 +115,51 @@ def test_a_place_that_was_said_is_kept_to(
     with Pair(tiny_target, tiny_draft, settings) as pair:
         assert pair.settings.draft_gpu_layers == -1
     assert not (cache_folder() / "places").exists()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_was_measured_is_kept_for_the_place_that_was_chosen(
+    with_card: dict[bool, Costs], tiny_target: Path, tiny_draft: Path, moved: bool
+) -> None:
+    """Else it would be measured again at once, or the other place's figures would be believed."""
+    with_card[moved], with_card[not moved] = costs(0.5), costs(2.0)
+    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
+        assert (pair.settings.draft_gpu_layers == 0) is moved
+        known = load(pair._known_in)
+        assert known.costs and known.costs.draft.seconds(1) == pytest.approx(0.0005)
+
+
+def test_no_place_is_chosen_for_a_draft_whose_target_lies_on_other_machines(tmp_path: Path) -> None:
+    """All that was timed would be the network's."""
+    files = tmp_path / "target.gguf", tmp_path / "draft.gguf"
+    assert placing.Place(*files, SETTINGS, [CARD]).open
+    assert not placing.Place(*files, replace(SETTINGS, rpc=("127.0.0.1:50052",)), [CARD]).open
+    for closed in (replace(SETTINGS, n_gpu_layers=3), replace(SETTINGS, draft_gpu_layers=-1)):
+        assert not placing.Place(*files, closed, [CARD]).open, "somebody said how many layers"
+    assert (
+        not placing.Place(*files, SETTINGS, []).open
+        and not placing.Place(files[0], None, SETTINGS, [CARD]).open
+    )
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_is_known_of_a_pair_is_found_before_it_is_loaded(
+    with_card: dict[bool, Costs],
+    tiny_target: Path,
+    tiny_draft: Path,
+    moved: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`export` looked for the draft on the card, also where it was worth more with the processor."""
+    with_card[moved], with_card[not moved] = costs(0.5), costs(2.0)
+    asked: list[Path] = []
+    monkeypatch.setattr(length, "load", lambda path: asked.append(path) or load(path))
+    monkeypatch.setattr(length, "cards", lambda: [CARD])
+    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
+        assert pair.draft and pair.draft.on_gpu is not moved
+        known_in = pair._known_in
+    length.measured_length(tiny_target, tiny_draft, None, SETTINGS)
+    assert asked == [known_in]
 
 
 def test_one_card_does_not_draft_while_it_verifies(

@@ -25,6 +25,7 @@ from edgespec.llama.model import PROCESSOR, Model
 from edgespec.llama.settings import CHUNK
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.pairs.settings import KvType, PairSettings
+from edgespec.system.builds import built_for
 from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
 from edgespec_models.gguf.heads import HeadKind
@@ -206,13 +207,25 @@ def costs_path(target: Context, draft: DraftContext | None, elsewhere: Sequence[
 
 
 def costs_path_of(
-    target: Path, draft: Path | None, head: HeadKind | None, settings: PairSettings, *, on_gpu: bool
+    target: Path,
+    draft: Path | None,
+    head: HeadKind | None,
+    settings: PairSettings,
+    *,
+    on_gpu: bool,
+    draft_on_gpu: bool,
 ) -> Path:
-    """Returns the same for a pair that is not loaded. head: what its draft's or its target's file holds."""
+    """Returns the same for a pair that is not loaded. head: what its draft's or its target's file holds.
+
+    on_gpu: a card has all layers of the target; draft_on_gpu: of what guesses.
+    """
     guessing = draft or (target if head else None)
     identities = [
-        _parts(path, on_gpu, settings.threads, kv_type, settings.flash_attention, CHUNK)
-        for path, kv_type in ((target, settings.kv_type), (guessing, settings.draft_kv_type))
+        _parts(path, _placed(there), settings.threads, kv_type, settings.flash_attention, CHUNK)
+        for path, there, kv_type in (
+            (target, on_gpu, settings.kv_type),
+            (guessing, draft_on_gpu, settings.draft_kv_type),
+        )
         if path
     ]
     return _kept_in(target, identities, head, ())
@@ -232,16 +245,21 @@ def _identity(context: DraftContext) -> list[str]:
     """Returns what the costs of a context depend on."""
     model, how = context.model, context.settings
     partly = PROCESSOR in model.layers and model.on_gpu
-    on_gpu = sorted(model.layers.items()) if partly else model.on_gpu
-    return _parts(model.path, on_gpu, how.threads, how.kv_type, how.flash_attention, how.chunk)
+    place = sorted(model.layers.items()) if partly else _placed(model.on_gpu)
+    return _parts(model.path, place, how.threads, how.kv_type, how.flash_attention, how.chunk)
+
+
+def _placed(on_gpu: bool) -> object:
+    """Returns what tells a card with all layers from the processor, and from the card by another build."""
+    return built_for() if on_gpu else False
 
 
 def _parts(
-    path: Path, on_gpu: object, threads: int | None, kv_type: KvType, flash: bool | None, chunk: int
+    path: Path, place: object, threads: int | None, kv_type: KvType, flash: bool | None, chunk: int
 ) -> list[str]:
     file = os.stat(path)
     parts = (
-        path.resolve(), file.st_size, file.st_mtime_ns, on_gpu,
+        path.resolve(), file.st_size, file.st_mtime_ns, place,
         threads or threads_wanted(), kv_type, flash, chunk,
     )  # fmt: skip
     return [str(part) for part in parts]

@@ -9,6 +9,7 @@ from edgespec.core.pace.worth import best_length
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.engine.experience import Known, load
 from edgespec.engine.measuring import costs_path_of
+from edgespec.engine.placing import Place
 from edgespec.llama.devices import cards
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.heads import HeadKind
@@ -31,7 +32,11 @@ def measured_length(
 
     head: the kind that the draft's or the target's file holds.
     """
-    return by_what_is_known(load(costs_path_of(target, draft, head, settings, on_gpu=bool(cards()))))
+    there = cards()
+    moved = Place(target, None if head else draft, settings, there).known() == 0  # it was worth more there
+    beside = bool(there) and head != "medusa" and not moved
+    kept_in = costs_path_of(target, draft, head, settings, on_gpu=bool(there), draft_on_gpu=beside)
+    return by_what_is_known(load(kept_in))
 
 
 def by_what_is_known(known: Known) -> MeasuredLength | None:
