@@ -8,6 +8,7 @@ card takes the same tests.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -32,7 +33,14 @@ DRIVER = "install it (Debian, Ubuntu: sudo apt install mesa-vulkan-drivers), and
 HEADERS = "#include <vulkan/vulkan.h>\n#include <spirv/unified1/spirv.h>\n"
 CHOOSES = ("VK_ICD_FILENAMES", "VK_DRIVER_FILES", "GGML_VK_VISIBLE_DEVICES")
 DRIVERS = (Path("/usr/share/vulkan/icd.d"), Path("/usr/local/share/vulkan/icd.d"), Path("/etc/vulkan/icd.d"))
-SOURCE = "vendor/llama.cpp/ggml/src/ggml-vulkan/ggml-vulkan.cpp"
+BACK_END = "vendor/llama.cpp/ggml/src/ggml-vulkan"
+PLAIN = "    vk::InstanceCreateInfo instance_create_info({}, &app_info, layers, extensions);"
+WHOLE_SET = """\
+        std::array<vk::DescriptorBufferInfo, MAX_PARAMETER_COUNT> every;
+        every.fill(*descriptor_buffer_infos.begin());
+        std::copy(descriptor_buffer_infos.begin(), descriptor_buffer_infos.end(), every.begin());
+        vk::WriteDescriptorSet write_descriptor_set{ descriptor_set, 0, 0, MAX_PARAMETER_COUNT,
+            vk::DescriptorType::eStorageBuffer, nullptr, every.data() };"""
 
 
 # -- what there has to be ----------------------------------------------------------------------------------
@@ -80,10 +88,24 @@ def for_old_headers(text: str) -> str:
         r"    VkBool32 enable_best_practice = ",
         r"^    vk::InstanceCreateInfo instance_create_info\(",
     )
-    pattern = rf"{begin}layer_settings;.*?{end}[^\n]*"
-    plain = "    vk::InstanceCreateInfo instance_create_info({}, &app_info, layers, extensions);"
-    new, n = re.subn(pattern, plain, text, flags=re.DOTALL | re.MULTILINE)
-    if not n:
+    return replaced(rf"{begin}layer_settings;.*?{end}[^\n]*", PLAIN, text)
+
+
+def for_old_drivers(text: str) -> str:
+    """Return the back end's source with no binding left over in a descriptor set that is written.
+
+    A set keeps what an earlier shader with more bindings had there, in buffers that are gone. No shader reads
+    it, so Vulkan allows that; lavapipe of Mesa 22.3 counts references on it, and crashes in its own thread.
+    """
+    return replaced(r"^        vk::WriteDescriptorSet write_descriptor_set\{[^\n]*", WHOLE_SET, text)
+
+
+def replaced(pattern: str, by: str, text: str) -> str:
+    """Return the text with one place in it replaced, if it has not been yet."""
+    if by in text:
+        return text
+    new, n = re.subn(pattern, lambda _: by, text, flags=re.DOTALL | re.MULTILINE)
+    if n != 1:
         raise Obstacle(
             "These Vulkan headers are too old for llama.cpp's back end, whose source is not the one that is "
             "known here: install newer headers (https://vulkan.lunarg.com)."
@@ -91,8 +113,20 @@ def for_old_headers(text: str) -> str:
     return new
 
 
+EDITS = {"ggml-vulkan.cpp": for_old_headers, "ggml-vulkan-common.h": for_old_drivers}
+
+
+def edit(source: Path) -> None:
+    """Make llama.cpp's source suit the headers, and the driver of their time."""
+    for name, edited in EDITS.items():
+        file = source / BACK_END / name
+        text = file.read_text(encoding="utf-8")
+        if (new := edited(text)) != text:
+            file.write_text(new, encoding="utf-8")
+
+
 def unpack(spec: str, folder: Path, env: Mapping[str, str]) -> Path:
-    """Fetch llama-cpp-python's source; return the folder with it, made to suit the headers here."""
+    """Fetch llama-cpp-python's source; return the folder with it."""
     source = folder / "source"
     shutil.rmtree(source, ignore_errors=True)
     packed = folder / "packed"
@@ -102,10 +136,13 @@ def unpack(spec: str, folder: Path, env: Mapping[str, str]) -> Path:
     next((folder / "unpacked").iterdir()).rename(source)
     for rest in (packed, folder / "unpacked"):
         shutil.rmtree(rest)
-    if "VK_EXT_layer_settings " not in macros(env):
-        file = source / SOURCE
-        file.write_text(for_old_headers(file.read_text(encoding="utf-8")), encoding="utf-8")
     return source
+
+
+def made(spec: str) -> dict[str, str]:
+    """Return what a build is made of, by which it is known again."""
+    edits = hashlib.sha256((PLAIN + WHOLE_SET).encode()).hexdigest()
+    return {"spec": spec, "options": BUILT_WITH, "edits": edits, "python": sys.version.split()[0]}
 
 
 def build(folder: Path, env: Mapping[str, str]) -> Path:
@@ -115,7 +152,7 @@ def build(folder: Path, env: Mapping[str, str]) -> Path:
     """
     site, record = folder / "site", folder / "ready"
     spec = pinned((ROOT / "pyproject.toml").read_text(encoding="utf-8"), LLAMA)
-    made_of = {"spec": spec, "options": BUILT_WITH, "python": sys.version.split()[0]}
+    made_of = made(spec)
     if record.exists() and json.loads(record.read_text(encoding="utf-8")) == made_of:
         return site
     check_tools(env)
@@ -131,6 +168,8 @@ def build(folder: Path, env: Mapping[str, str]) -> Path:
     if not unpacked.exists() or unpacked.read_text(encoding="utf-8") != spec:
         source = unpack(spec, folder, pip_env)
         unpacked.write_text(spec, encoding="utf-8")
+    if "VK_EXT_layer_settings " not in macros(env):
+        edit(source)
     shutil.rmtree(site, ignore_errors=True)
     options = ["-v", "--no-deps", "--no-cache-dir", "--target", str(site)]
     started = time.monotonic()

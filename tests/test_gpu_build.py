@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,15 +24,40 @@ SOURCE = """    std::vector<const char*> layers;
 """
 
 
+DISPATCH = """    if (!same) {
+        vk::WriteDescriptorSet write_descriptor_set{ descriptor_set, 0, 0, n, infos.begin() };
+        update({ write_descriptor_set }, {});
+"""
+
+
 def test_old_headers_are_not_asked_for_what_they_lack() -> None:
     text = gpu_test.for_old_headers(SOURCE)
     assert "LayerSetting" not in text and text.endswith("    next();\n")
     assert "instance_create_info({}, &app_info, layers, extensions);" in text
 
 
-def test_another_source_is_left_alone() -> None:
+def test_a_descriptor_set_is_written_whole() -> None:
+    """What an earlier shader had left in it, in memory long given back, ended lavapipe of Mesa 22.3."""
+    text = gpu_test.for_old_drivers(DISPATCH)
+    assert "0, 0, n," not in text and "every.fill(*" in text and "every.data() };" in text
+    assert text.endswith("update({ write_descriptor_set }, {});\n")
+
+
+def test_a_source_is_edited_once(tmp_path: Path) -> None:
+    folder = tmp_path / gpu_test.BACK_END
+    folder.mkdir(parents=True)
+    (folder / "ggml-vulkan.cpp").write_text(SOURCE)
+    (folder / "ggml-vulkan-common.h").write_text(DISPATCH)
+    gpu_test.edit(tmp_path)
+    written = {file: (file.read_text(), file.stat().st_mtime_ns) for file in folder.iterdir()}
+    gpu_test.edit(tmp_path)
+    assert written == {file: (file.read_text(), file.stat().st_mtime_ns) for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("edited", gpu_test.EDITS.values())
+def test_another_source_is_left_alone(edited: Callable[[str], str]) -> None:
     with pytest.raises(Obstacle, match="too old for llama.cpp's back end.*newer headers"):
-        gpu_test.for_old_headers("int main() {}\n")
+        edited("int main() {}\n")
 
 
 def test_the_software_device_is_the_only_one(tmp_path: Path) -> None:
@@ -55,8 +81,7 @@ def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_what_was_built_is_not_built_again(tmp_path: Path) -> None:
     spec = gpu_test.pinned((ROOT / "pyproject.toml").read_text(), gpu_test.LLAMA)
-    made_of = {"spec": spec, "options": gpu_test.BUILT_WITH, "python": sys.version.split()[0]}
-    (tmp_path / "ready").write_text(json.dumps(made_of))
+    (tmp_path / "ready").write_text(json.dumps(gpu_test.made(spec)))
     assert gpu_test.build(tmp_path, {"PATH": ""}) == tmp_path / "site"
 
 
