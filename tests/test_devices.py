@@ -48,7 +48,7 @@ def test_a_card_that_is_full_too_soon_has_the_pair_loaded_by_a_smaller_plan(
     monkeypatch.setattr(loading, "load_pair", refusing)
     monkeypatch.setattr(loading, "cards", lambda: [CARD])
     with Pair(tiny_target, None, PairSettings(n_ctx=64, remember=False)) as pair:
-        assert asked == [-1, -1, -1, 0] and pair.settings.n_gpu_layers == 0
+        assert asked == [-1, 0] and pair.settings.n_gpu_layers == 0
         assert pair.gave_up == ("a graphics card had less memory than it said", "all layers stay in RAM")
     with pytest.raises(DeviceFullError, match="it is full"):  # somebody said how many layers
         Pair(tiny_target, None, PairSettings(n_ctx=64, remember=False, n_gpu_layers=5))
@@ -72,6 +72,25 @@ def test_other_machines_count_beside_cards(
         assert asked[-1] == [RAM, "RPC0", *beside]
 
 
+def test_a_plan_that_a_card_had_no_memory_for_is_not_tried_again(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine was started again with the same layers on the card, and ran out of its memory again."""
+    layers = {7.0: -1, 4.9: -1, 2.8: 5}  # that fit, by GiB free
+
+    def fit(target: Path, draft: Path | None, settings: PairSettings, devices: list[Device]) -> Fit:
+        n = next((layers[round(card.free / 2**30, 1)] for card in devices if card.name == CARD.name), 0)
+        return Fit(True, Choice(4096, n, n, {}), tuple(devices))
+
+    monkeypatch.setattr(at_load, "pair_fit", fit)
+    for failed, expected in ((0, [-1, 5, 0]), (1, [5, 0]), (2, [0]), (3, [0])):
+        plans = at_load.plans(tiny_target, None, PairSettings(plans_failed=failed), [CARD])
+        assert [settings.n_gpu_layers for settings, _ in plans] == expected
+    said = PairSettings(n_gpu_layers=11, plans_failed=1)
+    monkeypatch.setattr(at_load, "pair_fit", lambda *_: Fit(True, Choice(4096, 11, 11, {}), ()))
+    assert [settings.n_gpu_layers for settings, _ in at_load.plans(tiny_target, None, said, [CARD])] == [11]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -86,6 +105,16 @@ def test_memory_that_is_refused_is_told_as_that(line: str) -> None:
         model.refuse_full_device(["llama_model_load: loading", line], "a.gguf")
     told = isolate.cause_of_death(-signal.SIGABRT, f"terminate called\n{line}\n")
     assert told and "ran out of memory" in told and line.strip() in told and "damaged" not in told
+    assert isolate.card_was_full(-signal.SIGABRT, f"terminate called\n{line}\n")
+
+
+def test_a_machine_without_memory_is_no_full_card() -> None:
+    """Layers that leave the card would come to where there is no room."""
+    refused = "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 8388608"
+    told = isolate.cause_of_death(-signal.SIGABRT, refused)
+    assert told and "ran out of memory" in told
+    assert not isolate.card_was_full(-signal.SIGABRT, refused)
+    assert not isolate.card_was_full(-signal.SIGABRT, "GGML_ASSERT(n > 0) failed")
 
 
 def test_other_faults_are_no_lack_of_memory() -> None:

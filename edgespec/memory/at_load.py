@@ -65,7 +65,22 @@ def plans(
     target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]
 ) -> Iterator[tuple[PairSettings, tuple[str, ...]]]:
     """Yields what `fitted` returns; and, for where a card turns out to have less memory than it said, smaller
-    plans, the last without a card. Where the layers were said, there is one plan."""
+    plans, the last without a card. Where the layers were said, there is one plan. Those of
+    `settings.plans_failed` are passed over, but never the last."""
+    different: list[tuple[PairSettings, tuple[str, ...]]] = []
+    for plan in _smaller_and_smaller(target, draft, settings, cards):
+        if different and plan[0] == different[-1][0]:
+            continue  # the card had no room for just that
+        different.append(plan)
+        if len(different) > settings.plans_failed:
+            yield plan
+    if len(different) <= settings.plans_failed:
+        yield different[-1]
+
+
+def _smaller_and_smaller(
+    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]
+) -> Iterator[tuple[PairSettings, tuple[str, ...]]]:
     yield fitted(target, draft, settings, cards)
     if not cards or settings.n_gpu_layers >= 0:
         return

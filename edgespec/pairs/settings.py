@@ -28,6 +28,7 @@ class PairSettings:
     threads: int | None = None
     n_gpu_layers: int = -1  # -1 is as many as fit
     draft_gpu_layers: int | None = None  # None is as many as n_gpu_layers says
+    plans_failed: int = 0  # plans of where layers lie that a graphics card had too little memory for, later
     rpc: tuple[str, ...] = ()  # other machines that the target's layers may go to, each as IPV4:PORT
     # what part of the layers each machine of rpc gets, then each graphics card; (): by their free memory
     tensor_split: tuple[float, ...] = ()

@@ -6,8 +6,9 @@ as one is held, or a request is answered, no other pair comes. Turns are taken i
 that two clients that want different pairs both get them.
 
 A worker that ended by itself is started again: at once the first time, then after pauses that double; one
-that lost another machine, which evaluated layers for it, when that is there again. Who was waiting hears why
-it died, with the last lines it said; who comes meanwhile is told when to come again.
+that lost another machine, which evaluated layers for it, when that is there again; one that ran out of a
+graphics card's memory, with less on it. Who was waiting hears why it died, with the last lines it said; who
+comes meanwhile is told when to come again.
 One that runs and does not answer is no better than a dead one: it is asked all the time, and killed where it
 stays silent.
 """
@@ -44,7 +45,7 @@ from edgespec.engine.messages import (
 from edgespec.server.refusal import Refusal, from_worker, unavailable
 from edgespec.server.situation import Situation, State
 from edgespec.server.worker_process import WorkerProcess, new_worker
-from edgespec.system.isolate import cause_of_death, kills_for_memory, telling
+from edgespec.system.isolate import card_was_full, cause_of_death, kills_for_memory, telling
 from edgespec.system.machines import absent
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
@@ -84,6 +85,7 @@ class Supervisor:
         self._heard: dict[int, asyncio.Event] = {}  # pings that wait for their answer
         self._killed_for: str | None = None  # why we killed it
         self._kills: int | None = None  # of the kernel, before it was started
+        self._plans_failed = 0  # that a graphics card ran out of memory with, in the middle
         self._good: Load | None = None  # what was loaded last
         self._settled = False  # the pair of now has been ready once
         self._loading: Loading | None = None
@@ -255,7 +257,7 @@ class Supervisor:
     def _begin(self, load: Load) -> None:
         """Starts a worker for a pair, in the background. There must be none."""
         self._load, self._settled, self.failed, self._loading = load, False, None, None
-        self._why = ""
+        self._why, self._plans_failed = "", 0
         self._become("loading")
         self._task = asyncio.create_task(self._keep_running())
 
@@ -462,7 +464,8 @@ class Supervisor:
         self.pid, self.lines = process.pid, process.lines
         watching = asyncio.create_task(self._watch(process))
         try:
-            process.send(self._load)
+            settings = replace(self._load.settings, plans_failed=self._plans_failed)
+            process.send(replace(self._load, settings=settings))
             async for message in process.messages():
                 self._note(message)
                 if isinstance(message, Pong) and message.step_s > LONGEST_STEP_S:
@@ -518,7 +521,11 @@ class Supervisor:
         self._why = self.failed.message if self.failed else self._cause(code)
         self._become("down")
         last = "".join(f"\n  | {line}" for line in telling(self.lines)[-LAST_LINES:])
-        self._tell(f"{self._why}; it is started again" + (f"; its last lines:{last}" if last else ""))
+        again = "it is started again"
+        if card_was_full(code, "\n".join(self.lines)) and self._load.settings.n_gpu_layers < 0:
+            self._plans_failed += 1
+            again += " with less on the graphics card"
+        self._tell(f"{self._why}; {again}" + (f"; its last lines:{last}" if last else ""))
         self.dismiss(
             Refusal(
                 503,

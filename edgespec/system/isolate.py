@@ -38,6 +38,7 @@ NO_MEMORY = re.compile(
     r"(failed|unable) to allocate|out of (device |host )?memory|ErrorOutOf\w+Memory|cudaMalloc failed",
     re.IGNORECASE,
 )
+NOT_OF_A_CARD = re.compile(r"cpu_buffer|CPU buffer|host memory|ErrorOutOfHostMemory", re.IGNORECASE)
 INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
 WINDOWS_CTRL_C = 0xC000013A  # STATUS_CONTROL_C_EXIT
 
@@ -128,7 +129,7 @@ def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> st
     name = signal.Signals(-code).name if known else f"code {code:#x}"
     if code in (-signal.SIGINT, -signal.SIGTERM):
         return f"the engine was ended by {name}"
-    if full := next((line.strip() for line in noise.splitlines() if NO_MEMORY.search(line)), ""):
+    if full := _refusal_of_memory(noise):
         return (
             f"llama.cpp ran out of memory and aborted ({name}): {full}; put fewer layers on the graphics "
             "card with --gpu-layers, ask for a shorter --ctx, or end what else uses it"
@@ -138,6 +139,17 @@ def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> st
         "another version (download it again, or try another file), else this is a fault of llama.cpp's"
     )
     return f"llama.cpp aborted ({name}): {_last_words(noise)}; {blame}"
+
+
+def card_was_full(code: int, noise: str) -> bool:
+    """True where a child aborted because a graphics card had no memory left."""
+    refused = _refusal_of_memory(noise)
+    return code == -signal.SIGABRT and bool(refused) and not NOT_OF_A_CARD.search(refused)
+
+
+def _refusal_of_memory(noise: str) -> str:
+    """Returns the line that says so; "" where there is none."""
+    return next((line.strip() for line in noise.splitlines() if NO_MEMORY.search(line)), "")
 
 
 def telling(lines: Iterable[str]) -> list[str]:

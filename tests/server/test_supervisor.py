@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -17,12 +18,13 @@ from served import served, until
 from tiny_gguf import CONTROL, write_llama
 
 from edgespec.core.values import Emitted, Started
-from edgespec.engine.messages import Load, Submit
+from edgespec.engine.messages import Load, Submit, ToWorker
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec.server.refusal import Refusal
 from edgespec.server.situation import Situation
 from edgespec.server.supervisor import Said, Supervisor
+from edgespec.server.worker_process import WorkerProcess
 
 WAIT_S = 30.0
 NO_END = {token: -1e9 for token in range(512 - len(CONTROL), 512)}
@@ -300,6 +302,38 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(loads: tuple[
             assert worker.pid != old and worker.restarts == 1
         assert any("has not answered" in line and "started again" in line for line in told)
         assert "the engine runs again" in told
+
+    asyncio.run(play())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="it is ended by a signal")
+def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it(
+    loads: tuple[Load, Load], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was started again as it was, and ended at the same place with the next long prompt, for ever."""
+    sent: list[int] = []
+    send = WorkerProcess.send
+
+    def note(self: WorkerProcess, message: ToWorker) -> None:
+        if isinstance(message, Load):
+            sent.append(message.settings.plans_failed)
+        send(self, message)
+
+    monkeypatch.setattr(WorkerProcess, "send", note)
+
+    async def play() -> None:
+        told: list[str] = []
+        async with supervised(loads[0], tell=told.append) as worker:
+            for _ in range(2):
+                process = worker._process
+                assert process and worker.pid
+                process.lines.append("  what():  vk::Device::allocateMemory: ErrorOutOfDeviceMemory")
+                os.kill(worker.pid, signal.SIGABRT)
+                await until_is(worker, lambda now: now.state == "down")
+                await until_is(worker, lambda now: now.state == "ready")
+            assert "ran out of memory" in told[0] and "with less on the graphics card" in told[0]
+            assert await worker.load(loads[1]) and sent == [0, 1, 2, 0], "another pair begins anew"
+            assert worker.situation.load == loads[1]
 
     asyncio.run(play())
 
