@@ -113,8 +113,8 @@ def test_a_text_under_a_schema_fits_it(processor: Pair) -> None:
 
 
 def test_several_at_once_say_what_each_says_alone() -> None:
-    """Behind evaluations of up to 49 tokens, timed at load, lavapipe of Mesa 22.3 ended its process: descriptor
-    sets still named buffers that llama.cpp had replaced by larger ones."""
+    """Behind evaluations of up to 49 tokens, timed at load, lavapipe of Mesa 22.3 ended its process: sets of
+    descriptors still named buffers that llama.cpp had replaced by larger ones."""
     with opened(PLACES["all on the card"], slots=3) as pair:
         settings = pair._target_context.settings
         prompts = [pair.prompt_tokens(p["prompt"], special=True)[:32] for p in held_out_prompts(3)]
