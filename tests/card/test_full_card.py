@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,22 +67,3 @@ def test_an_engine_goes_on_with_less_on_a_card_that_is_full(small_card: SmallCar
         answered = server.ask("/v1/completions", asked, timeout=RESTART_S)
         assert answered.status == 200, server.said()
         assert json.loads(server.ask("/v1/models").body)["data"][0]["meta"]["card"] == ""
-
-
-def test_a_command_ends_with_one_sentence_on_a_card_that_is_full(small_card: SmallCard) -> None:
-    command = [sys.executable, "-m", "edgespec", "run", *map(str, PLAN), "-n", "4", "--quiet"]
-    environment = {**os.environ, **small_card.environment}
-
-    def run(prompt: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, prompt], capture_output=True, text=True, env=environment)
-
-    short = run("the water")
-    assert short.returncode == 0, short.stderr
-    held = max(int(file.read_text()) for file in small_card.file.parent.glob("limit.*"))
-    small_card.end_at(held)
-    full = run(LONG)
-    assert full.returncode == 1 and not full.stdout, full.stdout
-    assert (
-        full.stderr.count("\n") == 1 and "ran out of memory" in full.stderr and "--gpu-layers" in full.stderr
-    )
-    assert run("the water").returncode == 0, "what fits goes on"
