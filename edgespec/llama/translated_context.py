@@ -22,6 +22,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.saved import Saved
 from edgespec.llama.settings import ContextSettings
+from edgespec_models.gguf.row_order import RowOrder
 from edgespec_models.gguf.translation import Translation
 
 
@@ -31,15 +32,13 @@ class TranslatedContext:
     def __init__(self, context: Context, translation: Translation, n_vocab: int) -> None:
         """n_vocab: of the target's rows, padding included."""
         self.own, self.n_vocab = context, n_vocab
-        self._known = np.full(n_vocab, -1, np.int32)
-        self._known[: translation.to_draft.size] = translation.to_draft
-        n_rows = context.model.n_vocab
-        self._known[self._known >= n_rows] = -1
-        self._source = np.maximum(self._known, 0).astype(np.intp)  # where each token's logit lies
-        self._unknown = np.flatnonzero(self._known < 0)
+        known = np.full(n_vocab, -1, np.int32)
+        known[: translation.to_draft.size] = translation.to_draft
+        known[known >= context.model.n_vocab] = -1
+        self._order = RowOrder(known)
+        self._rows = self._order.rows(context.settings.n_rows)
         self._pieces = _Pieces(translation)
         self._held: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * context.settings.n_seq
-        self._rows = np.empty((context.settings.n_rows, n_vocab), np.float32)
 
     def __enter__(self) -> TranslatedContext:
         return self
@@ -109,32 +108,34 @@ class TranslatedContext:
         asked = [self._translated(want) for want in wants]
         for want in wants:
             self._held[want.seq] = np.empty(0, np.int32)  # of no use where it fails
-        answers = self.own.score([own for own, _ in asked])
+        answers = self.own.score([own for own, _, _ in asked])
         out, at = [], 0
-        for want, (own, ends), rows in zip(wants, asked, answers, strict=True):
+        for want, (_, ends, whole), rows in zip(wants, asked, answers, strict=True):
             room = self._rows[at : at + want.rows]
             for into, end in zip(room, ends, strict=True):
-                np.take(rows[end], self._source, out=into, mode="clip")
-                into[self._unknown] = -np.inf
+                self._order.put(rows[end], into)
             out.append(room)
             at += want.rows
-            tokens = np.append(want.tokens, np.array(want.tail, np.int32))
-            whole = own.tokens.size + len(own.tail) == self._pieces.count(tokens)
-            self._held[want.seq] = tokens.astype(np.int32) if whole else self._held[want.seq]
+            if whole:
+                self._held[want.seq] = _with_tail(want).copy()
         return out
 
-    def _translated(self, want: Want) -> tuple[Want, list[int]]:
-        """Returns a want in the draft's tokens, and which of its rows stand behind the target's tokens."""
-        tokens, tail = self._pieces.of(want.tokens), self._pieces.of(np.array(want.tail, np.int32))
-        last = np.append(want.tokens, np.array(want.tail, np.int32))[-want.rows :]
-        sizes = [self._pieces.count(last[i : i + 1]) for i in range(1, want.rows)]  # behind the first of them
-        rows = 1 + sum(sizes)
-        ends = np.cumsum([0, *sizes]).tolist()
-        n_ctx, n = self.n_ctx, tokens.size + tail.size
-        if n > n_ctx:  # what the draft writes with more tokens than the target: its oldest are left out
+    def _translated(self, want: Want) -> tuple[Want, list[int], bool]:
+        """Returns a want in the draft's tokens, which of its rows stand behind the target's, and if it is whole.
+
+        A draft may write with more tokens than the target: where they are too many its oldest are left out.
+        """
+        tokens, tail, ends = self._pieces.text(want.tokens), list[int](), [0]
+        for token in want.tail:
+            tail += self._pieces.one(token)
+        if want.rows > 1:
+            for token in _with_tail(want)[-want.rows + 1 :].tolist():  # behind the first of them
+                ends.append(ends[-1] + len(self._pieces.one(token)))
+        n_ctx, n = self.n_ctx, tokens.size + len(tail)
+        if n > n_ctx:
             step = max(1, n_ctx // 4)
             tokens = tokens[-(-(n - n_ctx) // step) * step :]
-        return Want(tokens, tuple(tail.tolist()), rows, want.seq), ends
+        return Want(tokens, tuple(tail), ends[-1] + 1, want.seq), ends, n <= n_ctx
 
     # ---- keeping and forgetting --------------------------------------------------------------------------
 
@@ -184,12 +185,24 @@ class TranslatedContext:
         return self.own.give_back_cells()
 
 
+def _with_tail(want: Want) -> NDArray[np.int32]:
+    """Returns all tokens of a want."""
+    return np.concatenate((want.tokens, np.array(want.tail, np.int32))) if want.tail else want.tokens
+
+
 class _Pieces:
     """The draft's tokens for each token of the target."""
 
     def __init__(self, translation: Translation) -> None:
         self._translation, self._one = translation, translation.to_draft
         self._several: dict[int, NDArray[np.int32]] = {}
+        self._text = self._of_text = np.empty(0, np.int32)  # last asked for: guesses are made on one text
+
+    def text(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Returns the draft's tokens of a text that will not change: (m,) int32."""
+        if tokens is not self._text:
+            self._text, self._of_text = tokens, self.of(tokens)
+        return self._of_text
 
     def of(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
         """Returns the draft's tokens of a text: (m,) int32."""
@@ -205,6 +218,11 @@ class _Pieces:
         """Returns how many tokens of the draft a text has."""
         ones = self._ones(tokens)
         return int((ones >= 0).sum()) + sum(self._spelt(int(token)).size for token in tokens[ones < 0])
+
+    def one(self, token: int) -> list[int]:
+        """Returns the draft's tokens for one of the target's."""
+        found = self._one.item(token) if token < self._one.size else -1
+        return [found] if found >= 0 else self._spelt(token).tolist()
 
     def _ones(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
         """Returns the one token for each, or -1; ids of the target's padding have none."""
