@@ -319,7 +319,7 @@ def test_a_text_is_read_with_all_its_bytes_wherever_it_is_cut(
 def test_rows_in_another_order_are_what_a_table_says(
     runs: int, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copied runs, gathered places and unknown ones, in every mixture; room that was used before is no matter."""
+    """Copied runs, gathered places and unknown ones, in every mixture, in room that was used before."""
     monkeypatch.setattr(row_order, "LONG", long)
     rng = np.random.default_rng(runs)
     for _ in range(20):

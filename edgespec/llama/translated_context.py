@@ -121,7 +121,7 @@ class TranslatedContext:
         return out
 
     def _translated(self, want: Want) -> tuple[Want, list[int], bool]:
-        """Returns a want in the draft's tokens, which of its rows stand behind the target's, and if it is whole.
+        """Returns a want in the draft's tokens, which rows stand behind the target's, and if it is whole.
 
         A draft may write with more tokens than the target: where they are too many its oldest are left out.
         """

@@ -13,7 +13,8 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine, waiting threads must not hold a core
 
 try:
-    from recipes import device, onward, stages  # after the variable: torch reads it when imported
+    from edgespec_models.distill import device
+    from recipes import onward, stages  # after the variable: torch reads it when imported
 except ModuleNotFoundError as missing:
     sys.exit(
         f'The recipes need {missing.name}: python -m pip install -e ".[recipes]" at the root installs it.'

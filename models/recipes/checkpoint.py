@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from recipes.model import Llama, Shape
+from edgespec_models.distill.network import Llama, Shape
 
 Steppers = list[torch.optim.Optimizer]
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recipes.model import Block, Llama, rotate
+from edgespec_models.distill.network import Block, Llama, rotate
 from recipes.said import TOP, Text
 
 ROWS = 256  # prompts side by side

@@ -17,12 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgespec_models.distill.network import Llama
+from edgespec_models.distill.plan import Plan, step
+from edgespec_models.distill.progress import Log, Meter, Stop
 from recipes import checkpoint
-from recipes.model import Llama
-from recipes.progress import Log, Meter, Stop
 from recipes.rounding import rounded
 from recipes.said import TOP
-from recipes.train import Plan, optimisers, step
+from recipes.train import optimisers
 
 SHARP = 0.3  # the bar is greedy text, so the first choice counts for more than its probability
 ROUND_FROM = 0.7  # of the plan, weights are rounded as in the file

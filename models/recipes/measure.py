@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from recipes.native import Native
+from edgespec_models.distill.native import Native
 
 K = 4
 Probabilities = NDArray[np.float64]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from edgespec_models.distill.progress import Log
 from recipes import export, restore, stages
-from recipes.progress import Log
 
 SHIPPED = Path(__file__).resolve().parents[1] / "edgespec_models" / "tiny"
 

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from edgespec_models.distill.model_file import About
+from edgespec_models.distill.native import Native
+from edgespec_models.distill.network import Llama
 from recipes import corpus
-from recipes.export import About, export
-from recipes.model import Llama
-from recipes.native import Native
+from recipes.export import export
 
 ODD = [
     "\t\tif x:\r\n\t\t\treturn 1\r\n", "   \n  \n\t \n", "naïve café — “quotes” … ‘x’", "Ünïcödé ß ſ ǅ ﬁ",

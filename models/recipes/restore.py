@@ -9,11 +9,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
+from edgespec_models.distill.network import Llama, Shape
+from edgespec_models.distill.target_file import number, separate
 from recipes.marks import SPECIAL
-from recipes.model import Llama, Shape
 from recipes.tokenizer import EXPRESSIONS
 
 PLACES = {
@@ -27,20 +27,6 @@ PLACES = {
     "ffn_up": "up",
     "ffn_down": "down",
 }
-
-
-def number(reader: gguf.GGUFReader, key: str) -> float:
-    """Return a number of the metadata."""
-    field = reader.get_field(key)
-    if field is None:
-        raise KeyError(f"{key} is not in the file's metadata")
-    return float(field.contents())
-
-
-def separate(weight: NDArray[np.float32], heads: int, head_dim: int) -> NDArray[np.float32]:
-    """Reorder the rows of each head from (a0 b0 a1 b1 ..) to (a0 a1 .. b0 b1 ..); undoes `interleave`."""
-    rows = weight.reshape(heads, head_dim // 2, 2, weight.shape[1])
-    return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(weight.shape))
 
 
 def read_shape(reader: gguf.GGUFReader) -> Shape:

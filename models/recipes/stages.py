@@ -22,6 +22,10 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from edgespec_models.distill.model_file import About
+from edgespec_models.distill.network import Llama, count_parameters
+from edgespec_models.distill.plan import Plan
+from edgespec_models.distill.progress import Log
 from recipes import (
     checkpoint,
     chorus,
@@ -36,9 +40,7 @@ from recipes import (
     said,
 )
 from recipes import tokenizer as tok
-from recipes.model import Llama, count_parameters
-from recipes.progress import Log
-from recipes.train import Plan, train
+from recipes.train import train
 
 SEED = Plan(tokens=8_400_000, anneal=3_800_000, floor=0.43, save_every=1_500_000)
 TARGET = Plan(
@@ -73,11 +75,11 @@ def ends_of(tokenizer: Tokenizer) -> set[int]:
     return {tok.token_id(tokenizer, marks.TURN_END), tok.token_id(tokenizer, marks.END_OF_TEXT)}
 
 
-def about(network: Llama, role: str) -> export.About:
+def about(network: Llama, role: str) -> About:
     """Describe a file of the pair in its metadata."""
     size = f"{count_parameters(network) / 1e6:.1f}M"
     what = f"EdgeSpec's embedded demonstration {role}, trained from scratch on the Python standard library"
-    return export.About(f"EdgeSpec tiny {role}", what, size, VERSION)
+    return About(f"EdgeSpec tiny {role}", what, size, VERSION)
 
 
 def finished(path: Path, tokens: int) -> Llama | None:

@@ -9,16 +9,19 @@ torch = pytest.importorskip("torch", reason="heads are trained with torch; insta
 pytest.importorskip("tokenizers", reason="the recipes need tokenizers; install the extra `recipes`")
 pytest.importorskip("llama_cpp", reason="heads are checked with llama.cpp")
 
-from recipes.export import About, export  # noqa: E402
-from recipes.heads import accepted, gather, head_file, heard, listen, sing, start, train  # noqa: E402
-from recipes.heads.divergence import Rows, agreement, divergence  # noqa: E402
+from edgespec_models.distill import gather, head_file, heard, listen, start, train  # noqa: E402
+from edgespec_models.distill.divergence import Rows, agreement, divergence  # noqa: E402
+from edgespec_models.distill.hidden import Hidden  # noqa: E402
+from edgespec_models.distill.listen import Saying  # noqa: E402
+from edgespec_models.distill.model_file import About  # noqa: E402
+from edgespec_models.distill.native import Native  # noqa: E402
+from edgespec_models.distill.network import Llama, Shape  # noqa: E402
+from edgespec_models.distill.plan import Plan  # noqa: E402
+from edgespec_models.distill.target_file import open_target  # noqa: E402
+from recipes.export import export  # noqa: E402
+from recipes.heads import accepted, sing  # noqa: E402
 from recipes.heads.guesser import Guesser  # noqa: E402
-from recipes.heads.hidden import Hidden  # noqa: E402
-from recipes.heads.listen import Saying  # noqa: E402
-from recipes.model import Llama, Shape  # noqa: E402
-from recipes.native import Native  # noqa: E402
 from recipes.tokenizer import train_tokenizer  # noqa: E402
-from recipes.train import Plan  # noqa: E402
 
 torch.set_num_threads(1)  # more would wait for each other longer than they compute
 SMALL = Shape(width=64, layers=3, heads=2, kv_heads=1, head_dim=32, ffn=96, vocab=512, context=512)
@@ -45,7 +48,7 @@ def target(small_library, tmp_path_factory):
 @pytest.fixture(scope="module")
 def with_mtp(target, tmp_path_factory):
     """An untrained MTP block, and the target's file with it."""
-    opened, path = start.open_target(target), tmp_path_factory.mktemp("mtp") / "mtp.gguf"
+    opened, path = open_target(target), tmp_path_factory.mktemp("mtp") / "mtp.gguf"
     head = start.begin(opened, "mtp")
     head_file.write_mtp(head, opened, path, ABOUT, "F32")
     return head, path
@@ -54,7 +57,7 @@ def with_mtp(target, tmp_path_factory):
 @pytest.fixture(scope="module")
 def with_eagle(target, tmp_path_factory):
     """An untrained EAGLE-3 head that may guess a quarter of the tokens, its file, and those tokens."""
-    opened, path = start.open_target(target), tmp_path_factory.mktemp("eagle") / "eagle.gguf"
+    opened, path = open_target(target), tmp_path_factory.mktemp("eagle") / "eagle.gguf"
     kept = np.sort(np.random.default_rng(1).permutation(SMALL.vocab)[:128])
     head = start.begin(opened, "eagle3", kept)
     head_file.write_eagle3(head, opened, path, ABOUT, TAPS, kept, "F32", "F32")
@@ -188,7 +191,7 @@ def test_what_is_heard_beside_other_texts_is_what_a_fresh_reading_shows(target, 
 def test_a_target_in_torch_shows_what_it_shows_in_llama_cpp(target, with_mtp, taps):
     """Prompts of several lengths, padded in one batch; without taps, the state behind the last layer."""
     asked = [Saying(TEXT[: 5 + 3 * i], listen.TEMPERATURES[i], 20 if i % 3 else 8) for i in range(8)]
-    texts = list(sing.sing(sing.read_llama(start.open_target(target)), asked, taps, {7, 8, 9}, 4, seed=0))
+    texts = list(sing.sing(sing.read_llama(open_target(target)), asked, taps, {7, 8, 9}, 4, seed=0))
     assert sorted(t.prompt for t in texts) == [len(s.prompt) for s in asked]
     with Hidden(target if taps else with_mtp[1], taps, context=64) as reader:
         for text in texts:
@@ -251,7 +254,7 @@ def test_training_finds_the_target_again(target, with_eagle, texts, tmp_path):
     kept = with_eagle[2]
     numbers = np.full(SMALL.vocab, -1)
     numbers[kept] = np.arange(len(kept))
-    head = start.begin(start.open_target(target), "eagle3", kept)
+    head = start.begin(open_target(target), "eagle3", kept)
     before = train.held_out(head, texts, numbers)[0]
     assert train.train(
         head, shards_of(texts, tmp_path), texts, numbers, tmp_path / "head.pt", PLAN, lambda line: None
@@ -282,7 +285,7 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(target, texts
     found = []
     for name, stops in (("whole", [Never()]), ("stopped", [Soon(), Soon(), Never()])):
         for stop in stops:
-            head = start.begin(start.open_target(target), "mtp")
+            head = start.begin(open_target(target), "mtp")
             monkeypatch.setattr(train, "Stop", lambda stop=stop: stop)
             train.train(head, shards, narrow, None, tmp_path / f"{name}.pt", plan, lambda line: None)
         found.append(head.fuse.weight.detach().numpy().copy())

@@ -10,12 +10,14 @@ torch = pytest.importorskip("torch", reason="the recipes train with torch; insta
 pytest.importorskip("tokenizers", reason="the recipes need tokenizers; install the extra `recipes`")
 pytest.importorskip("llama_cpp", reason="exported files are checked with llama.cpp")
 
+from edgespec_models.distill.model_file import About, interleave  # noqa: E402
+from edgespec_models.distill.native import Native  # noqa: E402
+from edgespec_models.distill.network import Llama, Shape  # noqa: E402
+from edgespec_models.distill.plan import Plan  # noqa: E402
 from recipes import checkpoint, chorus, distil, marks, proof, restore, rounding, said  # noqa: E402
-from recipes.export import About, export, interleave  # noqa: E402
-from recipes.model import Llama, Shape  # noqa: E402
-from recipes.native import Native  # noqa: E402
+from recipes.export import export  # noqa: E402
 from recipes.tokenizer import token_id, train_tokenizer  # noqa: E402
-from recipes.train import Plan, accumulate, loss_of  # noqa: E402
+from recipes.train import accumulate, loss_of  # noqa: E402
 
 SMALL = Shape(width=64, layers=2, heads=2, kv_heads=1, head_dim=32, ffn=96, vocab=512, context=512)
 

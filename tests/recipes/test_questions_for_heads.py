@@ -5,7 +5,8 @@ from itertools import islice
 
 import pytest
 
-from recipes.heads import questions, spec_bench
+from edgespec_models.distill import questions
+from recipes.heads import asking, spec_bench
 
 CATEGORIES = {"writing": 81, "coding": 121, "translation": 161, "summarization": 241, "qa": 321, "rag": 481}
 
@@ -41,16 +42,14 @@ def test_the_real_file_has_forty_questions_of_every_kind_in_each_half(test_data)
 
 def test_no_question_that_trains_is_one_that_is_reported(bench):
     reported = {turn for q in spec_bench.reported(bench) for turn in q.turns}
-    asked = [
-        turn for turns in islice(questions.questions(3, spec_bench.training(bench)), 400) for turn in turns
-    ]
+    asked = [turn for turns in islice(asking.asked(3, spec_bench.training(bench)), 400) for turn in turns]
     assert not reported & set(asked)
     assert any(turn.startswith("Translate German") for turn in asked)
     assert len(set(asked)) > 250
 
 
 def test_a_shard_asks_the_same_every_time_and_others_ask_other_things(bench):
-    first, again, other = (list(islice(questions.questions(seed, bench), 50)) for seed in (1, 1, 2))
+    first, again, other = (list(islice(asking.asked(seed, bench), 50)) for seed in (1, 1, 2))
     assert first == again and first != other
 
 

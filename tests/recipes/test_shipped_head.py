@@ -6,10 +6,10 @@ import pytest
 pytest.importorskip("llama_cpp", reason="the shipped files are run with llama.cpp")
 
 from edgespec_models import tiny
+from edgespec_models.distill.hidden import Hidden
+from edgespec_models.distill.native import Native
 from recipes.heads import accepted
 from recipes.heads.guesser import Guesser
-from recipes.heads.hidden import Hidden
-from recipes.native import Native
 from recipes.prompts import read
 
 ENDS = {0, 2}

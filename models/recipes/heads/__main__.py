@@ -12,7 +12,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine, waiting threads must not hold a core
 
 try:
-    from recipes import device
+    from edgespec_models.distill import device
     from recipes.__main__ import cache_folder, say
     from recipes.heads import stages
     from recipes.onward import SHIPPED

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from edgespec_models.distill.hidden import Hidden, States
 from recipes.heads.guesser import Guesser
-from recipes.heads.hidden import Hidden, States
 from recipes.measure import Count, K, Probabilities, softmax, verify
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from edgespec_models.distill.listen import TEMPERATURES, Saying
 from recipes import corpus, prompts, said
-from recipes.heads.listen import TEMPERATURES, Saying
 
 FIRST_EPOCH = 30
 TEXTS = 1024  # a shard

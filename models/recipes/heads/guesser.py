@@ -13,7 +13,7 @@ import numpy as np
 from llama_cpp import llama_cpp_ext as ext
 from numpy.typing import NDArray
 
-from recipes.heads.hidden import Hidden, States, rows_at
+from edgespec_models.distill.hidden import Hidden, States, rows_at
 
 Row = NDArray[np.float32]
 

@@ -12,11 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from edgespec_models.distill.heard import TOP, Heard
+from edgespec_models.distill.listen import Saying
+from edgespec_models.distill.network import Llama, Shape
+from edgespec_models.distill.start import OF_BLOCK
+from edgespec_models.distill.target_file import TargetFile
 from recipes.chorus import Cache, attend, choose, surroundings
-from recipes.heads.heard import TOP, Heard
-from recipes.heads.listen import Saying
-from recipes.heads.start import OF_BLOCK, TargetFile
-from recipes.model import Llama, Shape
 
 
 def read_llama(target: TargetFile) -> Llama:

@@ -24,20 +24,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edgespec_models.distill import gather, head_file, heard, start
+from edgespec_models.distill.head import Head
+from edgespec_models.distill.hidden import Hidden
+from edgespec_models.distill.listen import Saying, listen
+from edgespec_models.distill.model_file import About
+from edgespec_models.distill.plan import Plan
+from edgespec_models.distill.progress import Log
+from edgespec_models.distill.target_file import TargetFile, open_target
+from edgespec_models.distill.train import train
 from recipes import restore, stages
-from recipes.export import About
-from recipes.heads import accepted, embedded, gather, head_file, heard, questions, spec_bench, start
+from recipes.heads import accepted, asking, embedded, spec_bench
 from recipes.heads.accepted import Prompt
 from recipes.heads.guesser import Guesser
-from recipes.heads.head import Head
-from recipes.heads.hidden import Hidden
-from recipes.heads.listen import Saying, listen
 from recipes.heads.sing import read_llama, sing
-from recipes.heads.train import train
-from recipes.progress import Log
 from recipes.prompts import read as read_prompts
 from recipes.stages import Place
-from recipes.train import Plan
 
 TEMPERATURES = (0.0, 0.7, 1.0)  # that figures are taken at
 TINY_SAID = 1_500_000
@@ -70,7 +72,7 @@ def stopped(name: str) -> KeyboardInterrupt:
     return KeyboardInterrupt(f"{name} was stopped; the same command goes on with it")
 
 
-def speaking(place: Place, speaker: Hidden, target: start.TargetFile, ends: set[int]) -> gather.Speak:
+def speaking(place: Place, speaker: Hidden, target: TargetFile, ends: set[int]) -> gather.Speak:
     """Return how the target speaks: through llama.cpp, or in torch where that has a GPU."""
     if place.device.type == "cpu":
         return lambda sayings, seed: listen(speaker, sayings, ends, gather.WIDTH, seed)
@@ -144,7 +146,7 @@ def make_tiny(place: Place, shipped: Path, log: Log) -> None:
     """Make the embedded target with an MTP block."""
     place.work.mkdir(parents=True, exist_ok=True)
     file = shipped / "target.gguf"
-    target, tokenizer = start.open_target(file), restore.read_tokenizer(file)
+    target, tokenizer = open_target(file), restore.read_tokenizer(file)
     ends, prompts_file = stages.ends_of(tokenizer), shipped / "held_out_prompts.jsonl"
     head, teacher = start.begin(target, "mtp"), place.work / "teacher.gguf"
     about = About(
@@ -203,16 +205,16 @@ def numbers_of(kept: NDArray[np.int64], vocab: int) -> NDArray[np.int64]:
 def make_smollm2(place: Place, file: Path, bench: Path, log: Log) -> None:
     """Make an EAGLE-3 head for SmolLM2-135M-Instruct."""
     place.work.mkdir(parents=True, exist_ok=True)
-    target, teacher = start.open_target(file), place.work / "teacher.gguf"
+    target, teacher = open_target(file), place.work / "teacher.gguf"
     template, vocab = target.text("tokenizer.chat_template"), target.whole("vocab_size")
     ends = {0, int(target.text("tokenizer.ggml.eos_token_id"))}
     asked = spec_bench.training(spec_bench.read(bench))
     if not teacher.exists():
         as_bf16(file, teacher)
-    with Hidden(teacher, SMOL_TAPS, context=questions.CONTEXT, sequences=gather.WIDTH) as speaker:
+    with Hidden(teacher, SMOL_TAPS, context=asking.CONTEXT, sequences=gather.WIDTH) as speaker:
 
         def sayings(number: int) -> list[Saying]:
-            return questions.training(speaker, template, asked, number)
+            return asking.training(speaker, template, asked, number)
 
         speak = speaking(place, speaker, target, ends)
         watch = gather.gather(speak, place.work, "watched", lambda n: sayings(-1)[:96], 1, log)
@@ -230,7 +232,7 @@ def make_smollm2(place: Place, file: Path, bench: Path, log: Log) -> None:
     head_file.write_eagle3(head, target, made, about, SMOL_TAPS, kept)
     with Hidden(file, SMOL_TAPS, context=2048) as reader:
         prompts = [
-            Prompt(q.kind, questions.rendered(reader, q.turns, template))
+            Prompt(q.kind, asking.rendered(reader, q.turns, template))
             for q in spec_bench.reported(spec_bench.read(bench))
         ]
         measured(place, reader, Guesser(reader, made), prompts, ends, log)

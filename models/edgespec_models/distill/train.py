@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recipes.heads.divergence import Rows, agreement, divergence
-from recipes.heads.head import Head, Keys
-from recipes.heads.heard import Heard
-from recipes.heads.lessons import Lesson, lesson, one_pass
-from recipes.progress import Log, Meter, Stop
-from recipes.train import Plan, step
+from edgespec_models.distill.divergence import Rows, agreement, divergence
+from edgespec_models.distill.head import Head, Keys
+from edgespec_models.distill.heard import Heard
+from edgespec_models.distill.lessons import Lesson, lesson, one_pass
+from edgespec_models.distill.plan import Plan, step
+from edgespec_models.distill.progress import Log, Meter, Stop
 
 STEPS = 3
 FEWER_UNTIL = 0.5  # of the plan, a step less is unrolled: most is learned from the first two

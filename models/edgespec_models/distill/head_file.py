@@ -6,19 +6,25 @@ pairs (i, i + R/2), one layer called sliding with a window as long as the contex
 target's token for each of its own. gguf-py knows neither all keys nor all names, so some are written here.
 """
 
-import os
 from pathlib import Path
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from recipes.export import About, interleave
-from recipes.heads.head import Head
-from recipes.heads.start import TargetFile
+from edgespec_models.distill.head import Head
+from edgespec_models.distill.model_file import (
+    About,
+    Array,
+    array,
+    aside,
+    copy_vocabulary,
+    finish,
+    interleave,
+    open_writer,
+)
+from edgespec_models.distill.target_file import TargetFile
 
-Array = NDArray[np.float32]
 BLOCK = (
     "attn_norm",
     "attn_q",
@@ -30,26 +36,6 @@ BLOCK = (
     "ffn_up",
     "ffn_down",
 )
-
-
-def array(weight: Tensor) -> Array:
-    return weight.detach().float().cpu().numpy()
-
-
-def aside(path: Path) -> Path:
-    """Return where a file is written until it is whole."""
-    return path.with_name(path.name + ".part")
-
-
-def open_writer(path: Path, kind: str, about: About, licence: str) -> gguf.GGUFWriter:
-    """Begin a file of an architecture."""
-    writer = gguf.GGUFWriter(path, kind)
-    writer.add_name(about.name)
-    writer.add_description(about.description)
-    writer.add_size_label(about.size_label)
-    writer.add_version(about.version)
-    writer.add_license(licence)
-    return writer
 
 
 def add_numbers(writer: gguf.GGUFWriter, head: Head, blocks: int, vocab: int) -> None:
@@ -67,30 +53,6 @@ def add_numbers(writer: gguf.GGUFWriter, head: Head, blocks: int, vocab: int) ->
     writer.add_rope_freq_base(s.rope_theta)
     writer.add_layer_norm_rms_eps(s.eps)
     writer.add_vocab_size(vocab)
-
-
-def copy_vocabulary(writer: gguf.GGUFWriter, reader: gguf.GGUFReader) -> None:
-    """Copy everything that says how text is cut."""
-    for key, field in reader.fields.items():
-        if key.startswith("tokenizer."):
-            kind = field.types[0]
-            inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-            writer.add_key_value(key, field.contents(), kind, sub_type=inner)
-
-
-def finish(
-    writer: gguf.GGUFWriter, tensors: dict[str, Array], matrices: str, path: Path, output: str | None = None
-) -> None:
-    """Write the tensors, matrices in a format by its name (`output` may differ), then name the file."""
-    formats = {"output.weight": output or matrices}
-    for name, weight in tensors.items():
-        wanted = gguf.GGMLQuantizationType[formats.get(name, matrices) if weight.ndim == 2 else "F32"]
-        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(weight), wanted), raw_dtype=wanted)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    os.replace(aside(path), path)
 
 
 def write_mtp(head: Head, target: TargetFile, path: Path, about: About, matrices: str = "Q8_0") -> None:

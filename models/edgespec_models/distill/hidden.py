@@ -13,7 +13,7 @@ import numpy as np
 from llama_cpp import llama_cpp_ext as ext
 from numpy.typing import NDArray
 
-from recipes.native import Native
+from edgespec_models.distill.native import Native
 
 States = NDArray[np.float32]
 SET_TAP = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"  # exported, but not bound in Python

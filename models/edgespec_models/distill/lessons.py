@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from recipes.heads import heard
-from recipes.heads.heard import TOP, Heard
+from edgespec_models.distill import heard
+from edgespec_models.distill.heard import TOP, Heard
 
 TOGETHER = 12  # shards in memory at once
 

@@ -6,7 +6,7 @@ unrolled in training as in EAGLE-3, https://arxiv.org/abs/2503.01840).
 
 MTP: token and state enter the residual stream together. EAGLE-3: the fused states of three layers are the
 residual stream, and the token enters through attention alone. Embeddings are the target's, never trained.
-Rotary pairs are (i, i + R/2), as in `model.py`.
+Rotary pairs are (i, i + R/2), as in `network.py`.
 
 Shapes: B texts of T rows, D width, F states of the target, V vocabulary of the head.
 """
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recipes.model import RMSNorm, rotate
+from edgespec_models.distill.network import RMSNorm, rotate
 
 
 @dataclass(frozen=True, slots=True)

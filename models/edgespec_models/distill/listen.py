@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from recipes.heads.heard import TOP, Heard
-from recipes.heads.hidden import Hidden
+from edgespec_models.distill.heard import TOP, Heard
+from edgespec_models.distill.hidden import Hidden
 
 TEMPERATURES = (0.0, 1.0, 0.7, 0.0, 0.9, 1.0, 0.0, 0.8)  # in turn, over the prompts
 Row = NDArray[np.float32]

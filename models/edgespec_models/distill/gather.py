@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from recipes.heads import heard
-from recipes.heads.heard import Heard
-from recipes.heads.listen import Saying
-from recipes.progress import Log
+from edgespec_models.distill import heard
+from edgespec_models.distill.heard import Heard
+from edgespec_models.distill.listen import Saying
+from edgespec_models.distill.progress import Log
 
 WIDTH = 32  # texts side by side
 Sayings = Callable[[int], list[Saying]]  # of a shard, by its number

@@ -1,0 +1,121 @@
+"""Trained networks as GGUF files that llama.cpp loads without conversion.
+
+Source of every key and tensor name: gguf-py `constants.py` of llama.cpp. The one trap is rotary positions:
+llama.cpp's "llama" architecture turns the pairs (2i, 2i+1) while `network.py` turns (i, i + R/2), so the rows
+of Wq and Wk are interleaved here, head by head.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgespec_models.distill.network import Llama, Shape
+
+Array = NDArray[np.float32]
+FILE_TYPES = {
+    "F32": gguf.LlamaFileType.ALL_F32,
+    "F16": gguf.LlamaFileType.MOSTLY_F16,
+    "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
+    "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Say in the file's metadata what it is."""
+
+    name: str
+    description: str
+    size_label: str
+    version: str
+
+
+def interleave(weight: Array, heads: int, head_dim: int) -> Array:
+    """Reorder the rows of each head from (a0 a1 .. b0 b1 ..) to (a0 b0 a1 b1 ..)."""
+    rows = weight.reshape(heads, 2, head_dim // 2, weight.shape[1])
+    return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(weight.shape))
+
+
+def array(weight: Tensor) -> Array:
+    return weight.detach().float().cpu().numpy()
+
+
+def tensors(model: Llama) -> dict[str, Array]:
+    """Name every weight as llama.cpp does; matrices are (out, in), norms are vectors."""
+
+    s = model.shape
+    out = {"token_embd.weight": array(model.embed.weight), "output_norm.weight": array(model.norm.weight)}
+    for i, block in enumerate(model.layers()):
+        out |= {
+            f"blk.{i}.attn_norm.weight": array(block.attn_norm.weight),
+            f"blk.{i}.attn_q.weight": interleave(array(block.wq.weight), s.heads, s.head_dim),
+            f"blk.{i}.attn_k.weight": interleave(array(block.wk.weight), s.kv_heads, s.head_dim),
+            f"blk.{i}.attn_v.weight": array(block.wv.weight),
+            f"blk.{i}.attn_output.weight": array(block.wo.weight),
+            f"blk.{i}.ffn_norm.weight": array(block.ffn_norm.weight),
+            f"blk.{i}.ffn_gate.weight": array(block.gate.weight),
+            f"blk.{i}.ffn_up.weight": array(block.up.weight),
+            f"blk.{i}.ffn_down.weight": array(block.down.weight),
+        }
+    return out
+
+
+def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    """Write the numbers of the architecture."""
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.ffn)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_freq_base(shape.rope_theta)
+    writer.add_layer_norm_rms_eps(shape.eps)
+    writer.add_vocab_size(shape.vocab)
+
+
+def aside(path: Path) -> Path:
+    """Return where a file is written until it is whole."""
+    return path.with_name(path.name + ".part")
+
+
+def open_writer(path: Path, kind: str, about: About, licence: str) -> gguf.GGUFWriter:
+    """Begin a file of an architecture."""
+    writer = gguf.GGUFWriter(path, kind)
+    writer.add_name(about.name)
+    writer.add_description(about.description)
+    writer.add_size_label(about.size_label)
+    writer.add_version(about.version)
+    writer.add_license(licence)
+    return writer
+
+
+def copy_vocabulary(writer: gguf.GGUFWriter, reader: gguf.GGUFReader) -> None:
+    """Copy everything that says how text is cut."""
+    for key, field in reader.fields.items():
+        if key.startswith("tokenizer."):
+            kind = field.types[0]
+            inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(key, field.contents(), kind, sub_type=inner)
+
+
+def finish(
+    writer: gguf.GGUFWriter, tensors: dict[str, Array], matrices: str, path: Path, output: str | None = None
+) -> None:
+    """Write the tensors, matrices in a format by its name (`output` may differ), then name the file."""
+    formats = {"output.weight": output or matrices}
+    for name, weight in tensors.items():
+        wanted = gguf.GGMLQuantizationType[formats.get(name, matrices) if weight.ndim == 2 else "F32"]
+        writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(weight), wanted), raw_dtype=wanted)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    os.replace(aside(path), path)

@@ -1,0 +1,100 @@
+"""What a model is asked when its draft learns from it: questions from templates, documentation, texts.
+
+Of each source an eighth is held out, by its name: figures are taken on these, and no draft learns from them.
+"""
+
+import importlib.metadata
+import random
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pydoc_data.topics import topics as reference
+
+from edgespec_models.distill import topics as words
+
+SHARES = {"topic": 30, "fact": 6, "code": 8, "sum": 12, "german": 5, "text": 11}
+HELD_OUT = 8  # one source in so many
+LONGEST = 1500  # characters of a passage
+OVER_TEXT = [
+    "Summarize: {}",
+    "Summarize the following text in two sentences.\n\n{}",
+    "{}\n\nWhat is this about?",
+    "Read the text and list its main points.\n\n{}",
+    "{}\n\nExplain this in simple words.",
+]
+Turns = list[str]
+
+
+def held_out(source: str) -> bool:
+    """Is this one of those that nothing learns from?"""
+    return zlib.crc32(source.encode()) % HELD_OUT == 0
+
+
+def passages_of(text: str, prose: bool = True) -> Iterator[str]:
+    """Yield the paragraphs of a text, 200 to LONGEST characters each; `prose`: no code, no links."""
+    for part in re.split(r"\n\s*\n", text):
+        plain = " ".join(part.split()) if prose else part.strip("\n")
+        letters = sum(c.isalpha() or c == " " for c in plain)
+        if len(plain) >= 200 and (not prose or letters > 0.88 * len(plain) and "http" not in plain):
+            yield plain[:LONGEST]
+
+
+@cache
+def passages() -> tuple[str, ...]:
+    """Return paragraphs of prose from the documentation of Python and of the packages installed here."""
+    texts = [str(reference[name]) for name in sorted(reference)]
+    for package in sorted(importlib.metadata.distributions(), key=lambda d: str(d.metadata["Name"]).lower()):
+        texts.append(package.read_text("METADATA") or "")
+    return tuple(passage for text in texts for passage in passages_of(text))
+
+
+def made(kind: str, rng: random.Random) -> tuple[str, Turns]:
+    """Make a question of a kind of SHARES; return what it is about, and its turns."""
+    if kind == "topic":
+        topic, other = rng.sample(words.TOPICS, 2)
+        return topic, [rng.choice(words.FORMS).format(topic, other=other)]
+    if kind == "fact":
+        work, land = rng.choice(words.WORKS), rng.choice(words.LANDS)
+        form = rng.choice(words.FACTS)
+        return work if "{work}" in form else land, [form.format(work=work, land=land)]
+    if kind == "code":
+        what, form = rng.choice(words.CODE), rng.choice(words.CODE_FORMS)
+        return what, [form.format(what, lang=rng.choice(words.CODE_LANGUAGES))]
+    if kind == "sum":
+        a, b = rng.sample(words.NAMES, 2)
+        j, k, n, m = (rng.randrange(*span) for span in ((2, 7), (2, 12), (5, 30), (30, 200)))
+        text = rng.choice(words.SUMS).format(a=a, b=b, things=rng.choice(words.THINGS), j=j, k=k, n=n, m=m)
+        return text, [text]
+    if kind == "german":
+        who, did, what = (
+            rng.choice(part) for part in (words.GERMAN_WHO, words.GERMAN_DID, words.GERMAN_WHAT)
+        )
+        return what, [f"Translate German to English: {who} {did} , {what} ."]
+    passage = rng.choice(passages())
+    if rng.random() < 0.3:
+        context = "\n".join((passage, rng.choice(passages())))[:1800]
+        return passage, [
+            f"{context}\n\nAnswer from the text above: {rng.choice(words.FORMS[:7]).format('it')}"
+        ]
+    return passage, [rng.choice(OVER_TEXT).format(passage)]
+
+
+def over(text: str, rng: random.Random) -> tuple[str, Turns]:
+    """Make a question over a passage."""
+    return text, [rng.choice(OVER_TEXT).format(text)]
+
+
+def questions(
+    seed: int, *, shares: Mapping[str, int] = SHARES, own: Mapping[str, Sequence[Turns]] | None = None
+) -> Iterator[tuple[str, Turns]]:
+    """Yield what a question is about, and its turns, without end; kinds by `shares`, some of them `own`."""
+    rng, own = random.Random(f"questions {seed}"), own or {}
+    kinds, weights = list(shares), list(shares.values())
+    while True:
+        kind = rng.choices(kinds, weights)[0]
+        if kind in own:
+            turns = rng.choice(own[kind])
+            yield turns[0], turns
+        else:
+            yield made(kind, rng)
