@@ -52,6 +52,9 @@ COMMANDS = {
     "trim": Command(
         "make a draft cheaper by leaving out the tokens that are hardly ever guessed", "trim", child=True
     ),
+    "distill": Command(
+        "make a draft for a model of yours, from what that model itself says", "distill.command", child=True
+    ),
     "export": Command(
         "the command or file that runs a pair on llama-server, vLLM, SGLang or Ollama",
         "export.command",

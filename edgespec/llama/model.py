@@ -52,7 +52,12 @@ def _keep_log(level: int, text: bytes, _user_data: object) -> None:
         sys.stderr.write(text.decode("utf-8", "replace"))
 
 
-C.llama_log_set(_keep_log, ctypes.c_void_p(0))
+def take_log() -> None:
+    """Has llama.cpp's log come here, also where something else has taken it."""
+    C.llama_log_set(_keep_log, ctypes.c_void_p(0))
+
+
+take_log()
 C.llama_backend_init()
 
 _TOKENISERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}

@@ -191,7 +191,7 @@ def test_what_is_heard_beside_other_texts_is_what_a_fresh_reading_shows(target, 
 def test_a_target_in_torch_shows_what_it_shows_in_llama_cpp(target, with_mtp, taps):
     """Prompts of several lengths, padded in one batch; without taps, the state behind the last layer."""
     asked = [Saying(TEXT[: 5 + 3 * i], listen.TEMPERATURES[i], 20 if i % 3 else 8) for i in range(8)]
-    texts = list(sing.sing(sing.read_llama(open_target(target)), asked, taps, {7, 8, 9}, 4, seed=0))
+    texts = list(sing.sing(start.read_llama(open_target(target)), asked, taps, {7, 8, 9}, 4, seed=0))
     assert sorted(t.prompt for t in texts) == [len(s.prompt) for s in asked]
     with Hidden(target if taps else with_mtp[1], taps, context=64) as reader:
         for text in texts:

@@ -10,6 +10,8 @@ from edgespec_models.distill.listen import Saying
 from edgespec_models.distill.progress import Log
 
 WIDTH = 32  # texts side by side
+CLOSE_S = 30.0
+SHARD_BYTES = 64 << 20
 Sayings = Callable[[int], list[Saying]]  # of a shard, by its number
 Speak = Callable[[list[Saying], int], Iterator[Heard]]  # what is asked, and a seed, to texts
 
@@ -31,3 +33,48 @@ def gather(speak: Speak, folder: Path, name: str, sayings: Sayings, goal: int, l
             shown = f"{rate:5.0f}/s  {left:5.1f} min left"
             log(f"{name}: {done / 1e6:6.3f}M of {goal / 1e6:.2f}M tokens said  {shown}")
     return shards
+
+
+def keep(texts: Iterator[Heard], folder: Path, name: str, *, most_bytes: int, log: Log) -> list[Path]:
+    """Write texts into new shards `folder/name-N.npz` and return all there are.
+
+    One is closed after CLOSE_S seconds or SHARD_BYTES, so that little is lost where the program is killed; no
+    more is heard where all shards together have `most_bytes`. Raises OSError where the disk is full.
+    """
+    shards = there(folder, name)
+    room = most_bytes - sum(path.stat().st_size for path in shards)
+    if room <= 0:
+        return shards
+    waiting: list[Heard] = []
+    size, said_now, begun = 0, 0, time.monotonic()
+    closed = begun
+
+    def close() -> None:
+        nonlocal size, closed, room
+        if waiting:
+            shards.append(folder / f"{name}-{len(shards)}.npz")
+            heard.write(shards[-1], waiting)
+            room -= shards[-1].stat().st_size
+            rate = said_now / (time.monotonic() - begun)
+            log(f"heard {said_now:,} tokens of the target's, {rate:,.0f} a second")
+        waiting.clear()
+        size, closed = 0, time.monotonic()
+
+    for text in texts:
+        waiting.append(text)
+        size += text.states.nbytes + text.top_ids.nbytes + text.top_p.nbytes
+        said_now += len(text.ids) - text.prompt
+        if time.monotonic() - closed > CLOSE_S or size > min(SHARD_BYTES, room):
+            close()
+        if size > room:
+            break
+    close()
+    return shards
+
+
+def there(folder: Path, name: str) -> list[Path]:
+    """Return the shards of a name that are there, in their order, without a gap."""
+    found: list[Path] = []
+    while (path := folder / f"{name}-{len(found)}.npz").exists():
+        found.append(path)
+    return found

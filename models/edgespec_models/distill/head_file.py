@@ -23,19 +23,7 @@ from edgespec_models.distill.model_file import (
     interleave,
     open_writer,
 )
-from edgespec_models.distill.target_file import TargetFile
-
-BLOCK = (
-    "attn_norm",
-    "attn_q",
-    "attn_k",
-    "attn_v",
-    "attn_output",
-    "ffn_norm",
-    "ffn_gate",
-    "ffn_up",
-    "ffn_down",
-)
+from edgespec_models.distill.target_file import BLOCK, TargetFile
 
 
 def add_numbers(writer: gguf.GGUFWriter, head: Head, blocks: int, vocab: int) -> None:

@@ -1,31 +1,39 @@
 """Keep what a target says, with its hidden states and its likely next tokens at every place.
 
-A head learns from these. A shard holds flat arrays over all tokens of all texts: `ids`; for each text
+A draft learns from these. A shard holds flat arrays over all tokens of all texts: `ids`; for each text
 `length`, `prompt` and `temperature`; for each token `states` (F, float16), what the target's layers made of
 it, and the TOP most likely next tokens at temperature 1, best first (`top_ids`, `top_p`). A text's last token
 has neither: nothing was asked after it; inside prompts there are states only.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec_models.distill.whole_file import put_in_place
+
 TOP = 32
+Ids = NDArray[np.unsignedinteger[Any]]  # of 16 bits, or 32 where the vocabulary is large
+
+
+def id_type(vocab: int) -> type[np.uint16] | type[np.uint32]:
+    """Return the smallest type that holds all ids of a vocabulary."""
+    return np.uint16 if vocab <= 1 << 16 else np.uint32
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
     """Hold one text of n tokens, of which the first `prompt` were given."""
 
-    ids: NDArray[np.uint16]  # (n,)
+    ids: Ids  # (n,)
     prompt: int
     temperature: float
-    states: NDArray[np.float16]  # (n - 1, F)
-    top_ids: NDArray[np.uint16]  # (n - prompt, TOP): the rows that chose the tokens said
+    states: NDArray[np.float16]  # (n - 1, F); F is 0 where a draft needs none
+    top_ids: Ids  # (n - prompt, TOP): the rows that chose the tokens said
     top_p: NDArray[np.float16]
 
 
@@ -33,7 +41,7 @@ def write(path: Path, texts: list[Heard]) -> None:
     """Write texts as flat arrays, whole or not at all."""
     total = sum(len(t.ids) for t in texts)
     states = np.zeros((total, texts[0].states.shape[1]), np.float16)
-    top_ids, top_p = np.zeros((total, TOP), np.uint16), np.zeros((total, TOP), np.float16)
+    top_ids, top_p = np.zeros((total, TOP), texts[0].top_ids.dtype), np.zeros((total, TOP), np.float16)
     start = 0
     for text in texts:
         end = start + len(text.ids) - 1
@@ -41,18 +49,16 @@ def write(path: Path, texts: list[Heard]) -> None:
         top_ids[end - len(text.top_ids) : end] = text.top_ids
         top_p[end - len(text.top_p) : end] = text.top_p
         start = end + 1
-    aside = path.with_suffix(".part.npz")
-    np.savez(
-        aside,
-        ids=np.concatenate([t.ids for t in texts]),
-        length=np.asarray([len(t.ids) for t in texts]),
-        prompt=np.asarray([t.prompt for t in texts]),
-        temperature=np.asarray([t.temperature for t in texts], np.float32),
-        states=states,
-        top_ids=top_ids,
-        top_p=top_p,
-    )
-    os.replace(aside, path)
+    arrays = {
+        "ids": np.concatenate([t.ids for t in texts]),
+        "length": np.asarray([len(t.ids) for t in texts]),
+        "prompt": np.asarray([t.prompt for t in texts]),
+        "temperature": np.asarray([t.temperature for t in texts], np.float32),
+        "states": states,
+        "top_ids": top_ids,
+        "top_p": top_p,
+    }
+    put_in_place(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
 def read(path: Path) -> Iterator[Heard]:
@@ -71,6 +77,13 @@ def read(path: Path) -> Iterator[Heard]:
             top_ids[first:last],
             top_p[first:last],
         )
+
+
+def ids_of(path: Path) -> Iterator[Ids]:
+    """Yield the tokens of the texts of a shard, without the rest."""
+    with np.load(path) as shard:
+        ids, lengths = shard["ids"], shard["length"]
+    yield from np.split(ids, np.cumsum(lengths)[:-1])
 
 
 def said(path: Path) -> int:

@@ -1,7 +1,7 @@
 """Read a target's hidden states beside its logits, through llama.cpp.
 
 An EAGLE-3 head wants the inputs of three layers (`taps`); an MTP block wants the state behind the last layer,
-which llama.cpp gives for architectures with MTP only (no taps).
+which llama.cpp gives for architectures with MTP only (no taps); a small draft none (`taps` is None).
 """
 
 import ctypes
@@ -30,6 +30,11 @@ def unbound(name: str, arguments: list[Any], result: Any) -> Any:
     return found
 
 
+def can_tap() -> bool:
+    """Does this build of llama.cpp show what goes into layers?"""
+    return all(hasattr(api.llama_cpp._lib, name) for name in (SET_TAP, GET_TAP))
+
+
 def rows_at(pointer: Any, count: int, width: int) -> States:
     """Return a copy of `count` rows of floats."""
     return np.array(np.ctypeslib.as_array(pointer, shape=(count, width)), np.float32)
@@ -41,7 +46,7 @@ class Hidden(Native):
     def __init__(
         self,
         path: Path,
-        taps: tuple[int, ...] = (),
+        taps: tuple[int, ...] | None = (),
         *,
         context: int = 1024,
         threads: int = 1,
@@ -57,11 +62,13 @@ class Hidden(Native):
             self.tap = unbound(GET_TAP, of_context, ctypes.POINTER(ctypes.c_float))
             for layer in taps:
                 switch(self.context, layer, True)
-        else:
+        elif taps is not None:
             ext.llama_set_embeddings_nextn(self.context, True, False)
 
     def states(self, count: int) -> States:
         """Return the states (count, F) of the tokens last evaluated; F is the width times the taps."""
+        if self.taps is None:
+            return np.zeros((count, 0), np.float32)
         if not self.taps:
             return rows_at(ext.llama_get_embeddings_nextn(self.context), count, self.width)
         parts = [rows_at(self.tap(self.context, layer), count, self.width) for layer in self.taps]

@@ -64,10 +64,10 @@ def batches(texts: list[Heard], size: int, rng: random.Random) -> Iterator[list[
     yield from groups
 
 
-def one_pass(shards: list[Path], number: int, size: int) -> Iterator[list[Heard]]:
+def one_pass(shards: list[Path], number: int, size: int, together: int = TOGETHER) -> Iterator[list[Heard]]:
     """Yield all texts of the shards once, in an order fixed by the number of the pass."""
     rng = random.Random(f"pass {number}")
     order = rng.sample(shards, len(shards))
-    for i in range(0, len(order), TOGETHER):
-        texts = [text for path in order[i : i + TOGETHER] for text in heard.read(path)]
+    for i in range(0, len(order), together):
+        texts = [text for path in order[i : i + together] for text in heard.read(path)]
         yield from batches(texts, size, rng)

@@ -6,12 +6,14 @@ once, so every evaluation is as wide as it can be.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec_models.distill.heard import TOP, Heard
+from edgespec_models.distill.heard import TOP, Heard, Ids, id_type
 from edgespec_models.distill.hidden import Hidden
+from edgespec_models.distill.progress import Wish
 
 TEMPERATURES = (0.0, 1.0, 0.7, 0.0, 0.9, 1.0, 0.0, 0.8)  # in turn, over the prompts
 Row = NDArray[np.float32]
@@ -24,6 +26,7 @@ class Saying:
     prompt: list[int]
     temperature: float
     limit: int
+    said: tuple[int, ...] = ()  # what the target has said already: it is read, and nothing new is asked
 
 
 @dataclass(slots=True)
@@ -33,7 +36,7 @@ class Slot:
     saying: Saying
     ids: list[int]
     states: list[NDArray[np.float16]] = field(default_factory=list)  # (tokens, F) each
-    top_ids: list[NDArray[np.uint16]] = field(default_factory=list)
+    top_ids: list[Ids] = field(default_factory=list)
     top_p: list[NDArray[np.float16]] = field(default_factory=list)
 
     def ended(self, ends: set[int]) -> bool:
@@ -41,7 +44,7 @@ class Slot:
 
     def heard(self) -> Heard:
         return Heard(
-            np.asarray(self.ids, np.uint16),
+            np.asarray(self.ids, self.top_ids[0].dtype),
             len(self.saying.prompt),
             self.saying.temperature,
             np.concatenate(self.states),
@@ -50,7 +53,7 @@ class Slot:
         )
 
 
-def best_of(logits: Row) -> tuple[NDArray[np.uint16], NDArray[np.float16]]:
+def best_of(logits: Row) -> tuple[Ids, NDArray[np.float16]]:
     """Return the TOP most likely tokens of rows (n, V) and their probabilities, best first."""
     part = np.argpartition(logits, -TOP, axis=1)[:, -TOP:]
     chosen = np.take_along_axis(logits, part, 1)
@@ -58,7 +61,7 @@ def best_of(logits: Row) -> tuple[NDArray[np.uint16], NDArray[np.float16]]:
     ids, chosen = np.take_along_axis(part, order, 1), np.take_along_axis(chosen, order, 1)
     top = chosen[:, :1]
     norm = np.exp(logits - top).sum(1, keepdims=True)
-    return ids.astype(np.uint16), (np.exp(chosen - top) / norm).astype(np.float16)
+    return ids.astype(id_type(logits.shape[1])), (np.exp(chosen - top) / norm).astype(np.float16)
 
 
 def draw(logits: Row, temperatures: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:
@@ -83,16 +86,35 @@ def take(slots: list[Slot], logits: Row, states: list[Row], rng: np.random.Gener
         slot.ids.append(int(drawn[i]))
 
 
+def read_back(target: Hidden, saying: Saying, sequence: int) -> Heard:
+    """Read what the target said at another time, for its states and rows."""
+    ids, first = [*saying.prompt, *saying.said], len(saying.prompt) - 1
+    target.forget(0, sequence)
+    rows = target.evaluate([(t, i, sequence, i >= first) for i, t in enumerate(ids[:-1])])
+    top_ids, top_p = best_of(rows)
+    states = target.states(len(ids) - 1).astype(np.float16)
+    return Heard(np.asarray(ids, top_ids.dtype), first + 1, saying.temperature, states, top_ids, top_p)
+
+
 def listen(
-    target: Hidden, sayings: Iterable[Saying], ends: set[int], width: int, seed: int
+    target: Hidden, sayings: Iterable[Saying], ends: set[int], width: int, seed: int, stop: Wish | None = None
 ) -> Iterator[Heard]:
-    """Yield every text when it has ended, `width` of them at a time; needs as many sequences."""
+    """Yield every text when it has ended, `width` of them at a time; needs as many sequences.
+
+    Where a stop is wished for, texts end where they are.
+    """
     rng = np.random.default_rng(seed)
     waiting = iter(sayings)
     slots: dict[int, Slot] = {}
     while True:
+        if stop and stop.wanted:
+            yield from (slot.heard() for slot in slots.values())
+            return
         for sequence in range(width):
             if sequence not in slots and (saying := next(waiting, None)):
+                if saying.said:
+                    yield read_back(target, saying, sequence)
+                    continue
                 slots[sequence] = slot = Slot(saying, list(saying.prompt))
                 last = len(saying.prompt) - 1
                 target.forget(0, sequence)
@@ -104,7 +126,10 @@ def listen(
         if ended:
             continue  # their places are for the next prompts
         if not slots:
-            return
+            if (saying := next(waiting, None)) is None:
+                return
+            waiting = chain((saying,), waiting)
+            continue
         places = sorted(slots)
         logits = target.evaluate([(slots[s].ids[-1], len(slots[s].ids) - 1, s, True) for s in places])
         states = target.states(len(places))

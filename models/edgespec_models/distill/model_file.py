@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgespec_models.distill.network import Llama, Shape
+from edgespec_models.distill.target_file import TargetFile
 
 Array = NDArray[np.float32]
 FILE_TYPES = {
@@ -86,14 +87,15 @@ def aside(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
-def open_writer(path: Path, kind: str, about: About, licence: str) -> gguf.GGUFWriter:
+def open_writer(path: Path, kind: str, about: About, licence: str = "") -> gguf.GGUFWriter:
     """Begin a file of an architecture."""
     writer = gguf.GGUFWriter(path, kind)
     writer.add_name(about.name)
     writer.add_description(about.description)
     writer.add_size_label(about.size_label)
     writer.add_version(about.version)
-    writer.add_license(licence)
+    if licence:
+        writer.add_license(licence)
     return writer
 
 
@@ -119,3 +121,12 @@ def finish(
     writer.write_tensors_to_file()
     writer.close()
     os.replace(aside(path), path)
+
+
+def write_draft(network: Llama, target: TargetFile, path: Path, about: About, matrices: str = "Q8_0") -> None:
+    """Write a small draft with the vocabulary of a target."""
+    writer = open_writer(aside(path), "llama", about)
+    writer.add_file_type(FILE_TYPES[matrices])
+    add_shape(writer, network.shape)
+    copy_vocabulary(writer, target.reader)
+    finish(writer, tensors(network), matrices, path)

@@ -1,7 +1,6 @@
 """Run a GGUF file through llama.cpp itself, for checks and measurements only.
 
-A thin, single-sequence face of llama-cpp-python's low-level API. EdgeSpec's engine is another thing;
-the recipes stand alone.
+A thin face of llama-cpp-python's low-level API, for training and checks. EdgeSpec's engine is another thing.
 """
 
 import ctypes
@@ -38,6 +37,9 @@ class Native:
         parameters.n_seq_max = sequences
         parameters.n_threads = parameters.n_threads_batch = threads
         self.context = api.llama_init_from_model(self.model, parameters)
+        if not self.context:
+            api.llama_model_free(self.model)
+            raise RuntimeError(f"llama.cpp makes no context of {context * sequences:,} tokens for {path}")
         self.vocab = api.llama_model_get_vocab(self.model)
         self.size = int(api.llama_vocab_n_tokens(self.vocab))
 
@@ -50,11 +52,11 @@ class Native:
         api.llama_free(self.context)
         api.llama_model_free(self.model)
 
-    def tokenise(self, text: str, special: bool = True) -> list[int]:
-        """Cut text into token ids; with `special`, control tokens in it are recognised."""
+    def tokenise(self, text: str, special: bool = True, bos: bool = True) -> list[int]:
+        """Cut text into token ids; `special`: control tokens in it are meant, `bos`: one may begin it."""
         raw = text.encode()
         room = (api.llama_token * (len(raw) + 8))()
-        count = api.llama_tokenize(self.vocab, raw, len(raw), room, len(room), True, special)
+        count = api.llama_tokenize(self.vocab, raw, len(raw), room, len(room), bos, special)
         if count < 0:
             raise RuntimeError(f"llama_tokenize wanted room for {-count} tokens")
         return list(room[:count])
@@ -65,6 +67,10 @@ class Native:
         room = ctypes.create_string_buffer(32 * len(ids) + 64)
         count = api.llama_detokenize(self.vocab, tokens, len(ids), room, len(room), False, special)
         return room.raw[:count]
+
+    def ends(self) -> set[int]:
+        """Return the tokens that end a text."""
+        return {token for token in range(self.size) if api.llama_vocab_is_eog(self.vocab, token)}
 
     def forget(self, start: int = 0, sequence: int = 0) -> None:
         """Forget a sequence's positions from `start` on."""

@@ -3,9 +3,17 @@
 import signal
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 Log = Callable[[str], None]
 SMOOTH = 0.05  # weight of the newest step in what is shown
+
+
+class Wish(Protocol):
+    """Say whether an end is wished for."""
+
+    @property
+    def wanted(self) -> bool: ...
 
 
 class Stop:
@@ -17,7 +25,21 @@ class Stop:
             signal.signal(number, self.note)
 
     def note(self, number: int, frame: object) -> None:
+        """Hear a signal; the second one does not wait for the loop."""
+        if self.wanted:
+            raise KeyboardInterrupt
         self.wanted = True
+
+
+class Until:
+    """Turn a moment of the monotonic clock, or another wish, into a wish that the loop reads."""
+
+    def __init__(self, moment: float, stop: Wish) -> None:
+        self.moment, self.stop = moment, stop
+
+    @property
+    def wanted(self) -> bool:
+        return self.stop.wanted or time.monotonic() >= self.moment
 
 
 class Meter:

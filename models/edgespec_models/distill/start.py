@@ -2,7 +2,11 @@
 
 The block begins as the target's last one, and the guess is read off with the target's own output rows. An MTP
 block's first state is the sum of token and state (both normed); an EAGLE-3 head's is the last of its taps.
+
+A small draft without a model to begin with has the target's embedding, in fewer dimensions.
 """
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -10,8 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgespec_models.distill.head import Head
+from edgespec_models.distill.network import Llama, Shape
 from edgespec_models.distill.target_file import TargetFile
 
+SMALL = Shape(width=256, layers=2, heads=4, kv_heads=2, head_dim=64, ffn=704)  # a draft's, less vocabulary
+LARGE = 128 << 20  # numbers of an embedding that is kept in 16 bits
 CALM = 0.3  # of the output norm: a head that knows nothing yet had better not be sure
 OF_BLOCK = {
     "wq": "attn_q",
@@ -28,7 +35,10 @@ OF_BLOCK = {
 def begin(target: TargetFile, kind: str, kept: NDArray[np.int64] | None = None) -> Head:
     """Return an untrained head for a target; `kept` are the tokens it may guess (all, if None)."""
     embed = torch.from_numpy(target.weight("token_embd"))
-    rows = embed if kept is None else embed[torch.from_numpy(kept)]
+    if embed.numel() > LARGE:
+        embed = embed.half()  # it is read only
+    rows = torch.from_numpy(target.output()) if target.has("output") else embed
+    rows = rows if kept is None else rows[torch.from_numpy(kept)]
     head = Head(target.shape(kind, len(rows)), embed)
     width, last = head.shape.width, f"blk.{target.whole('block_count') - 1}"
     with torch.no_grad():
@@ -54,3 +64,46 @@ def widened(weight: NDArray[np.float32], head: Head, name: str) -> Tensor:
     noise = torch.Generator().manual_seed(sum(map(ord, name)))
     beside = torch.randn(wide[0], wide[1] - found.shape[1], generator=noise) * 0.02
     return torch.cat((beside, found), 1)
+
+
+def small(target: TargetFile) -> Llama:
+    """Return an untrained small draft with the vocabulary of a target.
+
+    Its embedding is the target's along the directions in which that varies most.
+    """
+    shape = replace(SMALL, vocab=target.vocab, eps=1e-5)
+    network = Llama(shape)
+    embed = target.weight("token_embd")
+    some = embed[:: max(1, len(embed) // 8192)]
+    _, _, directions = np.linalg.svd(some - some.mean(0), full_matrices=False)
+    reduced = embed @ directions[: shape.width].T
+    if reduced.shape[1] < shape.width:
+        reduced = np.pad(reduced, ((0, 0), (0, shape.width - reduced.shape[1])))
+    reduced *= shape.width**-0.5 / max(float(reduced.std()), 1e-9)
+    with torch.no_grad():
+        network.embed.weight.copy_(torch.from_numpy(reduced))
+    return network
+
+
+def read_llama(target: TargetFile) -> Llama:
+    """Return the network of a file with a tied embedding, its weights as float32."""
+    head = target.shape("mtp", target.vocab)
+    shape = Shape(
+        width=head.width,
+        layers=target.whole("block_count"),
+        heads=head.heads,
+        kv_heads=head.kv_heads,
+        head_dim=head.head_dim,
+        ffn=head.ffn,
+        vocab=head.vocab,
+        context=head.context,
+        rope_theta=head.rope_theta,
+        eps=head.eps,
+    )
+    network = Llama(shape)
+    state = {"embed.weight": target.weight("token_embd"), "norm.weight": target.weight("output_norm")}
+    for i in range(shape.layers):
+        for ours, theirs in {**OF_BLOCK, "attn_norm": "attn_norm"}.items():
+            state[f"blocks.{i}.{ours}.weight"] = target.weight(f"blk.{i}.{theirs}")
+    network.load_state_dict({name: torch.from_numpy(weight) for name, weight in state.items()})
+    return network

@@ -24,14 +24,37 @@ def separate(weight: NDArray[np.float32], heads: int, head_dim: int) -> NDArray[
     return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(weight.shape))
 
 
+BLOCK = (
+    "attn_norm",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_output",
+    "ffn_norm",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+)
+INTERLEAVED = {"llama": True, "qwen3": False}  # architectures of plain blocks: is a rotary pair (2i, 2i+1)?
+
+
 @dataclass(frozen=True, slots=True)
 class TargetFile:
-    """Hold a llama-architecture GGUF file with a tied embedding, its weights as float32."""
+    """Hold a GGUF file whose blocks are Llama's, its weights as float32; parts of a split one in order."""
 
-    reader: gguf.GGUFReader
+    readers: tuple[gguf.GGUFReader, ...]
+
+    @property
+    def reader(self) -> gguf.GGUFReader:
+        """Return the part that says what the model is."""
+        return self.readers[0]
+
+    @property
+    def architecture(self) -> str:
+        return self.text("general.architecture")
 
     def whole(self, key: str) -> int:
-        return int(number(self.reader, f"llama.{key}"))
+        return int(number(self.reader, f"{self.architecture}.{key}"))
 
     def text(self, key: str) -> str:
         """Return an entry of the metadata as text."""
@@ -40,31 +63,52 @@ class TargetFile:
             raise KeyError(f"{key} is not in the metadata of {self.reader.data.filename}")
         return str(field.contents())
 
+    def has(self, name: str) -> bool:
+        """Is there a tensor of this name without `.weight`?"""
+        return any(t.name == f"{name}.weight" for reader in self.readers for t in reader.tensors)
+
+    @property
+    def vocab(self) -> int:
+        """Return how many tokens there are."""
+        found = next(t for r in self.readers for t in r.tensors if t.name == "token_embd.weight")
+        return int(found.shape[1])
+
+    @property
+    def block_is_plain(self) -> bool:
+        """Is the last block one that a head can begin with?"""
+        last = f"blk.{self.whole('block_count') - 1}"
+        return self.architecture in INTERLEAVED and all(self.has(f"{last}.{name}") for name in BLOCK)
+
     def weight(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor by its name without `.weight`; query and key rows in the order of `model.py`."""
-        found = next(t for t in self.reader.tensors if t.name == f"{name}.weight")
+        """Return a tensor by its name without `.weight`; query and key rows in the order of `network.py`."""
+        found = next(t for r in self.readers for t in r.tensors if t.name == f"{name}.weight")
         weight = np.array(gguf.quants.dequantize(found.data, found.tensor_type), np.float32)
-        if name.endswith(("attn_q", "attn_k")):
+        if name.endswith(("attn_q", "attn_k")) and INTERLEAVED[self.architecture]:
             heads = self.whole("attention.head_count" + ("_kv" if name.endswith("attn_k") else ""))
             weight = separate(weight, heads, weight.shape[0] // heads)
         return weight
 
+    def output(self) -> NDArray[np.float32]:
+        """Return the rows that make logits: the embedding's, where these are tied."""
+        return self.weight("output" if self.has("output") else "token_embd")
+
     def shape(self, kind: str, vocab: int) -> HeadShape:
         """Return the shape of a head with the widths of one of the target's blocks."""
         heads, width = self.whole("attention.head_count"), self.whole("embedding_length")
+        given = self.reader.get_field(f"{self.architecture}.attention.key_length")
         return HeadShape(
             kind=kind,
             width=width,
             heads=heads,
             kv_heads=self.whole("attention.head_count_kv"),
-            head_dim=width // heads,
+            head_dim=int(given.contents()) if given else width // heads,
             ffn=self.whole("feed_forward_length"),
             vocab=vocab,
-            rope_theta=number(self.reader, "llama.rope.freq_base"),
-            eps=number(self.reader, "llama.attention.layer_norm_rms_epsilon"),
+            rope_theta=number(self.reader, f"{self.architecture}.rope.freq_base"),
+            eps=number(self.reader, f"{self.architecture}.attention.layer_norm_rms_epsilon"),
         )
 
 
-def open_target(path: Path) -> TargetFile:
-    """Open a target's file."""
-    return TargetFile(gguf.GGUFReader(path))
+def open_target(*paths: Path) -> TargetFile:
+    """Open a target's file, or all parts of a split one."""
+    return TargetFile(tuple(gguf.GGUFReader(path) for path in paths))

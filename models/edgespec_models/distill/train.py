@@ -1,10 +1,11 @@
-"""Train a head: after every place it guesses several tokens in turn, each held against the target's row.
+"""Train a draft: its guesses are held against the target's rows.
 
-Optimisers as in `recipes/train.py`: Muon over the matrices, AdamW over norms and output rows. The schedule
-goes by tokens, and the state is saved with its place in the text, so a run goes on where it was stopped.
+A head guesses several tokens in turn after every place, a small network one.
+
+Optimisers: Muon over the matrices, AdamW over norms and embeddings. The schedule goes by tokens, and the
+state is saved with its place in the text, so a run goes on where it was stopped.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,15 +20,18 @@ from torch import Tensor
 from edgespec_models.distill.divergence import Rows, agreement, divergence
 from edgespec_models.distill.head import Head, Keys
 from edgespec_models.distill.heard import Heard
-from edgespec_models.distill.lessons import Lesson, lesson, one_pass
+from edgespec_models.distill.lessons import TOGETHER, Lesson, lesson, one_pass
+from edgespec_models.distill.network import Llama
 from edgespec_models.distill.plan import Plan, step
-from edgespec_models.distill.progress import Log, Meter, Stop
+from edgespec_models.distill.progress import Log, Meter, Stop, Wish
+from edgespec_models.distill.whole_file import put_in_place
 
 STEPS = 3
 FEWER_UNTIL = 0.5  # of the plan, a step less is unrolled: most is learned from the first two
 LATER = 0.7  # what a later guess counts against the one before it
 SHARP = 0.15  # of greedy text's rows is moved to the first choice
 SAVE_S = 120.0
+Student = Head | Llama  # what learns: a head, or a small draft
 
 
 @dataclass(slots=True)
@@ -39,10 +43,17 @@ class Progress:
     batch: int = 0  # of this pass
 
 
-def optimisers(head: Head, plan: Plan) -> list[torch.optim.Optimizer]:
-    """Return Muon over the block's matrices and AdamW over the rest that is trained."""
-    matrices = [p for name, p in head.named_parameters() if p.ndim == 2 and not name.startswith("output")]
-    vectors = [p for p in head.parameters() if p.ndim == 1 and p.requires_grad]
+def device_of(head: Student) -> torch.device:
+    """Return where a student's weights lie."""
+    return next(head.parameters()).device
+
+
+def optimisers(head: Student, plan: Plan) -> list[torch.optim.Optimizer]:
+    """Return Muon over the blocks' matrices and AdamW over the rest that is trained."""
+    apart = ("output", "embed")  # rows of tokens
+    matrices = [p for name, p in head.named_parameters() if p.ndim == 2 and not name.startswith(apart)]
+    chosen = {id(p) for p in matrices}
+    vectors = [p for p in head.parameters() if id(p) not in chosen and p.requires_grad]
     muon = torch.optim.Muon(
         matrices, lr=plan.matrix_rate, weight_decay=plan.decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
     )
@@ -54,8 +65,14 @@ def optimisers(head: Head, plan: Plan) -> list[torch.optim.Optimizer]:
     return [muon, adam]
 
 
-def guesses(head: Head, some: Lesson, steps: int = STEPS) -> Iterator[tuple[Tensor, Rows]]:
+def guesses(head: Student, some: Lesson, steps: int = STEPS) -> Iterator[tuple[Tensor, Rows]]:
     """Yield for each step the logits (n, V) at the places that are asked, and the target's rows there."""
+    if isinstance(head, Llama):
+        asked = some.asked
+        sharp = SHARP * some.greedy[:, None].expand_as(asked)[asked].float()
+        logits = torch.nn.functional.linear(head.hidden(some.ids)[asked], head.embed.weight)
+        yield logits, Rows(some.top_ids[asked], some.top_p[asked], sharp)
+        return
     ahead = head.shape.ahead
     rows = some.ids.shape[1] - ahead - steps + 1
     states = some.states if ahead else torch.nn.functional.pad(some.states, (0, 0, 1, 0))
@@ -69,23 +86,24 @@ def guesses(head: Head, some: Lesson, steps: int = STEPS) -> Iterator[tuple[Tens
         yield head.logits(g[asked]), Rows(some.top_ids[:, part][asked], some.top_p[:, part][asked], sharp)
 
 
-def loss_of(head: Head, some: Lesson, steps: int = STEPS, tv: float = 0.0) -> Tensor:
+def loss_of(head: Student, some: Lesson, steps: int = STEPS, tv: float = 0.0) -> Tensor:
     """Return the mean loss of a guess, later ones counting less."""
-    some = some.on(head.embed.device)
+    some = some.on(device_of(head))
     with torch.autocast(some.ids.device.type, torch.bfloat16):
         losses = [divergence(logits, rows, tv) for logits, rows in guesses(head, some, steps)]
-    weights = [LATER**i for i in range(steps)]
+    weights = [LATER**i for i in range(len(losses))]
     return torch.stack([w * loss for w, loss in zip(weights, losses, strict=True)]).sum() / sum(weights)
 
 
 @torch.inference_mode()
 def held_out(
-    head: Head, texts: list[Heard], numbers: NDArray[np.int64] | None
+    head: Student, texts: list[Heard], numbers: NDArray[np.int64] | None
 ) -> list[tuple[float, float, float]]:
     """Return by step: first choices that agree on greedy and on warm text; what is shared on warm text."""
-    found: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(STEPS)]
+    steps = 1 if isinstance(head, Llama) else STEPS
+    found: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(steps)]
     for i in range(0, len(texts), 8):
-        some = lesson(texts[i : i + 8], numbers).on(head.embed.device)
+        some = lesson(texts[i : i + 8], numbers).on(device_of(head))
         with torch.autocast(some.ids.device.type, torch.bfloat16):
             for into, (logits, rows) in zip(found, guesses(head, some), strict=True):
                 into.append((*agreement(logits, rows), rows.sharp > 0))
@@ -96,15 +114,14 @@ def held_out(
     return means
 
 
-def save(path: Path, head: Head, steppers: list[torch.optim.Optimizer], at: Progress) -> None:
+def save(path: Path, head: Student, steppers: list[torch.optim.Optimizer], at: Progress) -> None:
     """Write the state whole or not at all."""
-    aside = path.with_suffix(".part")
     place = {"done": at.done, "passes": at.passes, "batch": at.batch}
-    torch.save({"head": head.state_dict(), "optimisers": [s.state_dict() for s in steppers], **place}, aside)
-    os.replace(aside, path)
+    content = {"head": head.state_dict(), "optimisers": [s.state_dict() for s in steppers], **place}
+    put_in_place(path, lambda file: torch.save(content, file))
 
 
-def resume(path: Path, head: Head, steppers: list[torch.optim.Optimizer]) -> Progress:
+def resume(path: Path, head: Student, steppers: list[torch.optim.Optimizer]) -> Progress:
     """Put a saved state into the head and its optimisers; without one, begin."""
     if not path.exists():
         return Progress()
@@ -116,7 +133,7 @@ def resume(path: Path, head: Head, steppers: list[torch.optim.Optimizer]) -> Pro
 
 
 def train(
-    head: Head,
+    head: Student,
     shards: list[Path],
     watched: list[Heard],
     numbers: NDArray[np.int64] | None,
@@ -124,18 +141,26 @@ def train(
     plan: Plan,
     log: Log,
     tv_from: float = 0.7,
+    *,
+    stop: Wish | None = None,
+    save_s: float = SAVE_S,
+    together: int = TOGETHER,
 ) -> bool:
-    """Train until `plan.tokens` (True), or a signal asks to stop (False); state: `path`.
+    """Train until `plan.tokens` (True), or `stop`, by default a signal, asks for an end (False).
 
-    From the share `tv_from` of the plan on, half of the loss is the distance that acceptance is made of.
+    The state goes to `path`. From the share `tv_from` of the plan on, half of the loss is the distance that
+    acceptance is made of.
     """
     steppers = optimisers(head, plan)
     at = resume(path, head, steppers)
-    stop, meter = Stop(), Meter(path.stem, plan.tokens, log, every=50)
+    stop, meter = (
+        stop or Stop(),
+        Meter(path.stem, plan.tokens, log, every=max(1, min(50, plan.tokens // plan.batch // 20))),
+    )
     saved, ended = time.monotonic(), at.done >= plan.tokens
-    size = plan.micro if head.embed.device.type == "cpu" else plan.batch
+    size = plan.micro if device_of(head).type == "cpu" else plan.batch
     while not ended:
-        for i, texts in enumerate(one_pass(shards, at.passes, size)):
+        for i, texts in enumerate(one_pass(shards, at.passes, size, together)):
             if i < at.batch:
                 continue
             some = lesson(texts, numbers)
@@ -152,7 +177,7 @@ def train(
             step(head, steppers, plan.factor(at.done))
             if ended := at.done >= plan.tokens or stop.wanted:
                 break
-            if time.monotonic() - saved > SAVE_S:
+            if time.monotonic() - saved > save_s:
                 save(path, head, steppers, at)
                 report(head, watched, numbers, path.stem, at, log)
                 saved = time.monotonic()
@@ -165,7 +190,7 @@ def train(
 
 
 def report(
-    head: Head, watched: list[Heard], numbers: NDArray[np.int64] | None, name: str, at: Progress, log: Log
+    head: Student, watched: list[Heard], numbers: NDArray[np.int64] | None, name: str, at: Progress, log: Log
 ) -> None:
     """Say how the head does on text that it does not learn from."""
     shown = "  ".join(f"{g:.3f}/{w:.3f}/{s:.3f}" for g, w, s in held_out(head, watched, numbers))

@@ -32,6 +32,11 @@ _JOINING = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # what every MTP blo
 _OF_MIMO = ("attn_qkv", "ffn_gate", "ffn_up", "ffn_down")
 
 
+def shows_layers(target: Header) -> bool:
+    """Whether llama.cpp shows what goes into the layers of a target, which EAGLE-3 and DFlash heads read."""
+    return target.architecture in _TAPPED
+
+
 def own_head(headers: Sequence[Header]) -> tuple[Head | None, str | None]:
     """Returns the head in a target's own file, and why it cannot be run, if so; (None, None): no head."""
     head = head_of(headers)

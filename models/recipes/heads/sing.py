@@ -12,36 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgespec_models.distill.heard import TOP, Heard
+from edgespec_models.distill.heard import TOP, Heard, id_type
 from edgespec_models.distill.listen import Saying
-from edgespec_models.distill.network import Llama, Shape
-from edgespec_models.distill.start import OF_BLOCK
-from edgespec_models.distill.target_file import TargetFile
+from edgespec_models.distill.network import Llama
 from recipes.chorus import Cache, attend, choose, surroundings
-
-
-def read_llama(target: TargetFile) -> Llama:
-    """Return a target's network, its weights as float32."""
-    head = target.shape("mtp", target.whole("vocab_size"))
-    shape = Shape(
-        width=head.width,
-        layers=target.whole("block_count"),
-        heads=head.heads,
-        kv_heads=head.kv_heads,
-        head_dim=head.head_dim,
-        ffn=head.ffn,
-        vocab=head.vocab,
-        context=head.context,
-        rope_theta=head.rope_theta,
-        eps=head.eps,
-    )
-    network = Llama(shape)
-    state = {"embed.weight": target.weight("token_embd"), "norm.weight": target.weight("output_norm")}
-    for i in range(shape.layers):
-        for ours, theirs in {**OF_BLOCK, "attn_norm": "attn_norm"}.items():
-            state[f"blocks.{i}.{ours}.weight"] = target.weight(f"blk.{i}.{theirs}")
-    network.load_state_dict({name: torch.from_numpy(weight) for name, weight in state.items()})
-    return network
 
 
 def evaluate(
@@ -92,16 +66,17 @@ def together(
         states.append(state.half())
     found = torch.cat(states, 1).cpu().numpy()
     chosen, shares = torch.stack(top_ids, 1).cpu().numpy(), torch.stack(top_p, 1).cpu().numpy()
+    kind = id_type(s.vocab)
     for i, (saying, row) in enumerate(zip(sayings, ids.tolist(), strict=True)):
         said = row[longest : longest + saying.limit]
         count = next((n for n, token_id in enumerate(said, 1) if token_id in ends), len(said))
         begin = longest - len(saying.prompt)
         yield Heard(
-            np.asarray(row[begin : longest + count], np.uint16),
+            np.asarray(row[begin : longest + count], kind),
             len(saying.prompt),
             saying.temperature,
             found[i, begin : longest + count - 1],
-            chosen[i, :count].astype(np.uint16),
+            chosen[i, :count].astype(kind),
             shares[i, :count],
         )
 

@@ -16,7 +16,6 @@ For SmolLM2 (`smollm2`), whose file stays as it is:
 
 import ctypes
 import json
-from collections import Counter
 from pathlib import Path
 
 import llama_cpp as api
@@ -31,13 +30,15 @@ from edgespec_models.distill.listen import Saying, listen
 from edgespec_models.distill.model_file import About
 from edgespec_models.distill.plan import Plan
 from edgespec_models.distill.progress import Log
+from edgespec_models.distill.start import read_llama
 from edgespec_models.distill.target_file import TargetFile, open_target
 from edgespec_models.distill.train import train
+from edgespec_models.distill.words_kept import most_said, numbers_of
 from recipes import restore, stages
 from recipes.heads import accepted, asking, embedded, spec_bench
 from recipes.heads.accepted import Prompt
 from recipes.heads.guesser import Guesser
-from recipes.heads.sing import read_llama, sing
+from recipes.heads.sing import sing
 from recipes.prompts import read as read_prompts
 from recipes.stages import Place
 
@@ -77,7 +78,7 @@ def speaking(place: Place, speaker: Hidden, target: TargetFile, ends: set[int]) 
     if place.device.type == "cpu":
         return lambda sayings, seed: listen(speaker, sayings, ends, gather.WIDTH, seed)
     network = read_llama(target).to(place.device, torch.bfloat16)
-    return lambda sayings, seed: sing(network, sayings, speaker.taps, ends, TOGETHER, seed)
+    return lambda sayings, seed: sing(network, sayings, speaker.taps or (), ends, TOGETHER, seed)
 
 
 def trained(
@@ -182,24 +183,6 @@ def as_bf16(file: Path, path: Path) -> None:
     if api.llama_model_quantize(str(file).encode(), str(aside).encode(), ctypes.byref(wanted)):
         raise RuntimeError(f"llama.cpp cannot write {file} as BF16")
     aside.replace(path)
-
-
-def most_said(shards: list[Path], count: int, vocab: int) -> NDArray[np.int64]:
-    """Return the tokens said most often, in the order of their ids; ties go to the lower id."""
-    seen: Counter[int] = Counter()
-    for shard in shards:
-        for text in heard.read(shard):
-            seen.update(text.ids[text.prompt :].tolist())
-            seen.update(text.top_ids[:, 0].tolist())
-    order = sorted(range(vocab), key=lambda token: (-seen[token], token))
-    return np.sort(np.asarray(order[:count], np.int64))
-
-
-def numbers_of(kept: NDArray[np.int64], vocab: int) -> NDArray[np.int64]:
-    """Return the head's own number of every token of the target, -1 where it has none."""
-    numbers = np.full(vocab, -1, np.int64)
-    numbers[kept] = np.arange(len(kept))
-    return numbers
 
 
 def make_smollm2(place: Place, file: Path, bench: Path, log: Log) -> None:

@@ -1,0 +1,148 @@
+"""What a target is asked for its draft to learn from: questions, the user's files, what it said before."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgespec.chat.template import render
+from edgespec.engine.own_texts import OwnText
+from edgespec.errors import SettingError, TemplateError
+from edgespec_models.gguf.header import Header
+from edgespec_models.gguf.vocabulary import NO_TOKEN, vocabulary_of
+
+if TYPE_CHECKING:
+    from edgespec_models.distill.hidden import Hidden
+    from edgespec_models.distill.listen import Saying
+
+PROMPT = 512  # tokens
+NEW = 192  # tokens of an answer
+CONTEXT = PROMPT + NEW
+LARGEST_FILE = 1 << 20  # bytes
+MOST_FILES = 2000
+OWN_SHARE = 60  # of questions over the user's files, where questions from templates have 72 in all
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Makes prompts; what is held out is never among those that are learned from."""
+
+    template: str | None
+    bos: str
+    eos: str
+    passages: tuple[str, ...]  # of the user's files
+    own: tuple[OwnText, ...]  # what the target said to the user
+
+    def watched(self, speaker: Hidden) -> Iterator[Saying]:
+        """Yields what is held out: the user's where there are enough of them, else questions."""
+        from edgespec_models.distill.listen import TEMPERATURES, Saying
+
+        own = [text for text in self.own if is_held_out(text)]
+        for text in own:
+            yield Saying(list(text.prompt), text.temperature, 0, text.said)
+        for n, ids in enumerate(self._prompts(speaker, -1, held_out=True)):
+            yield Saying(ids, TEMPERATURES[n % len(TEMPERATURES)], NEW)
+
+    def training(self, speaker: Hidden, seed: int, heard: frozenset[int]) -> Iterator[Saying]:
+        """Yields what is learned from. heard: digests of texts that were heard before."""
+        from edgespec_models.distill.listen import TEMPERATURES, Saying
+
+        for text in self.own:
+            if not is_held_out(text) and digest((*text.prompt, *text.said)) not in heard:
+                yield Saying(list(text.prompt), text.temperature, 0, text.said)
+        for n, ids in enumerate(self._prompts(speaker, seed, held_out=False)):
+            yield Saying(ids, TEMPERATURES[n % len(TEMPERATURES)], NEW)
+
+    def _prompts(self, speaker: Hidden, seed: int, *, held_out: bool) -> Iterator[list[int]]:
+        """Yields prompts that are no longer than PROMPT, without end."""
+        from edgespec_models.distill import questions
+
+        rng = random.Random(f"own {seed}")
+        mine = [text for text in self.passages if questions.held_out(text) == held_out]
+        shares = {**questions.SHARES, "own": OWN_SHARE} if mine else questions.SHARES
+        over = {"own": [questions.over(text, rng)[1] for text in mine]}
+        for about, turns in questions.questions(seed, shares=shares, own=over):
+            if turns in over["own"] or questions.held_out(about) == held_out:
+                ids = self._tokens(speaker, turns[0])
+                if 0 < len(ids) <= PROMPT:
+                    yield ids
+
+    def _tokens(self, speaker: Hidden, question: str) -> list[int]:
+        if self.template is None:
+            return speaker.tokenise(question, special=False)
+        messages = [{"role": "user", "content": question}]
+        text = render(self.template, messages, bos=self.bos, eos=self.eos)
+        return speaker.tokenise(text, bos=not (self.bos and text.startswith(self.bos)))
+
+
+def asked_of(header: Header, passages: Sequence[str], own: Sequence[OwnText]) -> Asked:
+    """Returns what a target is asked. Raises TemplateError where its template takes no question."""
+    template = header.metadata.get("tokenizer.chat_template")
+    vocabulary = vocabulary_of(header)
+
+    def text(token: int) -> str:
+        return "" if token == NO_TOKEN else vocabulary.texts[token].decode("utf-8", "replace")
+
+    found = Asked(
+        template if isinstance(template, str) and template.strip() else None,
+        text(vocabulary.bos),
+        text(vocabulary.eos),
+        tuple(passages),
+        tuple(text for text in own if _usable(text, len(vocabulary.texts))),
+    )
+    if found.template is not None:
+        try:
+            render(found.template, [{"role": "user", "content": "?"}], bos=found.bos, eos=found.eos)
+        except TemplateError as error:
+            raise TemplateError(f"{header.name} cannot be asked: {error}") from None
+    return found
+
+
+def _usable(text: OwnText, n_vocab: int) -> bool:
+    return len(text.prompt) + len(text.said) <= CONTEXT and max(*text.prompt, *text.said) < n_vocab
+
+
+def is_held_out(text: OwnText) -> bool:
+    """True for one text of the user's in eight, by its prompt: nothing learns from it."""
+    from edgespec_models.distill.questions import HELD_OUT
+
+    return digest(text.prompt) % HELD_OUT == 0
+
+
+def digest(ids: Sequence[int]) -> int:
+    """Returns a number by which a text is known again."""
+    return zlib.crc32(np.asarray(ids, np.uint32).tobytes())
+
+
+def passages_in(folder: str) -> list[str]:
+    """Returns the paragraphs of the text files in a folder, and in those below. Raises SettingError."""
+    from edgespec_models.distill.questions import passages_of
+
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise SettingError(f"--texts {folder}: there is no such folder")
+    found: list[str] = []
+    files = 0
+    for path in sorted(root.rglob("*")):
+        if files >= MOST_FILES:
+            break
+        try:
+            if not path.is_file() or path.stat().st_size > LARGEST_FILE:
+                continue
+            text = path.read_bytes().decode("utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if "\0" not in text:
+            files += 1
+            found += passages_of(text, prose=False)
+    if not found:
+        raise SettingError(
+            f"--texts {folder}: its text files have no paragraph of 200 characters: name another folder"
+        )
+    return found

@@ -1,0 +1,290 @@
+"""`edgespec distill`: from a target to a draft of its own, in as many sittings as one likes."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import sys
+import time
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgespec.commands.distill.asked import CONTEXT, Asked, asked_of, digest, passages_in
+from edgespec.commands.distill.installing import Known, install, known
+from edgespec.commands.distill.room import choose_width
+from edgespec.commands.status_line import StatusLine
+from edgespec.engine.own_texts import OwnTexts, all_kept, name_of
+from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.pairs.check import check_pair, headers_of
+from edgespec.system import config
+from edgespec.system.cores import threads_wanted
+from edgespec_models.gguf.facts import why_not_usable
+from edgespec_models.gguf.head_check import shows_layers
+from edgespec_models.gguf.header import Header, HeaderError, split_names
+from edgespec_models.shelf.sizes import size_text
+
+if TYPE_CHECKING:
+    from edgespec_models.distill.course import Course
+    from edgespec_models.distill.progress import Stop
+
+DESCRIPTION = """Makes a draft for a GGUF that you have, from what that GGUF itself says: an EAGLE-3 head
+where llama.cpp shows the layers of its architecture (llama and qwen3), else a small draft. It listens and learns
+for so many minutes, tries the draft on prompts that it did not learn from, and installs it if it is faster. Stop
+it at any moment: the same command goes on."""
+MEASURING = (20.0, 300.0)  # seconds at least and at most, on top of the minutes
+TORCH = (
+    "edgespec distill trains with torch, which is not installed: "
+    "`python -m pip install 'edgespec[distill]'` gets it"
+)
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    command.add_argument("target", nargs="?", metavar="TARGET", help="a GGUF file, or an installed pair")
+    command.add_argument(
+        "--minutes",
+        type=float,
+        default=60.0,
+        metavar="N",
+        help="default 60; 0: try what is there",
+    )
+    command.add_argument("--texts", metavar="FOLDER", help="text files of yours, to be asked about")
+    command.add_argument("--from", dest="begin_with", metavar="DRAFT", help="tune this small draft instead")
+    command.add_argument("--folder", metavar="FOLDER", help="where all is kept (default: the data folder)")
+    command.add_argument("--disk", type=float, default=8.0, metavar="GB", help="for texts (default 8)")
+    command.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+    command.add_argument("--anyway", action="store_true", help="install it even if it is not faster")
+    command.add_argument(
+        "--own-texts",
+        choices=("show", "delete"),
+        help="what was kept of your answers",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Listens, learns, tries and installs; returns 1 where it is not faster, 130 where stopped."""
+    if arguments.own_texts:
+        return _own_texts(arguments)
+    if arguments.target is None:
+        raise SettingError("name the model that a draft is made for: edgespec distill TARGET")
+    _check_numbers(arguments)
+    _need_torch()
+    known_pair = known(arguments.target)
+    headers = _checked(known_pair.target)
+    sitting = _prepare(arguments, known_pair, headers)
+    from filelock import FileLock, Timeout
+
+    try:
+        sitting.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(sitting.folder / "lock", timeout=0):
+            return _sit(sitting, arguments, known_pair)
+    except Timeout:
+        raise SettingError(f"another edgespec distill works in {sitting.folder}: wait for it") from None
+    except OSError as error:
+        raise EdgeSpecError(
+            f"{error.filename or sitting.folder} cannot be written ({error.strerror or error}): what was "
+            "learned before is kept; make room, and the same command goes on"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sitting:
+    folder: Path
+    course: Course
+    asked: Asked
+
+
+def _check_numbers(arguments: argparse.Namespace) -> None:
+    if not 0 <= arguments.minutes <= 60 * 24 * 30:
+        raise SettingError(f"--minutes is {arguments.minutes:g}: between 0 and a month's worth is wanted")
+    if not 0.01 <= arguments.disk <= 10_000:
+        raise SettingError(f"--disk is {arguments.disk:g}: name gigabytes, 0.01 or more")
+
+
+def _need_torch() -> None:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads must not hold a core
+    if importlib.util.find_spec("torch") is None:
+        raise SettingError(TORCH)
+    try:
+        import torch  # noqa: F401
+    except (ImportError, OSError) as error:
+        raise SettingError(
+            f"torch cannot be loaded ({error}): install it again with edgespec[distill]"
+        ) from None
+
+
+def _checked(target: Path) -> list[Header]:
+    """Returns the headers of a target that can be run. Raises ModelFileError, ModelUnsupportedError."""
+    try:
+        headers = headers_of(target)
+    except HeaderError as error:
+        raise ModelFileError(str(error)) from None
+    if reason := why_not_usable(headers[0]):
+        raise ModelUnsupportedError(reason)
+    return headers
+
+
+def _prepare(arguments: argparse.Namespace, pair: Known, headers: list[Header]) -> _Sitting:
+    from edgespec_models.distill.course import Course
+    from edgespec_models.distill.hidden import can_tap
+    from edgespec_models.distill.target_file import open_target
+
+    own = OwnTexts(config.data_folder(), name_of(pair.target, headers[0]))
+    asked = asked_of(headers[0], passages_in(arguments.texts) if arguments.texts else (), own.texts())
+    parts = tuple(pair.target.with_name(name) for name in split_names(pair.target.name))
+    begin_with = Path(arguments.begin_with) if arguments.begin_with else None
+    plain = open_target(*parts).block_is_plain
+    if begin_with:
+        _check_draft(begin_with, pair.target)
+    head = plain and not begin_with and shows_layers(headers[0]) and can_tap()
+    mark = f"{zlib.crc32(headers[0].raw):08x}"
+    default = config.data_folder() / "distilled" / f"{pair.target.stem[:40]}-{mark}"
+    folder = Path(arguments.folder).expanduser() if arguments.folder else default
+    kind = "eagle3" if head else "draft"
+    threads = arguments.threads or threads_wanted()
+    course = Course(
+        parts,
+        folder / (kind if not begin_with else f"draft-from-{begin_with.stem[:40]}"),
+        "eagle3" if head else "draft",
+        CONTEXT,
+        choose_width(headers, sum(part.stat().st_size for part in parts), kind, CONTEXT),
+        threads,
+        int(arguments.disk * 1e9),
+        begin_with,
+    )
+    return _Sitting(folder, course, asked)
+
+
+def _check_draft(draft: Path, target: Path) -> None:
+    """Refuses what cannot be tuned as a draft. Raises SettingError, PairMismatchError, ModelFileError."""
+    from edgespec_models.distill.target_file import open_target
+
+    if check_pair(target, draft) is not None:
+        raise SettingError(f"--from {draft}: its vocabulary is not the target's, so it cannot be tuned to it")
+    opened = open_target(draft)
+    if not opened.block_is_plain or opened.architecture != "llama" or opened.has("output"):
+        raise SettingError(f"--from {draft}: only llama drafts whose output is their embedding can be tuned")
+
+
+def _sit(sitting: _Sitting, arguments: argparse.Namespace, pair: Known) -> int:
+    from edgespec.llama.model import take_log
+    from edgespec_models.distill import course as courses
+    from edgespec_models.distill.progress import Stop
+
+    with suppress(OSError, AttributeError):
+        os.nice(19 - os.nice(0))
+    course, stop = sitting.course, Stop()
+    course.folder.mkdir(parents=True, exist_ok=True)
+    begun, seconds = time.monotonic(), arguments.minutes * 60
+    try:
+        if seconds:
+            _listen(sitting, begun + courses.LISTENING * seconds, stop)
+        if stop.wanted:
+            return _stopped(None)
+        learned = courses.learn(course, begun + seconds, stop, _say)
+    except ValueError as error:
+        raise SettingError(f"{error}: give it more --minutes") from None
+    except RuntimeError as error:
+        raise EdgeSpecError(
+            f"{error}; what was heard and learned before is kept in {course.folder}"
+        ) from None
+    finally:
+        take_log()
+    _say(
+        f"round {learned.rounds}: {learned.tokens:,} tokens learned{'' if learned.complete else ' so far'}; "
+        f"shared with the target on held-out text: {learned.before:.3f} before, {learned.after:.3f} now"
+    )
+    if stop.wanted:
+        return _stopped(learned.draft)
+    return _try(sitting, arguments, pair, learned.draft, seconds)
+
+
+def _listen(sitting: _Sitting, until: float, stop: Stop) -> None:
+    """Lets the target speak, unless a plan on what it said is not fulfilled yet."""
+    from edgespec_models.distill import course as courses
+    from edgespec_models.distill import gather, heard
+
+    course, asked = sitting.course, sitting.asked
+    if courses.is_open(course):
+        _say("going on with what was not learned yet")
+        return
+    free = shutil.disk_usage(course.folder).free
+    if free < course.disk // 4:
+        _say(f"{course.folder} has {size_text(free)} free, less than a quarter of --disk")
+    known_texts = frozenset(
+        digest(ids.tolist())
+        for path in (gather.there(course.folder, "heard") if asked.own else ())
+        for ids in heard.ids_of(path)
+    )
+    courses.hear(
+        course,
+        asked.watched,
+        lambda speaker, seed: asked.training(speaker, seed, known_texts),
+        until,
+        stop,
+        _say,
+    )
+
+
+def _try(sitting: _Sitting, arguments: argparse.Namespace, pair: Known, draft: Path, seconds: float) -> int:
+    from edgespec.commands.distill.trial import hold_trial, told
+    from edgespec_models.distill import gather, heard
+
+    watched = [text for path in gather.there(sitting.course.folder, "watched") for text in heard.read(path)]
+    prompts = [text.ids[: text.prompt].tolist() for text in watched]
+    line = StatusLine()
+    try:
+        trial = hold_trial(
+            pair.target,
+            draft,
+            pair.draft,
+            prompts,
+            arguments.threads,
+            seconds=min(max(seconds * 0.2, MEASURING[0]), MEASURING[1]),
+            on_stage=line.show,
+        )
+    finally:
+        line.clear()
+    print("\n".join(told(trial)))
+    if not trial.faster and not arguments.anyway:
+        print(
+            f"not installed: it is not shown to be faster here than what there is. It is {draft}; the same "
+            "command learns on (--anyway installs it)"
+        )
+        return 1
+    installed = install(pair, draft, arguments.target)
+    print(f"installed as the draft of {installed}; next: edgespec chat {installed}")
+    return 0
+
+
+def _stopped(draft: Path | None) -> int:
+    so_far = f" What was learned so far is {draft}; --minutes 0 tries it." if draft else ""
+    _say(f"stopped; the same command goes on.{so_far}")
+    return 130
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _own_texts(arguments: argparse.Namespace) -> int:
+    """Shows or deletes what was kept of the user's answers, of one target or of all."""
+    kept = all_kept(config.data_folder())
+    if arguments.target:
+        target = known(arguments.target).target
+        wanted = name_of(target, _checked(target)[0])
+        kept = [texts for texts in kept if texts.folder.name == wanted]
+    for texts in kept:
+        size, n = texts.size(), len(texts.texts())
+        if arguments.own_texts == "delete":
+            texts.delete()
+        done = "deleted" if arguments.own_texts == "delete" else "kept"
+        print(f"{texts.folder.name}: {n:,} texts, {size_text(size)}, {done} in {texts.folder}")
+    if not kept:
+        print("nothing is kept; `edgespec serve --keep-texts 64` keeps up to 64 MB of what is answered")
+    return 0

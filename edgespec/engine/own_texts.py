@@ -1,0 +1,109 @@
+"""What a target said to its user, kept for `edgespec distill` where the user wants it: token ids alone.
+
+Off unless asked for; in the data folder, readable by its owner alone, bounded in size: the oldest go first.
+A disk that is full or a folder that is closed is no reason to stop an answer: that text is then not kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec_models.gguf.header import Header, read_file
+
+PARTS = 8  # files of one model; the oldest goes as a whole
+LONGEST = 8192  # tokens of a text that is kept
+FOLDER = "own-texts"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnText:
+    """One prompt and the target's answer, as tokens."""
+
+    prompt: tuple[int, ...]
+    said: tuple[int, ...]
+    temperature: float
+
+
+def name_of(target: Path, header: Header) -> str:
+    """Returns what a model's texts go by: another file has other token ids, or says other things."""
+    return f"{target.stem[:40]}-{zlib.crc32(header.raw):08x}"
+
+
+class OwnTexts:
+    """The texts of one model. Only its engine writes them, one at a time."""
+
+    def __init__(self, data: Path, name: str, most_bytes: int = 0) -> None:
+        """data: the data folder. most_bytes: what all files together may have; 0 keeps nothing."""
+        self.folder = data / FOLDER / name
+        self._part_bytes = most_bytes // PARTS
+
+    def keep(self, prompt: Sequence[int], said: Sequence[int], temperature: float) -> None:
+        """Adds a text, unless it is empty or too long."""
+        if not self._part_bytes or not said or len(prompt) + len(said) > LONGEST:
+            return
+        entry = {"prompt": list(map(int, prompt)), "said": list(map(int, said)), "temperature": temperature}
+        line = (json.dumps(entry, separators=(",", ":")) + "\n").encode()
+        if len(line) > self._part_bytes:
+            return
+        with suppress(OSError):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            parts = self._parts()
+            number = int(parts[-1].stem) if parts else 0
+            if parts and parts[-1].stat().st_size + len(line) > self._part_bytes:
+                number += 1
+            file = os.open(self.folder / f"{number:08d}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(file, line)
+            finally:
+                os.close(file)
+            for old in self._parts()[:-PARTS]:
+                old.unlink()
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.folder.glob("[0-9]*.jsonl"))
+
+    def texts(self) -> list[OwnText]:
+        """Returns what is kept, the oldest first; lines that make no sense are passed over."""
+        found = []
+        for part in self._parts():
+            with suppress(OSError):
+                found += [text for line in part.read_bytes().splitlines() if (text := _text(line))]
+        return found
+
+    def size(self) -> int:
+        """Returns bytes."""
+        return sum(part.stat().st_size for part in self._parts())
+
+    def delete(self) -> None:
+        """Deletes all of it. Raises OSError."""
+        for part in self._parts():
+            part.unlink()
+        with suppress(OSError):
+            self.folder.rmdir()
+
+
+def texts_for(data: Path, target: Path, most_bytes: int = 0) -> OwnTexts:
+    """Returns the texts of a target. Raises HeaderError for what is no GGUF file."""
+    return OwnTexts(data, name_of(target, read_file(target)), most_bytes)
+
+
+def all_kept(data: Path) -> list[OwnTexts]:
+    """Returns the texts of every model of which some are kept."""
+    folders = sorted((data / FOLDER).glob("*/")) if (data / FOLDER).is_dir() else []
+    return [OwnTexts(data, folder.name) for folder in folders if folder.is_dir()]
+
+
+def _text(line: bytes) -> OwnText | None:
+    try:
+        entry = json.loads(line)
+        prompt, said = tuple(map(int, entry["prompt"])), tuple(map(int, entry["said"]))
+        temperature = float(entry["temperature"])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return OwnText(prompt, said, temperature) if prompt and said and min(prompt + said) >= 0 else None

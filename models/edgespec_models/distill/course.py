@@ -1,0 +1,325 @@
+"""A course: a draft for one target, made in one folder, in as many sittings as one likes.
+
+The folder holds `watched-0.npz` (texts that nothing learns from), `heard-N.npz` (texts to learn from),
+`kept.npy` (the tokens that an EAGLE-3 head may guess), `course.json` (the plan of the round that is learned),
+`round-N.pt` (the state of a training) and the draft itself. A sitting listens for a share of its time, fixes
+a plan that fits the rest, and trains; a plan that was not fulfilled is what the next sitting goes on with.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edgespec_models.distill import device, gather, head_file, heard, start
+from edgespec_models.distill.hidden import Hidden
+from edgespec_models.distill.lessons import lesson, one_pass
+from edgespec_models.distill.listen import Saying, listen
+from edgespec_models.distill.model_file import About, write_draft
+from edgespec_models.distill.network import Llama
+from edgespec_models.distill.plan import Plan
+from edgespec_models.distill.progress import Log, Until, Wish
+from edgespec_models.distill.target_file import TargetFile, open_target
+from edgespec_models.distill.train import STEPS, Student, device_of, held_out, loss_of, train
+from edgespec_models.distill.whole_file import put_in_place
+from edgespec_models.distill.words_kept import most_said, numbers_of
+
+Kind = Literal["eagle3", "draft"]
+LISTENING = 0.4  # of a sitting
+WATCHED = 32  # texts
+WATCHING = 0.1  # of the first sitting, at most
+PASSES = 20  # over what was heard; more teaches nothing
+PROBE_S = 3.0
+SAFE = 0.65  # of what the time should suffice for is planned: a plan is to be fulfilled
+MEMORY = 1 << 30  # bytes of scores that are held at once on a processor
+SHARDS_BYTES = 1 << 30  # of shards in memory at once
+FEWEST_STEPS = 120  # of a training: its batches are as small as that wants
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What is made, of what, and where."""
+
+    target: tuple[Path, ...]  # all parts of its file
+    folder: Path
+    kind: Kind
+    context: int  # tokens of the longest text
+    width: int  # texts side by side
+    threads: int
+    disk: int  # bytes that texts may take
+    begin_with: Path | None = None  # a small draft to begin with
+
+    @property
+    def plan_file(self) -> Path:
+        return self.folder / "course.json"
+
+    def state_file(self, number: int) -> Path:
+        return self.folder / f"round-{number}.pt"
+
+
+Asking = Callable[[Hidden, int], Iterator[Saying]]  # the target, and a seed, to what is asked
+
+
+def taps_of(layers: int) -> tuple[int, ...]:
+    """Return the layers whose inputs an EAGLE-3 head reads: an early one, the middle one and the last."""
+    return (min(2, layers - 1), layers // 2, layers - 1)
+
+
+def taps(course: Course, target: TargetFile) -> tuple[int, ...] | None:
+    return taps_of(target.whole("block_count")) if course.kind == "eagle3" else None
+
+
+def hear(
+    course: Course,
+    watched: Callable[[Hidden], Iterator[Saying]],
+    asked: Asking,
+    until: float,
+    stop: Wish,
+    log: Log,
+) -> None:
+    """Let the target answer until a moment; first, once, for texts nothing learns from. Raises OSError."""
+    course.folder.mkdir(parents=True, exist_ok=True)
+    target = open_target(*course.target)
+    begun = time.monotonic()
+    with Hidden(
+        course.target[0],
+        taps(course, target),
+        context=course.context,
+        threads=course.threads,
+        sequences=course.width,
+    ) as speaker:
+        ends = speaker.ends()
+
+        def said(sayings: Iterator[Saying], seed: int, moment: float) -> Iterator[heard.Heard]:
+            wish = Until(moment, stop)
+            return listen(speaker, sayings, ends, course.width, seed, wish)
+
+        if not gather.there(course.folder, "watched"):
+            log("listening to texts that nothing learns from")
+            soon = begun + (until - begun) * WATCHING / LISTENING
+            _watch(course, said(watched(speaker), 1, soon))
+        number = len(gather.there(course.folder, "heard"))
+        gather.keep(
+            said(asked(speaker, number), number, until),
+            course.folder,
+            "heard",
+            most_bytes=course.disk,
+            log=log,
+        )
+
+
+def _watch(course: Course, texts: Iterator[heard.Heard]) -> None:
+    found = list(islice(texts, WATCHED))
+    if found:
+        heard.write(course.folder / "watched-0.npz", found)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """How a training ended."""
+
+    draft: Path
+    complete: bool  # the plan is fulfilled
+    rounds: int
+    tokens: int  # seen in this round
+    before: float  # what target and draft share of probability on held-out warm text, before it learned
+
+    after: float
+
+
+def is_open(course: Course) -> bool:
+    """Is there a plan that was not fulfilled?"""
+    record = _record(course)
+    return record is not None and _done(course, record["number"]) < record["plan"]["tokens"]
+
+
+def learn(course: Course, until: float, stop: Wish, log: Log) -> Learned:
+    """Train until the plan is fulfilled or a moment comes; write the draft. Raises OSError, ValueError."""
+    torch.set_num_threads(course.threads)
+    target = open_target(*course.target)
+    shards = gather.there(course.folder, "heard")
+    watched = [text for path in gather.there(course.folder, "watched") for text in heard.read(path)]
+    if not shards or not watched:
+        raise ValueError("nothing was heard yet")
+    kept = _kept(course, target, shards)
+    numbers = None if kept is None else numbers_of(kept, target.vocab)
+    record = _record(course)
+    complete = record is not None and _done(course, record["number"]) >= record["plan"]["tokens"]
+    student = _begin(course, target, kept)
+    if record is None or (complete and time.monotonic() < until):
+        record = _next_round(course, record, student, shards, watched, numbers, until)
+        complete = False
+    number, plan = record["number"], Plan(**{**record["plan"], "lengths": ((0, 256),)})
+    if number > 1 and not course.state_file(number).exists():
+        student.load_state_dict(_weights(course.state_file(number - 1)))
+    student = student.to(device.choose())
+    if complete:
+        student.load_state_dict(_weights(course.state_file(number)))
+    else:
+        complete = train(
+            student,
+            shards[: record["shards"]],
+            watched,
+            numbers,
+            course.state_file(number),
+            plan,
+            log,
+            stop=Until(until, stop),
+            save_s=min(120.0, max(10.0, (until - time.monotonic()) / 4)),
+            together=max(1, SHARDS_BYTES // max(1, max(path.stat().st_size for path in shards))),
+        )
+        course.state_file(number - 2).unlink(missing_ok=True)
+    after = held_out(student, watched, numbers)[0][2]
+    return Learned(
+        write(course, target, student.cpu(), kept),
+        complete,
+        number,
+        _done(course, number),
+        record["before"],
+        after,
+    )
+
+
+def _kept(course: Course, target: TargetFile, shards: list[Path]) -> NDArray[np.int64] | None:
+    """Return the tokens that a head may guess, fixed when they are first asked for; None: all."""
+    count = tokens_kept(target.vocab)
+    if course.kind == "draft" or count == target.vocab:
+        return None
+    path = course.folder / "kept.npy"
+    if not path.exists():
+        found = most_said(shards, count, target.vocab)
+        put_in_place(path, lambda file: np.save(file, found))
+    kept: NDArray[np.int64] = np.load(path)
+    return kept
+
+
+def tokens_kept(vocab: int) -> int:
+    """Return how many tokens a head may guess: all of a small vocabulary, a quarter of a large one."""
+    return vocab if vocab <= 16384 else max(12288, vocab // 4 // 32 * 32)
+
+
+def _begin(course: Course, target: TargetFile, kept: NDArray[np.int64] | None) -> Student:
+    torch.manual_seed(1)
+    if course.kind == "eagle3":
+        return start.begin(target, "eagle3", kept)
+    return start.read_llama(open_target(course.begin_with)) if course.begin_with else start.small(target)
+
+
+def _record(course: Course) -> Any:
+    """Return what course.json says; None where there is no plan yet."""
+    try:
+        return json.loads(course.plan_file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _done(course: Course, number: int) -> int:
+    path = course.state_file(number)
+    if not path.exists():
+        return 0
+    return int(torch.load(path, weights_only=True, map_location="cpu", mmap=True)["done"])
+
+
+def _weights(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")["head"]
+    return content
+
+
+def _next_round(
+    course: Course,
+    record: Any,
+    student: Student,
+    shards: list[Path],
+    watched: list[heard.Heard],
+    numbers: NDArray[np.int64] | None,
+    until: float,
+) -> Any:
+    """Fix the plan of another round by what this machine learns in a second, and write it down."""
+    student = student.to(device.choose())
+    before = record["before"] if record else held_out(student, watched, numbers)[0][2]
+    micro = _micro(student)
+    rate = _rate(student, shards, numbers, micro)
+    heard_tokens = sum(text_tokens(path) for path in shards)
+    wanted = min(rate * max(1.0, until - time.monotonic()) * SAFE, PASSES * heard_tokens)
+    plan = _plan(int(max(wanted, 4096)), micro, first=record is None and course.begin_with is None)
+    if course.kind == "draft":
+        plan = replace(plan, matrix_rate=plan.matrix_rate * 0.6, vector_rate=plan.vector_rate * 0.6)
+    fixed = {
+        "number": (record["number"] if record else 0) + 1,
+        "plan": asdict(plan),
+        "shards": len(shards),
+        "before": before,
+    }
+    text = json.dumps(fixed, indent=1).encode()
+    put_in_place(course.plan_file, lambda file: file.write(text))
+    student.cpu()
+    return fixed
+
+
+def _plan(tokens: int, micro: int, first: bool) -> Plan:
+    batch = max(256, min(4096, tokens // FEWEST_STEPS // 64 * 64))
+    return Plan(
+        tokens=tokens,
+        anneal=int(tokens * 0.8),
+        warmup=int(tokens * 0.02),
+        batch=batch,
+        micro=min(micro, batch),
+        matrix_rate=1e-2,
+        vector_rate=5e-3,
+        full=1.0 if first else 0.4,
+    )
+
+
+def _micro(student: Student) -> int:
+    """Return how many tokens may go through at once: their scores are most of what is held."""
+    rows = student.shape.vocab
+    return int(
+        max(256, min(2048, MEMORY // (rows * 4 * 4 * (STEPS if not isinstance(student, Llama) else 1))))
+    )
+
+
+def _rate(student: Student, shards: list[Path], numbers: NDArray[np.int64] | None, micro: int) -> float:
+    """Return how many tokens are learned in a second, without learning any."""
+    done, begun = 0, 0.0
+    for n, texts in enumerate(one_pass(shards[:1], 0, micro)):
+        if n == 1:  # the first one warms up
+            done, begun = 0, time.monotonic()
+        some = lesson(texts, numbers)
+        loss_of(student, some, STEPS).backward()  # type: ignore[no-untyped-call]
+        done += some.ids.numel()
+        if n >= 2 and time.monotonic() - begun > PROBE_S:
+            break
+    student.zero_grad(set_to_none=True)
+    if device_of(student).type == "cuda":
+        torch.cuda.synchronize()
+    return done / max(time.monotonic() - begun, 1e-3) if begun else float(micro)
+
+
+def text_tokens(path: Path) -> int:
+    """Return how many tokens the texts of a shard have."""
+    with np.load(path) as shard:
+        return int(shard["length"].sum())
+
+
+def write(course: Course, target: TargetFile, student: Student, kept: NDArray[np.int64] | None) -> Path:
+    """Write the draft as a GGUF file, whole or not at all; return its path."""
+    made = course.folder / f"new-{course.kind}.gguf"
+    name = course.target[0].stem
+    size = f"{sum(p.numel() for p in student.parameters()) / 1e6:.0f}M"
+    if isinstance(student, Llama):
+        about = About(f"{name} draft", f"A draft for {name}, tuned to what it says", size, "1")
+        write_draft(student, target, made, about)
+        return made
+    about = About(f"{name} EAGLE-3", f"An EAGLE-3 head for {name}, trained on what it says", size, "1")
+    all_ = np.arange(target.vocab) if kept is None else kept
+    layers = taps(course, target)
+    assert layers is not None  # a head reads some
+    head_file.write_eagle3(student, target, made, about, layers, all_, output="Q8_0")
+    return made
