@@ -48,6 +48,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--api-key", metavar="KEY", help="its key (or EDGESPEC_API_KEY); - asks for it on the terminal"
     )
     group.add_argument("--api-key-file", metavar="FILE", help="a file that holds its key")
+    flags.add_keep_texts(command)
     flags.add_conversation(command)
     flags.add_model(command)
     flags.add_sampling(command, longest=None)
@@ -57,7 +58,9 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Opens a chat, once flags about the model have been looked at: a running engine would not say a word."""
-    pair_settings(arguments)
+    pair_settings(arguments, keep_texts=arguments.keep_texts * 2**20)
+    if arguments.no_save:
+        arguments.keep_texts = 0
     template = chat_template(arguments)
     arguments.template = digest(template) if template else ""
     names = (arguments.target, arguments.draft, arguments.pair, arguments.grow, config.default_target())

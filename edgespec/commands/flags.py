@@ -54,6 +54,17 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> No
     add_machines(group)
 
 
+def add_keep_texts(command: argparse._ActionsContainer) -> None:
+    """Adds whether prompts and answers are kept for `edgespec distill`."""
+    command.add_argument(
+        "--keep-texts",
+        type=int,
+        default=0,
+        metavar="MB",
+        help="keep up to so much of prompts and answers on this machine, for `edgespec distill` (0: nothing)",
+    )
+
+
 def add_machines(group: argparse._ArgumentGroup) -> None:
     """Adds the other machines that layers may go to."""
     group.add_argument(

@@ -88,6 +88,29 @@ class OwnTexts:
             self.folder.rmdir()
 
 
+class Overheard:
+    """The answers that are being made, each kept once it has ended."""
+
+    def __init__(self, texts: OwnTexts) -> None:
+        self._texts = texts
+        self._open: dict[str, tuple[tuple[int, ...], list[int], float]] = {}
+
+    def begin(self, id: str, prompt: Sequence[int], temperature: float) -> None:
+        """Notes the prompt of an answer to come."""
+        self._open[id] = tuple(map(int, prompt)), [], temperature
+
+    def add(self, id: str, tokens: Sequence[int], *, ended: bool) -> None:
+        """Notes what was said, and keeps all of it where that is the end."""
+        if id in self._open:
+            self._open[id][1].extend(tokens)
+            if ended:
+                self._texts.keep(*self._open.pop(id))
+
+    def drop(self, id: str) -> None:
+        """Forgets an answer that will not be made."""
+        self._open.pop(id, None)
+
+
 def texts_for(data: Path, target: Path, most_bytes: int = 0) -> OwnTexts:
     """Returns the texts of a target. Raises HeaderError for what is no GGUF file."""
     return OwnTexts(data, name_of(target, read_file(target)), most_bytes)

@@ -39,12 +39,14 @@ from edgespec.engine.messages import (
     receive,
 )  # fmt: skip
 from edgespec.engine.outlet import Outlet
+from edgespec.engine.own_texts import Overheard, texts_for
 from edgespec.engine.pair import Pair
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
 from edgespec.memory.free import free_memory
 from edgespec.pairs.settings import PairSettings
+from edgespec.system import config
 
 MOST_CACHE_RAM = 8 * 2**30
 LAST_STAGE = 0.95  # of loading is done when measuring begins
@@ -54,7 +56,16 @@ FAR = 1000  # tokens; what a token takes longer behind so many is told per token
 class Worker:
     """One pair and its requests, from the first message to the last."""
 
-    def __init__(self, pair: Pair, engine: Engine, intake: Intake, outlet: Outlet) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        engine: Engine,
+        intake: Intake,
+        outlet: Outlet,
+        overheard: Overheard | None = None,
+    ) -> None:
+        """overheard: who keeps what is said; None: nobody."""
+        self._overheard = overheard
         self._pair, self._engine, self._intake, self._outlet = pair, engine, intake, outlet
         self._pieces: dict[str, _Pieces] = {}  # of those who want them
         self.draining = False
@@ -89,6 +100,8 @@ class Worker:
     def _take(self, item: Ready | Cancel) -> None:
         if isinstance(item, Cancel):
             self._engine.cancel(item.id)
+            if self._overheard:
+                self._overheard.drop(item.id)
             self._pieces.pop(item.id, None)
             return
         message = item.message
@@ -110,6 +123,8 @@ class Worker:
             return
         if message.pieces:
             self._pieces[message.id] = _Pieces(self._pair.spelling(shown_tokens(self._pair, message.shown)))
+        if self._overheard and message.grammar is None and not message.ignore_eos:
+            self._overheard.begin(message.id, item.tokens.tolist(), message.sampling.temperature)
         self._outlet.send(Accepted(message.id, len(item.tokens)))
 
     def _request(self, message: Submit) -> Request:
@@ -137,11 +152,16 @@ class Worker:
         for happening in happenings:
             if isinstance(happening, Failed):
                 self._pieces.pop(happening.id, None)
+                if self._overheard:
+                    self._overheard.drop(happening.id)
                 said.append(refused(happening.id, happening.error))
                 continue
             if isinstance(happening, Emitted) and happening.round.scores:
                 happening = self._spelt(happening)
             said.append(happening)
+            if isinstance(happening, Emitted) and self._overheard:
+                ended = happening.round.finish is not None
+                self._overheard.add(happening.id, happening.round.tokens, ended=ended)
             if isinstance(happening, Emitted) and (spelt := self._pieces.get(happening.id)):
                 pieces[happening.id] = tuple(map(spelt.of, happening.round.tokens))
                 if happening.round.finish:
@@ -250,7 +270,9 @@ def main() -> int:
         intake.pair = pair
         ram = cache_ram(load.settings)
         engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram)
-        worker = Worker(pair, engine, intake, outlet)
+        most = load.settings.keep_texts
+        overheard = Overheard(texts_for(config.data_folder(), pair.target.path, most)) if most else None
+        worker = Worker(pair, engine, intake, outlet, overheard)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
         outlet.send(about(pair))
         worker.run()

@@ -77,6 +77,7 @@ def pair_settings(
     slots: int = 1,
     cache_tokens: int | None = None,
     cache_ram: int | None = None,
+    keep_texts: int = 0,
     remember: bool = True,
 ) -> PairSettings:
     """Returns how the flags ask for a pair to be loaded. Raises SettingError."""
@@ -93,6 +94,7 @@ def pair_settings(
         slots=slots,
         cache_tokens=cache_tokens,
         cache_ram=cache_ram,
+        keep_texts=keep_texts,
     )
 
 

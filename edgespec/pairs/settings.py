@@ -40,6 +40,7 @@ class PairSettings:
     # bytes of host memory for prompts that are in no slot any more; None: a quarter of what is free, 8 GiB
     # at most
     cache_ram: int | None = None
+    keep_texts: int = 0  # bytes of prompts and answers that are kept for `edgespec distill`, the oldest out
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""
@@ -50,6 +51,7 @@ class PairSettings:
             whole("the number of tokens in the cache", self.cache_tokens, self.n_ctx or 2, 2**31 - 1)
         if self.cache_ram is not None:
             whole("the memory for prompts", self.cache_ram, 0, 2**50)
+        whole("the room for kept texts", self.keep_texts, 0, 2**50)
         check_threads(self.threads)
         if self.tensor_split and not (min(self.tensor_split) >= 0 and 0 < sum(self.tensor_split) < math.inf):
             raise SettingError(

@@ -126,6 +126,7 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
         ("--draft-kv-type", arguments.draft_kv_type, "f16"),
         ("--gpu-layers", arguments.gpu_layers, -1),
         ("--threads", arguments.threads, None),
+        ("--keep-texts", arguments.keep_texts, 0),
         ("--rpc", arguments.rpc, None),
         ("--tensor-split", arguments.tensor_split, None),
     ):

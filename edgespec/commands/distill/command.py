@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.commands.distill.asked import CONTEXT, Asked, asked_of, digest, passages_in
+from edgespec.commands.distill.asked import CONTEXT, Asked, asked_of, digest, is_held_out, passages_in
 from edgespec.commands.distill.installing import Known, install, known
 from edgespec.commands.distill.room import choose_width
 from edgespec.commands.status_line import StatusLine
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from edgespec_models.distill.progress import Stop
 
 DESCRIPTION = """Makes a draft for a GGUF that you have, from what that GGUF itself says: an EAGLE-3 head
-where llama.cpp shows the layers of its architecture (llama and qwen3), else a small draft. It listens and learns
-for so many minutes, tries the draft on prompts that it did not learn from, and installs it if it is faster. Stop
-it at any moment: the same command goes on."""
+where llama.cpp shows the layers of its architecture (llama and qwen3), else a small draft. It listens and
+learns for so many minutes, tries the draft on prompts that it did not learn from, and installs it if it is
+faster. Stop it at any moment: the same command goes on."""
 MEASURING = (20.0, 300.0)  # seconds at least and at most, on top of the minutes
+ENOUGH_OWN, MOST_OWN = 6, 24  # texts of the user's, held out: enough of them alone decide
 TORCH = (
     "edgespec distill trains with torch, which is not installed: "
     "`python -m pip install 'edgespec[distill]'` gets it"
@@ -237,6 +238,8 @@ def _try(sitting: _Sitting, arguments: argparse.Namespace, pair: Known, draft: P
 
     watched = [text for path in gather.there(sitting.course.folder, "watched") for text in heard.read(path)]
     prompts = [text.ids[: text.prompt].tolist() for text in watched]
+    own = [list(text.prompt) for text in sitting.asked.own if is_held_out(text)]
+    prompts = own[-MOST_OWN:] if len(own) >= ENOUGH_OWN else own + prompts
     line = StatusLine()
     try:
         trial = hold_trial(

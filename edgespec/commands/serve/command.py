@@ -76,6 +76,7 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
         help="memory for prompts seen before that are in no slot any more, so that they need not be read "
         "again; 0 is none (default: a quarter of what is free, 8192 at most)",
     )
+    flags.add_keep_texts(group)
     group.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait (64)")
     group.add_argument(
         "--idle-unload",
@@ -181,6 +182,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         ("--slots", arguments.slots, 1, 32),
         ("--queue", arguments.queue, 0, 100_000),
         ("--cache-ram", arguments.cache_ram or 0, 0, 2**24),
+        ("--keep-texts", arguments.keep_texts, 0, 2**20),
         ("--max-body", arguments.max_body, 1, 4096),
         ("--max-seconds", arguments.max_seconds, 1, 10**7),
         ("--canary", arguments.canary, 0, 1),
@@ -264,6 +266,7 @@ def _load(arguments: argparse.Namespace) -> Load:
             slots=arguments.slots,
             cache_tokens=arguments.cache_tokens,
             cache_ram=None if arguments.cache_ram is None else arguments.cache_ram * 2**20,
+            keep_texts=arguments.keep_texts * 2**20,
         ),
         queue=arguments.queue,
     )

@@ -309,7 +309,16 @@ def text_tokens(path: Path) -> int:
 
 
 def write(course: Course, target: TargetFile, student: Student, kept: NDArray[np.int64] | None) -> Path:
-    """Write the draft as a GGUF file, whole or not at all; return its path."""
+    """Write the draft as a GGUF file, whole or not at all; return its path. Raises OSError."""
+    try:
+        return _written(course, target, student, kept)
+    except OSError:
+        for left in course.folder.glob("new-*.gguf.part"):
+            left.unlink(missing_ok=True)
+        raise
+
+
+def _written(course: Course, target: TargetFile, student: Student, kept: NDArray[np.int64] | None) -> Path:
     made = course.folder / f"new-{course.kind}.gguf"
     name = course.target[0].stem
     size = f"{sum(p.numel() for p in student.parameters()) / 1e6:.0f}M"

@@ -66,4 +66,4 @@ class Meter:
         if self.steps % self.every == 0:
             left = (self.goal - done) / self.rate / 60
             shown = f"loss {self.loss:.3f}  {self.rate:5.0f}/s  {left:5.1f} min left"
-            self.log(f"{self.name}: {done / 1e6:6.2f}M of {self.goal / 1e6:.1f}M tokens  {shown}")
+            self.log(f"{self.name}: {done:,} of {self.goal:,} tokens  {shown}")

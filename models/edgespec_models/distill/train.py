@@ -153,10 +153,8 @@ def train(
     """
     steppers = optimisers(head, plan)
     at = resume(path, head, steppers)
-    stop, meter = (
-        stop or Stop(),
-        Meter(path.stem, plan.tokens, log, every=max(1, min(50, plan.tokens // plan.batch // 20))),
-    )
+    every = max(1, min(50, plan.tokens // plan.batch // 20))
+    stop, meter = stop or Stop(), Meter(path.stem, plan.tokens, log, every)
     saved, ended = time.monotonic(), at.done >= plan.tokens
     size = plan.micro if device_of(head).type == "cpu" else plan.batch
     while not ended:
@@ -194,4 +192,4 @@ def report(
 ) -> None:
     """Say how the head does on text that it does not learn from."""
     shown = "  ".join(f"{g:.3f}/{w:.3f}/{s:.3f}" for g, w, s in held_out(head, watched, numbers))
-    log(f"{name}: saved at {at.done / 1e6:.2f}M; held-out greedy/warm first choice/shared: {shown}")
+    log(f"{name}: saved at {at.done:,} tokens; held-out greedy/warm first choice/shared: {shown}")
