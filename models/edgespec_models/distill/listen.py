@@ -107,9 +107,6 @@ def listen(
     waiting = iter(sayings)
     slots: dict[int, Slot] = {}
     while True:
-        if stop and stop.wanted:
-            yield from (slot.heard() for slot in slots.values())
-            return
         for sequence in range(width):
             if sequence not in slots and (saying := next(waiting, None)):
                 if saying.said:
@@ -120,6 +117,9 @@ def listen(
                 target.forget(0, sequence)
                 row = target.evaluate([(t, i, sequence, i == last) for i, t in enumerate(saying.prompt)])
                 take([slot], row, [target.states(last + 1)], rng)
+        if stop and stop.wanted:
+            yield from (slot.heard() for slot in slots.values())
+            return
         ended = [n for n, slot in slots.items() if slot.ended(ends)]
         for sequence in ended:
             yield slots.pop(sequence).heard()

@@ -1,0 +1,262 @@
+"""`edgespec distill`: a head learns from what its target says, and what is written is what was learned.
+
+Skipped where torch is absent, as it is in `make test`: with the extra `distill`,
+`python -m pytest tests/recipes/test_distill.py -m ''` runs all of it.
+"""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="drafts are trained with torch; install the extra `distill`")
+pytest.importorskip("llama_cpp", reason="targets speak through llama.cpp")
+
+from edgespec_models import tiny  # noqa: E402
+from edgespec_models.distill import course as courses  # noqa: E402
+from edgespec_models.distill import gather, heard, questions, start  # noqa: E402
+from edgespec_models.distill.course import Course  # noqa: E402
+from edgespec_models.distill.hidden import Hidden  # noqa: E402
+from edgespec_models.distill.listen import Saying  # noqa: E402
+from edgespec_models.distill.target_file import open_target  # noqa: E402
+from edgespec_models.distill.train import held_out  # noqa: E402
+from recipes.heads.guesser import Guesser  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+torch.set_num_threads(1)
+
+
+class Never:
+    wanted = False
+
+
+def course(folder, kind="eagle3", begin_with=None):
+    return Course((tiny.target_path(),), folder, kind, 160, 8, 1, 1 << 30, begin_with)
+
+
+def asked(speaker, seed):
+    for n, (about, turns) in enumerate(questions.questions(seed)):
+        if questions.held_out(about) == (seed == -1):
+            yield Saying(speaker.tokenise(turns[0])[:60], 1.0 if n % 2 else 0.0, 60)
+
+
+def sit(made, seconds, log=lambda line: None):
+    now = time.monotonic()
+    courses.hear(made, lambda s: asked(s, -1), asked, now + 0.4 * seconds, Never(), log)
+    return courses.learn(made, now + seconds, Never(), log)
+
+
+def learned_from(made, texts, tokens):
+    """Let the target say so many texts, and learn so many tokens, however crowded the machine is."""
+
+    def some(speaker, seed):
+        return islice(asked(speaker, seed), texts if seed >= 0 else 12)
+
+    far = time.monotonic() + 10_000
+    courses.hear(made, lambda speaker: some(speaker, -1), some, far, Never(), lambda line: None)
+    plan = asdict(courses._plan(tokens, 512, first=made.begin_with is None))
+    made.plan_file.write_text(json.dumps({"number": 1, "plan": plan, "shards": 1, "before": 0.0}))
+    return courses.learn(made, far, Never(), lambda line: None)
+
+
+def shared_at_first(made):
+    watched = list(heard.read(made.folder / "watched-0.npz"))
+    student = courses._begin(made, open_target(*made.target), None)
+    return held_out(student, watched, None)[0][2]
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """A course of a few seconds."""
+    made = course(tmp_path_factory.mktemp("course"))
+    return made, learned_from(made, 48, 10_000)
+
+
+def test_a_few_seconds_teach_a_head_something(short):
+    """From 0.02 to 0.07 of shared probability at least; a minute: the slow test below."""
+    made, learned = short
+    before = shared_at_first(made)
+    assert learned.complete and before < 0.05 and learned.after > before + 0.05
+    assert learned.draft.stat().st_size > 500_000
+    assert not list(made.folder.glob("*.part"))
+
+
+def shared_in_llama_cpp(path, watched):
+    """Return what target and head share at least, on warm texts, by the head's file."""
+    found = []
+    target = tiny.target_path()
+    with Hidden(target, courses.taps_of(10), context=192) as reader:
+        guesser = Guesser(reader, path, context=192)
+        for text in watched:
+            if text.temperature == 0:
+                continue
+            guesser.forget(0)
+            ids = text.ids.astype(int).tolist()
+            states = guesser.encoded(text.states.astype(np.float32))
+            rows = guesser.read(ids[1:], states, 1, every=True)[text.prompt - 2 :][: len(text.top_ids)]
+            rows = rows.astype(np.float64)
+            q = np.exp(rows - rows.max(1, keepdims=True))
+            q /= q.sum(1, keepdims=True)
+            top = np.take_along_axis(q, text.top_ids.astype(np.int64), 1)
+            found.append(np.minimum(top, text.top_p.astype(np.float64)).sum(1))
+        guesser.close()
+    return np.concatenate(found)
+
+
+def test_the_file_says_in_llama_cpp_what_torch_says(short):
+    """Shared probability on held-out text, place by place, the same within 0.01 in the mean."""
+    made, learned = short
+    watched = [t for t in heard.read(made.folder / "watched-0.npz") if len(t.top_ids) > 3 and t.prompt > 2]
+    head = start.begin(open_target(tiny.target_path()), "eagle3")
+    head.load_state_dict(courses._weights(made.state_file(learned.rounds)))
+    theirs = shared_in_llama_cpp(learned.draft, watched)
+    from edgespec_models.distill.divergence import agreement
+    from edgespec_models.distill.lessons import lesson
+    from edgespec_models.distill.train import guesses
+
+    ours = []
+    for text in watched:
+        if text.temperature:
+            logits, rows = next(iter(guesses(head, lesson([text], None), 1)))
+            ours.append(agreement(logits, rows)[1].numpy())
+    ours = np.concatenate(ours)
+    assert len(ours) == len(theirs) > 100
+    assert abs(ours.mean() - theirs.mean()) < 0.01
+    assert np.abs(ours - theirs).mean() < 0.01  # weights of 8 bits
+
+
+class After:
+    """Wish for an end after so many looks."""
+
+    def __init__(self, looks):
+        self.looks = looks
+
+    @property
+    def wanted(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+def test_a_course_that_was_stopped_goes_on_as_if_it_had_not_been(short, tmp_path):
+    """The same texts and the same plan, learned at once or with interruptions: the same file, to the byte."""
+    made, _ = short
+    files = []
+    for name, stops in (("whole", [Never()]), ("stopped", [After(7), After(9), Never()])):
+        copy = course(tmp_path / name)
+        shutil.copytree(made.folder, copy.folder, ignore=shutil.ignore_patterns("round-*", "new-*"))
+        for stop in stops:
+            learned = courses.learn(copy, time.monotonic() + 300, stop, lambda line: None)
+            assert learned.complete == (stop is stops[-1])
+        files.append(learned.draft.read_bytes())
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("begin_with", [None, tiny.draft_path()])
+def test_where_no_layers_are_shown_a_small_draft_learns(tmp_path, begin_with):
+    made = course(tmp_path, "draft", begin_with)
+    learned = learned_from(made, 24, 4_000)
+    if begin_with is None:
+        assert learned.after > shared_at_first(made) + 0.02
+    else:
+        assert learned.after > 0.3, "it goes on from what the draft knew: one from nothing has 0.1"
+    opened = open_target(learned.draft)
+    assert opened.architecture == "llama" and opened.vocab == 4096
+
+
+def test_ids_of_large_vocabularies_are_kept(tmp_path):
+    text = heard.Heard(
+        np.asarray([5, 151_000, 7], heard.id_type(152_000)),
+        1,
+        0.0,
+        np.zeros((2, 3), np.float16),
+        np.full((2, heard.TOP), 150_999, np.uint32),
+        np.zeros((2, heard.TOP), np.float16),
+    )
+    heard.write(tmp_path / "heard-0.npz", [text])
+    (again,) = heard.read(tmp_path / "heard-0.npz")
+    assert again.ids.tolist() == [5, 151_000, 7] and again.top_ids.max() == 150_999
+    assert heard.id_type(1 << 16) is np.uint16
+    assert [ids.tolist() for ids in heard.ids_of(tmp_path / "heard-0.npz")] == [[5, 151_000, 7]]
+
+
+def test_what_was_said_before_is_read_as_it_would_be_said(short):
+    """A text of the user's gives the rows and states that it had when the target said it."""
+    made, _ = short
+    texts = [t for t in heard.read(made.folder / "watched-0.npz") if t.temperature == 0][:3]
+    from edgespec_models.distill.listen import listen
+
+    with Hidden(tiny.target_path(), courses.taps_of(10), context=160, sequences=4) as speaker:
+        asked_again = [
+            Saying(t.ids[: t.prompt].tolist(), 0.0, 0, tuple(t.ids[t.prompt :].tolist())) for t in texts
+        ]
+        again = list(listen(speaker, asked_again, {1}, 4, 0))
+    for one, other in zip(texts, again, strict=True):
+        assert one.ids.tolist() == other.ids.tolist() and one.prompt == other.prompt
+        np.testing.assert_allclose(one.top_p, other.top_p, atol=0.02)
+        assert (one.top_ids[:, 0] == other.top_ids[:, 0]).mean() > 0.95
+        np.testing.assert_allclose(one.states, other.states, atol=0.5)
+
+
+def command(folder, *words):
+    """Return how `edgespec distill embedded` is run, with folders of its own."""
+    paths = os.pathsep.join([*(str(ROOT / part) for part in (".", "tui", "models")), *sys.path])
+    own = {"EDGESPEC_DATA_DIR": str(folder / "data"), "EDGESPEC_CACHE_DIR": str(folder / "cache")}
+    argv = [sys.executable, "-m", "edgespec", "distill", "embedded", "--folder", str(folder / "made"), *words]
+    return argv, {**os.environ, "PYTHONPATH": paths, **own}
+
+
+def test_a_full_disk_is_one_sentence(tmp_path):
+    """No file may be larger than 200 KB here, as if there were no more room."""
+    argv, environment = command(tmp_path, "--minutes", "0.3")
+
+    def no_room():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    done = subprocess.run(
+        argv, env=environment, preexec_fn=no_room, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert "cannot be written" in last and "make room" in last and "Traceback" not in done.stderr
+    assert not list((tmp_path / "made").rglob("*.part"))
+
+
+@pytest.mark.slow
+def test_what_was_killed_goes_on(tmp_path):
+    argv, environment = command(tmp_path, "--minutes", "0.5")
+    with subprocess.Popen(
+        argv, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if line.startswith("round-1"):
+                os.killpg(run.pid, signal.SIGKILL)
+                break
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode in (0, 1), done.stderr
+    assert "going on with what was not learned yet" in done.stderr
+    assert "held-out acceptance" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_minute_teaches_a_head_much(tmp_path):
+    """From 0.02 of shared probability on held-out text to 0.15 at least."""
+    made = course(tmp_path)
+    learned = sit(made, 60.0)
+    assert learned.before < 0.05 and learned.after > learned.before + 0.13
+    watched = list(heard.read(made.folder / "watched-0.npz"))
+    head = start.begin(open_target(tiny.target_path()), "eagle3")
+    head.load_state_dict(courses._weights(made.state_file(learned.rounds)))
+    assert held_out(head, watched, None)[0][2] == pytest.approx(learned.after, abs=0.01)
+    assert gather.there(made.folder, "heard")
