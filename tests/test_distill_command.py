@@ -1,0 +1,95 @@
+"""`edgespec distill` refuses what cannot be, before torch or a model is loaded, in one sentence each."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from pathlib import Path
+
+import pytest
+
+from edgespec.commands.cli import run_command
+from edgespec.commands.distill.installing import Known, install, known
+from edgespec.commands.distill.room import choose_width
+from edgespec.errors import DoesNotFitError, ModelFileError, SettingError
+from edgespec.pairs.store import open_store
+from edgespec_models import tiny
+from edgespec_models.gguf.header import read_file
+from edgespec_models.shelf.store import InstalledModel, InstalledPair
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_DATA_DIR", str(tmp_path / "data"))
+
+
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
+
+
+def test_without_torch_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torch(monkeypatch)
+    with pytest.raises(SettingError, match=r"torch, which is not installed: .*edgespec\[distill\]"):
+        run_command(["distill", "embedded"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "name the model"),
+        (["embedded", "--minutes", "-1"], "--minutes is -1"),
+        (["embedded", "--minutes", "nan"], "--minutes is nan"),
+        (["embedded", "--disk", "0"], "--disk is 0"),
+    ],
+)
+def test_nonsense_is_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(SettingError, match=sentence):
+        run_command(["distill", *words])
+
+
+def test_a_target_is_an_installed_pair_or_a_file(tmp_path: Path) -> None:
+    assert known("embedded") == Known(tiny.target_path(), tiny.draft_path(), None)
+    with pytest.raises(ModelFileError, match=r"there is no file .*gone\.gguf"):
+        known(str(tmp_path / "gone.gguf"))
+    with pytest.raises(SettingError, match="no pair 'nothing' is installed"):
+        known("nothing")
+    assert known(str(tiny.target_path())) == Known(tiny.target_path(), None, None)
+
+
+def test_a_new_draft_takes_the_place_of_the_old_one_and_of_no_other(tmp_path: Path) -> None:
+    """The pair stays the one it was; the file gets a name that the next try does not write."""
+    target = tmp_path / "big.gguf"
+    target.write_bytes(b"weights")
+    model = InstalledModel((str(target),), 7)
+    old = InstalledModel((str(tmp_path / "old.gguf"),), 3)
+    (tmp_path / "old.gguf").write_bytes(b"old")
+    open_store().add(InstalledPair("mine", model, old, "imported", time.time()))
+    found = known(str(target))
+    assert found.pair and found.draft == tmp_path / "old.gguf"
+    new = tmp_path / "new-eagle3.gguf"
+    new.write_bytes(b"head")
+    assert install(found, new, str(target)) == "mine"
+    pair = open_store().get("mine")
+    assert pair.target == model and pair.draft and pair.draft.path == tmp_path / "eagle3.gguf"
+    assert not new.exists() and (tmp_path / "old.gguf").exists()
+    assert "in place of old.gguf" in pair.note
+    assert known("mine").draft == tmp_path / "eagle3.gguf"
+
+
+def test_a_file_that_was_no_pair_becomes_one(tmp_path: Path) -> None:
+    target, new = tmp_path / "Big Model.Q4.gguf", tmp_path / "new-draft.gguf"
+    target.write_bytes(b"weights")
+    new.write_bytes(b"draft")
+    name = install(known(str(target)), new, str(target))
+    assert name == "big-model.q4"
+    assert open_store().default() == name and known(name).draft == tmp_path / "draft.gguf"
+
+
+def test_what_memory_does_not_hold_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    header = read_file(tiny.target_path())
+    monkeypatch.setattr("edgespec.commands.distill.room.free_memory", lambda: (64 << 30, 64 << 30))
+    assert choose_width([header], 10 << 20, "eagle3", 704) == 32
+    monkeypatch.setattr("edgespec.commands.distill.room.free_memory", lambda: (1 << 29, 64 << 30))
+    with pytest.raises(DoesNotFitError, match=r"takes about .* of memory, and .* are free"):
+        choose_width([header], 10 << 20, "eagle3", 704)
