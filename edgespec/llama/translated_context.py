@@ -117,7 +117,7 @@ class TranslatedContext:
             out.append(room)
             at += want.rows
             if whole:
-                self._held[want.seq] = _with_tail(want).copy()
+                self._held[want.seq] = _with_tail(want) if want.tail else want.tokens.copy()
         return out
 
     def _translated(self, want: Want) -> tuple[Want, list[int], bool]:

@@ -46,7 +46,7 @@ class Answering:
 
 
 def microseconds(what: Callable[[], object], n: int) -> float:
-    """Returns the processor time of a call: the least of 15 times n calls, for what else runs can only add."""
+    """Returns the processor time of a call: the least of 15 times n, for what else runs can only add."""
     found = []
     for _ in range(15):
         began = time.process_time()

@@ -224,7 +224,7 @@ def test_a_full_disk_is_one_sentence(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
     done = subprocess.run(
-        argv, env=environment, preexec_fn=no_room, capture_output=True, text=True, timeout=120
+        argv, env=environment, preexec_fn=no_room, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
@@ -260,3 +260,60 @@ def test_a_minute_teaches_a_head_much(tmp_path):
     head.load_state_dict(courses._weights(made.state_file(learned.rounds)))
     assert held_out(head, watched, None)[0][2] == pytest.approx(learned.after, abs=0.01)
     assert gather.there(made.folder, "heard")
+
+
+WIDE = {"attn_q": (128, 64), "attn_k": (64, 64), "attn_v": (64, 64), "attn_output": (64, 128)}
+WIDE |= {"ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}
+
+
+@pytest.fixture
+def qwen(tmp_path):
+    """A small qwen3 of random weights: heads wider than width / heads, an output matrix of its own."""
+    from edgespec_models.distill.model_file import About, aside, copy_vocabulary, finish, open_writer
+
+    rng, path = np.random.default_rng(4), tmp_path / "qwen.gguf"
+    writer = open_writer(aside(path), "qwen3", About("small", "a test's", "0.1M", "0"))
+    for add, value in (
+        (writer.add_context_length, 512), (writer.add_embedding_length, 64), (writer.add_block_count, 3),
+        (writer.add_feed_forward_length, 96), (writer.add_head_count, 2), (writer.add_head_count_kv, 1),
+        (writer.add_key_length, 64), (writer.add_value_length, 64), (writer.add_rope_freq_base, 10000.0),
+        (writer.add_layer_norm_rms_eps, 1e-6), (writer.add_vocab_size, 4096),
+    ):  # fmt: skip
+        add(value)
+    copy_vocabulary(writer, open_target(tiny.target_path()).reader)
+    tensors = {
+        name: rng.standard_normal((4096, 64)).astype(np.float32)
+        for name in ("token_embd.weight", "output.weight")
+    }
+    tensors["output_norm.weight"] = np.ones(64, np.float32)
+    for i in range(3):
+        for name, shape in WIDE.items():
+            weight = rng.standard_normal(shape) * 0.2
+            tensors[f"blk.{i}.{name}.weight"] = weight.astype(np.float32)
+        for name, size in (("attn_norm", 64), ("ffn_norm", 64), ("attn_q_norm", 64), ("attn_k_norm", 64)):
+            tensors[f"blk.{i}.{name}.weight"] = np.ones(size, np.float32)
+    finish(writer, tensors, "F32", path)
+    return path
+
+
+def test_a_head_for_qwen3_says_in_llama_cpp_what_torch_says(qwen, tmp_path):
+    """Its rotary pairs lie otherwise than Llama's, its heads are wider, its output is not its embedding."""
+    from edgespec_models.distill.head_file import write_eagle3
+    from edgespec_models.distill.model_file import About
+
+    target, layers = open_target(qwen), courses.taps_of(3)
+    assert target.block_is_plain
+    head = start.begin(target, "eagle3")
+    path = tmp_path / "head.gguf"
+    write_eagle3(head, target, path, About("h", "", "", ""), layers, np.arange(4096), "F32", "F32")
+    ids = np.random.default_rng(1).integers(300, 4000, 30).tolist()
+    with Hidden(qwen, layers, context=64) as reader:
+        reader.logits(ids)
+        states = reader.states(len(ids))[:-1]
+        guesser = Guesser(reader, path, context=64)
+        theirs = guesser.read(ids[1:], guesser.encoded(states), 1, every=True)
+        guesser.close()
+    with torch.inference_mode():
+        g = head.step(torch.tensor([ids[1:]]), head.begin(torch.from_numpy(states)[None]), 0, [])
+        ours = head.logits(g)[0].numpy()
+    assert ours.std() > 0.5 and np.abs(ours - theirs).max() < 0.01
