@@ -153,7 +153,7 @@ def _prepare(arguments: argparse.Namespace, pair: Known, headers: list[Header]) 
         folder / (kind if not begin_with else f"draft-from-{begin_with.stem[:40]}"),
         "eagle3" if head else "draft",
         CONTEXT,
-        choose_width(headers, sum(part.stat().st_size for part in parts), kind, CONTEXT),
+        choose_width(headers, sum(part.stat().st_size for part in parts), kind, CONTEXT, arguments.minutes),
         threads,
         int(arguments.disk * 1e9),
         begin_with,

@@ -11,11 +11,12 @@ from edgespec_models.gguf.vocabulary import vocabulary_of
 from edgespec_models.shelf.sizes import size_text
 
 WIDEST, NARROWEST = 32, 2  # texts side by side
+EACH_MINUTE = 2  # of them at most: their prompts are read before any of them goes on
 AROUND = 3 << 30  # bytes of torch, of scores and of texts in memory at once
 
 
-def choose_width(headers: Sequence[Header], model: int, kind: str, context: int) -> int:
-    """Returns how many texts the target can say side by side. model: bytes. Raises DoesNotFitError."""
+def choose_width(headers: Sequence[Header], model: int, kind: str, context: int, minutes: float) -> int:
+    """Returns how many texts the target says side by side. model: bytes. Raises DoesNotFitError."""
     free, _ = free_memory()
     text = _cache_bytes(headers[0]) * context
     learning = _learning(headers[0], kind)
@@ -25,7 +26,8 @@ def choose_width(headers: Sequence[Header], model: int, kind: str, context: int)
             f"making a draft for {headers[0].name} takes about {size_text(needed)} of memory, and "
             f"{size_text(free)} are free: close other programs, or use a machine with more"
         )
-    return max(NARROWEST, min(WIDEST, (free - model) // 4 // max(text, 1)))
+    in_time = max(4, int(EACH_MINUTE * minutes))
+    return max(NARROWEST, min(WIDEST, in_time, (free - model) // 4 // max(text, 1)))
 
 
 def _cache_bytes(header: Header) -> int:

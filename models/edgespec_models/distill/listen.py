@@ -108,6 +108,8 @@ def listen(
     slots: dict[int, Slot] = {}
     while True:
         for sequence in range(width):
+            if slots and stop and stop.wanted:
+                break
             if sequence not in slots and (saying := next(waiting, None)):
                 if saying.said:
                     yield read_back(target, saying, sequence)
