@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import time
 import zlib
@@ -84,6 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         sitting.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(sitting.folder / "lock", timeout=0):
             return _sit(sitting, arguments, known_pair)
+    except KeyboardInterrupt:  # the second one, which does not wait
+        return _stopped(None)
     except Timeout:
         raise SettingError(f"another edgespec distill works in {sitting.folder}: wait for it") from None
     except OSError as error:
@@ -240,6 +243,8 @@ def _try(sitting: _Sitting, arguments: argparse.Namespace, pair: Known, draft: P
     prompts = [text.ids[: text.prompt].tolist() for text in watched]
     own = [list(text.prompt) for text in sitting.asked.own if is_held_out(text)]
     prompts = own[-MOST_OWN:] if len(own) >= ENOUGH_OWN else own + prompts
+    for number in (signal.SIGINT, signal.SIGTERM):  # nothing is lost by an end here
+        signal.signal(number, signal.SIG_DFL)
     line = StatusLine()
     try:
         trial = hold_trial(
