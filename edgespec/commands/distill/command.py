@@ -37,6 +37,7 @@ DESCRIPTION = """Makes a draft for a GGUF that you have, from what that GGUF its
 where llama.cpp shows the layers of its architecture (llama and qwen3), else a small draft. It listens and
 learns for so many minutes, tries the draft on prompts that it did not learn from, and installs it if it is
 faster. Stop it at any moment: the same command goes on."""
+LEARNING = 0.3  # of the minutes, at least
 MEASURING = (20.0, 300.0)  # seconds at least and at most, on top of the minutes
 ENOUGH_OWN, MOST_OWN = 6, 24  # texts of the user's, held out: enough of them alone decide
 TORCH = (
@@ -190,7 +191,8 @@ def _sit(sitting: _Sitting, arguments: argparse.Namespace, pair: Known) -> int:
             _listen(sitting, begun + courses.LISTENING * seconds, stop)
         if stop.wanted:
             return _stopped(None)
-        learned = courses.learn(course, begun + seconds, stop, _say)
+        least = LEARNING * seconds  # where the target was slow to answer
+        learned = courses.learn(course, max(begun + seconds, time.monotonic() + least), stop, _say)
     except ValueError as error:
         raise SettingError(f"{error}: give it more --minutes") from None
     except RuntimeError as error:
