@@ -51,7 +51,7 @@ TUI = ("", "faults", "hang_up", "endpoint", "sessions", "settings", "widgets", "
 TUI += ("palette", "app", "key_bindings", "launch")
 MODELS = ("", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
-LLAMA |= {"llama.ggml", "llama.thread_count"}
+LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child"}
 LLAMA |= {
     f"llama.heads.{name}"
     for name in (

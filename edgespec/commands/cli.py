@@ -55,6 +55,7 @@ COMMANDS = {
     "distill": Command(
         "make a draft for a model of yours, from what that model itself says", "distill.command", child=True
     ),
+    "convert": Command("write a model's weights in another number format", "convert"),
     "export": Command(
         "the command or file that runs a pair on llama-server, vLLM, SGLang or Ollama",
         "export.command",

@@ -1,0 +1,170 @@
+"""`edgespec convert`: the same weights in another number format, written by llama.cpp's own quantiser.
+
+On a processor the format decides what a token and what one more row of an evaluation cost: 16-bit weights
+are large and cheap to compute with, 4-bit ones are small and have to be unpacked for each row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from edgespec.commands.status_line import StatusLine
+from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
+from edgespec_models.gguf.header import Header, HeaderError, read_file
+from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, n_bytes
+from edgespec_models.shelf.sizes import size_text
+
+DESCRIPTION = (
+    "Writes a copy of a model with its weights in another number format, by llama.cpp's own quantiser. What "
+    "is fastest here, bench tells."
+)
+NUMBERS = {  # llama_ftype, and the bits of a weight at most
+    "F32": (0, 32.0),
+    "F16": (1, 16.0),
+    "BF16": (32, 16.0),
+    "Q8_0": (7, 8.5),
+    "Q6_K": (18, 8.5),
+    "Q5_K_M": (17, 8.5),
+    "Q4_K_M": (15, 8.5),
+    "Q5_0": (8, 8.5),
+    "Q4_1": (3, 8.5),
+    "Q4_0": (2, 8.5),
+}
+EXACT = {"F32", "F16", "BF16", "Q8_0"}  # what these round away is not seen in answers
+SPARE_DISK = 64 << 20
+PARTS = "split.count"
+
+
+def add(command: argparse.ArgumentParser) -> None:
+    """Adds the flags."""
+    command.add_argument("file", metavar="FILE", help="GGUF file of the model")
+    command.add_argument("--to", required=True, choices=NUMBERS, metavar="FORMAT", help=", ".join(NUMBERS))
+    command.add_argument("-o", "--output", metavar="FILE", help="where to (default: beside the model)")
+    command.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Writes the file, whole or not at all."""
+    from edgespec.system.cores import threads_wanted
+
+    source, wanted = Path(arguments.file), str(arguments.to)
+    threads = threads_wanted() if arguments.threads is None else arguments.threads
+    if threads < 1:
+        raise SettingError(f"--threads is {threads}: give 1 or more")
+    try:
+        header = read_file(source)
+        before = number_format(header)
+        needed = most_bytes(header, NUMBERS[wanted][1])
+    except (HeaderError, UnknownFormatError) as error:
+        raise ModelFileError(str(error)) from None
+    if (parts := header.number(PARTS, 1)) and parts > 1:
+        raise ModelFileError(f"{source} is one of {parts} files: join them with llama-gguf-split first")
+    if before == wanted:
+        raise SettingError(f"{source} is {wanted} already: name another format with --to")
+    output = Path(arguments.output) if arguments.output else source.with_name(named(source.stem, wanted))
+    _check_output(output, needed)
+    _write(source, output, wanted, threads)
+    print(f"{output}: {size_text(source.stat().st_size)} to {size_text(output.stat().st_size)}")
+    if wanted not in EXACT:
+        again = ", a second time" if before.startswith(("Q", "IQ")) else ""
+        print(f"{wanted} rounds the weights{again}: answers may be worse")
+    elif before.startswith(("Q", "IQ")):
+        print(f"answers are those of {before}: what was rounded away does not come back")
+    return 0
+
+
+def number_format(header: Header) -> str:
+    """Returns the format of most of a model's matrices. Raises HeaderError."""
+    found: dict[str, int] = {}
+    for tensor in header.tensors:
+        if len(tensor.shape) > 1 and tensor.type in FORMATS:
+            name = FORMATS[tensor.type].name
+            found[name] = found.get(name, 0) + 1
+    if not found:
+        raise HeaderError(f"{header.name} has no weights that could be converted: name a model")
+    return max(found, key=lambda name: found[name])
+
+
+def most_bytes(header: Header, bits: float) -> int:
+    """Returns the size of the new file at most. Raises UnknownFormatError."""
+    total = len(header.raw) + (1 << 20)
+    for tensor in header.tensors:
+        as_f32 = n_bytes(tensor.shape, 0, tensor.name)
+        total += as_f32 if len(tensor.shape) < 2 else int(as_f32 * bits / 32)
+    return total
+
+
+def named(stem: str, wanted: str) -> str:
+    """Returns a file's name with a format in place of the one that it ends with."""
+    known = {*NUMBERS, *(layout.name for layout in FORMATS.values())}
+    parts = re.match(r"(.+[.-])(\w+)$", stem)
+    if parts and any(re.match(f"{name}(_|$)", parts[2].upper()) for name in known):
+        return f"{parts[1]}{wanted}.gguf"
+    return f"{stem}.{wanted}.gguf"
+
+
+def _check_output(output: Path, needed: int) -> None:
+    if output.exists():
+        raise SettingError(f"{output} is there already: remove it, or name another file with -o")
+    if not output.parent.is_dir():
+        raise SettingError(f"-o {output}: there is no folder {output.parent}")
+    free = shutil.disk_usage(output.parent).free
+    if needed + SPARE_DISK > free:
+        raise SettingError(
+            f"{output.parent} has {free >> 20:,} MiB free, and up to {needed >> 20:,} are needed: make room"
+        )
+
+
+def _write(source: Path, output: Path, wanted: str, threads: int) -> None:
+    """Has a child write the file aside, and gives it its name where it is whole."""
+    aside = output.with_name(f"{output.name}.{os.getpid()}.part")
+    words = [str(source), str(aside), str(NUMBERS[wanted][0]), str(threads)]
+    try:
+        failed = _child(words, f"converting to {wanted}")
+        if "iostream" in failed:  # what C++ says of every file that takes no more
+            free = shutil.disk_usage(output.parent).free >> 20
+            raise EdgeSpecError(
+                f"{output} cannot be written whole, {free:,} MiB are free there: nothing is kept of it"
+            )
+        if failed:
+            raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {failed}")
+        try:
+            read_file(aside)  # its tensors are all there
+            with aside.open("rb+") as file:
+                os.fsync(file.fileno())
+            if output.exists():
+                raise SettingError(f"{output} came into being meanwhile: it is left as it is")
+            os.replace(aside, output)
+        except HeaderError as error:
+            raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {error}") from None
+        except OSError as error:
+            raise EdgeSpecError(f"{output} cannot be written: {error.strerror or error}") from None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _child(words: list[str], doing: str) -> str:
+    """Runs the quantiser in a child, showing how far it is; returns what went wrong, "" for nothing."""
+    command = [sys.executable, "-P", "-m", "edgespec.llama.convert_child", *words]
+    line, last = StatusLine(), ""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        assert child.stdout is not None
+        try:
+            for text in child.stdout:
+                last = text.strip()
+                line.show(f"{doing}: tensor {last}")
+            code = child.wait()
+        finally:
+            child.kill()
+            line.clear()
+    if code < 0:
+        return f"llama.cpp ended its process (signal {-code})"
+    return last if code else ""

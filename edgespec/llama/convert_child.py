@@ -1,0 +1,41 @@
+"""The child of `edgespec convert`: llama.cpp's quantiser writes a file; it may end at any time.
+
+Prints a line for each tensor, `N of ALL`, and as its last, where it could not, what llama.cpp said.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+
+import llama_cpp
+
+ERROR = 4  # ggml's level
+TENSOR = re.compile(r"\[ *(\d+)/ *(\d+)\]")
+
+
+def main() -> int:
+    """Converts. Arguments: the file, where to, llama.cpp's number of the format, threads."""
+    source, output, number, threads = sys.argv[1:]
+    said: list[str] = []
+
+    @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
+    def log(level: int, text: bytes, data: object) -> None:
+        line = text.decode(errors="replace").strip()
+        if found := TENSOR.match(line):
+            print(f"{found[1]} of {found[2]}", flush=True)
+        elif level == ERROR and line:
+            said.append(line.rpartition("failed to quantize: ")[2])
+
+    llama_cpp.llama_log_set(log, ctypes.c_void_p(0))
+    wanted = llama_cpp.llama_model_quantize_default_params()
+    wanted.ftype, wanted.nthread, wanted.allow_requantize = int(number), int(threads), True
+    code = llama_cpp.llama_model_quantize(source.encode(), output.encode(), ctypes.byref(wanted))
+    if code:
+        print(said[-1] if said else "llama.cpp does not say why", flush=True)
+    return int(code != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
