@@ -13,6 +13,7 @@ from edgespec.client.answer import Info
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Opening
 from edgespec_tui.endpoint.engine_state import LENT
+from edgespec_tui.endpoint.model_notes import PULL, note_of
 from edgespec_tui.plain.lines import HELP, PlainLines, listing, resumed
 from edgespec_tui.plain.plain import PlainChat, one_answer, read_whole
 from edgespec_tui.sessions.sessions import Sessions
@@ -85,8 +86,9 @@ def _greeting(info: Info) -> str:
     lines = [f"{info.model}, drafting with {info.draft}" if info.draft else info.model, HELP]
     if info.embedded:
         lines[0] = "The embedded pair answers."
-        lines.insert(1, "It ships with EdgeSpec and knows a little about Python's library, nothing else.")
-        lines.insert(2, "Your own models: --target FILE --draft FILE.")
+    if note := note_of(info):
+        lines[1:1] = [note.what, f"For {note.better} {PULL}; your own: --target FILE --draft FILE."]
+        lines.insert(3, f"Ask, for example: {note.asks[0]}")
     if not info.speculates:
         lines.insert(1, f"At {info.where}, which reports no speculation data.")
     return "\n".join(lines) + "\n"

@@ -9,11 +9,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from edgespec_tui.endpoint.engine_state import LENT, EngineState
+from edgespec_tui.endpoint.model_notes import PULL, note_of
 
-EMBEDDED = (
-    "This is the tiny pair that ships with EdgeSpec: it knows a little about Python's library, nothing else. "
-    "For a real model press Ctrl+L, or run `edgespec pull`."
-)
 KEYS = (
     ("Enter", "asks", "Ctrl+J", "new line"),
     ("/", "lists commands", "@", "names a file to read"),
@@ -33,6 +30,7 @@ class Welcome(VerticalScroll, can_focus=False):
         yield Static("EdgeSpec", id="welcome-name")
         yield Static("", id="welcome-model")
         yield Static("", id="welcome-notice")
+        yield Static("", id="welcome-asks")
         yield Static("", id="welcome-keys")
 
     def on_resize(self, event: events.Resize) -> None:
@@ -61,7 +59,13 @@ class Welcome(VerticalScroll, can_focus=False):
         if info is not None and info.lent:
             words += " " + LENT
         self.query_one("#welcome-model", Static).update(Content(words))
-        notice = self.query_one("#welcome-notice", Static)
-        told = [*([EMBEDDED] if info and info.embedded else []), *(info.told if info else ())]
-        notice.display = bool(told)
-        notice.update(Content("\n".join(told)))
+        note = note_of(info) if info else None
+        told = [f"{note.what} For {note.better} press Ctrl+L, or {PULL}."] if note else []
+        self._tell("#welcome-notice", [Content(line) for line in (*told, *(info.told if info else ()))])
+        asks = note.asks if note else ()
+        self._tell("#welcome-asks", [Content.assemble(("Try".ljust(KEY), "bold"), ask) for ask in asks])
+
+    def _tell(self, where: str, lines: list[Content]) -> None:
+        static = self.query_one(where, Static)
+        static.display = bool(lines)
+        static.update(Content("\n").join(lines))

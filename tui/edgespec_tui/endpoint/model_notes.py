@@ -1,0 +1,43 @@
+"""What a model that many begin with is good for, in a sentence, and what one could ask it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.client.answer import Info
+from edgespec_models.hub import starter
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What to know of a model before the first question."""
+
+    what: str
+    better: str  # what a pull leads to
+    asks: tuple[str, ...]  # questions that it can do something with
+
+
+EMBEDDED = Note(
+    "This is the tiny pair that ships with EdgeSpec: it knows a little about Python's library, nothing else.",
+    "a real model",
+    ("What does `os.path.join` do?", "Write a function that counts words."),
+)
+STARTER = Note(
+    "This is a small model, of 135 million parameters: it talks about anything, and is often wrong.",
+    "a larger one",
+    (
+        "What helps to sleep better?",
+        "Write a short story about a lighthouse.",
+    ),
+)
+PULL = "run `edgespec pull`"
+
+
+def note_of(info: Info) -> Note | None:
+    """Returns what is to be said of a model; None for one that people have chosen."""
+    if info.embedded:
+        return EMBEDDED
+    if info.speculates and info.model in (starter.NAME, Path(starter.STARTER.file).stem):
+        return STARTER
+    return None
