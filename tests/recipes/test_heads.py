@@ -9,9 +9,12 @@ torch = pytest.importorskip("torch", reason="heads are trained with torch; insta
 pytest.importorskip("tokenizers", reason="the recipes need tokenizers; install the extra `recipes`")
 pytest.importorskip("llama_cpp", reason="heads are checked with llama.cpp")
 
+from edgespec_models.distill import divergence as divergences  # noqa: E402
 from edgespec_models.distill import gather, head_file, heard, listen, start, train  # noqa: E402
-from edgespec_models.distill.divergence import Rows, agreement, divergence  # noqa: E402
+from edgespec_models.distill.divergence import Rows, agreement, divergence, divergence_of  # noqa: E402
+from edgespec_models.distill.heard import TOP, Heard  # noqa: E402
 from edgespec_models.distill.hidden import Hidden  # noqa: E402
+from edgespec_models.distill.lessons import lesson  # noqa: E402
 from edgespec_models.distill.listen import Saying  # noqa: E402
 from edgespec_models.distill.model_file import About  # noqa: E402
 from edgespec_models.distill.native import Native  # noqa: E402
@@ -69,8 +72,10 @@ def in_torch(head, states, tokens):
     rows, known = torch.tensor([tokens]), torch.from_numpy(states)[None]
     with torch.inference_mode():
         keys = []
-        g = head.step(rows, head.begin(known), 0, keys)
-        alone = head.step(rows, g, 1, keys)  # each row's second step, with its own token again
+        g = head.step(rows, head.begin(known), 0, torch.arange(rows.shape[1]), keys)
+        alone = head.step(
+            rows, g, 1, torch.arange(rows.shape[1]), keys
+        )  # each row's second step, with its own token again
         return head.logits(g)[0].numpy(), head.logits(alone)[0, -1].numpy()
 
 
@@ -245,7 +250,7 @@ def shards_of(texts, folder):
 
 
 PLAN = Plan(
-    tokens=16_000, anneal=10_000, warmup=500, batch=400, micro=400, matrix_rate=1e-2, vector_rate=5e-3
+    tokens=24_000, anneal=15_000, warmup=500, batch=400, micro=400, matrix_rate=1e-2, vector_rate=5e-3
 )
 
 
@@ -301,6 +306,44 @@ def test_the_loss_is_nothing_where_the_head_says_what_the_target_does():
     other = torch.log(torch.tensor([[0.1, 0.3, 0.6]]))
     assert float(divergence(other, rows)) == pytest.approx(0.2 * np.log(3), abs=1e-5)
     assert float(divergence(other, rows, tv=1.0)) == pytest.approx(0.2, abs=1e-5)
+
+
+@pytest.mark.parametrize("tv", [0.0, 0.5])
+def test_the_loss_by_parts_has_the_value_and_the_gradient_of_the_loss(tv, monkeypatch):
+    monkeypatch.setattr(divergences, "CHUNK", 7)
+    noise = torch.Generator().manual_seed(3)
+    h, weight = torch.randn(24, 16, generator=noise), torch.randn(64, 16, generator=noise)
+    p = torch.randn(24, 64, generator=noise).softmax(-1).topk(8)
+    ids = torch.where(p.indices < 50, p.indices, -1)  # some tokens the head has not
+    rows = Rows(ids, p.values, 0.15 * (torch.arange(24) % 2))
+    one, other = (h.clone().requires_grad_() for _ in range(2))
+    losses = divergence(one @ weight.T, rows, tv), divergence_of(other, weight, rows, tv)
+    for loss in losses:
+        (2 * loss).backward()
+    torch.testing.assert_close(losses[1], losses[0])
+    torch.testing.assert_close(other.grad, one.grad)
+
+
+def test_rows_that_go_on_guess_what_they_would_among_all(target, with_eagle):
+    """Of later steps a drawn part is computed; the first step's rows are all there to look at."""
+    head, _, kept = with_eagle
+    noise = np.random.default_rng(5)
+    text = Heard(
+        np.asarray(TEXT, np.uint16),
+        1,
+        1.0,
+        noise.normal(size=(len(TEXT) - 1, 3 * SMALL.width)).astype(np.float16),
+        noise.integers(0, SMALL.vocab, (len(TEXT) - 1, TOP)).astype(np.uint16),
+        np.full((len(TEXT) - 1, TOP), 1 / TOP, np.float16),
+    )
+    some = lesson([text], None)
+    with torch.inference_mode():
+        whole = [g for g, _ in train.guesses(head, some, 3)]
+        part = [g for g, _ in train.guesses(head, some, 3, seed=1)]
+    assert len(part[0]) == len(whole[0]) and 0 < len(part[1]) == len(part[2]) < len(whole[1]) / 2
+    for some_rows, all_rows in zip(part, whole, strict=True):
+        apart = (some_rows[:, None] - all_rows[None]).abs().amax(-1)  # (rows, rows)
+        assert float(apart.min(1).values.max()) < 1e-3
 
 
 def test_a_token_that_the_head_has_not_is_left_out_of_what_it_learns():

@@ -41,7 +41,7 @@ class HeadShape:
         return 1 if self.kind == "eagle3" else 0
 
 
-Keys = list[tuple[Tensor, Tensor]]  # keys and values of every step so far, each (B, heads, T, R)
+Keys = list[tuple[Tensor, Tensor]]  # keys and values of every step so far, each (B, heads, rows, R)
 
 
 class Head(nn.Module):
@@ -88,11 +88,11 @@ class Head(nn.Module):
         x = self.fuse(both)
         return x, self.attn_norm(x)
 
-    def attend(self, y: Tensor, step: int, keys: Keys) -> Tensor:
+    def attend(self, y: Tensor, step: int, at: Tensor, keys: Keys) -> Tensor:
         """Let each row look at the first step's rows up to it, and at its own later ones."""
         s = self.shape
         b, t, _ = y.shape
-        cos, sin = (a[step : step + t].to(y.dtype) for a in (self.cos, self.sin))
+        cos, sin = (a[at + step].to(y.dtype) for a in (self.cos, self.sin))
         q = rotate(self.wq(y).view(b, t, s.heads, s.head_dim).transpose(1, 2), cos, sin)
         k = rotate(self.wk(y).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2), cos, sin)
         v = self.wv(y).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2)
@@ -102,19 +102,23 @@ class Head(nn.Module):
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             scale = s.head_dim**-0.5
-            future = torch.ones(t, t, dtype=torch.bool, device=y.device).triu(1)
+            first = keys[0][0].shape[2]
+            future = torch.arange(first, device=y.device) > at[:, None]
             scores = [(q @ keys[0][0].transpose(-1, -2)).masked_fill(future, float("-inf"))]
             scores += [(q * own).sum(-1, keepdim=True) for own, _ in keys[1:]]
             weights = (torch.cat(scores, -1).float() * scale).softmax(-1).to(y.dtype)
-            mixed = weights[..., :t] @ keys[0][1]
+            mixed = weights[..., :first] @ keys[0][1]
             for i, (_, own) in enumerate(keys[1:]):
-                mixed = mixed + weights[..., t + i : t + i + 1] * own
+                mixed = mixed + weights[..., first + i : first + i + 1] * own
         return self.wo(mixed.transpose(1, 2).reshape(b, t, s.heads * s.head_dim))
 
-    def step(self, tokens: Tensor, g: Tensor, step: int, keys: Keys) -> Tensor:
-        """Return what each row makes of its token (B, T) and the state before it (B, T, D)."""
+    def step(self, tokens: Tensor, g: Tensor, step: int, at: Tensor, keys: Keys) -> Tensor:
+        """Return what each row makes of its token (B, T) and the state before it (B, T, D).
+
+        `at` (T) are the rows' places; the first step has them all, from 0 on.
+        """
         x, y = self.enter(tokens, g)
-        x = x + self.attend(y, step, keys)
+        x = x + self.attend(y, step, at, keys)
         h = self.ffn_norm(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgespec_models.distill.divergence import Rows, agreement, divergence
+from edgespec_models.distill.divergence import Rows, agreement, divergence, divergence_of
 from edgespec_models.distill.head import Head, Keys
 from edgespec_models.distill.heard import Heard
 from edgespec_models.distill.lessons import TOGETHER, Lesson, lesson, one_pass
@@ -28,6 +28,7 @@ from edgespec_models.distill.whole_file import put_in_place
 
 STEPS = 3
 FEWER_UNTIL = 0.5  # of the plan, a step less is unrolled: most is learned from the first two
+FURTHER = 0.25  # of the rows go on guessing after the first step
 LATER = 0.7  # what a later guess counts against the one before it
 SHARP = 0.15  # of greedy text's rows is moved to the first choice
 SAVE_S = 120.0
@@ -65,32 +66,54 @@ def optimisers(head: Student, plan: Plan) -> list[torch.optim.Optimizer]:
     return [muon, adam]
 
 
-def guesses(head: Student, some: Lesson, steps: int = STEPS) -> Iterator[tuple[Tensor, Rows]]:
-    """Yield for each step the logits (n, V) at the places that are asked, and the target's rows there."""
+def output_of(head: Student) -> Tensor:
+    """Return the rows (V, D) that scores come from: a head's are its target's, and do not learn."""
+    return head.embed.weight if isinstance(head, Llama) else head.output.weight
+
+
+def guesses(
+    head: Student, some: Lesson, steps: int = STEPS, seed: int | None = None
+) -> Iterator[tuple[Tensor, Rows]]:
+    """Yield for each step the normed states (n, D) at the places that are asked, and the target's rows there.
+
+    With a seed only a share FURTHER of the rows, drawn by it, goes on after the first step: that costs less.
+    """
     if isinstance(head, Llama):
         asked = some.asked
         sharp = SHARP * some.greedy[:, None].expand_as(asked)[asked].float()
-        logits = torch.nn.functional.linear(head.hidden(some.ids)[asked], head.embed.weight)
-        yield logits, Rows(some.top_ids[asked], some.top_p[asked], sharp)
+        yield head.hidden(some.ids)[asked], Rows(some.top_ids[asked], some.top_p[asked], sharp)
         return
     ahead = head.shape.ahead
     rows = some.ids.shape[1] - ahead - steps + 1
     states = some.states if ahead else torch.nn.functional.pad(some.states, (0, 0, 1, 0))
     keys: Keys = []
     g = head.begin(states[:, :rows])
+    at = torch.arange(rows, device=g.device)
     for i in range(steps):
-        part = slice(ahead + i, ahead + i + rows)
-        g = head.step(some.ids[:, part], g, i, keys)
+        if i == 1 and seed is not None:
+            drawn = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+            at = drawn[: max(1, int(FURTHER * rows))].sort().values.to(g.device)
+            g = g[:, at]
+        part = at + ahead + i
+        g = head.step(some.ids[:, part], g, i, at, keys)
         asked = some.asked[:, part]
         sharp = SHARP * some.greedy[:, None].expand_as(asked)[asked].float()
-        yield head.logits(g[asked]), Rows(some.top_ids[:, part][asked], some.top_p[:, part][asked], sharp)
+        yield head.norm(g[asked]), Rows(some.top_ids[:, part][asked], some.top_p[:, part][asked], sharp)
 
 
-def loss_of(head: Student, some: Lesson, steps: int = STEPS, tv: float = 0.0) -> Tensor:
+def loss_of(
+    head: Student, some: Lesson, steps: int = STEPS, tv: float = 0.0, seed: int | None = None
+) -> Tensor:
     """Return the mean loss of a guess, later ones counting less."""
     some = some.on(device_of(head))
     with torch.autocast(some.ids.device.type, torch.bfloat16):
-        losses = [divergence(logits, rows, tv) for logits, rows in guesses(head, some, steps)]
+        weight, learns = output_of(head), isinstance(head, Llama)
+        losses = [
+            divergence(torch.nn.functional.linear(h, weight), rows, tv)
+            if learns
+            else divergence_of(h, weight, rows, tv)
+            for h, rows in guesses(head, some, steps, seed)
+        ]
     weights = [LATER**i for i in range(len(losses))]
     return torch.stack([w * loss for w, loss in zip(weights, losses, strict=True)]).sum() / sum(weights)
 
@@ -105,7 +128,8 @@ def held_out(
     for i in range(0, len(texts), 8):
         some = lesson(texts[i : i + 8], numbers).on(device_of(head))
         with torch.autocast(some.ids.device.type, torch.bfloat16):
-            for into, (logits, rows) in zip(found, guesses(head, some), strict=True):
+            for into, (h, rows) in zip(found, guesses(head, some), strict=True):
+                logits = torch.nn.functional.linear(h, output_of(head))
                 into.append((*agreement(logits, rows), rows.sharp > 0))
     means = []
     for parts in found:
@@ -164,7 +188,7 @@ def train(
             some = lesson(texts, numbers)
             share = at.done / plan.tokens
             steps = STEPS - 1 if share < FEWER_UNTIL else STEPS
-            loss = loss_of(head, some, steps, 0.5 if share >= tv_from else 0.0)
+            loss = loss_of(head, some, steps, 0.5 if share >= tv_from else 0.0, at.done)
             (loss * (some.ids.numel() / plan.batch)).backward()  # type: ignore[no-untyped-call]
             before = at.done // plan.batch
             at.done += some.ids.numel()
