@@ -20,7 +20,8 @@ HELP_S = 30.0
 class PeerSettings:
     """How the peer is started. Without draft and head it decodes plainly; draft_length None: its default.
 
-    head: the kind of head that `draft` is, or that lies in the target's file.
+    head: the kind of head that `draft` is, or that lies in the target's file. ngram: one of its own ways of
+    guessing from the text, as it names them (`ngram-simple`, ...), instead of draft and head.
 
     threads, n_ctx and the rest are to be those of the pair that it is compared with.
     """
@@ -29,6 +30,7 @@ class PeerSettings:
     target: Path
     draft: Path | None = None
     head: str | None = None
+    ngram: str | None = None
     draft_length: int | None = None
     threads: int = 1
     n_ctx: int = 2048
@@ -39,7 +41,7 @@ class PeerSettings:
     @property
     def plain(self) -> PeerSettings:
         """The same target, with nothing that guesses."""
-        return replace(self, draft=None, head=None, draft_length=None)
+        return replace(self, draft=None, head=None, ngram=None, draft_length=None)
 
 
 def parse_peer(text: str) -> Path:
@@ -96,6 +98,10 @@ def command(settings: PeerSettings, port: int) -> list[str]:
 
 
 def _draft_flags(settings: PeerSettings, known: str) -> list[str]:
+    if settings.ngram:
+        if settings.ngram not in known:
+            raise PeerError(f"{settings.program} does not guess by {settings.ngram}: its --help names it not")
+        return ["--spec-type", settings.ngram]
     if settings.draft is None and settings.head is None:
         return []
     words = ["--model-draft", str(settings.draft)] if settings.draft else []
