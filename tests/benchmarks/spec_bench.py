@@ -37,7 +37,7 @@ from edgespec.system.cores import threads_wanted
 
 KINDS = ("chat", "math_reasoning", "qa", "rag", "summarization", "translation")  # chat: MT-bench's eight
 PLAIN, FREE, HEAD = "plain", "edgespec, n-grams", "edgespec, head"
-NGRAMS = ("ngram-simple", "ngram-cache")  # llama-server's own
+NGRAMS = ("ngram-simple",)  # of llama-server's own; the others guess as rarely on 64 tokens
 N_CTX = 2048
 LONGEST_PROMPT = 1_500  # tokens
 SIZES = (2, 3, 4, 5, 6, 8, 12)

@@ -23,20 +23,22 @@ def bench(tmp_path):
     return spec_bench.read(path)
 
 
-def test_the_halves_of_spec_bench_share_nothing_and_have_every_kind(bench):
+def test_the_parts_of_spec_bench_share_nothing_and_have_every_kind(bench):
     training, reported = spec_bench.training(bench), spec_bench.reported(bench)
-    assert not {q.number for q in training} & {q.number for q in reported}
-    assert len(training) + len(reported) == len(bench)
+    watched = spec_bench.watched(bench)
+    numbers = [q.number for part in (training, reported, watched) for q in part]
+    assert sorted(numbers) == sorted(q.number for q in bench) and watched
     assert {q.kind for q in training} == {q.kind for q in reported} == {q.kind for q in bench}
     assert {q.kind for q in bench if q.number < 161} == {"chat"}
 
 
-def test_the_real_file_has_forty_questions_of_every_kind_in_each_half(test_data):
+def test_the_real_file_has_as_many_questions_of_every_kind_in_each_part(test_data):
     read = spec_bench.read(test_data / "spec_bench.jsonl")
-    for half in (spec_bench.training(read), spec_bench.reported(read)):
-        kinds = [q.kind for q in half]
+    parts = ((spec_bench.training, 35), (spec_bench.watched, 5), (spec_bench.reported, 40))
+    for part, count in parts:
+        kinds = [q.kind for q in part(read)]
         assert {kind: kinds.count(kind) for kind in kinds} == dict.fromkeys(
-            ("chat", "translation", "summarization", "qa", "math_reasoning", "rag"), 40
+            ("chat", "translation", "summarization", "qa", "math_reasoning", "rag"), count
         )
 
 

@@ -1,7 +1,8 @@
 """Read Spec-Bench (https://github.com/hemingkx/Spec-Bench) and keep its halves apart.
 
-Questions with even numbers may train; figures are reported on the odd ones only. Each category numbers its
-questions without gaps, so both halves have every kind alike.
+Questions with even numbers may train, but for every eighth of them, on which a training is watched; figures
+are reported on the odd ones only. Each category numbers its questions without gaps, so all parts have every
+kind alike.
 """
 
 import json
@@ -26,8 +27,13 @@ def read(path: Path) -> list[Question]:
 
 
 def training(questions: list[Question]) -> list[Question]:
-    """Return the half that a head may be trained on."""
-    return [q for q in questions if q.number % 2 == 0]
+    """Return the questions that a head may be trained on."""
+    return [q for q in questions if q.number % 2 == 0 and q.number % 16]
+
+
+def watched(questions: list[Question]) -> list[Question]:
+    """Return those that show how a training goes: nothing is trained on them, and nothing reported."""
+    return [q for q in questions if q.number % 16 == 0]
 
 
 def reported(questions: list[Question]) -> list[Question]:

@@ -191,7 +191,7 @@ def make_smollm2(place: Place, file: Path, bench: Path, log: Log) -> None:
     target, teacher = open_target(file), place.work / "teacher.gguf"
     template, vocab = target.text("tokenizer.chat_template"), target.whole("vocab_size")
     ends = {0, int(target.text("tokenizer.ggml.eos_token_id"))}
-    asked = spec_bench.training(spec_bench.read(bench))
+    asked, apart = (part(spec_bench.read(bench)) for part in (spec_bench.training, spec_bench.watched))
     if not teacher.exists():
         as_bf16(file, teacher)
     with Hidden(teacher, SMOL_TAPS, context=asking.CONTEXT, sequences=gather.WIDTH) as speaker:
@@ -199,8 +199,11 @@ def make_smollm2(place: Place, file: Path, bench: Path, log: Log) -> None:
         def sayings(number: int) -> list[Saying]:
             return asking.training(speaker, template, asked, number)
 
+        def unseen(number: int) -> list[Saying]:
+            return asking.training(speaker, template, apart, -1)[:96]
+
         speak = speaking(place, speaker, target, ends)
-        watch = gather.gather(speak, place.work, "watched", lambda n: sayings(-1)[:96], 1, log)
+        watch = gather.gather(speak, place.work, "watched", unseen, 1, log)
         shards = gather.gather(speak, place.work, "heard", sayings, SMOL_SAID, log)
     if not (place.work / "kept.npy").exists():
         np.save(place.work / "kept.npy", most_said(shards, SMOL_KEPT, vocab))
