@@ -1,22 +1,25 @@
 """Spec-Bench by kind of question, on a real model: EdgeSpec against plain decoding and llama-server, in turn.
 
     python tests/benchmarks/spec_bench.py TARGET.gguf --questions question.jsonl --results FILE.jsonl
-        --kind chat [--head HEAD.gguf] [--peer PATH/llama-server] [--temperatures 0 0.7 1] [--seconds 100]
+        [--kinds chat qa ...] [--head HEAD.gguf] [--peer PATH/llama-server] [--seconds 100]
     python tests/benchmarks/spec_bench.py --results FILE.jsonl --report
 
-A piece is one file and one kind: it takes the odd questions of the kind (even ones train heads) at all
-temperatures, all ways of decoding in random order with empty caches, until its time is up, and appends whole
-units to the results; a unit that is there is not taken again. Speeds are of decoding, first token excluded;
-answers end where they end. EdgeSpec begins each piece knowing nothing of the model but its costs.
+A run takes the odd questions (even ones train heads), kinds in turn, at all temperatures, all ways of
+decoding in random order with empty caches, until its time is up, and appends whole units to the results; a
+unit that is there is not taken again. Costs are measured anew in each run, for which the machine has to be
+quiet. Speeds are of decoding, first token excluded; answers end where they end. EdgeSpec begins each run
+knowing nothing of the model but its costs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -44,15 +47,23 @@ SIZES = (2, 3, 4, 5, 6, 8, 12)
 Way = tuple[PairTaker | PeerTaker, bool]  # who takes it, and whether nothing guesses
 
 
-def odd_questions(path: Path, kind: str) -> list[Prompt]:
-    """Returns the questions of a kind that may be reported, evenly over its categories."""
-    found: dict[str, list[Prompt]] = {}
+def odd_questions(path: Path, kinds: Sequence[str]) -> list[Prompt]:
+    """Returns the questions that may be reported: the first of each kind, the second of each, ..."""
+    found: dict[str, dict[str, list[Prompt]]] = {kind: {} for kind in kinds}
     for prompt in read_prompts(path):
-        category = prompt.kind if prompt.kind in KINDS else "chat"
-        if category == kind and int(prompt.name) % 2:
-            found.setdefault(prompt.kind, []).append(prompt)
-    longest = max(map(len, found.values()), default=0)
-    return [of[i] for i in range(longest) for of in found.values() if i < len(of)]
+        kind = prompt.kind if prompt.kind in KINDS else "chat"
+        if kind in found and int(prompt.name) % 2:
+            found[kind].setdefault(prompt.kind, []).append(replace(prompt, kind=kind))
+    rows = [
+        [
+            of[i]
+            for i in range(max(map(len, categories.values())))
+            for of in categories.values()
+            if i < len(of)
+        ]
+        for categories in found.values()
+    ]
+    return [row[i] for i in range(max(map(len, rows))) for row in rows if i < len(row)]
 
 
 def ways(
@@ -86,7 +97,7 @@ def ways(
 
 
 def piece(chosen: argparse.Namespace) -> None:
-    """Takes one file and one kind until the time is up."""
+    """Takes questions until the time is up."""
     began = time.monotonic()
     taken = {
         (entry["file"], entry["kind"], entry["temperature"], entry["question"])
@@ -98,12 +109,12 @@ def piece(chosen: argparse.Namespace) -> None:
             t: Asked(Sampling(temperature=t, top_p=1.0, min_p=0.0), chosen.max_tokens, seed=1)
             for t in chosen.temperatures
         }
-        prompts = odd_questions(chosen.questions, chosen.kind)
+        prompts = odd_questions(chosen.questions, chosen.kinds)
         found, fitting, costs = ways(stack, chosen, next(iter(asked.values())), prompts)
-        print(f"{name}, {chosen.kind}: ready after {time.monotonic() - began:.0f} s; {costs}", flush=True)
+        print(f"{name}: ready after {time.monotonic() - began:.0f} s; {costs}", flush=True)
         for number, prompt in enumerate(fitting):
             for temperature, how in asked.items():
-                key = (name, chosen.kind, temperature, prompt.name)
+                key = (name, prompt.kind, temperature, prompt.name)
                 if key in taken:
                     continue
                 at, others = time.monotonic(), Others()
@@ -209,7 +220,7 @@ def main() -> None:
     parser.add_argument("target", type=Path, nargs="?")
     parser.add_argument("--questions", type=Path, help="Spec-Bench's question.jsonl")
     parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--kind", choices=KINDS, default="chat")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--head", type=Path)
     parser.add_argument("--peer", type=Path)
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.7, 1.0])
@@ -220,7 +231,9 @@ def main() -> None:
     if chosen.report:
         report(chosen.results)
     elif chosen.target and chosen.questions:
-        piece(chosen)
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["EDGESPEC_CACHE_DIR"] = folder  # else costs of a busy moment would be found there
+            piece(chosen)
     else:
         sys.exit("spec_bench.py: name TARGET.gguf and --questions, or --report")
 
