@@ -5,6 +5,7 @@ Whatever llama.cpp might end its process on is loaded in a child process, so tha
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ import tiny_gguf
 from gguf import GGUFWriter
 
 from edgespec.core.loop import Want
-from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError, SettingError
+from edgespec.errors import ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import C, Model, _keep_log
 from edgespec.pairs.check import check_pair
@@ -471,34 +472,10 @@ def test_real_vocabularies_bring_text_of_every_script_back(vocabulary_of: dict[s
         assert model.end_tokens
 
 
-@pytest.mark.parametrize(
-    "target, draft, said",
-    [
-        (
-            "llama-bpe",
-            "llama-spm",
-            "the target's tokeniser is BPE and the draft's is SPM, and the draft has 84%",
-        ),
-        ("llama-bpe", "deepseek-coder", "the start token is token 128000 for the target and token 32013"),
-    ],
-)
-def test_pairs_with_too_little_in_common_are_refused_in_one_sentence(
-    vocabulary_of: dict[str, Path], target: str, draft: str, said: str
-) -> None:
-    with pytest.raises(PairMismatchError) as caught:
+def test_real_vocabularies_draft_for_each_other(vocabulary_of: dict[str, Path]) -> None:
+    """The least that any of these has of another's tokens is more than guesses need to pay."""
+    for target, draft in itertools.permutations(VOCABULARIES, 2):
         check_pair(vocabulary_of[target], vocabulary_of[draft])
-    message = str(caught.value)
-    assert said in message
-    assert is_one_sentence(
-        message, names=f"ggml-vocab-{draft}.gguf cannot draft for ggml-vocab-{target}.gguf"
-    )
-    assert "--no-draft" in message
-
-
-def test_a_family_drafts_for_itself(vocabulary_of: dict[str, Path]) -> None:
-    check_pair(vocabulary_of["gpt-2"], vocabulary_of["gpt-2"])
-    check_pair(vocabulary_of["phi-3"], vocabulary_of["llama-spm"])  # Phi-3 took Llama 2's, and padded it
-    check_pair(vocabulary_of["llama-spm"], vocabulary_of["phi-3"])
 
 
 def test_no_end_token_is_put_behind_a_prompt(folder: Path) -> None:
