@@ -54,13 +54,20 @@ class Driven:
         await self.pilot.pause()
 
     async def click(self, words: str) -> None:
-        """Clicks on words that the screen shows, the lowest of them."""
+        """Clicks on words that the screen shows, the lowest of them, once they have come to rest."""
         await self.until(lambda: words in self.text(), words)
+        before = None
+        while (place := self._place(words)) != before:
+            before = place
+            await self.pilot.pause(0.05)
+        await self.pilot.click(offset=place)
+        await self.pilot.pause()
+
+    def _place(self, words: str) -> tuple[int, int]:
+        """Returns the column and the line of words on the screen."""
         strips = self.app.screen._compositor.render_strips()
         y = max(y for y, strip in enumerate(strips) if words in strip.text)
-        x = cell_len(strips[y].text[: strips[y].text.index(words)])
-        await self.pilot.click(offset=(x + 1, y))
-        await self.pilot.pause()
+        return cell_len(strips[y].text[: strips[y].text.index(words)]) + 1, y
 
     def text(self) -> str:
         """Returns what the screen shows, line by line."""
