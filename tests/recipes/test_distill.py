@@ -122,13 +122,13 @@ def test_the_file_says_in_llama_cpp_what_torch_says(short):
     theirs = shared_in_llama_cpp(learned.draft, watched)
     from edgespec_models.distill.divergence import agreement
     from edgespec_models.distill.lessons import lesson
-    from edgespec_models.distill.train import guesses
+    from edgespec_models.distill.train import guesses, output_of
 
     ours = []
     for text in watched:
         if text.temperature:
-            logits, rows = next(iter(guesses(head, lesson([text], None), 1)))
-            ours.append(agreement(logits, rows)[1].numpy())
+            states, rows = next(iter(guesses(head, lesson([text], None), 1)))
+            ours.append(agreement(states @ output_of(head).T, rows)[1].detach().numpy())
     ours = np.concatenate(ours)
     assert len(ours) == len(theirs) > 100
     assert abs(ours.mean() - theirs.mean()) < 0.01
@@ -314,6 +314,7 @@ def test_a_head_for_qwen3_says_in_llama_cpp_what_torch_says(qwen, tmp_path):
         theirs = guesser.read(ids[1:], guesser.encoded(states), 1, every=True)
         guesser.close()
     with torch.inference_mode():
-        g = head.step(torch.tensor([ids[1:]]), head.begin(torch.from_numpy(states)[None]), 0, [])
+        at = torch.arange(len(ids) - 1)
+        g = head.step(torch.tensor([ids[1:]]), head.begin(torch.from_numpy(states)[None]), 0, at, [])
         ours = head.logits(g)[0].numpy()
     assert ours.std() > 0.5 and np.abs(ours - theirs).max() < 0.01
