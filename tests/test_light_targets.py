@@ -21,10 +21,11 @@ from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, Rows, Want, generate
 from edgespec.core.pace.controller import Controller, FixedLength
 from edgespec.core.pace.costs import Costs, CostTable
+from edgespec.core.pace.load import Load
 from edgespec.core.pace.record import Record, Watch
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.text import TextRelease
-from edgespec.core.values import Round
+from edgespec.core.values import LONGEST_DRAFT, Ask, Round
 from edgespec.core.verify import Independent
 from edgespec.sampling.sampler import Sampler, Sampling
 
@@ -142,6 +143,17 @@ def test_the_next_request_goes_on_resting_where_the_last_one_did() -> None:
     _, later = seconds_of(costs, record, one=ONE, slower=1.0, n=600)
     assert later < first
     assert later <= 4 * TUNING.look
+
+
+def test_a_target_that_has_become_slow_is_not_left_to_rest() -> None:
+    """A busy machine makes a light target a heavy one, for which looking is not felt."""
+    record, costs = Record(watch=Watch(rounds=TUNING.look)), costs_of(ONE, 1.0)
+    controller = Controller(lambda streams: record, max_tokens=100)
+    whether_to_look = Ask("draft", np.array([1, 2, 3], np.int32), (), 0)
+    for slower, looks in ((1, False), (100, True)):
+        costs.target.level = float(slower)
+        controller.enter(Load(costs, {0: 1}, LONGEST_DRAFT + 1, 3), 0)
+        assert controller.grants_step(whether_to_look, 0) == looks
 
 
 def test_what_is_not_looked_at_is_not_noted_either() -> None:

@@ -155,8 +155,7 @@ class Controller:
         self._by, self._gain = "plain", 1.0
         self._light = load.costs.light
         self._stale = self._due() if self._light else self.record.stale
-        if self._light:
-            self._resting = self._stale or self.record.watch.rounds >= TUNING.look
+        self._resting = self._light and (self._stale or self.record.watch.rounds >= TUNING.look)
         if not self._resting:
             load.weigh()
 

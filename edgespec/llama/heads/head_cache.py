@@ -163,7 +163,8 @@ class HeadCache:
         if code == 0:
             C.llama_synchronize(self._handle)
         seconds = time.perf_counter() - started
-        self._threads.note(struct.n_tokens, seconds)
+        if code == 0:
+            self._threads.note(struct.n_tokens, seconds)
         self.seconds += seconds
         self.calls += 1
         if code != 0:
