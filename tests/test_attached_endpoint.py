@@ -14,14 +14,15 @@ from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import cast
 
 import psutil
 import pytest
 
 from edgespec.client.answer import Ended, Told, Wishes
-from edgespec.client.attach import Progress, Wanted
+from edgespec.client.attach import Attached, OnProgress, Progress, Wanted
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
-from edgespec_tui.endpoint.attached import AttachedEndpoint, attaching, connecting
+from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Cancelled, attaching, connecting
 from edgespec_tui.endpoint.endpoint import Happening, Message
 
 HELLO = [Message("system", "Be brief."), Message("user", "What is EdgeSpec?")]
@@ -205,3 +206,31 @@ def test_an_address_where_nobody_is_and_one_that_is_none_are_told() -> None:
         port = free.getsockname()[1]
     with pytest.raises(EndpointError, match=str(port)):
         asyncio.run(AttachedEndpoint(connecting(f"127.0.0.1:{port}", None)).start())
+
+
+def test_an_engine_loads_before_the_app_asks_for_it_and_anew_when_it_asks_again() -> None:
+    opened, go_on, told = threading.Semaphore(0), threading.Event(), []
+    attached = cast(Attached, object())
+
+    def opening(on_progress: OnProgress, _cancelled: Cancelled) -> Attached:
+        opened.release()
+        on_progress(Progress("loading", "loading x"))
+        assert go_on.wait(10)
+        return attached
+
+    begun = Begun(opening)
+    assert opened.acquire(timeout=10), "nobody has asked yet"
+    threading.Timer(0.1, go_on.set).start()
+    assert begun(told.append, lambda: False) is attached
+    assert [one.text for one in told] == ["loading x"] and not opened.acquire(blocking=False)
+    assert begun(told.append, lambda: False) is attached and opened.acquire(blocking=False)
+
+
+def test_what_has_begun_hears_that_nobody_waits_for_it_and_its_error_is_told() -> None:
+    def until_given_up(_on_progress: OnProgress, cancelled: Cancelled) -> Attached:
+        while not cancelled():
+            time.sleep(0.005)
+        raise EndpointError("given up")
+
+    with pytest.raises(EndpointError, match="given up"):
+        Begun(until_given_up)(lambda _: None, lambda: True)

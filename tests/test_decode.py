@@ -119,13 +119,13 @@ def recite(script: Script, drafter: Drafter | None = None, **wanted: object) -> 
 
 @pytest.mark.parametrize("s", [GREEDY, Sampling(temperature=0, repeat_penalty=1.3, presence_penalty=0.4)])
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_greedy_text_is_that_of_plain_decoding_on_50_prompts(name: str, s: Sampling) -> None:
+def test_greedy_text_is_that_of_plain_decoding_on_16_prompts(name: str, s: Sampling) -> None:
     n = 7
     target = TableModel(n, seed=1, order=3)
     draft = TableModel(n, seed=2, near=target, spread=0.6)
     rng = np.random.default_rng(3)
     accepted = 0
-    for i in range(50):
+    for i in range(16):
         prompt = rng.integers(0, n, rng.integers(1, 12)).tolist()
         text = list(prompt)
         while len(text) < len(prompt) + 20:  # the plainest decoding there is
@@ -138,7 +138,7 @@ def test_greedy_text_is_that_of_plain_decoding_on_50_prompts(name: str, s: Sampl
                 )  # fmt: skip
                 assert tokens_of(rounds) == tuple(text[len(prompt) :])
                 accepted += sum(r.accepted for r in rounds)
-    assert accepted > 200, "and drafts were of use"
+    assert accepted > 60, "and drafts were of use"
 
 
 @pytest.mark.parametrize("s", [USUAL, PUNISHING])

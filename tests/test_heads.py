@@ -142,8 +142,15 @@ def changed(request: Request, **changes: Any) -> Request:
     return replace(request, **changes)
 
 
-@pytest.mark.parametrize("length", [1, 4, 8])
-@pytest.mark.parametrize("request_", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize(
+    "request_, length",
+    [
+        pytest.param(GREEDY, 4, id="greedy-4"),
+        pytest.param(SEEDED, 8, id="seeded-8"),
+        *(pytest.param(GREEDY, n, id=f"greedy-{n}", marks=pytest.mark.slow) for n in (1, 8)),
+        *(pytest.param(SEEDED, n, id=f"seeded-{n}", marks=pytest.mark.slow) for n in (1, 4)),
+    ],
+)
 def test_text_with_a_head_is_text_without(pair: Pair, request_: Request, length: int) -> None:
     wanted = said(pair, plain(request_))
     with_head = changed(request_, drafter="model", draft_length=length)

@@ -38,7 +38,7 @@ READING = 64  # tokens of a prompt that the draft is timed on
 BEFORE = 4  # tokens in front of those that are timed
 STRIDE = 7919  # between the tokens of a verification
 CHECK_BUDGET = 0.3  # seconds that a look at whether old figures still hold may take
-AGAIN_BUDGET = 0.4  # seconds for timing sizes again
+AGAIN_BUDGET, AGAIN = 0.4, 20  # for timing sizes again: seconds at most, and token times
 STRANGE = 2.0  # times that the draft's share of the target's cost may have changed, or a token be slower
 FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 
@@ -97,13 +97,15 @@ def still_true(costs_: Costs, target: Context, draft: DraftContext | None) -> bo
     return max(shares, default=1.0) < STRANGE * min(shares, default=1.0)
 
 
-def time_again(costs_: Costs, target: Context, budget: float = AGAIN_BUDGET) -> None:
+def time_again(costs_: Costs, target: Context, budget: float | None = None) -> None:
     """Times verifications again, for about `budget` seconds: of the sizes that were seen most rarely.
 
     Done at each start, so that no moment of the first is believed for ever, by programs that are never idle.
     """
     table, evaluate = costs_.target, _verification(target)
     level = table.level  # known from single tokens by now
+    if budget is None:  # somebody waits for the model
+        budget = min(AGAIN_BUDGET, AGAIN * table.seconds(1))
     known = [n for n in costs.SIZES if n in table.measured and n <= min(LOOKED_AT, target.n_ctx - BEFORE)]
     for n in sorted(known, key=lambda n: table.seen.get(n, 0)):
         expected = min(table.points[n], costs.in_parts(table.points, n)) * table.level

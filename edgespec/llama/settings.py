@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import llama_cpp as C
@@ -15,7 +13,7 @@ from edgespec.llama.model import Model, last_complaint, log_tail, refuse_full_de
 from edgespec.pairs.settings import KvType, PairSettings, check_kv, check_threads, whole
 from edgespec.system.cores import threads_wanted
 from edgespec_models.fit.formulas import cache_bytes
-from edgespec_models.gguf.header import Header, read_file
+from edgespec_models.gguf.header import read_file
 
 _KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # llama.cpp's ids
 DEFAULT_N_CTX = 8192
@@ -108,12 +106,7 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
 
 def kv_bytes(model: Model, n_tokens: int, kv_type: KvType) -> int:
     """Returns about how many bytes a KV cache of `n_tokens` takes, an upper bound at worst."""
-    return cache_bytes(_header(model.path, model.path.stat().st_mtime_ns), n_tokens, kv_type)
-
-
-@lru_cache(maxsize=4)  # of the models that are loaded
-def _header(path: Path, _changed: int) -> Header:
-    return read_file(path)
+    return cache_bytes(read_file(model.path), n_tokens, kv_type)
 
 
 def _check_memory(model: Model, n_tokens: int, kv_type: KvType) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from edgespec.client.attach import Wanted
 from edgespec.errors import SettingError
 from edgespec.pairs.store import open_store
-from edgespec_tui.endpoint.attached import AttachedEndpoint, Opening, attaching, connecting
+from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, attaching, connecting
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.unwritten import on_terminal, rescue
 from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions, settings_path
@@ -45,7 +45,7 @@ def chat(arguments: argparse.Namespace) -> int:
 def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
     beginning = begin(arguments)
     endpoint = AttachedEndpoint(
-        opening(arguments), wanted=Wanted(n_ctx=arguments.ctx, flags=_flags(arguments))
+        Begun(opening(arguments)), wanted=Wanted(n_ctx=arguments.ctx, flags=_flags(arguments))
     )
     typed.ask_background()
     from edgespec_tui.app import ChatApp  # Textual takes a quarter of a second: a wrong flag is told before

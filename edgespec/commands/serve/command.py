@@ -5,21 +5,24 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import socket
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from edgespec.commands import flags
 from edgespec.commands.serve.listening import addresses, listening, refuse_strangers
-from edgespec.commands.serve.web_process import serve
 from edgespec.core.request import FREE
 from edgespec.engine.messages import DrafterChoice, Load
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.sampling.sampler import Sampling
+from edgespec.server.logs import say, set_up
 from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
 from edgespec.server.settings import ServerSettings, Unsaid
+from edgespec.server.supervisor import Supervisor
 from edgespec.system import config
 from edgespec.system.cores import threads_wanted
 from edgespec_models.shelf.store import Store
@@ -172,7 +175,30 @@ def run(arguments: argparse.Namespace) -> int:
         listeners = listening(arguments.host, arguments.port, opened)
         for listener in listeners:
             refuse_strangers(listener, settings)
-        return asyncio.run(serve(listeners, load, settings, pairs, owner, arguments.config))
+        return asyncio.run(_serve(listeners, load, settings, pairs, owner, arguments.config))
+
+
+async def _serve(
+    listeners: list[socket.socket],
+    load: Load,
+    settings: ServerSettings,
+    pairs: Pairs,
+    owner: Owner | None,
+    settings_file: str | None,
+) -> int:
+    """Starts the engine's worker, then what answers requests: each takes half a second to import."""
+    set_up(settings.log)
+    if settings_file:
+        say(f"settings are those of {settings_file}")
+    worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
+    worker.start()
+    try:
+        web = await asyncio.to_thread(import_module, "edgespec.commands.serve.web_process")
+    except BaseException:
+        await worker.stop()
+        raise
+    code: int = await web.serve(worker, listeners, load, settings, pairs, owner)
+    return code
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:

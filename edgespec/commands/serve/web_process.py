@@ -17,7 +17,7 @@ from edgespec.chat.renderer import RENDERER
 from edgespec.engine.messages import Load
 from edgespec.server.announcing import Announcer, first_state
 from edgespec.server.app import make_app
-from edgespec.server.logs import say, set_up
+from edgespec.server.logs import say
 from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal
@@ -86,18 +86,15 @@ class _Server(uvicorn.Server):
 
 
 async def serve(
+    worker: Supervisor,
     listeners: list[socket.socket],
     load: Load,
     settings: ServerSettings,
     pairs: Pairs,
     owner: Owner | None,
-    settings_file: str | None,
 ) -> int:
+    """Answers requests until it is told to end, and ends the worker; returns the exit code."""
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
-    set_up(settings.log)
-    if settings_file:
-        say(f"settings are those of {settings_file}")
-    worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
     host, port = listeners[0].getsockname()[:2]
     state = first_state(
         load,
@@ -123,7 +120,6 @@ async def serve(
     server = _Server(how)
     for number in (signal.SIGINT, signal.SIGTERM):  # what uvicorn raises again at its end does nothing then
         signal.signal(number, lambda *_: None)
-    worker.start()
     RENDERER.warm()
     announcer = Announcer(worker, pairs, state, owner)
     serving = asyncio.create_task(server.serve(sockets=listeners))

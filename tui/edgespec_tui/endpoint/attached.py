@@ -7,9 +7,11 @@ is cancelled by shutting its connection, which its thread sees at once.
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from edgespec_tui.endpoint.endpoint import Happening, Message
 
 _T = TypeVar("_T")
 DYING_S = 1.0
+LOOK_AGAIN_S = 0.02
 Cancelled = Callable[[], bool]
 Opening = Callable[[OnProgress, Cancelled], Attached]
 
@@ -53,6 +56,37 @@ def connecting(url: str, key: str | None) -> Opening:
             ) from None
 
     return open_
+
+
+class Begun:
+    """An opening that has begun: an engine loads while the app is still being imported.
+
+    Called once, it waits for what has begun; after that it opens anew. A program that ends before takes the
+    engine with it.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening, self._given_up = opening, threading.Event()
+        self._progress: queue.SimpleQueue[Progress] = queue.SimpleQueue()
+        self._begun: Future[Attached] | None = Future()
+        threading.Thread(target=self._open, args=(self._begun,), daemon=True).start()
+
+    def _open(self, into: Future[Attached]) -> None:
+        try:
+            into.set_result(self._opening(self._progress.put, self._given_up.is_set))
+        except BaseException as error:
+            into.set_exception(error)
+
+    def __call__(self, on_progress: OnProgress, cancelled: Cancelled) -> Attached:
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return self._opening(on_progress, cancelled)
+        while not begun.done():
+            if cancelled():
+                self._given_up.set()
+            with suppress(queue.Empty):
+                on_progress(self._progress.get(timeout=LOOK_AGAIN_S))
+        return begun.result()
 
 
 class AttachedEndpoint:
