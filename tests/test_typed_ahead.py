@@ -27,8 +27,8 @@ def test_enter_stays_enter_and_the_terminal_is_as_it_was() -> None:
         before = termios.tcgetattr(slave)
         os.write(master, b"early\rhalf")  # before the program runs
         ahead = TypedAhead(slave)
-        os.write(master, "\nlé\r".encode())
-        assert ahead.taken() == "early\rhalf\nlé\r"
+        os.write(master, "\nlé\r\x11".encode())  # Ctrl+Q is the terminal's own, unless it is told otherwise
+        assert ahead.taken() == "early\rhalf\nlé\r\x11"
         assert termios.tcgetattr(slave) == before
         assert ahead.taken() == ""
     finally:
@@ -47,13 +47,14 @@ def test_what_is_no_terminal_is_left_alone() -> None:
 
 
 def test_keys_of_what_was_typed() -> None:
-    assert [key.key for key in keys_of("a \r\n\x7f\x1b\x00é")] == [
+    assert [key.key for key in keys_of("a \r\n\x7f\x1b\x00é\x11")] == [
         "a",
         "space",
         "enter",
         "ctrl+j",
         "backspace",
         "é",
+        "ctrl+q",
     ]
 
 

@@ -44,7 +44,7 @@ class TypedAhead:
         try:
             before = termios.tcgetattr(keyboard)
             prepared = termios.tcgetattr(keyboard)
-            prepared[0] &= ~termios.ICRNL
+            prepared[0] &= ~(termios.ICRNL | termios.IXON)  # else Ctrl+Q would only go on with what is shown
             prepared[3] &= ~(termios.ECHO | termios.ICANON)  # Ctrl+C still interrupts
             prepared[6][termios.VMIN], prepared[6][termios.VTIME] = 1, 0
             termios.tcsetattr(keyboard, termios.TCSANOW, prepared)
@@ -102,5 +102,7 @@ def keys_of(typed: str) -> Iterator[events.Key]:
     for character in typed:
         if character in KEYS:
             yield events.Key(KEYS[character], None if character == "\t" else character)
+        elif "\x01" <= character <= "\x1a":
+            yield events.Key(f"ctrl+{chr(ord(character) + 96)}", character)
         elif unicodedata.category(character)[0] != "C":
             yield events.Key(character, character)
