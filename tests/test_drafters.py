@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.drafters import HOPELESS, Drafter, Drafting, Guesser, NoDrafter, Offer, offer
 from edgespec.core.drafters.competition import Competition
-from edgespec.core.drafters.draft_model import DraftModel, _lead
+from edgespec.core.drafters.draft_model import DraftModel, lead
 from edgespec.core.drafters.recycling import LONGEST_WALK, PLACES, STEADY, TokenRecycling
 from edgespec.core.drafters.suffix_lookup import MIN_MATCH, SURE, SuffixAutomaton, SuffixLookup
 from edgespec.core.loop import NO_ROWS
@@ -494,9 +494,9 @@ def test_how_sure_a_greedy_choice_is_comes_from_the_two_largest_logits(n_vocab: 
         row[rng.integers(n_vocab)] = row.max()  # now and then a tie
         second, first = np.sort(row)[-2:].astype(np.float64)
         best = int(row.argmax())
-        assert _lead(row, best) == pytest.approx(1 / (1 + np.exp(second - first)))
-        assert 0.5 <= _lead(row, best) <= 1
-    assert _lead(np.array([3], np.float32), 0) == 1
+        assert lead(row, best) == pytest.approx(1 / (1 + np.exp(second - first)))
+        assert 0.5 <= lead(row, best) <= 1
+    assert lead(np.array([3], np.float32), 0) == 1
 
 
 def test_the_draft_model_learns_which_of_its_guesses_were_reached_and_kept() -> None:

@@ -42,7 +42,7 @@ class Ask(NamedTuple):  # quicker to make than a dataclass: there are two for ea
 
     model: ModelName
     tokens: NDArray[np.int32]  # (n,) settled tokens
-    tail: tuple[int, ...]  # drafted tokens behind them, not settled yet
+    tail: tuple[int, ...]  # drafted tokens behind them, not settled yet; for a draft, in its own vocabulary
     rows: int  # logits wanted for the last `rows` positions of tokens + tail
     reach: Reach = ()
     otherwise: Reach = ()

@@ -41,11 +41,13 @@ from edgespec.grammar.matchers import CONTROL, Matchers
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cards, place_of
 from edgespec.llama.heads.guessing import DraftContext
+from edgespec.llama.translated_context import TranslatedContext
 from edgespec.pairs.check import check_pair, find_head
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.repetition import Breakers, Repetition
 from edgespec.sampling.sampler import Sampler, Sampling
+from edgespec.sampling.translated_sampler import TranslatedSampler
 from edgespec_models.gguf.heads import HeadKind, with_article
 
 HEADS: dict[str, tuple[HeadKind, ...]] = {
@@ -343,18 +345,31 @@ class Pair:
         guessers = guessers if request.drafter == "auto" else []
         if not self._draft_context:
             return Competition(guessers, masks=masks)
-        n_vocab = self._draft_context.n_vocab
-        shared = min(self.target.n_vocab, n_vocab)  # the rest is padding
         model = DraftModel(
-            Sampler(_shared_bias(request.sampling, shared), shared, masks, sampler.repetition),
+            self.draft_sampler(request.sampling, masks, sampler.repetition),
             n_ctx=self._draft_context.n_ctx,
-            n_vocab=n_vocab,
+            n_vocab=self._draft_context.n_vocab,
             longest=self.head.longest if self.head and self.head.longest else LONGEST_DRAFT,
             odds=known.model,
             places=known.places,
             temperature=known.temperature,
+            spelt=self._translated.spelt if self._translated else None,
         )
         return Competition(guessers, model, masks)
+
+    @property
+    def _translated(self) -> TranslatedContext | None:
+        return self._draft_context if isinstance(self._draft_context, TranslatedContext) else None
+
+    def draft_sampler(
+        self, sampling: Sampling, masks: Masks | None = None, repetition: Repetition | None = None
+    ) -> Sampler:
+        """Returns what makes distributions over the target's tokens of the draft's rows."""
+        assert self._draft_context
+        if self._translated:
+            return TranslatedSampler(self._translated.shared, sampling, masks, repetition)
+        shared = min(self.target.n_vocab, self._draft_context.n_vocab)  # the rest is padding
+        return Sampler(_shared_bias(sampling, shared), shared, masks, repetition)
 
     def _check_drafter(self, request: Request) -> None:
         """Raises SettingError where a drafter is asked for by name that is not loaded."""

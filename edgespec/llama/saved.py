@@ -23,10 +23,11 @@ class Saved:
     state: NDArray[np.uint8]  # llama.cpp's own bytes
     least: int  # restored, it can be cut to no fewer tokens: all of them for recurrent state
     row: NDArray[np.float32] | None = None  # the hidden row of the last token, where a head reads them
+    written: bytes = b""  # the same text in the tokens of a draft with another vocabulary, guesses included
 
     @property
     def n_bytes(self) -> int:
-        return len(self.tokens) + int(self.state.nbytes)
+        return len(self.tokens) + len(self.written) + int(self.state.nbytes)
 
     def useful(self, tokens: bytes) -> int:
         """Returns how many tokens of a prompt this spares: all but the last one at most."""

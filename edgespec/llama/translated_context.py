@@ -1,9 +1,8 @@
-"""A draft with another vocabulary: a context that is asked, and answers, in the target's tokens.
+"""A draft with another vocabulary: a context whose text is told in the target's tokens.
 
 Each token of the target is read as the draft's token of the same bytes, or, where it has none, as the draft's
-own pieces of those bytes; rows of logits come back in the order of the target's vocabulary, minus infinity
-where the draft has no such token. So softmax renormalises over what both have (token-level intersection,
-arXiv 2502.05202), and drafting, penalties, grammars and seeds see one vocabulary.
+own pieces of those bytes. What was guessed behind the text (`Want.tail`) is in the draft's own tokens, and so
+are the rows of logits: `sampling/translated_sampler.py` says what they mean for the target.
 
 Reading is token by token, so that a text's beginning always has the same tokens in the draft's cache.
 """
@@ -22,23 +21,23 @@ from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.saved import Saved
 from edgespec.llama.settings import ContextSettings
-from edgespec_models.gguf.row_order import RowOrder
+from edgespec.sampling.translated_sampler import SharedTokens
 from edgespec_models.gguf.translation import Translation
+
+_NOTHING = np.empty(0, np.int32)
 
 
 class TranslatedContext:
     """The context of a draft, seen in the target's vocabulary. Closing it closes the draft's."""
 
     def __init__(self, context: Context, translation: Translation, n_vocab: int) -> None:
-        """n_vocab: of the target's rows, padding included."""
+        """n_vocab: of the target, padding included."""
         self.own, self.n_vocab = context, n_vocab
-        known = np.full(n_vocab, -1, np.int32)
-        known[: translation.to_draft.size] = translation.to_draft
-        known[known >= context.model.n_vocab] = -1
-        self._order = RowOrder(known)
-        self._rows = self._order.rows(context.settings.n_rows)
+        self.shared = SharedTokens(
+            translation.to_draft, translation.to_target, n_target=n_vocab, n_draft=context.model.n_vocab
+        )
         self._pieces = _Pieces(translation)
-        self._held: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * context.settings.n_seq
+        self._held: list[NDArray[np.int32]] = [_NOTHING] * context.settings.n_seq
 
     def __enter__(self) -> TranslatedContext:
         return self
@@ -91,8 +90,12 @@ class TranslatedContext:
         return self.own.batches
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
-        """Returns the tokens that a sequence has read: the target's."""
+        """Returns the text that a sequence has read, without guesses: the target's tokens."""
         return self._held[seq]
+
+    def spelt(self, token: int) -> Sequence[int]:
+        """Returns the draft's tokens for one of the target's."""
+        return self._pieces.one(token)
 
     # ---- reading -----------------------------------------------------------------------------------------
 
@@ -101,48 +104,37 @@ class TranslatedContext:
         return self.own.missing(self._translated(want)[0])
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (rows, n_vocab) in the target's vocabulary; raises as a Context does.
+        """Returns for each want float32 (rows, n_draft), the draft's own; raises as a Context does.
 
-        The rows are valid until the next call.
+        The tails of the wants are in the draft's tokens. Rows are valid until the next call.
         """
         asked = [self._translated(want) for want in wants]
         for want in wants:
-            self._held[want.seq] = np.empty(0, np.int32)  # of no use where it fails
-        answers = self.own.score([own for own, _, _ in asked])
-        out, at = [], 0
-        for want, (_, ends, whole), rows in zip(wants, asked, answers, strict=True):
-            room = self._rows[at : at + want.rows]
-            for into, end in zip(room, ends, strict=True):
-                self._order.put(rows[end], into)
-            out.append(room)
-            at += want.rows
+            self._held[want.seq] = _NOTHING  # of no use where it fails
+        answers = self.own.score([own for own, _ in asked])
+        for want, (_, whole) in zip(wants, asked, strict=True):
             if whole:
-                self._held[want.seq] = _with_tail(want) if want.tail else want.tokens.copy()
-        return out
+                self._held[want.seq] = want.tokens.copy()
+        return answers
 
-    def _translated(self, want: Want) -> tuple[Want, list[int], bool]:
-        """Returns a want in the draft's tokens, which rows stand behind the target's, and if it is whole.
+    def _translated(self, want: Want) -> tuple[Want, bool]:
+        """Returns a want in the draft's tokens, and if it is whole.
 
         A draft may write with more tokens than the target: where they are too many its oldest are left out.
         """
-        tokens, tail, ends = self._pieces.text(want.tokens), list[int](), [0]
-        for token in want.tail:
-            tail += self._pieces.one(token)
-        if want.rows > 1:
-            for token in _with_tail(want)[-want.rows + 1 :].tolist():  # behind the first of them
-                ends.append(ends[-1] + len(self._pieces.one(token)))
-        n_ctx, n = self.n_ctx, tokens.size + len(tail)
+        tokens = self._pieces.text(want.tokens)
+        n_ctx, n = self.n_ctx, tokens.size + len(want.tail)
         if n > n_ctx:
             step = max(1, n_ctx // 4)
             tokens = tokens[-(-(n - n_ctx) // step) * step :]
-        return Want(tokens, tuple(tail), ends[-1] + 1, want.seq), ends, n <= n_ctx
+        return Want(tokens, want.tail, want.rows, want.seq), n <= n_ctx
 
     # ---- keeping and forgetting --------------------------------------------------------------------------
 
     def clear(self, s: int = 0) -> None:
         """Forgets what a sequence holds."""
         self.own.clear(s)
-        self._held[s] = np.empty(0, np.int32)
+        self._held[s] = _NOTHING
 
     def cut(self, s: int, n: int) -> None:
         """Forgets what a sequence holds behind its first n tokens."""
@@ -156,14 +148,13 @@ class TranslatedContext:
         if not held.size:  # of a text that was read from later on nothing is known by the target's tokens
             self.own.clear(s)
         saved = self.own.save(s)
-        return replace(saved, tokens=held.tobytes(), least=held.size if saved.least else 0)
+        least = held.size if saved.least else 0
+        return replace(saved, tokens=held.tobytes(), written=saved.tokens, least=least)
 
     def restore(self, s: int, saved: Saved) -> bool:
         """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
-        held = np.frombuffer(saved.tokens, np.int32)
-        tokens = self._pieces.of(held)
-        done = self.own.restore(s, replace(saved, tokens=tokens.tobytes(), least=saved.least and tokens.size))
-        self._held[s] = held if done else np.empty(0, np.int32)
+        done = self.own.restore(s, replace(saved, tokens=saved.written, least=0))
+        self._held[s] = np.frombuffer(saved.tokens, np.int32) if done else _NOTHING
         return done
 
     def share(self, source: int, s: int, n: int) -> bool:
@@ -183,11 +174,6 @@ class TranslatedContext:
     def give_back_cells(self) -> bool:
         """Gives reserved cells back; False where there are none."""
         return self.own.give_back_cells()
-
-
-def _with_tail(want: Want) -> NDArray[np.int32]:
-    """Returns all tokens of a want."""
-    return np.concatenate((want.tokens, np.array(want.tail, np.int32))) if want.tail else want.tokens
 
 
 class _Pieces:

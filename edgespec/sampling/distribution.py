@@ -32,7 +32,7 @@ class Distribution:
         """Returns the probabilities of the given ids: (len(ids),) float64."""
         if ids is self.ids:
             return self.probs
-        if self.ids.size > WIDE and ids.size > WIDE:  # a search for each would take 20 times as long
+        if ids.size > WIDE:  # a search for each would take 20 times as long
             probs = np.zeros(max(self.ids.item(-1), ids.item(-1)) + 1, self.probs.dtype)
             probs[self.ids] = self.probs
             return probs.take(ids)

@@ -100,6 +100,10 @@ class Sampler:
         """True where the tokens so far change what comes next."""
         return self.sampling.penalises or self.sampling.repeats_dry or self.masks is not None
 
+    def place(self, token: int) -> int:
+        """Returns where a token stands in the rows."""
+        return token
+
     def at(self, sampling: Sampling) -> Sampler:
         """Returns the sampler of another sampling over the same vocabulary, grammar and text."""
         return Sampler(sampling, self.n_vocab, self.masks, self.repetition)
@@ -211,7 +215,7 @@ class Sampler:
         """Returns logits after llama_sampler_penalties_apply. ids: whose they are, ascending; None is all."""
         s = self.sampling
         seen, count = np.unique(np.asarray(history[-s.penalty_last_n :], np.int64), return_counts=True)
-        at, known = _places(ids, logits.size, seen)
+        at, known = self._at(ids, logits.size, seen)
         old, count = logits[at], count[known]
         new = np.where(old <= 0, old * s.repeat_penalty, old / s.repeat_penalty)
         logits[at] = new - count * s.frequency_penalty - s.presence_penalty
@@ -220,9 +224,18 @@ class Sampler:
     def _less_repetitive(self, ids: Ids | None, logits: _Row, history: History) -> _Row:
         """Returns logits after DRY."""
         tokens, less = self.repetition.penalties(history)
-        at, known = _places(ids, logits.size, tokens)
+        at, known = self._at(ids, logits.size, tokens)
         logits[at] -= less[known].astype(logits.dtype)
         return logits
+
+    def _at(self, ids: Ids | None, size: int, tokens: Ids) -> tuple[Ids, NDArray[np.bool_]]:
+        """Returns where tokens stand among ascending ids (None: among 0..size-1), and which do."""
+        if ids is None:
+            known = tokens < size
+            return tokens[known], known
+        at = np.minimum(ids.searchsorted(tokens), ids.size - 1)
+        known = ids[at] == tokens
+        return at[known], known
 
     def _survivors(self, row: NDArray[np.float32]) -> Ids:
         """Returns the ids that all truncations leave, in no particular order.
@@ -262,16 +275,6 @@ class Sampler:
             scratch[row < floor] = -np.inf
         np.exp(scratch, out=scratch)
         return float(scratch.sum())
-
-
-def _places(ids: Ids | None, size: int, tokens: Ids) -> tuple[Ids, NDArray[np.bool_]]:
-    """Returns where tokens stand among ascending ids (None: among 0..size-1), and which do."""
-    if ids is None:
-        known = tokens < size
-        return tokens[known], known
-    at = np.minimum(ids.searchsorted(tokens), ids.size - 1)
-    known = ids[at] == tokens
-    return at[known], known
 
 
 def _check(top: float) -> float:

@@ -193,14 +193,15 @@ def telling_prompt(
     if "draft" not in pair.contexts:
         return _copied(pair, prompts, way, sampling, watch)
     best, most, longest = prompts[0], -1.0, 0.0
-    sampler = Sampler(sampling, min(context.n_vocab for context in pair.contexts.values()))
+    sampler, guessing = Sampler(sampling, pair.target.n_vocab), pair.draft_sampler(sampling)
     for prompt in prompts:
         started = watch.clock()
         if watch.over(longest):
             break
         first = sampler(pair.contexts["target"].score([Want(prompt.tokens)])[0][0])
         tokens = np.append(prompt.tokens, np.int32(first.ids[first.probs.argmax()]))
-        p, q = (sampler(pair.contexts[name].score([Want(tokens)])[0][0]) for name in ("target", "draft"))
+        p = sampler(pair.contexts["target"].score([Want(tokens)])[0][0])
+        q = guessing(pair.contexts["draft"].score([Want(tokens)])[0][0])
         accepted = np.minimum(p.probs, q.on(p.ids))
         likely = p.probs > 0
         off = (accepted - p.probs * accepted.sum())[likely]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import mul
@@ -16,7 +17,7 @@ from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, Judged, Reach
 from edgespec.core.verify import Rule
-from edgespec.errors import GrammarError, LogitsError
+from edgespec.errors import GrammarError, LogitsError, SettingError
 from edgespec.sampling.sampler import Distribution, Sampler
 
 FORESEEN = 32  # guesses to come that a decision takes into account
@@ -43,6 +44,7 @@ class DraftModel:
         odds: Odds | None = None,
         places: Odds | None = None,
         temperature: DraftTemperature | None = None,
+        spelt: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
         """Sets the bounds of the draft.
 
@@ -50,6 +52,7 @@ class DraftModel:
         n_vocab: ids the draft knows. longest: guesses that it can make at once.
         odds: acceptance by confidence; places: by place in the draft.
         temperature: how much warmer or colder than the target it guesses.
+        spelt: returns the tokens that a draft with another vocabulary writes one of the target's with.
         """
         self.temperature = temperature or DraftTemperature()
         self._asked_for = sampler
@@ -60,6 +63,7 @@ class DraftModel:
         self.longest = longest
         self.odds = odds or proportional(0.2, 0.95)
         self.places = places or Odds((0.7,) * BINS)
+        self._spelt = spelt
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule, otherwise: Reach = ()) -> Drafting:
         """Guesses at most `limit` tokens. otherwise: the reach of what stands in its place if refused."""
@@ -70,6 +74,7 @@ class DraftModel:
             return Draft()
         self._adjust()
         guesses: list[int] = []
+        tail = guesses if self._spelt is None else []  # what the draft reads of them
         probs: list[Distribution] = []
         confidence: list[float] = []
         reach = 1.0  # probability that all guesses so far are accepted
@@ -79,41 +84,42 @@ class DraftModel:
         while (n := len(guesses)) < limit:
             only = self._forced(tokens, guesses)
             if only is not None:
-                if (yield Ask("draft", read, tuple(guesses), 0, (reach, *expected), skipped=skipped)) is None:
+                if (yield Ask("draft", read, tuple(tail), 0, (reach, *expected), skipped=skipped)) is None:
                     break
-                guesses.append(only)
+                self._add(only, guesses, tail)
                 probs.append(certain(only))
                 confidence.append(1.0)
                 sources.append("grammar")
                 expected = _onward(reach, falls, n + 1, TUNING.ahead)
                 continue
-            row = yield Ask(
-                "draft", read, tuple(guesses), 1, expected, () if n else otherwise, skipped=skipped
-            )
+            row = yield Ask("draft", read, tuple(tail), 1, expected, () if n else otherwise, skipped=skipped)
             if row is None:
                 break
             try:
                 q = self.sampler(row[0], self._history(tokens, guesses))
-            except (
-                LogitsError,
-                GrammarError,
-            ):  # it costs speed, not the answer
+            except (LogitsError, GrammarError, SettingError):  # it costs speed, not the answer
                 break
             best, sure = q.likeliest()
             if sure == 1.0:  # greedy: the logits know more
-                sure = _lead(row[0, : self.sampler.n_vocab], best)
+                sure = lead(row[0, : self.sampler.n_vocab], self.sampler.place(best))
             reach *= self.odds.of(sure)
             expected = _onward(reach, falls, n + 1, TUNING.ahead)
             onward = (reach, *expected)
-            if (yield Ask("draft", read, tuple(guesses), 0, onward, skipped=skipped)) is None:
+            if (yield Ask("draft", read, tuple(tail), 0, onward, skipped=skipped)) is None:
                 break  # by q's shape, before x ~ q: exact
-            guesses.append(rule.draw(q, tokens.size + n))
+            self._add(rule.draw(q, tokens.size + n), guesses, tail)
             probs.append(q)
             confidence.append(sure)
             sources.append("model")
             if self.sampler.masks and guesses[-1] in self.sampler.masks.end_tokens:
                 break  # behind a token that is kept: exact
         return Draft(tuple(guesses), tuple(probs), tuple(sources), tuple(confidence))
+
+    def _add(self, token: int, guesses: list[int], tail: list[int]) -> None:
+        """Adds a guess, and to what the draft reads its own tokens for it."""
+        guesses.append(token)
+        if self._spelt:
+            tail += self._spelt(token)
 
     def _skipped(self, n: int) -> int:
         """Returns how many of n settled tokens are left out in front, for the draft has a shorter memory.
@@ -165,7 +171,7 @@ def _onward(reach: float, falls: tuple[float, ...], n: int, most: int) -> Reach:
     return tuple(likely) or (scale * falls[n + 1],)
 
 
-def _lead(row: NDArray[np.float32], best: int) -> float:
+def lead(row: NDArray[np.float32], best: int) -> float:
     """Returns how sure a greedy choice is: the largest probability's share of the largest two.
 
     The row is as it was in the end. `argmax` was just used: a function of numpy's that was not costs some 30
