@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from commands import in_process
+from commands import EDGESPEC, in_process, posix
 
 from edgespec.commands import trim
 from edgespec.commands.bench.figures import Ratio
-from edgespec.commands.trim import Trial
+from edgespec.commands.trim import ASIDE, Trial
 from edgespec_models.gguf.header import read_file
 from edgespec_models.gguf.trim import most_used, write_with_tokens
 
@@ -55,9 +58,48 @@ def test_both_drafts_answer_the_same_prompts(tiny_target: Path, tiny_draft: Path
     """The measurement itself, for real; whether it pays here is not asked."""
     output = tmp_path / "less.gguf"
     write_with_tokens(tiny_draft, output, most_used(read_file(tiny_draft), 3000))
-    found = trim._compare(tiny_target, tiny_draft, output, 1, 3)
-    assert found.speed.n == 15 and 0.1 < found.speed.value < 10 and min(found.step_s) > 0
+    found = trim._compare(tiny_target, tiny_draft, output, 1, 2.0, 3)
+    assert 3 <= found.speed.n <= 14 and 0.1 < found.speed.value < 10 and min(found.step_s) > 0
     assert 0.2 < found.accepted[1] <= found.accepted[0] + 0.1, "fewer tokens, hardly fewer right guesses"
+
+
+def test_a_machine_that_is_too_slow_ends_it_in_a_sentence(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path
+) -> None:
+    """Beside other programs it never ended: no answer was bounded in time, nor all of them."""
+    output = tmp_path / "less.gguf"
+    words = ["trim", tiny_draft, "--target", tiny_target, "--tokens", "3000", "-o", output]
+    code, _, err = in_process(*words, "--minutes", "0.0001")
+    assert code == 1 and "answered 0 prompts that count" in err and "--minutes" in err
+    assert not list(tmp_path.iterdir())
+
+
+def started(*words: str | Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*EDGESPEC, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_end_leaves_no_draft_that_was_not_measured(
+    number: signal.Signals, tiny_target: Path, tiny_draft: Path, tmp_path: Path
+) -> None:
+    """A trim that was killed left its result under the name of one that pays."""
+    output = tmp_path / "less.gguf"
+    words = ["trim", tiny_draft, "--target", tiny_target, "--tokens", "3000", "-o", output]
+    with started(*words) as process:
+        assert process.stdout
+        assert b"tokens:" in process.stdout.readline()  # it stands aside, and is measured
+        os.killpg(process.pid, number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode != 0 and b"Traceback" not in err and not output.exists()
+    assert [path.suffix for path in tmp_path.iterdir()] == [ASIDE] * (number == signal.SIGKILL)
+    code, _, _ = in_process(*words, "--anyway")
+    assert code == 0 and list(tmp_path.iterdir()) == [output], "the next start clears what was left"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +108,7 @@ def test_both_drafts_answer_the_same_prompts(tiny_target: Path, tiny_draft: Path
         (["--tokens", "5"], "keep 512 at least"),
         (["--tokens", "9999"], "fewer than the 4,096"),
         (["--tokens", "512"], "keep more tokens"),
+        (["--minutes", "nan"], "--minutes is nan"),
         (["-o", "/nowhere/x.gguf"], "there is no folder"),
     ],
 )

@@ -8,12 +8,15 @@ answer the built-in prompts in turn, and their speeds decide.
 from __future__ import annotations
 
 import argparse
-import math
+import os
 import shutil
+import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from edgespec.commands.in_turn import FEWEST, PATIENCE, endless, in_turn
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
 
@@ -24,9 +27,10 @@ DESCRIPTION = (
     "Writes a copy of a draft with a smaller vocabulary, and keeps it only if it is faster for its target "
     "here: both drafts answer the built-in prompts in turn."
 )
-FEWEST = 512  # tokens below which nothing is worth guessing
+FEWEST_TOKENS = 512  # below which nothing is worth guessing
+MOST_MINUTES = 24 * 60
 SPARE_DISK = 64 << 20
-TOKENS = 64  # of an answer
+ASIDE = ".trim-part"  # what is not known to pay yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,56 +53,118 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--anyway", action="store_true", help="keep the result without measuring whether it pays"
     )
+    command.add_argument(
+        "--minutes", type=float, default=10.0, metavar="N", help="for measuring, at most about (default 10)"
+    )
     command.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the draft, measures it, and keeps it where it pays; returns 1 where it does not."""
-    from edgespec_models.gguf.header import HeaderError, read_file
-    from edgespec_models.gguf.trim import TOKENS, most_used, write_with_tokens
-    from edgespec_models.shelf.pair_check import check_headers
     from edgespec_models.shelf.sizes import size_text
 
+    if not 0 < arguments.minutes <= MOST_MINUTES:
+        raise SettingError(f"--minutes is {arguments.minutes:g}: between 0 and {MOST_MINUTES} is wanted")
     draft, target = Path(arguments.file), Path(arguments.target)
+    n, n_all, kept = _tokens_kept(draft, target, arguments.tokens)
+    output = (
+        Path(arguments.output) if arguments.output else draft.with_name(f"{draft.stem}-{n // 1000}k.gguf")
+    )
+    _clear(output.parent)
+    _check_output(output, draft)
+    aside = output.with_name(f"{output.name}.{os.getpid()}{ASIDE}")
+
+    def leave(number: int, _: object) -> NoReturn:
+        remove()
+        os._exit(128 + number)  # an exception is lost where it is raised inside a callback
+
+    def remove() -> None:
+        for left in (aside, *aside.parent.glob(f"{aside.name}.*")):
+            with suppress(OSError):
+                left.unlink()
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        _write(draft, aside, kept)
+        saved = f"{size_text(draft.stat().st_size)} to {size_text(aside.stat().st_size)}"
+        print(f"{len(kept):,} of {n_all:,} tokens: {saved}", flush=True)
+        worth = arguments.anyway or _pays(target, draft, aside, n, arguments)
+        if worth:
+            os.replace(aside, output)
+    finally:
+        remove()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    print(f"kept as {output}" if worth else "not kept: it is not shown to be faster here (--anyway keeps it)")
+    return 0 if worth else 1
+
+
+def _tokens_kept(draft: Path, target: Path, wanted: int | None) -> tuple[int, int, list[int]]:
+    """Returns how many ordinary tokens stay, how many tokens there are, and which stay.
+
+    Raises SettingError, ModelFileError.
+    """
+    from edgespec_models.gguf.header import HeaderError, read_file
+    from edgespec_models.gguf.trim import TOKENS, most_used
+
     try:
         header = read_file(draft)
         read_file(target)
         tokens = header.metadata.get(TOKENS)
         n_all = len(tokens) if isinstance(tokens, list) else 0
-        n = n_all // 4 if arguments.tokens is None else arguments.tokens
+        n = n_all // 4 if wanted is None else wanted
         kept = most_used(header, max(n, 0))
     except HeaderError as error:
         raise ModelFileError(str(error)) from None
-    if not FEWEST <= n or len(kept) >= n_all:
+    if not FEWEST_TOKENS <= n or len(kept) >= n_all:
         raise SettingError(
-            f"--tokens is {n:,}: keep {FEWEST} at least, and fewer than the {n_all:,} there are"
+            f"--tokens is {n:,}: keep {FEWEST_TOKENS} at least, and fewer than the {n_all:,} there are"
         )
-    output = (
-        Path(arguments.output) if arguments.output else draft.with_name(f"{draft.stem}-{n // 1000}k.gguf")
-    )
-    _check_output(output, draft)
+    return n, n_all, kept
+
+
+def _write(draft: Path, aside: Path, kept: list[int]) -> None:
+    from edgespec_models.gguf.trim import write_with_tokens
+
     try:
-        write_with_tokens(draft, output, kept)
+        write_with_tokens(draft, aside, kept)
     except OSError as error:
-        raise EdgeSpecError(f"{output} cannot be written: {error.strerror or error}") from None
-    saved = f"{size_text(draft.stat().st_size)} to {size_text(output.stat().st_size)}"
-    print(f"{len(kept):,} of {n_all:,} tokens: {saved}")
-    if arguments.anyway:
-        print(f"kept as {output}")
-        return 0
-    worth = False
-    try:
-        verdict = check_headers(read_file(target), read_file(output))
-        if not verdict.usable:
-            raise SettingError(f"--tokens is {n:,}, and {verdict}: keep more tokens")
-        found = _compare(target, draft, output, arguments.threads)
-        worth = found.speed.low is not None and found.speed.low > 1
-    finally:
-        if not worth:
-            output.unlink(missing_ok=True)
+        raise EdgeSpecError(f"{aside.parent} takes no new draft: {error.strerror or error}") from None
+
+
+def _pays(target: Path, draft: Path, aside: Path, n: int, arguments: argparse.Namespace) -> bool:
+    """Says what a trial found; True where the trimmed draft is shown to be faster. Raises EdgeSpecError."""
+    from edgespec_models.gguf.header import read_file
+    from edgespec_models.shelf.pair_check import check_headers
+
+    verdict = check_headers(read_file(target), read_file(aside))
+    if not verdict.usable:
+        raise SettingError(f"--tokens is {n:,}, and {verdict}: keep more tokens")
+    found = _compare(target, draft, aside, arguments.threads, 60 * arguments.minutes)
     print("\n".join(_told(found)))
-    print(f"kept as {output}" if worth else "not kept: it is not shown to be faster here (--anyway keeps it)")
-    return 0 if worth else 1
+    return found.speed.low is not None and found.speed.low > 1
+
+
+def _clear(folder: Path) -> None:
+    """Removes what programs that were killed have left aside."""
+    for left in folder.glob(f"*{ASIDE}*"):
+        number = left.name.partition(ASIDE)[0].rpartition(".")[2]
+        with suppress(OSError):
+            if number.isdecimal() and not _has_made(int(number), left):
+                left.unlink()
+
+
+def _has_made(number: int, file: Path) -> bool:
+    """True where the process of that number is at work, and did not begin after the file. Raises OSError."""
+    import psutil
+
+    try:
+        process = psutil.Process(number)
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= file.stat().st_mtime + 1
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
 
 
 def _check_output(output: Path, draft: Path) -> None:
@@ -125,43 +191,40 @@ def _told(found: Trial) -> list[str]:
     ]
 
 
-def _compare(target: Path, whole: Path, part: Path, threads: int | None, length: int | None = None) -> Trial:
+def _compare(
+    target: Path, whole: Path, part: Path, threads: int | None, seconds: float, length: int | None = None
+) -> Trial:
     """Has both drafts answer the same prompts in turn, greedy. length: None is what pays, round by round."""
     import edgespec
     from edgespec.commands.bench.figures import combine
-    from edgespec.commands.prompts import built_in
+    from edgespec.commands.prompts import built_in, by_kind, tokenize
 
     settings = edgespec.PairSettings(remember=False, threads=threads)
-    line, found = StatusLine(), []
-    line.show("loading ...")
-    with edgespec.load(target, whole, settings) as one, edgespec.load(target, part, settings) as other:
-        pairs = (one, other)
-        going_on = {
-            token: -math.inf for token in one.target.end_tokens
-        }  # so that all answers have one length
-        sampling = edgespec.Sampling(temperature=0, logit_bias=going_on)
-        request = edgespec.Request(max_tokens=TOKENS, sampling=sampling, drafter="model", draft_length=length)
-        steps = [pair.costs().draft.seconds(1) for pair in pairs]
-        prompts = built_in()
-        try:
-            for n, prompt in enumerate(prompts):
-                line.show(f"prompt {n + 1} of {len(prompts)} ...")
-                order = -1 if n % 2 else 1
-                said = [edgespec.generate(pair, prompt.text, request).figures for pair in pairs[::order]]
-                found.append(said[::order])
-        finally:
-            line.clear()
-    drafted = [sum(of[i].drafted for of in found) for i in (0, 1)]
+    line = StatusLine()
+    line.show("loading both drafts ...")
+    try:
+        with edgespec.load(target, whole, settings) as one, edgespec.load(target, part, settings) as other:
+            pairs = (one, other)
+            line.show("measuring what guesses cost ...")
+            steps = [pair.costs().draft.seconds(1) for pair in pairs]
+            prompts = [prompt for row in by_kind(built_in()) for prompt in row]
+            tokens = tokenize(one, prompts)
+            lines = [(pair, endless(pair, "model", length)) for pair in pairs]
+            asked = [tokens[prompt.name].tolist() for prompt in prompts]
+            found = in_turn(lines, asked, seconds, line.show)
+    finally:
+        line.clear()
+    if len(found) < FEWEST:
+        raise EdgeSpecError(
+            f"in {PATIENCE * seconds / 60:.0f} minutes both drafts answered {len(found)} prompts that count, "
+            f"and a verdict rests on {FEWEST}: nothing is kept; give it more --minutes, or a calmer machine"
+        )
+    drafted = [sum(figures[i].drafted for figures in found) for i in (0, 1)]
     if not all(drafted):
         raise EdgeSpecError(
             f"no guesses of either draft pay for {target.name} on this machine: nothing is kept"
         )
-    rates = [sum(of[i].accepted for of in found) / drafted[i] for i in (0, 1)]
-    speeds = [
-        (prompt.name, b.tok_per_s / a.tok_per_s)
-        for prompt, (a, b) in zip(prompts, found, strict=True)
-        if a.tok_per_s and b.tok_per_s
-    ]
-    ratio = combine(speeds)
-    assert ratio is not None  # end tokens are banned: every answer has a speed
+    rates = [sum(figures[i].accepted for figures in found) / drafted[i] for i in (0, 1)]
+    ratio = combine([(str(n), (b.tok_per_s or 0) / (a.tok_per_s or 1)) for n, (a, b) in enumerate(found)])
+    assert ratio is not None  # there are some, and all have a speed
     return Trial((steps[0], steps[1]), (rates[0], rates[1]), ratio)

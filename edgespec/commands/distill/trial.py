@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from edgespec.commands.in_turn import FEWEST, PATIENCE, TOKENS, Prompts, answer, endless, in_turn, time_left
 from edgespec.errors import EdgeSpecError, PlanError
 
 if TYPE_CHECKING:
     from edgespec.commands.bench.figures import Ratio
     from edgespec.core.request import DrafterName
-    from edgespec.core.stats import Statistics
     from edgespec.engine.pair import Pair
 
 TEMPERATURES = (0.0, 0.7, 1.0)
 LENGTH = 4  # guesses of a round, where acceptance is counted
-TOKENS = 64  # of an answer
-FEWEST = 3  # prompts that a verdict rests on
-Prompts = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +53,38 @@ def hold_trial(
     import edgespec
 
     settings = edgespec.PairSettings(remember=False, threads=threads)
-    until = time.monotonic() + seconds
+    on_stage("loading both drafts ...")
     with edgespec.load(target, draft, settings) as new:
-        accepted, first, n = _acceptance(new, prompts, time.monotonic() + seconds / 2, on_stage)
+        accepted, first, n = _acceptance(new, prompts, seconds / 2, on_stage)
         with edgespec.load(target, today, settings) as old:
-            speed, over_plain, over_today = _speeds(new, old, prompts, until, on_stage)
+            speed, over_plain, over_today = _speeds(new, old, prompts, seconds / 2, on_stage)
     on_stage("asking what plan expects ...")
     planned = _planned(target, draft, settings, accepted[0.0])
     return Trial(accepted, first, n, planned, speed, over_plain, over_today)
 
 
-def _said(pair: Pair, prompt: Sequence[int], temperature: float, drafter: DrafterName) -> Statistics:
-    """Returns the figures of an answer; with temperature NaN, of a greedy one without an end."""
-    import edgespec
-    from edgespec.core.stats import Tally
-
-    endless = math.isnan(temperature)
-    bias = {token: -math.inf for token in pair.target.end_tokens} if endless else {}
-    sampling = edgespec.Sampling(temperature=0.0 if endless else temperature, logit_bias=bias)
-    length = None if endless else LENGTH
-    request = edgespec.Request(
-        max_tokens=TOKENS, sampling=sampling, drafter=drafter, draft_length=length, rng_seed=len(prompt)
-    )
-    tally = Tally(pair.busy)
-    for round_ in pair.generate(prompt, request):
-        tally.note(round_)
-    return tally.statistics(len(prompt))
-
-
 def _acceptance(
-    pair: Pair, prompts: Prompts, until: float, on_stage: Callable[[str], None]
+    pair: Pair, prompts: Prompts, seconds: float, on_stage: Callable[[str], None]
 ) -> tuple[dict[float, float], dict[float, float], int]:
+    import edgespec
+
+    begun = time.monotonic()
     drafter: DrafterName = "eagle" if pair.head else "model"
     drafted, accepted = dict.fromkeys(TEMPERATURES, 0), dict.fromkeys(TEMPERATURES, 0)
     rounds, hits = dict.fromkeys(TEMPERATURES, 0.0), dict.fromkeys(TEMPERATURES, 0.0)
     done = 0
     for prompt in prompts:
+        left = time_left(begun, seconds, done, len(prompts))
+        on_stage(f"acceptance: prompt {done + 1} of {len(prompts)}{left}; then as long for speed ...")
         for t in TEMPERATURES:
-            on_stage(f"acceptance: prompt {done + 1} of {len(prompts)} ...")
-            found = _said(pair, prompt, t, drafter)
+            request = edgespec.Request(
+                max_tokens=TOKENS,
+                sampling=edgespec.Sampling(temperature=t),
+                drafter=drafter,
+                draft_length=LENGTH,
+                rng_seed=len(prompt),
+            )
+            found = answer(pair, prompt, request, begun + PATIENCE * seconds)
             drafted[t] += found.drafted
             accepted[t] += found.accepted
             if found.acceptance_by_position:
@@ -102,36 +92,33 @@ def _acceptance(
                 rounds[t] += n
                 hits[t] += n * found.acceptance_by_position[0]
         done += 1
-        if done >= FEWEST and time.monotonic() > until:
+        if done >= FEWEST and time.monotonic() > begun + seconds:
             break
     rate = {t: accepted[t] / max(1, drafted[t]) for t in TEMPERATURES}
     return rate, {t: hits[t] / max(1.0, rounds[t]) for t in TEMPERATURES}, done
 
 
 def _speeds(
-    new: Pair, old: Pair, prompts: Prompts, until: float, on_stage: Callable[[str], None]
+    new: Pair, old: Pair, prompts: Prompts, seconds: float, on_stage: Callable[[str], None]
 ) -> tuple[float, Ratio, Ratio]:
     from edgespec.commands.bench.figures import combine
 
     for pair in (new, old):
         pair.costs()
-    lines: list[tuple[Pair, DrafterName]] = [(new, "auto"), (old, "auto"), (old, "none")]
-    found: list[tuple[float, float, float]] = []
-    for n, prompt in enumerate(prompts):
-        on_stage(f"speed: prompt {n + 1} of {len(prompts)} ...")
-        turn = [(n + i) % 3 for i in range(3)]
-        speeds = {i: _said(lines[i][0], prompt, math.nan, lines[i][1]).tok_per_s for i in turn}
-        if n == 0:  # what is measured and learned on the first is not timed
-            continue
-        if all(speeds.values()):
-            found.append((speeds[0] or 0, speeds[1] or 0, speeds[2] or 0))
-        if len(found) >= FEWEST and time.monotonic() > until:
-            break
-    ratios = [combine([(str(n), values[0] / values[i]) for n, values in enumerate(found)]) for i in (2, 1)]
-    if not found or ratios[0] is None or ratios[1] is None:
-        raise EdgeSpecError("too few prompts were held out for a trial: run distill for longer")
-    speed = math.exp(sum(math.log(values[0]) for values in found) / len(found))
-    return speed, ratios[0], ratios[1]
+    lines = [(new, endless(new, "auto")), (old, endless(old, "auto")), (old, endless(old, "none"))]
+    found = [
+        [said.tok_per_s or 0.0 for said in figures] for figures in in_turn(lines, prompts, seconds, on_stage)
+    ]
+    if len(found) < FEWEST:
+        raise EdgeSpecError(
+            f"a trial rests on {FEWEST + 1} held-out prompts, of which the first is not timed; here "
+            f"{len(found)} of {len(prompts)} were timed: give distill more --minutes, or a calmer machine"
+        )
+    over_plain, over_today = (
+        combine([(str(n), speeds[0] / speeds[i]) for n, speeds in enumerate(found)]) for i in (2, 1)
+    )
+    assert over_plain and over_today
+    return math.exp(sum(math.log(speeds[0]) for speeds in found) / len(found)), over_plain, over_today
 
 
 def _planned(target: Path, draft: Path, settings: object, acceptance: float) -> float | None:
