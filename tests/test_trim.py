@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from edgespec.commands import trim
 from edgespec.commands.bench.figures import Ratio
 from edgespec.commands.trim import ASIDE, Trial
 from edgespec_models.gguf.header import read_file
-from edgespec_models.gguf.trim import most_used, write_with_tokens
+from edgespec_models.gguf.trim import BY_TOKEN, TOKENS, most_used, write_with_tokens
 
 
 def trial(low: float) -> Trial:
@@ -34,6 +35,15 @@ def test_the_most_used_tokens_and_all_that_are_no_words_stay(tiny_draft: Path, t
     rows = {tensor.name: tensor.shape for tensor in less.tensors}
     assert max(rows["token_embd.weight"]) == len(kept)
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_tokens_that_nobody_uses_go(tiny_draft: Path) -> None:
+    """Vocabularies are padded; what pads them was kept, and was most of what one of them had."""
+    header = read_file(tiny_draft)
+    types = [1, 3, 5, 1, 6, 5, 1]
+    named = {**header.metadata, TOKENS: list("abcdefg"), BY_TOKEN[0]: types}
+    assert most_used(replace(header, metadata=named), 2) == [0, 1, 3, 4]
+    assert most_used(replace(header, metadata=named), 9) == [0, 1, 3, 4, 6]
 
 
 @pytest.mark.parametrize(("low", "code", "said"), [(1.02, 0, "kept as"), (0.98, 1, "not kept")])
@@ -106,7 +116,7 @@ def test_an_end_leaves_no_draft_that_was_not_measured(
     ("flags", "said"),
     [
         (["--tokens", "5"], "keep 512 at least"),
-        (["--tokens", "9999"], "fewer than the 4,096"),
+        (["--tokens", "9999"], "fewer than the 4,052"),
         (["--tokens", "512"], "keep more tokens"),
         (["--minutes", "nan"], "--minutes is nan"),
         (["-o", "/nowhere/x.gguf"], "there is no folder"),

@@ -105,20 +105,22 @@ def _tokens_kept(draft: Path, target: Path, wanted: int | None) -> tuple[int, in
     Raises SettingError, ModelFileError.
     """
     from edgespec_models.gguf.header import HeaderError, read_file
-    from edgespec_models.gguf.trim import TOKENS, most_used
+    from edgespec_models.gguf.trim import TOKENS, most_used, ordinary_tokens
 
     try:
         header = read_file(draft)
         read_file(target)
         tokens = header.metadata.get(TOKENS)
         n_all = len(tokens) if isinstance(tokens, list) else 0
-        n = n_all // 4 if wanted is None else wanted
+        ordinary = ordinary_tokens(header)
+        n = ordinary // 4 if wanted is None else wanted
         kept = most_used(header, max(n, 0))
     except HeaderError as error:
         raise ModelFileError(str(error)) from None
     if not FEWEST_TOKENS <= n or len(kept) >= n_all:
         raise SettingError(
-            f"--tokens is {n:,}: keep {FEWEST_TOKENS} at least, and fewer than the {n_all:,} there are"
+            f"--tokens is {n:,}: keep {FEWEST_TOKENS} at least, and fewer than the {ordinary:,} ordinary "
+            f"ones of {draft.name}"
         )
     return n, n_all, kept
 

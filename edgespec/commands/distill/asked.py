@@ -6,6 +6,7 @@ import random
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ NEW = 192  # tokens of an answer
 CONTEXT = PROMPT + NEW
 LARGEST_FILE = 1 << 20  # bytes
 MOST_FILES = 2000
+OWN_AGAIN = 4  # times that a prompt of the user's is answered anew, in a sitting
+OWN_OF_EACH = 3  # of these before each other question
 OWN_SHARE = 60  # of questions over the user's files, where questions from templates have 72 in all
 
 
@@ -56,8 +59,21 @@ class Asked:
         for text in self.own:
             if not is_held_out(text) and digest((*text.prompt, *text.said)) not in heard:
                 yield Saying(list(text.prompt), text.temperature, 0, text.said)
+        again = self._own_again(seed)
         for n, ids in enumerate(self._prompts(speaker, seed, held_out=False)):
+            yield from islice(again, OWN_OF_EACH)
             yield Saying(ids, TEMPERATURES[n % len(TEMPERATURES)], NEW)
+
+    def _own_again(self, seed: int) -> Iterator[Saying]:
+        """Yields the user's own prompts, to be answered anew, some times each: more of what is wanted."""
+        from edgespec_models.distill.listen import TEMPERATURES, Saying
+
+        rng = random.Random(f"again {seed}")
+        mine = sorted({text.prompt for text in self.own if not is_held_out(text)})
+        for turn in range(OWN_AGAIN if mine else 0):
+            for n, prompt in enumerate(rng.sample(mine, len(mine))):
+                if len(prompt) <= PROMPT:
+                    yield Saying(list(prompt), TEMPERATURES[(n + turn) % len(TEMPERATURES)], NEW)
 
     def _prompts(self, speaker: Hidden, seed: int, *, held_out: bool) -> Iterator[list[int]]:
         """Yields prompts that are no longer than PROMPT, without end."""

@@ -13,7 +13,7 @@ import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from edgespec.commands.distill.asked import CONTEXT, Asked, asked_of, digest, is_held_out, passages_in
 from edgespec.commands.distill.installing import Known, install, known
@@ -38,6 +38,7 @@ where llama.cpp shows the layers of its architecture (llama and qwen3), else a s
 learns for so many minutes, tries the draft on prompts that it did not learn from, and installs it if it is
 faster. Stop it at any moment: the same command goes on."""
 LEARNING = 0.3  # of the minutes, at least
+INTERRUPTED = 130
 MEASURING = (20.0, 300.0)  # seconds at least and at most, on top of the minutes
 ENOUGH_OWN, MOST_OWN = 6, 24  # texts of the user's, held out: enough of them alone decide
 TORCH = (
@@ -86,11 +87,11 @@ def run(arguments: argparse.Namespace) -> int:
         sitting.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(sitting.folder / "lock", timeout=0):
             return _sit(sitting, arguments, known_pair)
-    except KeyboardInterrupt:  # the second one, which does not wait
-        return _stopped(None)
     except Timeout:
         raise SettingError(f"another edgespec distill works in {sitting.folder}: wait for it") from None
     except OSError as error:
+        if not known_pair.target.is_file():
+            raise ModelFileError(f"{known_pair.target} is gone: what was learned is kept") from None
         raise EdgeSpecError(
             f"{error.filename or sitting.folder} cannot be written ({error.strerror or error}): what was "
             "learned before is kept; make room, and the same command goes on"
@@ -135,6 +136,7 @@ def _checked(target: Path) -> list[Header]:
 
 
 def _prepare(arguments: argparse.Namespace, pair: Known, headers: list[Header]) -> _Sitting:
+    from edgespec.llama.thread_count import Threads
     from edgespec_models.distill.course import Course
     from edgespec_models.distill.hidden import can_tap
     from edgespec_models.distill.target_file import open_target
@@ -161,6 +163,7 @@ def _prepare(arguments: argparse.Namespace, pair: Known, headers: list[Header]) 
         threads,
         int(arguments.disk * 1e9),
         begin_with,
+        lambda handle: Threads(handle, arguments.threads, on_gpu=False),
     )
     return _Sitting(folder, course, asked)
 
@@ -185,6 +188,8 @@ def _sit(sitting: _Sitting, arguments: argparse.Namespace, pair: Known) -> int:
         os.nice(19 - os.nice(0))
     course, stop = sitting.course, Stop()
     course.folder.mkdir(parents=True, exist_ok=True)
+    for left in course.folder.glob("*.part"):  # by one that was killed
+        left.unlink()
     begun, seconds = time.monotonic(), arguments.minutes * 60
     try:
         if seconds:
@@ -196,6 +201,8 @@ def _sit(sitting: _Sitting, arguments: argparse.Namespace, pair: Known) -> int:
     except ValueError as error:
         raise SettingError(f"{error}: give it more --minutes") from None
     except RuntimeError as error:
+        if not pair.target.is_file():
+            raise ModelFileError(f"{pair.target} is gone: what was learned is kept") from None
         raise EdgeSpecError(
             f"{error}; what was heard and learned before is kept in {course.folder}"
         ) from None
@@ -245,9 +252,16 @@ def _try(sitting: _Sitting, arguments: argparse.Namespace, pair: Known, draft: P
     prompts = [text.ids[: text.prompt].tolist() for text in watched]
     own = [list(text.prompt) for text in sitting.asked.own if is_held_out(text)]
     prompts = own[-MOST_OWN:] if len(own) >= ENOUGH_OWN else own + prompts
-    for number in (signal.SIGINT, signal.SIGTERM):  # nothing is lost by an end here
-        signal.signal(number, signal.SIG_DFL)
     line = StatusLine()
+
+    def leave(number: int, _: object) -> NoReturn:  # nothing is lost by an end here
+        line.clear()
+        _stopped(draft)
+        os._exit(INTERRUPTED)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+    _say(f"trying it on {len(prompts)} prompts that it did not learn from")
     try:
         trial = hold_trial(
             pair.target,
@@ -275,7 +289,7 @@ def _try(sitting: _Sitting, arguments: argparse.Namespace, pair: Known, draft: P
 def _stopped(draft: Path | None) -> int:
     so_far = f" What was learned so far is {draft}; --minutes 0 tries it." if draft else ""
     _say(f"stopped; the same command goes on.{so_far}")
-    return 130
+    return INTERRUPTED
 
 
 def _say(text: str) -> None:

@@ -23,9 +23,10 @@ from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.lessons import lesson, one_pass
 from edgespec_models.distill.listen import Saying, listen
 from edgespec_models.distill.model_file import About, write_draft
+from edgespec_models.distill.native import OfContext
 from edgespec_models.distill.network import Llama
 from edgespec_models.distill.plan import Plan
-from edgespec_models.distill.progress import Log, Until, Wish
+from edgespec_models.distill.progress import Log, Until, Wish, minutes
 from edgespec_models.distill.target_file import TargetFile, open_target
 from edgespec_models.distill.train import STEPS, Student, device_of, held_out, loss_of, train
 from edgespec_models.distill.whole_file import put_in_place
@@ -55,6 +56,7 @@ class Course:
     threads: int
     disk: int  # bytes that texts may take
     begin_with: Path | None = None  # a small draft to begin with
+    choosing: OfContext | None = None  # who chooses how many of the threads evaluate the target
 
     @property
     def plan_file(self) -> Path:
@@ -96,22 +98,26 @@ def hear(
         sequences=course.width,
     ) as speaker:
         ends = speaker.ends()
+        if course.choosing:
+            speaker.chosen = course.choosing(speaker.context)
 
         def said(sayings: Iterator[Saying], seed: int, moment: float) -> Iterator[heard.Heard]:
             wish = Until(moment, stop)
             return listen(speaker, sayings, ends, course.width, seed, wish)
 
         if not gather.there(course.folder, "watched"):
-            log("listening to texts that nothing learns from")
             soon = begun + (until - begun) * WATCHING / LISTENING
+            log(f"listening to texts that nothing learns from, {minutes(soon)}")
             _watch(course, said(watched(speaker), 1, soon))
         number = len(gather.there(course.folder, "heard"))
+        log(f"listening to what is to be learned, {minutes(until)}")
         gather.keep(
             said(asked(speaker, number), number, until),
             course.folder,
             "heard",
             most_bytes=course.disk,
             log=log,
+            until=until,
         )
 
 
@@ -142,7 +148,7 @@ def is_open(course: Course) -> bool:
 
 def learn(course: Course, until: float, stop: Wish, log: Log) -> Learned:
     """Train until the plan is fulfilled or a moment comes; write the draft. Raises OSError, ValueError."""
-    torch.set_num_threads(course.threads)
+    device.use_threads(course.threads)
     target = open_target(*course.target)
     shards = gather.there(course.folder, "heard")
     watched = [text for path in gather.there(course.folder, "watched") for text in heard.read(path)]
@@ -154,7 +160,7 @@ def learn(course: Course, until: float, stop: Wish, log: Log) -> Learned:
     complete = record is not None and _done(course, record["number"]) >= record["plan"]["tokens"]
     student = _begin(course, target, kept)
     if record is None or (complete and time.monotonic() < until):
-        record = _next_round(course, record, student, shards, watched, numbers, until)
+        record = _next_round(course, record, student, shards, watched, numbers, until, log)
         complete = False
     number, plan = record["number"], Plan(**{**record["plan"], "lengths": ((0, 256),)})
     if number > 1 and not course.state_file(number).exists():
@@ -173,6 +179,7 @@ def learn(course: Course, until: float, stop: Wish, log: Log) -> Learned:
             log,
             stop=Until(until, stop),
             save_s=min(120.0, max(10.0, (until - time.monotonic()) / 4)),
+            threads=course.threads,
             together=max(1, SHARDS_BYTES // max(1, max(path.stat().st_size for path in shards))),
         )
         course.state_file(number - 2).unlink(missing_ok=True)
@@ -240,9 +247,12 @@ def _next_round(
     watched: list[heard.Heard],
     numbers: NDArray[np.int64] | None,
     until: float,
+    log: Log,
 ) -> Any:
     """Fix the plan of another round by what this machine learns in a second, and write it down."""
     student = student.to(device.choose())
+    if record is None:
+        log(f"trying what the draft knows already, and how fast it learns here; {minutes(until)}")
     before = record["before"] if record else held_out(student, watched, numbers)[0][2]
     micro = _micro(student)
     rate = _rate(student, shards, numbers, micro)

@@ -1,5 +1,6 @@
 """Gather what a target says, shard by shard: a shard that is there is not made again."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from edgespec_models.distill import heard
 from edgespec_models.distill.heard import Heard
 from edgespec_models.distill.listen import Saying
-from edgespec_models.distill.progress import Log
+from edgespec_models.distill.progress import Log, minutes
 
 WIDTH = 32  # texts side by side
 CLOSE_S = 30.0
@@ -35,7 +36,9 @@ def gather(speak: Speak, folder: Path, name: str, sayings: Sayings, goal: int, l
     return shards
 
 
-def keep(texts: Iterator[Heard], folder: Path, name: str, *, most_bytes: int, log: Log) -> list[Path]:
+def keep(
+    texts: Iterator[Heard], folder: Path, name: str, *, most_bytes: int, log: Log, until: float = math.inf
+) -> list[Path]:
     """Write texts into new shards `folder/name-N.npz` and return all there are.
 
     One is closed after CLOSE_S seconds or SHARD_BYTES, so that little is lost where the program is killed; no
@@ -56,7 +59,7 @@ def keep(texts: Iterator[Heard], folder: Path, name: str, *, most_bytes: int, lo
             heard.write(shards[-1], waiting)
             room -= shards[-1].stat().st_size
             rate = said_now / (time.monotonic() - begun)
-            log(f"heard {said_now:,} tokens of the target's, {rate:,.0f} a second")
+            log(f"heard {said_now:,} tokens of the target's, {rate:,.0f} a second, {minutes(until)}")
         waiting.clear()
         size, closed = 0, time.monotonic()
 

@@ -4,9 +4,11 @@ A thin face of llama-cpp-python's low-level API, for training and checks. EdgeSp
 """
 
 import ctypes
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Protocol, Self
 
 import llama_cpp as api
 import numpy as np
@@ -16,6 +18,19 @@ from numpy.typing import NDArray
 @api.llama_log_callback
 def _silent(level: int, text: bytes, data: object) -> None:
     """Drop what llama.cpp logs."""
+
+
+class Threads(Protocol):
+    """Choose how many threads evaluate, by how long evaluations take."""
+
+    def choose(self, n: int) -> None:
+        """Choose for an evaluation of n tokens."""
+
+    def note(self, n: int, seconds: float) -> None:
+        """Hear how long it took."""
+
+
+OfContext = Callable[[Any], Threads]  # who chooses for a context of llama.cpp
 
 
 class Native:
@@ -40,6 +55,7 @@ class Native:
         if not self.context:
             api.llama_model_free(self.model)
             raise RuntimeError(f"llama.cpp makes no context of {context * sequences:,} tokens for {path}")
+        self.chosen: Threads | None = None
         self.vocab = api.llama_model_get_vocab(self.model)
         self.size = int(api.llama_vocab_n_tokens(self.vocab))
 
@@ -90,10 +106,15 @@ class Native:
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = sequence
             batch.logits[i] = wanted
+        if self.chosen:
+            self.chosen.choose(len(entries))
+        begun = time.perf_counter()
         code = api.llama_decode(self.context, batch)
         api.llama_batch_free(batch)
         if code != 0:
             raise RuntimeError(f"llama_decode returned {code} for {len(entries)} tokens")
         count = sum(entry[3] for entry in entries)
         rows = np.ctypeslib.as_array(api.llama_get_logits(self.context), shape=(count, self.size))
+        if self.chosen:
+            self.chosen.note(len(entries), time.perf_counter() - begun)
         return np.array(rows, np.float32)

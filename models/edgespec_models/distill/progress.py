@@ -9,6 +9,12 @@ Log = Callable[[str], None]
 SMOOTH = 0.05  # weight of the newest step in what is shown
 
 
+def minutes(until: float) -> str:
+    """Return in words how far off a moment of the monotonic clock is."""
+    left = until - time.monotonic()
+    return f"{max(0.0, left) / 60:.1f} min left" if left < 1e9 else "no end set"
+
+
 class Wish(Protocol):
     """Say whether an end is wished for."""
 
@@ -25,10 +31,9 @@ class Stop:
             signal.signal(number, self.note)
 
     def note(self, number: int, frame: object) -> None:
-        """Hear a signal; the second one does not wait for the loop."""
-        if self.wanted:
-            raise KeyboardInterrupt
+        """Hear a signal; from the second on, the operating system ends the program at once."""
         self.wanted = True
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Until:

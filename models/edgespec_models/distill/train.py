@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgespec_models.distill import device
 from edgespec_models.distill.divergence import Rows, agreement, divergence, divergence_of
 from edgespec_models.distill.head import Head, Keys
 from edgespec_models.distill.heard import Heard
@@ -168,6 +169,7 @@ def train(
     *,
     stop: Wish | None = None,
     save_s: float = SAVE_S,
+    threads: int = 1,
     together: int = TOGETHER,
 ) -> bool:
     """Train until `plan.tokens` (True), or `stop`, by default a signal, asks for an end (False).
@@ -202,6 +204,8 @@ def train(
             if time.monotonic() - saved > save_s:
                 save(path, head, steppers, at)
                 report(head, watched, numbers, path.stem, at, log)
+                if threads > 1:
+                    device.use_threads(threads)
                 saved = time.monotonic()
                 meter.rest()
         else:

@@ -22,8 +22,9 @@ def put_in_place(path: Path, write: Callable[[BinaryIO], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):
             aside.unlink()
-        error.filename = error.filename or str(path)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
         raise

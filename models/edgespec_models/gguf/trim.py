@@ -1,8 +1,8 @@
 """A model with fewer tokens: the most used ones, whose embedding and output rows alone are kept.
 
 Byte-pair vocabularies number tokens by how often they were merged, so the first n are the most used; control
-tokens, bytes and what users added stay. A draft like this guesses by token-level intersection
-(`translation.py`); it does not tokenize text itself as the whole one does.
+tokens, bytes and what users added stay, and what only pads a vocabulary goes. A draft like this guesses by
+token-level intersection (`translation.py`); it does not tokenize text itself as the whole one does.
 """
 
 from __future__ import annotations
@@ -21,20 +21,26 @@ from edgespec_models.gguf.header import Header, HeaderError
 TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
 BY_TOKEN = ("tokenizer.ggml.token_type", "tokenizer.ggml.scores")
 BY_ROW = ("token_embd.weight", "output.weight", "output.bias", "per_layer_token_embd.weight")
-NORMAL = 1  # llama_token_type
+NORMAL, UNUSED = 1, 5  # llama_token_type
 
 
 def most_used(header: Header, n: int) -> list[int]:
-    """Returns the first n ordinary tokens and all others, in their order. Raises HeaderError."""
+    """Returns the first n ordinary tokens and all others that are used. Raises HeaderError."""
     tokens, types = header.metadata.get(TOKENS), header.metadata.get(BY_TOKEN[0])
     if not isinstance(tokens, Sequence) or not isinstance(types, Sequence) or len(types) != len(tokens):
         raise HeaderError(f"{header.name} does not say what kinds its tokens are, so none can be left out")
     kept, ordinary = [], 0
     for token, kind in enumerate(types):
-        if kind != NORMAL or ordinary < n:
+        if kind not in (NORMAL, UNUSED) or (kind == NORMAL and ordinary < n):
             kept.append(token)
         ordinary += kind == NORMAL
     return kept
+
+
+def ordinary_tokens(header: Header) -> int:
+    """Returns how many tokens are neither control tokens, bytes, unused nor a user's."""
+    types = header.metadata.get(BY_TOKEN[0])
+    return sum(kind == NORMAL for kind in types) if isinstance(types, Sequence) else 0
 
 
 def write_with_tokens(source: Path, path: Path, kept: Sequence[int]) -> None:
