@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import time
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from edgespec.commands.cli import run_command
+from edgespec.commands.distill.asked import OWN_AGAIN, Asked, is_held_out
 from edgespec.commands.distill.installing import Known, install, known
 from edgespec.commands.distill.room import choose_width
+from edgespec.commands.distill.sitting import Sitting, claim
+from edgespec.engine.own_texts import OwnText
 from edgespec.errors import DoesNotFitError, ModelFileError, SettingError
 from edgespec.pairs.store import open_store
 from edgespec_models import tiny
 from edgespec_models.gguf.header import read_file
 from edgespec_models.shelf.store import InstalledModel, InstalledPair
+
+NOTHING: Any = None
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +48,8 @@ def test_without_torch_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) ->
         (["embedded", "--minutes", "-1"], "--minutes is -1"),
         (["embedded", "--minutes", "nan"], "--minutes is nan"),
         (["embedded", "--disk", "0"], "--disk is 0"),
+        (["embedded", "--threads", "0"], "number of threads is 0"),
+        (["embedded", "--threads", "100000"], "number of threads is 100000"),
     ],
 )
 def test_nonsense_is_refused(words: list[str], sentence: str) -> None:
@@ -94,3 +103,36 @@ def test_what_memory_does_not_hold_is_refused_with_both_figures(monkeypatch: pyt
     monkeypatch.setattr("edgespec.commands.distill.room.free_memory", lambda: (1 << 29, 64 << 30))
     with pytest.raises(DoesNotFitError, match=r"takes about .* of memory, and .* are free"):
         choose_width([header], 10 << 20, "eagle3", 704, 60)
+
+
+def test_a_folder_belongs_to_one_target(tmp_path: Path) -> None:
+    """That of another one was learned on, and torch told of shapes that do not match."""
+    one, other = (Sitting(name, tmp_path, NOTHING, NOTHING) for name in ("one-1234", "other-5678"))
+    claim(one)
+    claim(one)
+    with pytest.raises(SettingError, match=r"holds what one-1234 said, and the target is other-5678"):
+        claim(other)
+
+
+class Speaker:
+    """Cuts text into characters."""
+
+    def tokenise(self, text: str, *, special: bool = True, bos: bool = True) -> list[int]:
+        return [ord(char) % 4000 + 1 for char in text]
+
+
+def test_the_users_own_prompts_are_asked_again(tmp_path: Path) -> None:
+    """A few texts of the user's were read once, and the rest of the time went into questions of ours."""
+    own = [OwnText((n, n + 1), (7, 8), 0.0) for n in range(1, 40)]
+    asked = Asked(None, "", "", (), tuple(own))
+    mine = {text.prompt for text in own if not is_held_out(text)}
+    said = list(islice(asked.training(Speaker(), 0, frozenset()), len(mine) + 8 * len(mine)))  # type: ignore[arg-type]
+    assert {tuple(one.prompt) for one in said[: len(mine)]} == mine and all(
+        one.said for one in said[: len(mine)]
+    )
+    anew = [one for one in said[len(mine) :] if tuple(one.prompt) in mine]
+    assert len(anew) == OWN_AGAIN * len(mine) and not any(one.said for one in anew)
+    assert {one.temperature for one in anew} > {0.0, 1.0}
+    others = [one for one in said[len(mine) :] if len(one.prompt) > 2]
+    assert len(others) >= len(anew) // 3, "and other questions between them"
+    assert not {tuple(one.prompt) for one in said} & {text.prompt for text in own if is_held_out(text)}

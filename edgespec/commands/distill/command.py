@@ -9,28 +9,24 @@ import shutil
 import signal
 import sys
 import time
-import zlib
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from edgespec.commands.distill.asked import CONTEXT, Asked, asked_of, digest, is_held_out, passages_in
+from edgespec.commands.distill.asked import digest, is_held_out
 from edgespec.commands.distill.installing import Known, install, known
-from edgespec.commands.distill.room import choose_width
+from edgespec.commands.distill.sitting import Sitting, claim, prepare
 from edgespec.commands.status_line import StatusLine
-from edgespec.engine.own_texts import OwnTexts, all_kept, name_of
+from edgespec.engine.own_texts import all_kept, name_of
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
-from edgespec.pairs.check import check_pair, headers_of
+from edgespec.pairs.check import headers_of
+from edgespec.pairs.settings import check_threads
 from edgespec.system import config
-from edgespec.system.cores import threads_wanted
 from edgespec_models.gguf.facts import why_not_usable
-from edgespec_models.gguf.head_check import shows_layers
-from edgespec_models.gguf.header import Header, HeaderError, split_names
+from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.shelf.sizes import size_text
 
 if TYPE_CHECKING:
-    from edgespec_models.distill.course import Course
     from edgespec_models.distill.progress import Stop
 
 DESCRIPTION = """Makes a draft for a GGUF that you have, from what that GGUF itself says: an EAGLE-3 head
@@ -80,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     _need_torch()
     known_pair = known(arguments.target)
     headers = _checked(known_pair.target)
-    sitting = _prepare(arguments, known_pair, headers)
+    sitting = prepare(arguments, known_pair, headers)
     from filelock import FileLock, Timeout
 
     try:
@@ -98,18 +94,12 @@ def run(arguments: argparse.Namespace) -> int:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sitting:
-    folder: Path
-    course: Course
-    asked: Asked
-
-
 def _check_numbers(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.minutes <= 60 * 24 * 30:
         raise SettingError(f"--minutes is {arguments.minutes:g}: between 0 and a month's worth is wanted")
     if not 0.01 <= arguments.disk <= 10_000:
         raise SettingError(f"--disk is {arguments.disk:g}: name gigabytes, 0.01 or more")
+    check_threads(arguments.threads)
 
 
 def _need_torch() -> None:
@@ -135,58 +125,16 @@ def _checked(target: Path) -> list[Header]:
     return headers
 
 
-def _prepare(arguments: argparse.Namespace, pair: Known, headers: list[Header]) -> _Sitting:
-    from edgespec.llama.thread_count import Threads
-    from edgespec_models.distill.course import Course
-    from edgespec_models.distill.hidden import can_tap
-    from edgespec_models.distill.target_file import open_target
-
-    own = OwnTexts(config.data_folder(), name_of(pair.target, headers[0]))
-    asked = asked_of(headers[0], passages_in(arguments.texts) if arguments.texts else (), own.texts())
-    parts = tuple(pair.target.with_name(name) for name in split_names(pair.target.name))
-    begin_with = Path(arguments.begin_with) if arguments.begin_with else None
-    plain = open_target(*parts).block_is_plain
-    if begin_with:
-        _check_draft(begin_with, pair.target)
-    head = plain and not begin_with and shows_layers(headers[0]) and can_tap()
-    mark = f"{zlib.crc32(headers[0].raw):08x}"
-    default = config.data_folder() / "distilled" / f"{pair.target.stem[:40]}-{mark}"
-    folder = Path(arguments.folder).expanduser() if arguments.folder else default
-    kind = "eagle3" if head else "draft"
-    threads = arguments.threads or threads_wanted()
-    course = Course(
-        parts,
-        folder / (kind if not begin_with else f"draft-from-{begin_with.stem[:40]}"),
-        "eagle3" if head else "draft",
-        CONTEXT,
-        choose_width(headers, sum(part.stat().st_size for part in parts), kind, CONTEXT, arguments.minutes),
-        threads,
-        int(arguments.disk * 1e9),
-        begin_with,
-        lambda handle: Threads(handle, arguments.threads, on_gpu=False),
-    )
-    return _Sitting(folder, course, asked)
-
-
-def _check_draft(draft: Path, target: Path) -> None:
-    """Refuses what cannot be tuned as a draft. Raises SettingError, PairMismatchError, ModelFileError."""
-    from edgespec_models.distill.target_file import open_target
-
-    if check_pair(target, draft) is not None:
-        raise SettingError(f"--from {draft}: its vocabulary is not the target's, so it cannot be tuned to it")
-    opened = open_target(draft)
-    if not opened.block_is_plain or opened.architecture != "llama" or opened.has("output"):
-        raise SettingError(f"--from {draft}: only llama drafts whose output is their embedding can be tuned")
-
-
-def _sit(sitting: _Sitting, arguments: argparse.Namespace, pair: Known) -> int:
+def _sit(sitting: Sitting, arguments: argparse.Namespace, pair: Known) -> int:
     from edgespec.llama.model import take_log
     from edgespec_models.distill import course as courses
     from edgespec_models.distill.progress import Stop
 
     with suppress(OSError, AttributeError):
         os.nice(19 - os.nice(0))
-    course, stop = sitting.course, Stop()
+    course = sitting.course
+    stop = Stop("stopping where nothing is lost; Ctrl+C again ends it at once")
+    claim(sitting)
     course.folder.mkdir(parents=True, exist_ok=True)
     for left in course.folder.glob("*.part"):  # by one that was killed
         left.unlink()
@@ -217,7 +165,7 @@ def _sit(sitting: _Sitting, arguments: argparse.Namespace, pair: Known) -> int:
     return _try(sitting, arguments, pair, learned.draft, seconds)
 
 
-def _listen(sitting: _Sitting, until: float, stop: Stop) -> None:
+def _listen(sitting: Sitting, until: float, stop: Stop) -> None:
     """Lets the target speak, unless a plan on what it said is not fulfilled yet."""
     from edgespec_models.distill import course as courses
     from edgespec_models.distill import gather, heard
@@ -244,7 +192,7 @@ def _listen(sitting: _Sitting, until: float, stop: Stop) -> None:
     )
 
 
-def _try(sitting: _Sitting, arguments: argparse.Namespace, pair: Known, draft: Path, seconds: float) -> int:
+def _try(sitting: Sitting, arguments: argparse.Namespace, pair: Known, draft: Path, seconds: float) -> int:
     from edgespec.commands.distill.trial import hold_trial, told
     from edgespec_models.distill import gather, heard
 

@@ -1,6 +1,8 @@
 """Show how far a stage is, and hear when it is asked to stop."""
 
+import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -25,8 +27,9 @@ class Wish(Protocol):
 class Stop:
     """Turn SIGTERM and SIGINT into a wish that the loop reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: str = "") -> None:
         self.wanted = False
+        self.told = told
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self.note)
 
@@ -34,6 +37,8 @@ class Stop:
         """Hear a signal; from the second on, the operating system ends the program at once."""
         self.wanted = True
         signal.signal(number, signal.SIG_DFL)
+        if self.told:  # past Python's buffer, in which a line may be half written now
+            os.write(sys.stderr.fileno(), f"{self.told}\n".encode())
 
 
 class Until:
@@ -69,6 +74,6 @@ class Meter:
         self.loss += (loss - self.loss) * weight
         self.clock = now
         if self.steps % self.every == 0:
-            left = (self.goal - done) / self.rate / 60
+            left = max(0.0, (self.goal - done) / self.rate / 60)
             shown = f"loss {self.loss:.3f}  {self.rate:5.0f}/s  {left:5.1f} min left"
             self.log(f"{self.name}: {done:,} of {self.goal:,} tokens  {shown}")

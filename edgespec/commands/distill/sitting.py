@@ -1,0 +1,91 @@
+"""One sitting of `edgespec distill`: what is made, of what, in which folder."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgespec.commands.distill.asked import CONTEXT, Asked, asked_of, passages_in
+from edgespec.commands.distill.installing import Known
+from edgespec.commands.distill.room import choose_width
+from edgespec.engine.own_texts import OwnTexts, name_of
+from edgespec.errors import SettingError
+from edgespec.pairs.check import check_pair
+from edgespec.system import config
+from edgespec.system.cores import threads_wanted
+from edgespec_models.gguf.head_check import shows_layers
+from edgespec_models.gguf.header import Header, split_names
+
+if TYPE_CHECKING:
+    from edgespec_models.distill.course import Course
+
+MADE_FOR = "made-for"  # says in a folder which target is taught there
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """Where a draft is taught, for which target, and what that is asked."""
+
+    target: str  # its name and a mark of its header
+    folder: Path
+    course: Course
+    asked: Asked
+
+
+def prepare(arguments: argparse.Namespace, pair: Known, headers: list[Header]) -> Sitting:
+    """Returns what is made of what the flags say. Raises SettingError, DoesNotFitError, ModelFileError."""
+    from edgespec.llama.thread_count import Threads
+    from edgespec_models.distill.course import Course
+    from edgespec_models.distill.hidden import can_tap
+    from edgespec_models.distill.target_file import open_target
+
+    own = OwnTexts(config.data_folder(), name_of(pair.target, headers[0]))
+    asked = asked_of(headers[0], passages_in(arguments.texts) if arguments.texts else (), own.texts())
+    parts = tuple(pair.target.with_name(name) for name in split_names(pair.target.name))
+    begin_with = Path(arguments.begin_with) if arguments.begin_with else None
+    plain = open_target(*parts).block_is_plain
+    if begin_with:
+        _check_draft(begin_with, pair.target)
+    head = plain and not begin_with and shows_layers(headers[0]) and can_tap()
+    named = name_of(pair.target, headers[0])
+    default = config.data_folder() / "distilled" / named
+    folder = Path(arguments.folder).expanduser() if arguments.folder else default
+    kind = "eagle3" if head else "draft"
+    threads = arguments.threads or threads_wanted()
+    course = Course(
+        parts,
+        folder / (kind if not begin_with else f"draft-from-{begin_with.stem[:40]}"),
+        "eagle3" if head else "draft",
+        CONTEXT,
+        choose_width(headers, sum(part.stat().st_size for part in parts), kind, CONTEXT, arguments.minutes),
+        threads,
+        int(arguments.disk * 1e9),
+        begin_with,
+        lambda handle: Threads(handle, arguments.threads, on_gpu=False),
+    )
+    return Sitting(named, folder, course, asked)
+
+
+def _check_draft(draft: Path, target: Path) -> None:
+    """Refuses what cannot be tuned as a draft. Raises SettingError, PairMismatchError, ModelFileError."""
+    from edgespec_models.distill.target_file import open_target
+
+    if check_pair(target, draft) is not None:
+        raise SettingError(f"--from {draft}: its vocabulary is not the target's, so it cannot be tuned to it")
+    opened = open_target(draft)
+    if not opened.block_is_plain or opened.architecture != "llama" or opened.has("output"):
+        raise SettingError(f"--from {draft}: only llama drafts whose output is their embedding can be tuned")
+
+
+def claim(sitting: Sitting) -> None:
+    """Notes in the folder which target is taught there. Raises SettingError for another one's."""
+    note = sitting.folder / MADE_FOR
+    if not note.exists():
+        note.write_text(sitting.target, encoding="utf-8")
+    elif (other := note.read_text(encoding="utf-8", errors="replace")) != sitting.target:
+        raise SettingError(
+            f"{sitting.folder} holds what {other} said, and the target is {sitting.target}: name another "
+            "folder with --folder"
+        )
