@@ -35,7 +35,7 @@ learns for so many minutes, tries the draft on prompts that it did not learn fro
 faster. Stop it at any moment: the same command goes on."""
 LEARNING = 0.3  # of the minutes, at least
 INTERRUPTED = 130
-MEASURING = (20.0, 300.0)  # seconds at least and at most, on top of the minutes
+MEASURING = (60.0, 300.0)  # seconds at least and at most, on top of the minutes
 ENOUGH_OWN, MOST_OWN = 6, 24  # texts of the user's, held out: enough of them alone decide
 TORCH = (
     "edgespec distill trains with torch, which is not installed: "
