@@ -273,6 +273,9 @@ class Restless:
     def length(self) -> int:
         return self.lengths[self.rounds % len(self.lengths)]
 
+    def looks(self) -> bool:
+        return True
+
     @property
     def usual(self) -> int:
         return 2

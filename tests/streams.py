@@ -213,11 +213,12 @@ class Bench:
             sampler, n_ctx=LONG, n_vocab=2, odds=known.model, places=known.places,
             temperature=known.temperature,
         )  # fmt: skip
-        loop = generate(
-            np.zeros(n_prompt, np.int32), drafter=Competition(guessers, model), sampler=Zeros(),
-            rule=Fate(stream), text=TextRelease(lambda token: b"a"), limits=Limits(n_tokens, LONG),
-        )  # fmt: skip
         pace = pace or self.controller(n_tokens)
+        loop = generate(
+            np.zeros(n_prompt, np.int32), drafter=Competition(guessers, model, looks=pace.looks),
+            sampler=Zeros(), rule=Fate(stream), text=TextRelease(lambda token: b"a"),
+            limits=Limits(n_tokens, LONG),
+        )  # fmt: skip
         played = Played([], [], 0, target, draft)
         contexts: Mapping[ModelName, Cache] = {"target": target, "draft": draft}
         prompt = np.zeros(n_prompt, np.int32)

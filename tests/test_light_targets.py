@@ -25,7 +25,7 @@ from edgespec.core.pace.load import Load
 from edgespec.core.pace.record import Record, Watch
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.text import TextRelease
-from edgespec.core.values import LONGEST_DRAFT, Ask, Round
+from edgespec.core.values import LONGEST_DRAFT, NO_DRAFT, Round
 from edgespec.core.verify import Independent
 from edgespec.sampling.sampler import Sampler, Sampling
 
@@ -72,12 +72,12 @@ def seconds_of(
     model, lookup = Timed(clock, one, slower), Slow()
     lookup.clock = clock
     prompt = np.array([1, 2, 3], np.int32)
-    loop = generate(
-        prompt, drafter=Competition([lookup, TokenRecycling(N_VOCAB)]), sampler=Sampler(GREEDY, N_VOCAB),
-        rule=Independent(np.random.default_rng(5)), text=TextRelease(lambda token: b"a"),
-        limits=Limits(n, 4096),
-    )  # fmt: skip
     pace = FixedLength(0) if plain else Controller(lambda streams: record, max_tokens=n)
+    loop = generate(
+        prompt, drafter=Competition([lookup, TokenRecycling(N_VOCAB)], looks=pace.looks),
+        sampler=Sampler(GREEDY, N_VOCAB), rule=Independent(np.random.default_rng(5)),
+        text=TextRelease(lambda token: b"a"), limits=Limits(n, 4096),
+    )  # fmt: skip
     for _ in rounds_of(loop, {"target": model}, pace, prompt, costs=costs, clock=clock):
         pass
     return clock.now, lookup.looked
@@ -126,13 +126,16 @@ def test_a_step_behind_another_size_and_a_pause_say_little_of_a_token() -> None:
 def test_looks_become_rarer_until_a_guess_is_made() -> None:
     watch, looks = Watch(), []
     for i in range(2000):
-        if watch.rounds < TUNING.look:
+        if watch.left:
+            watch.left -= 1
+        else:
             looks.append(i)
-        watch.note(False)
+            watch.note(False)
     first = looks[:: TUNING.look]
     assert [b - a for a, b in zip(first, first[1:], strict=False)][:5] == [
         TUNING.look + rest for rest in (30, 60, 120, 224, 224)
     ]
+    watch.left = 0
     watch.note(True)
     assert watch == Watch()
 
@@ -145,15 +148,26 @@ def test_the_next_request_goes_on_resting_where_the_last_one_did() -> None:
     assert later <= 4 * TUNING.look
 
 
+def test_a_stream_that_rests_asks_nobody_for_guesses() -> None:
+    """Its rounds are those of plain decoding: one ask, of the target. Being asked took a tenth of a token."""
+    record, costs = Record(watch=Watch(left=20)), costs_of(ONE, 1.0)
+    controller = Controller(lambda streams: record, max_tokens=100)
+    controller.enter(Load(costs, {0: 1}, LONGEST_DRAFT + 1, 3), 0)
+    drafter, tokens = Competition([SuffixLookup()], looks=controller.looks), np.array([1, 2, 3], np.int32)
+    with pytest.raises(StopIteration) as ended:
+        next(drafter.draft(tokens, 8, Independent(np.random.default_rng(5))))
+    assert ended.value.value is NO_DRAFT
+    assert record.watch.left == 19
+
+
 def test_a_target_that_has_become_slow_is_not_left_to_rest() -> None:
     """A busy machine makes a light target a heavy one, for which looking is not felt."""
-    record, costs = Record(watch=Watch(rounds=TUNING.look)), costs_of(ONE, 1.0)
+    record, costs = Record(watch=Watch(left=TUNING.longest_rest)), costs_of(ONE, 1.0)
     controller = Controller(lambda streams: record, max_tokens=100)
-    whether_to_look = Ask("draft", np.array([1, 2, 3], np.int32), (), 0)
-    for slower, looks in ((1, False), (100, True)):
+    for slower, looks in ((1, False), (1, False), (100, True), (100, True)):
         costs.target.level = float(slower)
         controller.enter(Load(costs, {0: 1}, LONGEST_DRAFT + 1, 3), 0)
-        assert controller.grants_step(whether_to_look, 0) == looks
+        assert controller.looks() == looks
 
 
 def test_what_is_not_looked_at_is_not_noted_either() -> None:
@@ -161,8 +175,8 @@ def test_what_is_not_looked_at_is_not_noted_either() -> None:
     recycling = TokenRecycling(N_VOCAB)
     prompt = np.array([1, 2, 3], np.int32)
     loop = generate(
-        prompt, drafter=Competition([recycling]), sampler=Sampler(GREEDY, N_VOCAB),
-        rule=Independent(np.random.default_rng(5)), text=TextRelease(lambda token: b"a"),
+        prompt, drafter=Competition([recycling], looks=FixedLength(0).looks),
+        sampler=Sampler(GREEDY, N_VOCAB), rule=Independent(np.random.default_rng(5)), text=TextRelease(lambda token: b"a"),
         limits=Limits(50, 4096),
     )  # fmt: skip
     rounds: list[Round] = list(

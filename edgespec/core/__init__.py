@@ -24,6 +24,7 @@ round             one draft and its verification: between 1 and k + 1 tokens
 accepted token    a guess that verification keeps
 recovered token   drawn from what p has beyond q where a guess is rejected
 bonus token       drawn from p when all guesses were accepted
+silent guess      one that nobody verifies: what is said instead tells what such guesses are worth
 acceptance rate   accepted / guessed; "by place": for the first guess, the second, ...
 prefill, chunk    evaluating the prompt, in chunks of at most one batch
 row               the logits behind one token; a batch of n tokens costs t(n) and gives up to n rows

@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from edgespec.core.drafters import Drafter
 from edgespec.core.scores import Scoring, of_distribution, of_logits
 from edgespec.core.text import TextRelease
-from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, FinishReason, Judged, Round, TokenScore
+from edgespec.core.values import LONGEST_DRAFT, NO_DRAFT, Ask, Draft, FinishReason, Judged, Round, TokenScore
 from edgespec.core.verify import Rule, Verdict
 from edgespec.errors import PromptTooLongError, SettingError
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.sampler import Distribution, Sampler
 
 Rows = NDArray[np.float32]
-NO_DRAFT = Draft()
 Loop = Generator[Ask | Round, Rows | None, None]
 
 

@@ -29,8 +29,7 @@ class Ask(NamedTuple):  # quicker to make than a dataclass: there are two for ea
 
     The answer is a float32 array of shape (rows, n_vocab), valid until the next ask to the same model,
     or None where the driver refuses (only asks to the draft may be refused). An ask of no rows to the
-    draft evaluates nothing: it asks whether one more guess may be drawn, to be verified with the others, or,
-    where it has no reach either, whether anybody should look for guesses at all.
+    draft evaluates nothing: it asks whether one more guess may be drawn, to be verified with the others.
 
     reach: what the asking drafter expects. Of an ask to the target: how likely each token of the tail
     counts; empty where the tail was drawn and may not be cut. Of an ask to the draft: how likely the next
@@ -71,6 +70,9 @@ class Draft:
             self.confidence[:length],
             self.reach[:length],
         )
+
+
+NO_DRAFT = Draft()
 
 
 @dataclass(frozen=True, slots=True)

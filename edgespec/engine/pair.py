@@ -287,8 +287,9 @@ class Pair:
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
         """Makes a generation ready to run in an engine. Raises PromptTooLongError or SettingError."""
         text = TextRelease(self.spelling(request.shown), request.stop)
-        loop = self._loop(prompt, request, text)
-        return Stream(loop, text, self._pace(request), request.grammar is not None, request.fresh)
+        pace = self._pace(request)
+        loop = self._loop(prompt, request, text, pace)
+        return Stream(loop, text, pace, request.grammar is not None, request.fresh)
 
     def spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
         """Returns what tells the bytes of a token, of the control tokens only those `shown`."""
@@ -305,6 +306,7 @@ class Pair:
         prompt: Sequence[int] | NDArray[np.int32],
         request: Request,
         text: TextRelease,
+        pace: Pace,
     ) -> Loop:
         known = self._known.at(request.kind)
         masks = self._masks(request, len(prompt))
@@ -316,7 +318,7 @@ class Pair:
         return generate(
             prompt,
             sampler=sampler,
-            drafter=self._drafter(request, known, guessers, sampler),
+            drafter=self._drafter(request, known, guessers, sampler, pace),
             rule=_rule(request),
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
@@ -334,17 +336,18 @@ class Pair:
         return tokens
 
     def _drafter(
-        self, request: Request, known: Experience, guessers: list[Guesser], sampler: Sampler
+        self, request: Request, known: Experience, guessers: list[Guesser], sampler: Sampler, pace: Pace
     ) -> Drafter:
         if request.drafter == "none" or request.draft_length == 0:
             return NoDrafter()
         masks = sampler.masks
         self._check_drafter(request)
         if request.drafter in FREE:
-            return Competition([one for one in guessers if one.name == request.drafter], masks=masks)
+            only = [one for one in guessers if one.name == request.drafter]
+            return Competition(only, masks=masks, looks=pace.looks)
         guessers = guessers if request.drafter == "auto" else []
         if not self._draft_context:
-            return Competition(guessers, masks=masks)
+            return Competition(guessers, masks=masks, looks=pace.looks)
         model = DraftModel(
             self.draft_sampler(request.sampling, masks, sampler.repetition),
             n_ctx=self._draft_context.n_ctx,
@@ -355,7 +358,7 @@ class Pair:
             temperature=known.temperature,
             spelt=self._translated.spelt if self._translated else None,
         )
-        return Competition(guessers, model, masks)
+        return Competition(guessers, model, masks, looks=pace.looks)
 
     @property
     def _translated(self) -> TranslatedContext | None:

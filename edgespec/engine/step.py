@@ -106,7 +106,7 @@ class Step:
         for slot in _by_worth(slots):
             reach = slot.request.ask.reach
             granted = _grants(slot, 0, load)
-            if granted and reach:  # without it asked whether to guess at all
+            if granted:
                 load.granted(slot.seq, reach[0])
             self._who.advance(slot, NO_ROWS if granted else None)
 

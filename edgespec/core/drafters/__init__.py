@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.pace.odds import Odds
-from edgespec.core.values import Ask, Draft, Judged, Reach
+from edgespec.core.values import NO_DRAFT, Ask, Draft, Judged, Reach
 from edgespec.core.verify import Rule
 from edgespec.sampling.sampler import point_mass
 
@@ -47,7 +47,7 @@ class NoDrafter:
     """Never guesses: plain decoding through the same loop."""
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
-        return Draft()
+        return NO_DRAFT
         yield  # a generator, as the protocol wants
 
     def learn(self, judged: Judged) -> None:

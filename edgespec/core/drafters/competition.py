@@ -8,14 +8,14 @@ known without trying it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafters import Drafting, Guesser, Offer, certain
 from edgespec.core.drafters.draft_model import DraftModel
-from edgespec.core.values import Ask, Draft, Judged
+from edgespec.core.values import NO_DRAFT, Draft, Judged
 from edgespec.core.verify import Rule
 from edgespec.sampling.masks import Masks
 
@@ -24,17 +24,23 @@ class Competition:
     """Takes the offer that promises most tokens, unless the pace prefers the model."""
 
     def __init__(
-        self, guessers: Sequence[Guesser], model: DraftModel | None = None, masks: Masks | None = None
+        self,
+        guessers: Sequence[Guesser],
+        model: DraftModel | None = None,
+        masks: Masks | None = None,
+        *,
+        looks: Callable[[], bool] = lambda: True,
     ) -> None:
-        """masks: of the grammar that the text is written in."""
+        """masks: of the grammar that the text is written in. looks: is anybody to look for guesses now?"""
+        self._looks = looks
         self.guessers, self.model, self.masks = guessers, model, masks
         self._offers: list[Offer] = []
         self._looked = False  # in this round
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
-        self._looked = (yield Ask("draft", tokens, (), 0)) is not None
+        self._looked = self._looks()
         if not self._looked:
-            return Draft()
+            return NO_DRAFT
         self._offers = [self._fitting(tokens, guesser.offer(tokens, limit)) for guesser in self.guessers]
         best, name = Offer(), ""
         for guesser, made in zip(self.guessers, self._offers, strict=True):
@@ -67,5 +73,5 @@ class Competition:
         for guesser in self.guessers:
             guesser.learn(judged)
         self._offers = []
-        if self.model and judged.draft.sources[:1] == ("model",):
+        if self.model:
             self.model.learn(judged)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.drafters import HOPELESS, Drafting, certain
 from edgespec.core.drafters.draft_temperature import DraftTemperature
-from edgespec.core.pace.odds import BINS, Odds, proportional
+from edgespec.core.pace.odds import BINS, FADE_SILENT, Odds, proportional
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, Judged, Reach
 from edgespec.core.verify import Rule
@@ -58,6 +58,7 @@ class DraftModel:
         self._asked_for = sampler
         self.sampler, self._factor = sampler, 1.0
         self._rounds = 0
+        self._silent: tuple[float, Distribution, int] | None = None  # a guess that is not verified
         self.n_ctx = n_ctx
         self.n_vocab = n_vocab
         self.longest = longest
@@ -70,6 +71,7 @@ class DraftModel:
         skipped = self._skipped(tokens.size)
         read = tokens[skipped:]
         limit = min(limit, self.n_ctx - read.size, self.longest)
+        self._silent = None
         if limit <= 0 or read.item(read.argmax()) >= self.n_vocab:  # an id of the target's padding
             return Draft()
         self._adjust()
@@ -106,6 +108,8 @@ class DraftModel:
             expected = _onward(reach, falls, n + 1, TUNING.ahead)
             onward = (reach, *expected)
             if (yield Ask("draft", read, tuple(tail), 0, onward, skipped=skipped)) is None:
+                if not n:
+                    self._silent = sure, q, rule.draw(q, tokens.size)
                 break  # by q's shape, before x ~ q: exact
             self._add(rule.draw(q, tokens.size + n), guesses, tail)
             probs.append(q)
@@ -150,6 +154,14 @@ class DraftModel:
 
     def learn(self, judged: Judged) -> None:
         """Counts which of its guesses were accepted, and now and then compares both distributions."""
+        if self._silent:
+            sure, q, token = self._silent
+            p = judged.p[0].prob(token)
+            accepted = p and min(1.0, p / q.prob(token))
+            self.odds.note(sure, accepted, fade=FADE_SILENT)
+            self.places.note_bin(0, accepted, fade=FADE_SILENT)
+        if judged.draft.sources[:1] != ("model",):
+            return
         self._rounds += 1
         if self._rounds % EVERY == 0:
             self.temperature.learn(judged.p[0], judged.draft.probs[0])

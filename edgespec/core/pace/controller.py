@@ -12,22 +12,25 @@ EXACTNESS: decisions see positions, costs and reach, which never depend on a tok
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edgespec.core.pace.load import Load
 from edgespec.core.pace.record import Record
 from edgespec.core.pace.tuning import TUNING
-from edgespec.core.pace.worth import best_length, gains
+from edgespec.core.pace.worth import (
+    LENGTHS,
+    affordable,
+    best_length,
+    can_pay,
+    cheapest_try,
+    gains,
+    round_costs,
+)
 from edgespec.core.values import LONGEST_DRAFT, Ask, Reach, Round
 from edgespec.errors import SettingError
-
-LENGTHS = np.arange(1, LONGEST_DRAFT + 1)
-GUESSES = np.arange(LONGEST_DRAFT + 1)
 
 
 class Pace(Protocol):
@@ -35,6 +38,10 @@ class Pace(Protocol):
 
     def enter(self, load: Load, slot: int) -> None:
         """Begins a round of the stream in this slot."""
+        ...
+
+    def looks(self) -> bool:
+        """Is anybody to look for guesses in the next round? Asked once for each."""
         ...
 
     @property
@@ -86,6 +93,9 @@ class FixedLength:
     """Every draft has at most `length` tokens; 0 is plain decoding. A likelier free guess goes first."""
 
     length: int
+
+    def looks(self) -> bool:
+        return self.length > 0
 
     @property
     def usual(self) -> int:
@@ -144,6 +154,19 @@ class Controller:
         self._stale = False  # it is to be timed in this one
         self._said = 1  # tokens of the last round
 
+    def looks(self) -> bool:
+        """Of a light target nobody looks while it rests, or while plain decoding is timed."""
+        watch, light = self.record.watch, self._load.costs.light
+        if light and not self._resting:
+            watch.note(self._by != "plain")
+        self._light = light
+        if light and watch.left:
+            watch.left -= 1
+            self._resting = True
+        else:
+            self._resting = light and self._due()
+        return not self._resting
+
     @property
     def usual(self) -> int:
         return max(2, self._said) if self._load.costs.rereads else 2
@@ -153,10 +176,8 @@ class Controller:
         if load.streams != self._streams:
             self._streams, self.record = load.streams, self._records(load.streams)
         self._by, self._gain = "plain", 1.0
-        self._light = load.costs.light
-        self._stale = self._due() if self._light else self.record.stale
-        self._resting = self._light and (self._stale or self.record.watch.rounds >= TUNING.look)
         if not self._resting:
+            self._stale = not self._light and self.record.stale
             load.weigh()
 
     def window(self, lag: int) -> int:
@@ -164,8 +185,11 @@ class Controller:
         if lag <= TUNING.trial:
             return lag
         token = self._load.costs.draft.seconds(lag) / lag / self._load.one
-        affordable = int(max(self._worth_reading(), self.record.budget / 4) / token)
-        return min(lag, max(affordable, TUNING.trial))
+        load = self._load
+        cost = round_costs(load.prices_for(self._slot), load.step(), load.once())
+        trial = 0.0 if cheapest_try(cost) > TUNING.dear else self.record.budget / 4
+        most = int(max(self._worth_reading(), trial) / token)
+        return min(lag, max(most, TUNING.trial))
 
     def _worth_reading(self) -> float:
         """Returns the token times that the draft may spend on reading: half of what it should save."""
@@ -173,8 +197,6 @@ class Controller:
         return min(self._left, TUNING.horizon) * (1 - 1 / gain) / 2 if gain > 1 else 0.0
 
     def grants_step(self, ask: Ask, lag: int) -> bool:
-        if not ask.rows and not ask.reach:
-            return not self._resting
         n = len(ask.tail)
         if ask.rows and not n:
             return self._grants_model(ask, lag)
@@ -217,29 +239,34 @@ class Controller:
             together = self._load.together
             reading = max(0.0, draft.seconds(lag * together) / together - evaluation) / one
         reading = reading if not worth_it or reading > self._worth_reading() else 0.0
+        cost = round_costs(prices, step, once)
+        cheapest = cheapest_try(cost)
+        if cheapest == math.inf:
+            return False
+        if not worth_it and cheapest > TUNING.dear:
+            return self._may_guess_silently(evaluation / one, reading)
+        # Where a second token is the dearest, drafts of one guess lose even if they are right. What the
+        # cheapest length that can pay may lose is saved up for.
+        self.record.try_costs = cheapest + reading
+        self.record.saving = max(TUNING.start, self.record.try_costs)
         budget = self.record.budget if worth_it else min(self.record.budget, self.record.trying)
-        cost = (prices[1:] + step * GUESSES + once * (GUESSES > 0)) / prices[1]  # of a round, by guesses
-        self._most = _affordable(cost, reading, budget / (1 + self._load.tries))
-        can_pay = self._can_pay(cost, reading)
+        self._most = affordable(cost, reading, budget / (1 + self._load.tries))
+        lengths = LENGTHS[: self._most][can_pay(cost)[: self._most]]
         self._trial = 0
-        if not worth_it and can_pay.size:
+        if not worth_it and lengths.size:
             reach = (*ask.reach, *(0.0,) * LONGEST_DRAFT)[:LONGEST_DRAFT]
-            self._trial = int(can_pay[gains(reach, prices, step, -once)[can_pay - 1].argmax()])
+            self._trial = int(lengths[gains(reach, prices, step, -once)[lengths - 1].argmax()])
         self._planned = float(gain)
-        return can_pay.size > 0 and not self._stale
+        return lengths.size > 0 and not self._stale
 
-    def _can_pay(self, cost: NDArray[np.float64], reading: float) -> NDArray[np.int64]:
-        """Returns the lengths up to `_most` that pay if all of the draft is accepted.
+    def _may_guess_silently(self, step: float, reading: float) -> bool:
+        """May the draft guess one token that is not verified? So it shows for little what it is worth.
 
-        Where a second token is the dearest, drafts of one guess lose even if they are right. What the
-        cheapest length that can pay may lose, `reading` included, is saved up for.
+        step, reading: token times that this takes, and what is read before. That pays for some guesses only.
         """
-        can_pay: NDArray[np.int64] = LENGTHS[cost[1:] < LENGTHS + 1]
-        if can_pay.size:
-            self.record.try_costs = float(cost[can_pay].min()) - 1 + reading
-            self.record.saving = max(TUNING.start, self.record.try_costs)
-        affordable: NDArray[np.int64] = can_pay[can_pay <= self._most]
-        return affordable
+        self._most = self._trial = 0
+        cost = reading + TUNING.silent_guesses * step if reading else step
+        return cost * (1 + self._load.tries) <= self.record.saved and not self._stale
 
     def _pays(self, n: int, reach: Reach, *, free: bool) -> bool:
         """Is one guess more than `n` worth its time, alone or together with those it makes possible?
@@ -257,7 +284,10 @@ class Controller:
         return False
 
     def drafted(self) -> None:
-        self._by, self._gain = "model", self._planned
+        if self._most:
+            self._by, self._gain = "model", self._planned
+        else:
+            self.record.guessed_silently(self._load.evaluation() / self._load.one)
 
     def read(self, seconds: float) -> None:
         self.record.lost += seconds / self._load.one
@@ -266,7 +296,7 @@ class Controller:
         if self._stale:
             return 0, ()
         prices = self._load.prices_for(self._slot)
-        return 0, ask.reach[: _affordable(prices[1:] / prices[1], 0.0, 2 * self.record.free_budget)]
+        return 0, ask.reach[: affordable(prices[1:] / prices[1], 0.0, 2 * self.record.free_budget)]
 
     def took(self, guesses: int, gain: float) -> None:
         if guesses:
@@ -281,8 +311,6 @@ class Controller:
         record, by, tokens = self.record, self._by, round_.accepted + 1
         self._left -= tokens
         self._said = tokens
-        if self._light:
-            record.watch.note(by != "plain")
         record.emitted += tokens
         record.trying = min(record.saving, record.trying + TUNING.share * tokens)
         record.since_plain = 0 if by == "plain" else record.since_plain + tokens
@@ -298,12 +326,3 @@ class Controller:
         elif by == "free":
             record.free_lost = max(-TUNING.credit, record.free_lost + cost - tokens)
         return self._gain
-
-
-def _affordable(cost: NDArray[np.float64], reading: float, stake: float) -> int:
-    """Returns the longest draft that, all of it failing, loses no more than `stake` token times.
-
-    cost: token times of a round with 0, 1, ... guesses. reading: token times spent before.
-    """
-    found = np.flatnonzero(cost - 1 + reading <= stake)
-    return int(found[-1]) if found.size else 0

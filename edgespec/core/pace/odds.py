@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 BINS = 10
 FADE = 0.98  # of the weight of an observation, with each that follows in its bin
+FADE_SILENT = 0.93  # the same with a guess that was not verified: such are few, and far from each other
 PRIOR_WEIGHT = 2.0  # observations that the assumption is worth
 STIFFNESS = 2.0  # of the assumption as a whole: the larger, the more it takes to shift it
 MOST_SHIFT = 3.0  # of all assumptions together, in units of log-odds
@@ -74,14 +75,14 @@ class Odds:
         out = [(accepted + PRIOR_WEIGHT * alike) / (seen + PRIOR_WEIGHT) for accepted, seen in known]
         return out + (out or [alike])[-1:] * (n - len(out))
 
-    def note(self, confidence: float, accepted: bool) -> None:
-        """Counts what became of one guess that was reached."""
-        self.note_bin(bin_of(confidence), accepted)
+    def note(self, confidence: float, accepted: float, *, fade: float = FADE) -> None:
+        """Counts what became of one guess that was reached, or how likely it was to be accepted."""
+        self.note_bin(bin_of(confidence), accepted, fade=fade)
 
-    def note_bin(self, i: int, accepted: bool) -> None:
+    def note_bin(self, i: int, accepted: float, *, fade: float = FADE) -> None:
         """Counts the same for a bin."""
-        self.accepted[i] = FADE * self.accepted[i] + accepted
-        self.seen[i] = FADE * self.seen[i] + 1.0
+        self.accepted[i] = fade * self.accepted[i] + accepted
+        self.seen[i] = fade * self.seen[i] + 1.0
         self._compare(i)
 
 

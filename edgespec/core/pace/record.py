@@ -31,16 +31,19 @@ class Watch:
     each time.
     """
 
-    rounds: int = 0  # without a guess, of this watch and the rest behind it
-    rest: int = TUNING.rest
+    looked: int = 0  # rounds in a row in which somebody did, and no guess was made
+    left: int = 0  # rounds in which nobody will
+    rest: int = TUNING.rest  # how many these will be at first, or next
 
     def note(self, guessed: bool) -> None:
-        """Takes note of a round."""
-        self.rounds += 1
+        """Takes note of a round in which somebody looked."""
         if guessed:
-            self.rounds, self.rest = 0, TUNING.rest
-        elif self.rounds >= TUNING.look + self.rest:
-            self.rounds, self.rest = 0, min(2 * self.rest, TUNING.longest_rest)
+            self.looked, self.rest = 0, TUNING.rest
+            return
+        self.looked += 1
+        if self.looked >= TUNING.look:
+            self.looked, self.left = 0, self.rest
+            self.rest = min(2 * self.rest, TUNING.longest_rest)
 
 
 @dataclass(slots=True)
@@ -72,6 +75,17 @@ class Record:
         self.lost = max(-TUNING.credit, self.lost + lost)
         if self.model.over(1.0) > 1:
             self.lost = min(self.lost, TUNING.start + TUNING.share * self.emitted)
+
+    def guessed_silently(self, cost: float) -> None:
+        """Takes note of a guess that was made and is not verified."""
+        self.lost += cost
+        self.trying -= cost
+        self.model.add(0.0, 0.0)  # what earlier rounds say is older now
+
+    @property
+    def saved(self) -> float:
+        """Token times that guesses may take which are not verified."""
+        return min(TUNING.silent_start + TUNING.silent_share * self.emitted - self.lost, self.trying)
 
     @property
     def budget(self) -> float:

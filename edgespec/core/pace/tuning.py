@@ -19,6 +19,12 @@ class Tuning:
     start: float = 3.0  # token times to begin with
     credit: float = 8.0  # token times of past gains that may be lost again
 
+    # Where a try is dear, the draft guesses silently before it is tried: one token that nobody verifies
+    dear: float = 1.0  # token times that the cheapest try may lose
+    silent_share: float = 0.0075  # of the tokens emitted, that this may cost
+    silent_start: float = 0.5  # token times that it may cost to begin with
+    silent_guesses: int = 6  # for which old tokens are worth reading
+
     # What free guesses may lose: what they are worth shows without trying
     free_share: float = 0.005
     free_start: float = 1.5

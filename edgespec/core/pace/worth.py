@@ -6,8 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.pace.costs import Costs
-from edgespec.core.values import Reach
+from edgespec.core.values import LONGEST_DRAFT, Reach
 
+LENGTHS = np.arange(1, LONGEST_DRAFT + 1)
+GUESSES = np.arange(LONGEST_DRAFT + 1)
 ACCEPTED = 0.7  # of guesses, before any was judged
 
 
@@ -50,3 +52,32 @@ def gains(reach: Reach, prices: NDArray[np.float64], step: float, saved: float =
     seconds = prices[2 : n + 2] + step * np.arange(1, n + 1) - saved
     found: NDArray[np.float64] = (1.0 + np.cumsum(reach)) * prices[1] / seconds
     return found
+
+
+def round_costs(prices: NDArray[np.float64], step: float, once: float) -> NDArray[np.float64]:
+    """Returns the token times of a round with 0, 1, ... guesses: float64, (LONGEST_DRAFT + 1,).
+
+    prices, step: as of `gains`; once: seconds that guesses take however many they are.
+    """
+    found: NDArray[np.float64] = (prices[1:] + step * GUESSES + once * (GUESSES > 0)) / prices[1]
+    return found
+
+
+def can_pay(cost: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Returns for 1, 2, ... guesses whether they pay if all of them are accepted. cost: `round_costs`."""
+    found: NDArray[np.bool_] = cost[1:] < LENGTHS + 1
+    return found
+
+
+def cheapest_try(cost: NDArray[np.float64]) -> float:
+    """Returns the token times that the cheapest draft which can pay may lose; inf where none can."""
+    return float(cost[1:].min(initial=np.inf, where=can_pay(cost))) - 1
+
+
+def affordable(cost: NDArray[np.float64], reading: float, stake: float) -> int:
+    """Returns the longest draft that, all of it failing, loses no more than `stake` token times.
+
+    cost: token times of a round with 0, 1, ... guesses. reading: token times spent before.
+    """
+    found = np.flatnonzero(cost - 1 + reading <= stake)
+    return int(found[-1]) if found.size else 0
