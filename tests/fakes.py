@@ -276,6 +276,9 @@ class Restless:
     def looks(self) -> bool:
         return True
 
+    def drafts(self) -> bool:
+        return True
+
     @property
     def usual(self) -> int:
         return 2

@@ -215,9 +215,9 @@ class Bench:
         )  # fmt: skip
         pace = pace or self.controller(n_tokens)
         loop = generate(
-            np.zeros(n_prompt, np.int32), drafter=Competition(guessers, model, looks=pace.looks),
-            sampler=Zeros(), rule=Fate(stream), text=TextRelease(lambda token: b"a"),
-            limits=Limits(n_tokens, LONG),
+            np.zeros(n_prompt, np.int32),
+            drafter=Competition(guessers, model, looks=pace.looks, drafts=pace.drafts), sampler=Zeros(),
+            rule=Fate(stream), text=TextRelease(lambda token: b"a"), limits=Limits(n_tokens, LONG),
         )  # fmt: skip
         played = Played([], [], 0, target, draft)
         contexts: Mapping[ModelName, Cache] = {"target": target, "draft": draft}

@@ -176,8 +176,8 @@ def test_what_is_not_looked_at_is_not_noted_either() -> None:
     prompt = np.array([1, 2, 3], np.int32)
     loop = generate(
         prompt, drafter=Competition([recycling], looks=FixedLength(0).looks),
-        sampler=Sampler(GREEDY, N_VOCAB), rule=Independent(np.random.default_rng(5)), text=TextRelease(lambda token: b"a"),
-        limits=Limits(50, 4096),
+        sampler=Sampler(GREEDY, N_VOCAB), rule=Independent(np.random.default_rng(5)),
+        text=TextRelease(lambda token: b"a"), limits=Limits(50, 4096),
     )  # fmt: skip
     rounds: list[Round] = list(
         rounds_of(loop, {"target": TableModel(N_VOCAB, seed=4)}, FixedLength(0), prompt)

@@ -358,7 +358,7 @@ class Pair:
             temperature=known.temperature,
             spelt=self._translated.spelt if self._translated else None,
         )
-        return Competition(guessers, model, masks, looks=pace.looks)
+        return Competition(guessers, model, masks, looks=pace.looks, drafts=pace.drafts)
 
     @property
     def _translated(self) -> TranslatedContext | None:

@@ -30,9 +30,10 @@ class Competition:
         masks: Masks | None = None,
         *,
         looks: Callable[[], bool] = lambda: True,
+        drafts: Callable[[], bool] = lambda: True,
     ) -> None:
-        """masks: of the grammar that the text is written in. looks: is anybody to look for guesses now?"""
-        self._looks = looks
+        """masks: of the grammar that the text is written in. looks, drafts: see `Pace`."""
+        self._looks, self._drafts = looks, drafts
         self.guessers, self.model, self.masks = guessers, model, masks
         self._offers: list[Offer] = []
         self._looked = False  # in this round
@@ -46,7 +47,7 @@ class Competition:
         for guesser, made in zip(self.guessers, self._offers, strict=True):
             if sum(made.reach) > sum(best.reach):
                 best, name = made, guesser.name
-        if self.model:
+        if self.model and self._drafts():
             guess = yield from self.model.draft(tokens, limit, rule, otherwise=best.reach)
             if guess.tokens:
                 return guess

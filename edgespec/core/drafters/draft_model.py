@@ -71,7 +71,6 @@ class DraftModel:
         skipped = self._skipped(tokens.size)
         read = tokens[skipped:]
         limit = min(limit, self.n_ctx - read.size, self.longest)
-        self._silent = None
         if limit <= 0 or read.item(read.argmax()) >= self.n_vocab:  # an id of the target's padding
             return Draft()
         self._adjust()
@@ -154,8 +153,9 @@ class DraftModel:
 
     def learn(self, judged: Judged) -> None:
         """Counts which of its guesses were accepted, and now and then compares both distributions."""
-        if self._silent:
-            sure, q, token = self._silent
+        silent, self._silent = self._silent, None
+        if silent:
+            sure, q, token = silent
             p = judged.p[0].prob(token)
             accepted = p and min(1.0, p / q.prob(token))
             self.odds.note(sure, accepted, fade=FADE_SILENT)

@@ -10,6 +10,8 @@ rows that only look ahead: nobody expects them to stay, so the pace takes them w
 from __future__ import annotations
 
 import copy
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,8 +57,8 @@ class Lookahead:
         rest = iterate[len(guesses) :] or (guesses[-1] if guesses else int(tokens[-1]),)
         ahead = [*rest, *(rest[-1],) * WINDOW][: max(0, WINDOW - len(guesses))]
         guesses, sure = (guesses + ahead)[:limit], (sure + [BLANK] * len(ahead))[:limit]
-        reach = np.cumprod([self.odds.of(one) for one in sure])
-        return Offer(tuple(guesses), tuple(sure), tuple(reach.tolist()))
+        reach = tuple(accumulate(map(self.odds.of, sure), mul))
+        return Offer(tuple(guesses), tuple(sure), reach)
 
     def learn(self, judged: Judged) -> None:
         """Notes what stands behind rejected guesses."""

@@ -82,7 +82,7 @@ class SuffixLookup:
         """odds: acceptance by SURE."""
         self.odds = odds or proportional(0.0, 0.95)
         self._automaton = SuffixAutomaton()
-        self._held = np.empty(0, np.int32)
+        self._held = b""  # those tokens, int32 each
 
     def for_text(self) -> SuffixLookup:
         return SuffixLookup(self.odds)
@@ -103,9 +103,10 @@ class SuffixLookup:
     def sync(self, tokens: NDArray[np.int32]) -> None:
         """Makes the automaton hold exactly `tokens`: appends what is new, begins again after an edit."""
         held = len(self._automaton.tokens)
-        if held > tokens.size or not np.array_equal(self._held, tokens[:held]):
+        said = tokens.tobytes()
+        if not said.startswith(self._held):
             self._automaton = SuffixAutomaton()
             held = 0
         for token in tokens[held:].tolist():
             self._automaton.append(token)
-        self._held = tokens.copy()
+        self._held = said

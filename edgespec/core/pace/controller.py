@@ -44,6 +44,10 @@ class Pace(Protocol):
         """Is anybody to look for guesses in the next round? Asked once for each."""
         ...
 
+    def drafts(self) -> bool:
+        """And if so, the draft model, too? Asked once for each round in which somebody looks."""
+        ...
+
     @property
     def usual(self) -> int:
         """How many tokens may the draft have to read before any round?"""
@@ -96,6 +100,9 @@ class FixedLength:
 
     def looks(self) -> bool:
         return self.length > 0
+
+    def drafts(self) -> bool:
+        return True
 
     @property
     def usual(self) -> int:
@@ -153,6 +160,7 @@ class Controller:
         self._timing = False  # plain decoding is timed in the next round, too
         self._stale = False  # it is to be timed in this one
         self._said = 1  # tokens of the last round
+        self._idle = 0  # rounds in which the draft model need not be asked
 
     def looks(self) -> bool:
         """Of a light target nobody looks while it rests, or while plain decoding is timed."""
@@ -167,6 +175,13 @@ class Controller:
             self._resting = light and self._due()
         return not self._resting
 
+    def drafts(self) -> bool:
+        """The model is not asked while the answer is known: that takes half a millisecond."""
+        if self._idle:
+            self._idle -= 1
+            return False
+        return True
+
     @property
     def usual(self) -> int:
         return max(2, self._said) if self._load.costs.rereads else 2
@@ -174,7 +189,7 @@ class Controller:
     def enter(self, load: Load, slot: int) -> None:
         self._load, self._slot = load, slot
         if load.streams != self._streams:
-            self._streams, self.record = load.streams, self._records(load.streams)
+            self._streams, self.record, self._idle = load.streams, self._records(load.streams), 0
         self._by, self._gain = "plain", 1.0
         if not self._resting:
             self._stale = not self._light and self.record.stale
@@ -242,6 +257,7 @@ class Controller:
         cost = round_costs(prices, step, once)
         cheapest = cheapest_try(cost)
         if cheapest == math.inf:
+            self._idle = TUNING.longest_idle
             return False
         if not worth_it and cheapest > TUNING.dear:
             return self._may_guess_silently(evaluation / one, reading)
@@ -266,7 +282,10 @@ class Controller:
         """
         self._most = self._trial = 0
         cost = reading + TUNING.silent_guesses * step if reading else step
-        return cost * (1 + self._load.tries) <= self.record.saved and not self._stale
+        missing = cost * (1 + self._load.tries) - self.record.saved
+        if missing > 0:
+            self._idle = min(int(missing / TUNING.silent_share), TUNING.longest_idle)
+        return missing <= 0 and not self._stale
 
     def _pays(self, n: int, reach: Reach, *, free: bool) -> bool:
         """Is one guess more than `n` worth its time, alone or together with those it makes possible?

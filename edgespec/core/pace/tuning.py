@@ -23,6 +23,7 @@ class Tuning:
     dear: float = 1.0  # token times that the cheapest try may lose
     silent_share: float = 0.0075  # of the tokens emitted, that this may cost
     silent_start: float = 0.5  # token times that it may cost to begin with
+    longest_idle: int = 32  # rounds in which a draft is not asked that can neither pay nor be tried yet
     silent_guesses: int = 6  # for which old tokens are worth reading
 
     # What free guesses may lose: what they are worth shows without trying
