@@ -148,6 +148,19 @@ def test_the_next_request_goes_on_resting_where_the_last_one_did() -> None:
     assert later <= 4 * TUNING.look
 
 
+def test_the_cheaper_a_token_the_longer_nobody_looks() -> None:
+    """Looking takes 0.3 to 0.5 ms: six hundredths of a token of SmolLM2, whose guesses seldom pay."""
+    rests = [costs_of(one / 1.2, 1.0).longest_rest for one in (0.0005, 0.0019, 0.003, 0.0064, 0.0089, 0.01)]
+    assert rests == [TUNING.longest_rest, TUNING.longest_rest, 8, 4, 2, 0]
+
+
+def test_a_target_of_middling_weight_looks_in_a_third_of_the_rounds_and_learns_what_a_token_takes() -> None:
+    record, costs = Record(), costs_of(0.0064, 1.0)
+    _, looked = seconds_of(costs, record, one=0.0064, slower=1.0, n=300)
+    assert 90 < looked < 120
+    assert costs.target.seconds(1) == pytest.approx(0.0064 + ELSE, rel=0.08)
+
+
 def test_a_stream_that_rests_asks_nobody_for_guesses() -> None:
     """Its rounds are those of plain decoding: one ask, of the target. Being asked took a tenth of a token."""
     record, costs = Record(watch=Watch(left=20)), costs_of(ONE, 1.0)

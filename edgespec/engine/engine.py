@@ -161,12 +161,15 @@ class Engine:
         self._keep_cells(len(running) + len(self._queue) > 1)
         ready = [slot for slot in running if not slot.request.reading]
         joining: list[tuple[Slot, Want]] = []
+        waiting = 0
         if len(ready) < len(running):
             if chunk := self._reader.next_chunk(running, self._steps, joining):
                 self._show(*chunk, happened)
                 return happened
             ready = [slot for slot in running if not slot.request.reading]
-        left = self._reader.end_pause()
+            target = self._contexts["target"]
+            waiting = sum(target.missing(slot.want()) for slot in running if slot.request.reading)
+        left = self._reader.end_pause(waiting)
         beside = sum(self._contexts["target"].missing(want) for _, want in joining)
         ready = self._fitting(ready, len(running) + beside)
         if ready:

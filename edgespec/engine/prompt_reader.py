@@ -10,6 +10,7 @@ from edgespec.engine.prefixes import chunk_of
 from edgespec.engine.slots import Cache, Slot
 
 PAUSE_S = 0.36  # longest that running streams should stand still, a round apart from that; or as long as one
+SOON_S = 4.0  # seconds of reading that come before the draft reads for those who run
 TILE = 64  # llama.cpp adds up in tiles of so many tokens: whole ones are as in a longer chunk
 FADE = 0.7  # of what earlier chunks say of the speed of reading, with each new one
 
@@ -77,8 +78,15 @@ class PromptReader:
         if n >= TILE:
             self._token_s = FADE * self._token_s + (1 - FADE) * seconds / n
 
-    def end_pause(self) -> int:
-        """Begins anew behind a round; returns how many tokens the draft may read in that."""
+    def end_pause(self, waiting: int = 0) -> int:
+        """Begins anew behind a round; returns how many tokens the draft may read in that.
+
+        waiting: tokens of prompts that the target has not read. Where it soon will have, the draft reads
+        none before.
+        """
+        if 0 < waiting * self._token_s < SOON_S:
+            self._left = self._in_a_pause
+            return 0
         if self._left == self._chunk == self._in_a_pause:  # the usual case, and rounds may be short
             return self._chunk
         rest = max(self._left, 0) * self._token_s

@@ -163,16 +163,19 @@ class Controller:
         self._idle = 0  # rounds in which the draft model need not be asked
 
     def looks(self) -> bool:
-        """Of a light target nobody looks while it rests, or while plain decoding is timed."""
-        watch, light = self.record.watch, self._load.costs.light
-        if light and not self._resting:
-            watch.note(self._by != "plain")
-        self._light = light
-        if light and watch.left:
+        """Where tokens are cheap, nobody looks for some rounds, or while plain decoding is timed."""
+        watch, costs = self.record.watch, self._load.costs
+        longest = costs.longest_rest
+        if longest and not self._resting:
+            watch.note(self._by != "plain", longest)
+        self._light = costs.light
+        if watch.left > longest:  # it has become slower
+            watch.left = longest
+        if watch.left:
             watch.left -= 1
             self._resting = True
         else:
-            self._resting = light and self._due()
+            self._resting = self._light and self._due()
         return not self._resting
 
     def drafts(self) -> bool:

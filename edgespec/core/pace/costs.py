@@ -262,9 +262,19 @@ class Costs:
         """True where a token is so cheap that looking for guesses is felt."""
         return self.target.level * self.target.points[1] < TUNING.light_s
 
+    @property
+    def longest_rest(self) -> int:
+        """For how many rounds nobody looks for guesses where none paid; 0 where looking is not felt."""
+        one = self.target.level * self.target.points[1]
+        if one < TUNING.light_s:
+            return TUNING.longest_rest
+        return int(TUNING.look_s / TUNING.look_share / one) if one < TUNING.felt_s else 0
+
     def note_plain(self, n_ctx: int, seconds: float) -> None:
         """Takes note of a step of one stream for which nobody looked for guesses."""
-        if self.steady:
+        if not self.light:
+            self.target.learn(1, n_ctx, seconds)
+        elif self.steady:
             self.target.note_plain(n_ctx, seconds)
             self.timed = True
         self.steady = True

@@ -25,7 +25,7 @@ class Gain:
 
 @dataclass(slots=True)
 class Watch:
-    """How often the streams of a light target look for guesses, which takes a part of a cheap token's time.
+    """How often streams look for guesses where that takes a part of a cheap token's time.
 
     Where none was worth its rows for some rounds, nobody looks for some more; then again, and more rarely
     each time.
@@ -35,14 +35,14 @@ class Watch:
     left: int = 0  # rounds in which nobody will
     rest: int = TUNING.rest  # how many these will be at first, or next
 
-    def note(self, guessed: bool) -> None:
-        """Takes note of a round in which somebody looked."""
+    def note(self, guessed: bool, longest: int = TUNING.longest_rest) -> None:
+        """Takes note of a round in which somebody looked. longest: rounds that a rest may have."""
         if guessed:
             self.looked, self.rest = 0, TUNING.rest
             return
         self.looked += 1
         if self.looked >= TUNING.look:
-            self.looked, self.left = 0, self.rest
+            self.looked, self.left = 0, min(self.rest, longest)
             self.rest = min(2 * self.rest, TUNING.longest_rest)
 
 

@@ -39,7 +39,10 @@ class Tuning:
     trial: int = 32  # fewest tokens of prompt worth showing to a draft
 
     # When nothing is guessed
-    light_s: float = 0.002  # seconds of a token below which looking for guesses is felt; some 0.1 ms a round
+    light_s: float = 0.002  # seconds of a token below which looking for guesses takes a good part of it
+    felt_s: float = 0.009  # and below which it is felt
+    look_s: float = 0.0004  # seconds that looking takes, between two evaluations
+    look_share: float = 0.015  # of the time that it should take
     look: int = 2  # rounds without a guess after which a light target is left alone
     rest: int = 30  # rounds it is left alone for, then twice as many, and again
     longest_rest: int = 224
