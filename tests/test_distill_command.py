@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from edgespec.commands.bench.figures import Ratio
 from edgespec.commands.cli import run_command
 from edgespec.commands.distill.asked import OWN_AGAIN, Asked, is_held_out
 from edgespec.commands.distill.installing import Known, install, known
 from edgespec.commands.distill.room import choose_width
 from edgespec.commands.distill.sitting import Sitting, claim
+from edgespec.commands.distill.trial import Trial
 from edgespec.engine.own_texts import OwnText
 from edgespec.errors import DoesNotFitError, ModelFileError, SettingError
 from edgespec.pairs.store import open_store
@@ -136,3 +138,15 @@ def test_the_users_own_prompts_are_asked_again(tmp_path: Path) -> None:
     others = [one for one in said[len(mine) :] if len(one.prompt) > 2]
     assert len(others) >= len(anew) // 3, "and other questions between them"
     assert not {tuple(one.prompt) for one in said} & {text.prompt for text in own if is_held_out(text)}
+
+
+@pytest.mark.parametrize(
+    ("plain", "today", "faster"),
+    [((1.2, 1.1), (1.1, 1.02), True), ((1.2, 1.1), (1.1, 0.99), False), ((0.98, 0.95), (1.04, 1.01), False)],
+)
+def test_a_draft_is_faster_than_what_there_is_and_than_none(
+    plain: tuple[float, float], today: tuple[float, float], faster: bool
+) -> None:
+    """One was installed that was 1.04 times as fast as guesses of text alone, and 0.98 times plain decoding."""
+    over_plain, over_today = (Ratio(value, low, 2 * value - low, 14) for value, low in (plain, today))
+    assert Trial({}, {}, 14, None, 90.0, over_plain, over_today).faster == faster

@@ -225,8 +225,8 @@ def _try(sitting: Sitting, arguments: argparse.Namespace, pair: Known, draft: Pa
     print("\n".join(told(trial)))
     if not trial.faster and not arguments.anyway:
         print(
-            f"not installed: it is not shown to be faster here than what there is. It is {draft}; the same "
-            "command learns on (--anyway installs it)"
+            "not installed: it is not shown to be faster here than what there is, or is slower than plain "
+            f"decoding. It is {draft}; the same command learns on (--anyway installs it)"
         )
         return 1
     installed = install(pair, draft, arguments.target)

@@ -35,7 +35,7 @@ class Trial:
 
     @property
     def faster(self) -> bool:
-        """Whether it was shown to be, and no slower than plain decoding: that may beat what there is today."""
+        """Whether it was shown to be, and is no slower than plain decoding, which may beat what there is."""
         return bool(self.over_today.low and self.over_today.low > 1 and self.over_plain.value >= 1)
 
 
