@@ -147,6 +147,6 @@ def test_the_users_own_prompts_are_asked_again(tmp_path: Path) -> None:
 def test_a_draft_is_faster_than_what_there_is_and_than_none(
     plain: tuple[float, float], today: tuple[float, float], faster: bool
 ) -> None:
-    """One was installed that had 1.04 times the speed of guesses of text alone, and 0.98 of plain decoding."""
+    """One had 1.04 times the speed of guesses of text alone, 0.98 of plain decoding, and was installed."""
     over_plain, over_today = (Ratio(value, low, 2 * value - low, 14) for value, low in (plain, today))
     assert Trial({}, {}, 14, None, 90.0, over_plain, over_today).faster == faster
