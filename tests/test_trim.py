@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from commands import EDGESPEC, in_process, posix
 
@@ -104,8 +105,10 @@ def test_an_end_leaves_no_draft_that_was_not_measured(
     with started(*words) as process:
         assert process.stdout
         assert b"tokens:" in process.stdout.readline()  # it stands aside, and is measured
+        at_work = psutil.Process(process.pid).children(recursive=True)
         os.killpg(process.pid, number)
         _, err = process.communicate(timeout=30)
+    psutil.wait_procs(at_work, timeout=10)  # a process that was killed is there for a moment still
     assert process.returncode != 0 and b"Traceback" not in err and not output.exists()
     assert [path.suffix for path in tmp_path.iterdir()] == [ASIDE] * (number == signal.SIGKILL)
     code, _, _ = in_process(*words, "--anyway")
