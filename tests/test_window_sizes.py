@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_endpoint import FakeEndpoint
+from test_tui_chat import on_a_loop
 from textual import events
 from textual.geometry import Size
 from tui_driver import Driven, driven
@@ -88,3 +89,20 @@ def test_no_size_of_the_window_ends_the_chat(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_width_there_and_back(tmp_path: Path) -> None:
     sweep(EVERY, tmp_path, 2, "f1", "ctrl+o", "ctrl+l", "f5", "ctrl+p")
+
+
+@on_a_loop
+async def test_a_window_made_narrow_and_wide_again_shows_what_it_showed() -> None:
+    """Textual knew the height at the old width: nothing was wrapped again, and the end of a text fell off."""
+    text = "A lighthouse keeper told a sailor of storms that he had seen, and of ships that came home. " * 6
+    async with driven(ChatApp(FakeEndpoint(answers=[text])), size=(110, 34)) as it:
+        for question in ("a story", "another"):
+            await it.ask(question)
+        await it.pilot.pause()
+        before = it.text()
+        for narrow in ((46, 14), (70, 30)):
+            await it.pilot.resize_terminal(*narrow)
+            await it.until(lambda: it.text() != before)
+            await asyncio.sleep(0.2)  # drawn
+            await it.pilot.resize_terminal(110, 34)
+            await it.until(lambda: it.text() == before)

@@ -56,6 +56,8 @@ class Stage(Protocol):
 
     def refresh_state(self) -> None: ...
 
+    def engine_changed(self) -> None: ...
+
     def run_worker(
         self, work: Coroutine[None, None, None], *, group: str, exclusive: bool
     ) -> Worker[None]: ...
@@ -215,6 +217,7 @@ class Asking:
         view.show_waiting("waiting for the engine to load" if starting else "thinking")
         if not await context.engine.ready():
             await view.end(self._unanswered(talk, turn, "no answer: there is no engine"))
+            screen.engine_changed()  # says once more why, and which key helps
             return None
         info = context.engine.info
         assert info is not None

@@ -63,8 +63,21 @@ class BlockRows(Widget):
             self._wrap(max(1, width))
         return len(self._rows)
 
+    def on_resize(self) -> None:
+        """Lays out anew where Textual remembers another height of this width: that of an older text."""
+        if self._width and self.content_size.height != len(self._rows_at(self.content_size.width)):
+            self.clear_cached_dimensions()
+            self.refresh(layout=True)
+
+    def _rows_at(self, width: int) -> list[Row]:
+        """Returns the rows; a width that Textual has seen before it gives without asking for the height."""
+        if width and width != self._width:
+            self._wrap(width)
+        return self._rows
+
     def render_line(self, y: int) -> Strip:
         base, width = self.visual_style, self.content_size.width
+        self._rows_at(width)
         if y >= len(self._rows):
             return Strip.blank(width, base.rich_style)
         text = self._rows[y].text
