@@ -222,10 +222,9 @@ async def test_a_chat_in_which_only_settings_were_set_is_not_kept(tmp_path: Path
 @pytest.mark.slow
 @on_a_loop
 async def test_what_people_should_know_of_a_model_is_said_once() -> None:
-    told = ("m has no chat template: it is talked to in ChatML",)
-    endpoint = FakeEndpoint(info=replace(FAKE, told=told))
+    endpoint = FakeEndpoint(info=replace(FAKE, model="m", chatml=True))
     async with driven(ChatApp(endpoint)) as it:
-        await it.told(told[0])
+        await it.told("m has no chat template: it is talked to in ChatML")
         await it.ask("go")
         await it.pilot.press("f9")
         await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")
