@@ -470,6 +470,6 @@ def test_plans_are_near_what_whole_models_cost(tmp_path: Path, monkeypatch: pyte
     head = [read_file(path)]
     planned = model_cost.model_cost(head, PairSettings())
     assert not planned.whole and planned.layers == 16
-    whole = model_cost._evaluated(path, PairSettings(), "whole")
+    whole = model_cost.evaluated(path, PairSettings(), "whole")
     for n in (1, 4, 16):
         assert 0.5 < planned.seconds[n] / whole[n] < 2
