@@ -21,7 +21,7 @@ class Tuning:
 
     # Where a try is dear, the draft guesses silently before it is tried: one token that nobody verifies
     dear: float = 1.0  # token times that the cheapest try may lose
-    silent_share: float = 0.0125  # of the tokens emitted, that this may cost
+    silent_share: float = 0.013  # of the tokens emitted, that this may cost
     silent_start: float = 0.5  # token times that it may cost to begin with
     longest_idle: int = 32  # rounds in which a draft is not asked that can neither pay nor be tried yet
     silent_guesses: int = 6  # for which old tokens are worth reading
