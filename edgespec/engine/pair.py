@@ -348,10 +348,11 @@ class Pair:
         guessers = guessers if request.drafter == "auto" else []
         if not self._draft_context:
             return Competition(guessers, masks=masks, looks=pace.looks)
+        known_ids = self._draft_context.n_vocab
         model = DraftModel(
             self.draft_sampler(request.sampling, masks, sampler.repetition),
             n_ctx=self._draft_context.n_ctx,
-            n_vocab=self._draft_context.n_vocab,
+            n_vocab=known_ids if known_ids < self.target.n_vocab else None,
             longest=self.head.longest if self.head and self.head.longest else LONGEST_DRAFT,
             odds=known.model,
             places=known.places,

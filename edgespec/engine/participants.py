@@ -54,11 +54,17 @@ class Participants:
         """Answers what a stream asks; returns the round that this ends, or None where it asks on."""
         if slot not in self.slots:  # it failed in this step
             return None
+        request = slot.request
         try:
-            return slot.request.advance(answer)
+            item = request.stream.loop.send(answer)
         except EdgeSpecError as error:
             self.fail(slot, error)
             return None
+        if isinstance(item, Round):
+            request.first = False
+            return item
+        request.ask = item
+        return None
 
     def fail(self, slot: Slot, error: EdgeSpecError) -> None:
         """Ends a stream."""

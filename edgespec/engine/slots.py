@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.loop import Rows, Scorer, Want
+from edgespec.core.loop import Scorer, Want
 from edgespec.core.pace.controller import Pace
 from edgespec.core.stream import Stream
-from edgespec.core.values import Ask, Round
+from edgespec.core.values import Ask
 from edgespec.llama.saved import Saved
 
 
@@ -81,15 +81,6 @@ class Running:
 
     def __post_init__(self) -> None:
         self.pace = self.stream.pace
-
-    def advance(self, answer: Rows | None) -> Round | None:
-        """Answers the ask; returns the round that this ends, or None where another ask follows."""
-        item = self.stream.loop.send(answer)
-        if isinstance(item, Round):
-            self.first = False
-            return item
-        self.ask = item
-        return None
 
     @property
     def drawn(self) -> int:

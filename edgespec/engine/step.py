@@ -103,7 +103,7 @@ class Step:
 
     def _draw(self, slots: Sequence[Slot], load: Load) -> None:
         """Says who may draw a guess, those first whose guess is worth most."""
-        for slot in _by_worth(slots):
+        for slot in slots if len(slots) < 2 else _by_worth(slots):
             reach = slot.request.ask.reach
             granted = _grants(slot, 0, load)
             if granted:
@@ -114,9 +114,10 @@ class Step:
         """Evaluates the draft once for all who are granted a guess; returns how many tokens it read."""
         wants: dict[Slot, tuple[Want, int]] = {}
         read = 0
-        for slot in _by_worth(asking):
+        for slot in asking if len(asking) < 2 else _by_worth(asking):
             want, lag = self._wanted(slot)
-            usual = slot.request.pace.usual  # a head reads its last round again, whoever else is reading
+            # a head reads its last round again, whoever else is reading
+            usual = slot.request.pace.usual if lag > 1 else 1
             if lag <= usual or lag <= left - read:
                 wants[slot] = want, lag
                 read += lag if lag > usual else 0
@@ -133,15 +134,15 @@ class Step:
 
     def _wanted(self, slot: Slot) -> tuple[Want, int]:
         """Returns what a slot wants of the draft, and how many tokens of it are missing there."""
-        running, draft = slot.request, self._scorers["draft"]
-        ask = running.ask
-        window = (
-            ask.tokens[running.read_from - ask.skipped :] if running.read_from > ask.skipped else ask.tokens
-        )
-        want = Want(window, ask.tail, ask.rows, slot.seq, ask.skipped + ask.tokens.size - window.size)
+        running, ask = slot.request, slot.request.ask
+        if running.read_from > ask.skipped:
+            window, before = ask.tokens[running.read_from - ask.skipped :], running.read_from
+        else:
+            window, before = ask.tokens, ask.skipped
+        want = Want(window, ask.tail, ask.rows, slot.seq, before)
         if ask.tail:
             return want, 1
-        lag = draft.missing(want)
+        lag = self._scorers["draft"].missing(want)
         goes_on, running.catching_up = running.catching_up, False
         if not goes_on and (allowed := running.pace.window(lag)) < lag:
             window = ask.tokens[ask.tokens.size - allowed :]  # what lies before is left out from now on
@@ -184,7 +185,7 @@ class Step:
             ask = slot.request.ask
             if not ask.rows:
                 drawing.append(slot)
-            if wants[slot][1] > slot.request.pace.usual:
+            if (lag := wants[slot][1]) > 1 and lag > slot.request.pace.usual:
                 readers.append(slot)
         if not rows:
             return
@@ -313,7 +314,7 @@ class Step:
 
 def _by_worth(slots: Sequence[Slot]) -> Sequence[Slot]:
     """Returns those first whose next guess is likeliest to count; those whose reach is unknown before all."""
-    return slots if len(slots) < 2 else sorted(slots, key=lambda slot: -(*slot.request.ask.reach, 1.0)[0])
+    return sorted(slots, key=lambda slot: -(*slot.request.ask.reach, 1.0)[0])
 
 
 def _grants(slot: Slot, lag: int, load: Load) -> bool:

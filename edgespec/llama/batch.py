@@ -40,8 +40,8 @@ class Batch:
     def n_tokens(self) -> int:
         return int(self.struct.n_tokens)
 
-    def fill(self, parts: Sequence[Part]) -> None:
-        """Takes the tokens of the next evaluation in place of those before."""
+    def fill(self, parts: Sequence[Part]) -> int:
+        """Takes the tokens of the next evaluation in place of those before; returns how many they are."""
         at, shape = 0, []
         for seq, tokens, rows, position in parts:
             end = at + len(tokens)
@@ -49,9 +49,10 @@ class Batch:
             self._pos[at:end] = self._positions[4 * position : 4 * position + len(tokens)]
             shape.append((seq, len(tokens), rows))
             at = end
-        self.struct.n_tokens = at // 4
+        n_tokens = self.struct.n_tokens = at // 4
         if shape != self._shape:
             self._mark(shape)
+        return n_tokens
 
     def _mark(self, shape: list[tuple[int, int, int]]) -> None:
         """Writes whose each token is, and which tokens want logits: the same in one round after another."""

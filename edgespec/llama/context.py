@@ -52,6 +52,7 @@ __all__ = ["Context", "ContextSettings"]
 CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state alone, kept in host memory
 NO_CELLS = 1  # code of llama_decode
 _UNCHANGED = (NO_CELLS, -1)  # codes of llama_decode that leave the cache as it was
+_Part = tuple[int, bytes, int]  # what is evaluated of a sequence: its number, tokens, rows wanted of the last
 _address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(
     ctypes.cast(C.llama_get_logits_ith, ctypes.c_void_p).value or 0
 )  # returns a number; the function as llama_cpp has it makes a pointer object, which costs more than it does
@@ -177,7 +178,7 @@ class Context:
         The last of them is read again where a head will want its hidden row and that is kept no more.
         """
         keep = _shared(self._sequences[s].tokens, tokens, rows)
-        if keep and self._hidden and not self._switch and not self.model.has_recurrent_state:
+        if self._hidden and keep and not self._switch and not self.model.has_recurrent_state:
             return keep - (self._hidden.row(s, keep - 1) is None)
         return keep
 
@@ -214,17 +215,20 @@ class Context:
         self._check(wants)
         if len(wants) > 1 and not self.batches:  # unequal lengths in one batch would split it
             return [self.score([want])[0].copy() for want in wants]
-        missing = [self._sync(want) for want in wants]
-        share = (self.settings.chunk - sum([want.rows for want in wants])) // len(wants)
-        if sum(map(len, missing)) <= 4 * self.settings.chunk:
-            share = self.settings.chunk
-        for i, want in enumerate(wants):  # all but what fits the last, common evaluation
-            n_unread = len(missing[i]) // 4 - want.rows - share
-            if n_unread > 0:
-                self._decode_unread(want.seq, missing[i][: 4 * n_unread])
-                missing[i] = missing[i][4 * n_unread :]
-        parts = [(want.seq, tokens, want.rows) for want, tokens in zip(wants, missing, strict=True)]
+        parts = [(want.seq, self._sync(want), want.rows) for want in wants]
+        if sum([len(tokens) for _, tokens, _ in parts]) > 4 * self.settings.chunk:
+            parts = self._ends_of(parts)
         return self._decode(parts)
+
+    def _ends_of(self, parts: Sequence[_Part]) -> list[_Part]:
+        """Evaluates all but what fits the last, common evaluation; returns what is left."""
+        share = (self.settings.chunk - sum(rows for _, _, rows in parts)) // len(parts)
+        left = []
+        for s, tokens, rows in parts:
+            n_unread = max(0, len(tokens) // 4 - rows - share)
+            self._decode_unread(s, tokens[: 4 * n_unread])
+            left.append((s, tokens[4 * n_unread :], rows))
+        return left
 
     def _check(self, wants: Sequence[Want]) -> None:
         if not self._handle:
@@ -251,14 +255,14 @@ class Context:
         if min(fresh) < 0 or max(fresh) >= self.model.n_vocab:
             wrong = next(token for token in fresh if not 0 <= token < self.model.n_vocab)
             raise SettingError(f"token {wrong} does not exist: the model has {self.model.n_vocab:,} tokens")
-        if keep < seq.held:
+        if 4 * keep < len(seq.tokens):
             self._rewind(want.seq, keep)
         if self.model.has_recurrent_state and len(want.tail) > self._n_rs_seq:
             settled = min(want.tokens.size, len(tokens) // 4 - want.rows)
             if seq.held <= settled:
                 self._decode_unread(want.seq, tokens[4 * seq.held : 4 * settled])
                 self._save_checkpoint(want.seq)
-        return tokens[4 * seq.held :]
+        return tokens[len(seq.tokens) :]
 
     def _rewind(self, s: int, keep: int) -> None:
         """Makes the sequence hold its first `keep` tokens, or fewer where the model cannot go back there."""
@@ -377,51 +381,57 @@ class Context:
         for at in range(0, len(tokens), size):
             self._decode([(s, tokens[at : at + size], 0)])
 
-    def _decode(self, parts: Sequence[tuple[int, bytes, int]]) -> list[Rows]:
-        """Evaluates (sequence, tokens, rows) parts in one llama_decode and keeps the record true."""
+    def _decode(self, parts: Sequence[_Part]) -> list[Rows]:
+        """Evaluates parts in one llama_decode and keeps the record true."""
         batch = self._batch
-        batch.fill([(s, tokens, rows, self._sequences[s].held) for s, tokens, rows in parts])
+        n = batch.fill([(s, tokens, rows, len(self._sequences[s].tokens) // 4) for s, tokens, rows in parts])
         tapped = self._hidden is not None
         if self._switch:
             tapped = all(len(tokens) == 4 * rows for _, tokens, rows in parts)
             self._switch(tapped)
-        self._threads.choose(batch.n_tokens)
+        self._threads.choose(n)
         started = time.perf_counter()
         code = C.llama_decode(self._handle, batch.struct)
         if code == NO_CELLS and self.give_back_cells():
             code = C.llama_decode(self._handle, batch.struct)
-        ends = self._ends(parts) if code == 0 else []
+        ends = self._ends(parts) if code == 0 else ()
         seconds = time.perf_counter() - started
         self.seconds += seconds
         self.calls += 1
+        if code in _UNCHANGED:
+            raise self._failure(code)
         if code == 0:
-            self._threads.note(batch.n_tokens, seconds)
-        if code == 0 and tapped and self._hidden and self._tap:
-            rows, at = self._tap(batch.n_tokens), 0
-            for s, tokens, _ in parts:
-                n = len(tokens) // 4
-                self._hidden.put(s, self._sequences[s].held, rows[at : at + n])
-                at += n
-        if code not in _UNCHANGED:
-            self.evaluated += batch.n_tokens
-            for s, tokens, _ in parts:
-                self._note(self._sequences[s], tokens)
+            self._threads.note(n, seconds)
+            if tapped:
+                self._take_hidden(parts, n)
+        self.evaluated += n
+        for s, tokens, _ in parts:
+            seq = self._sequences[s]
+            if self.model.has_recurrent_state:
+                self._note_state(seq, len(tokens) // 4)
+            seq.tokens += tokens
         if code != 0:
             for s, _, _ in parts:
-                if code not in _UNCHANGED:
-                    self._resync(s)
+                self._resync(s)
             raise self._failure(code)
         return [self._views[end] if end in self._views else self._view(*end) for end in ends]
 
-    def _note(self, seq: _Sequence, tokens: bytes) -> None:
-        """Records tokens that were evaluated."""
-        if self.model.has_recurrent_state:
-            if seq.checkpoint[0] > seq.held:
-                seq.checkpoint = (0, None)
-            seq.snapshots = min(len(tokens) // 4 - 1, self._n_rs_seq)
-        seq.tokens += tokens
+    def _take_hidden(self, parts: Sequence[_Part], n_tokens: int) -> None:
+        """Keeps the hidden rows of an evaluation for the head."""
+        assert self._hidden and self._tap
+        rows, at = self._tap(n_tokens), 0
+        for s, tokens, _ in parts:
+            n = len(tokens) // 4
+            self._hidden.put(s, self._sequences[s].held, rows[at : at + n])
+            at += n
 
-    def _ends(self, parts: Sequence[tuple[int, bytes, int]]) -> list[tuple[int, int]]:
+    def _note_state(self, seq: _Sequence, n: int) -> None:
+        """Records what the evaluation of n tokens makes of a recurrent state."""
+        if seq.checkpoint[0] > seq.held:
+            seq.checkpoint = (0, None)
+        seq.snapshots = min(n - 1, self._n_rs_seq)
+
+    def _ends(self, parts: Sequence[_Part]) -> list[tuple[int, int]]:
         """Returns (address of the last row, rows) for each part that wants some. Waits for the GPU."""
         found, at = [], 0
         for _, tokens, rows in parts:

@@ -75,6 +75,9 @@ class Sampler:
         self._uncut = heads_only and sampling.top_p >= 1 and sampling.min_p <= 0
         self._head = heads_only
         self._ids = all_ids(n_vocab) if self._uncut else all_ids(0)
+        # True where the tokens so far change what comes next
+        self.looks_back = sampling.penalises or sampling.repeats_dry or masks is not None
+        self._as_it_is = not (self._chained or self._edits or masks)  # nothing is banned or changed
         self._scratch = np.empty(n_vocab, np.float32)
 
     def __call__(self, row: NDArray[np.float32], history: History = ()) -> Distribution:
@@ -85,6 +88,8 @@ class Sampler:
         """
         if row.size > self.n_vocab:
             row = row[: self.n_vocab]
+        if self._as_it_is:
+            return self._distribution(row)
         if self.masks and self.sampling.logit_bias and (end := self.masks.end_after(history)) is not None:
             return PointMass(end)  # the text is whole: that its end is banned does not matter any more
         if self._chained:
@@ -94,11 +99,6 @@ class Sampler:
         if self.masks is not None and (allowed := self.masks.after(history)) is not None:
             return self._masked(row, allowed)
         return self._distribution(row)
-
-    @property
-    def looks_back(self) -> bool:
-        """True where the tokens so far change what comes next."""
-        return self.sampling.penalises or self.sampling.repeats_dry or self.masks is not None
 
     def place(self, token: int) -> int:
         """Returns where a token stands in the rows."""
@@ -131,7 +131,8 @@ class Sampler:
         s = self.sampling
         if self._greedy:
             best = int(row.argmax())
-            _check(row.item(best))
+            if not math.isfinite(row.item(best)):
+                raise _unusable(row.item(best))
             return PointMass(best)
         if self._uncut:
             return self._whole(row)
@@ -274,13 +275,17 @@ class Sampler:
         if floor > -math.inf:
             scratch[row < floor] = -np.inf
         np.exp(scratch, out=scratch)
-        return float(scratch.sum())
+        return float(np.add.reduce(scratch))
 
 
 def _check(top: float) -> float:
     if not math.isfinite(top):
-        raise LogitsError(
-            f"the model returned {top} for its largest logit, so its weights are damaged or overflow: "
-            "download the file again, or try another quantisation"
-        )
+        raise _unusable(top)
     return top
+
+
+def _unusable(top: float) -> LogitsError:
+    return LogitsError(
+        f"the model returned {top} for its largest logit, so its weights are damaged or overflow: "
+        "download the file again, or try another quantisation"
+    )

@@ -81,6 +81,7 @@ class TranslatedSampler(Sampler):
         cut = replace(_slightly_cut(sampling), logit_bias=known)
         super().__init__(cut, shared.tokens.size, None, repetition)
         self.masks, self._given = masks, sampling
+        self.looks_back = self.looks_back or masks is not None
         self._by_tokens: Sampler | None = None  # for rows in the target's order
         if masks is not None or self._chained or MUCH * places.size < shared.tokens.size:
             cut = replace(self.sampling, logit_bias=bias)

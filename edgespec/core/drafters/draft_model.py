@@ -39,7 +39,7 @@ class DraftModel:
         sampler: Sampler,
         *,
         n_ctx: int,
-        n_vocab: int,
+        n_vocab: int | None = None,
         longest: int = LONGEST_DRAFT,
         odds: Odds | None = None,
         places: Odds | None = None,
@@ -49,7 +49,7 @@ class DraftModel:
         """Sets the bounds of the draft.
 
         sampler: over the ids that target and draft share. n_ctx: tokens the draft context holds.
-        n_vocab: ids the draft knows. longest: guesses that it can make at once.
+        n_vocab: ids the draft knows, unless it knows all. longest: guesses that it can make at once.
         odds: acceptance by confidence; places: by place in the draft.
         temperature: how much warmer or colder than the target it guesses.
         spelt: returns the tokens that a draft with another vocabulary writes one of the target's with.
@@ -71,9 +71,10 @@ class DraftModel:
         skipped = self._skipped(tokens.size)
         read = tokens[skipped:]
         limit = min(limit, self.n_ctx - read.size, self.longest)
-        if limit <= 0 or read.item(read.argmax()) >= self.n_vocab:  # an id of the target's padding
+        if limit <= 0 or self.n_vocab and read.item(read.argmax()) >= self.n_vocab:  # of the target's padding
             return Draft()
         self._adjust()
+        sampler, odds = self.sampler, self.odds
         guesses: list[int] = []
         tail = guesses if self._spelt is None else []  # what the draft reads of them
         probs: list[Distribution] = []
@@ -83,8 +84,7 @@ class DraftModel:
         expected = _onward(reach, falls, 0, FORESEEN)
         sources: list[str] = []
         while (n := len(guesses)) < limit:
-            only = self._forced(tokens, guesses)
-            if only is not None:
+            if n and sampler.masks and (only := self._forced(tokens, guesses)) is not None:
                 if (yield Ask("draft", read, tuple(tail), 0, (reach, *expected), skipped=skipped)) is None:
                     break
                 self._add(only, guesses, tail)
@@ -97,13 +97,13 @@ class DraftModel:
             if row is None:
                 break
             try:
-                q = self.sampler(row[0], self._history(tokens, guesses))
+                q = sampler(row[0], self._history(tokens, guesses) if sampler.looks_back else tokens)
             except (LogitsError, GrammarError, SettingError):  # it costs speed, not the answer
                 break
             best, sure = q.likeliest()
             if sure == 1.0:  # greedy: the logits know more
-                sure = lead(row[0, : self.sampler.n_vocab], self.sampler.place(best))
-            reach *= self.odds.of(sure)
+                sure = lead(row[0, : sampler.n_vocab], sampler.place(best))
+            reach *= odds.of(sure)
             expected = _onward(reach, falls, n + 1, TUNING.ahead)
             onward = (reach, *expected)
             if (yield Ask("draft", read, tuple(tail), 0, onward, skipped=skipped)) is None:
@@ -114,7 +114,7 @@ class DraftModel:
             probs.append(q)
             confidence.append(sure)
             sources.append("model")
-            if self.sampler.masks and guesses[-1] in self.sampler.masks.end_tokens:
+            if sampler.masks and guesses[-1] in sampler.masks.end_tokens:
                 break  # behind a token that is kept: exact
         return Draft(tuple(guesses), tuple(probs), tuple(sources), tuple(confidence))
 
@@ -134,11 +134,14 @@ class DraftModel:
         return -(-over // step) * step if over > 0 and self.n_ctx >= SHORTEST else 0
 
     def _forced(self, tokens: NDArray[np.int32], guesses: list[int]) -> int | None:
-        """Returns the token behind the guesses that a grammar leaves no choice about, if it is so."""
-        if not (guesses and self.sampler.masks):  # behind settled tokens the loop has settled them
-            return None
-        found = self.sampler.masks.forced(self._history(tokens, guesses), 1)
-        return found[0] if found and found[0] < self.n_vocab else None
+        """Returns the token behind the guesses that a grammar leaves no choice about, if it is so.
+
+        Behind settled tokens the loop has settled them.
+        """
+        masks = self.sampler.masks
+        assert masks
+        found = masks.forced(self._history(tokens, guesses), 1)
+        return found[0] if found and not (self.n_vocab and found[0] >= self.n_vocab) else None
 
     def _adjust(self) -> None:
         """Follows the temperature that was chosen."""
@@ -148,8 +151,8 @@ class DraftModel:
             self.sampler = base.at(warmer)
 
     def _history(self, tokens: NDArray[np.int32], guesses: list[int]) -> NDArray[np.int32]:
-        """Returns what penalties and grammar look at; all of it only where there are any."""
-        return np.append(tokens, np.array(guesses, np.int32)) if self.sampler.looks_back else tokens
+        """Returns what penalties and grammar look at."""
+        return np.append(tokens, np.array(guesses, np.int32))
 
     def learn(self, judged: Judged) -> None:
         """Counts which of its guesses were accepted, and now and then compares both distributions."""

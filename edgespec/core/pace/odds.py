@@ -31,6 +31,7 @@ class Odds:
     seen: list[float] = field(default_factory=lambda: [0.0] * BINS)
     _off: list[float] = field(init=False, repr=False, compare=False)  # accepted more than assumed, by bin
     _weight: list[float] = field(init=False, repr=False, compare=False)  # how much that says, by bin
+    _found: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)  # by bin
 
     def __post_init__(self) -> None:
         self._off, self._weight = [0.0] * BINS, [0.0] * BINS
@@ -42,15 +43,20 @@ class Odds:
         assumed, seen = self.assumed[i], self.seen[i]
         self._off[i] = self.accepted[i] - seen * assumed
         self._weight[i] = seen * assumed * (1 - assumed)
+        self._found.clear()
 
     def of(self, confidence: float) -> float:
         """Returns the probability that a guess of this confidence is accepted, given that it is reached."""
-        return self.of_bin(bin_of(confidence))
+        i = bin_of(confidence)
+        found = self._found.get(i)
+        return self.of_bin(i) if found is None else found
 
     def of_bin(self, i: int) -> float:
         """Returns the same for a bin."""
         assumed = self._assumed(i)
-        return (self.accepted[i] + PRIOR_WEIGHT * assumed) / (self.seen[i] + PRIOR_WEIGHT)
+        found = (self.accepted[i] + PRIOR_WEIGHT * assumed) / (self.seen[i] + PRIOR_WEIGHT)
+        self._found[i] = found  # asked for several times in a round
+        return found
 
     def _assumed(self, i: int) -> float:
         """Returns the assumption of a bin, shifted by what the other bins have shown.
