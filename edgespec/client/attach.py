@@ -30,6 +30,8 @@ from edgespec.errors import EdgeSpecError, EndpointError
 from edgespec.pairs.store import default_files
 from edgespec.system import config
 
+GLANCE_S = 0.25  # a program that only looks whether an engine runs has the lock for less
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -176,6 +178,16 @@ def start_lock() -> Any:
     folder = config.state_folder() / "servers"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return filelock.FileLock(folder / "start.lock", mode=0o600)
+
+
+def lock_for_starting() -> Any:
+    """Takes that lock, so that a chat waits for the engine that we start. None where others have it."""
+    try:
+        lock = start_lock()
+        lock.acquire(timeout=GLANCE_S)
+    except OSError:  # a timeout is one, too
+        return None
+    return lock
 
 
 @contextmanager

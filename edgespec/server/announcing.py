@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgespec.client.attach import start_lock
 from edgespec.client.state_file import Announcement, ServerState, digest
 from edgespec.engine.messages import Load, Stage
 from edgespec.server.logs import say
@@ -41,28 +40,18 @@ def _with_pair(state: ServerState, load: Load, pairs: Pairs) -> ServerState:
     return replace(state, model=pairs.name_of(load), target=target or "", draft=draft, usual=usual)
 
 
-GLANCE_S = 0.25  # a program that only looks whether an engine runs has the lock for less
-
-
-def _lock_taken() -> Any:
-    """Takes the lock under which engines are started: a chat waits for this one. None where it is held."""
-    try:
-        lock = start_lock()
-        lock.acquire(timeout=GLANCE_S)
-    except OSError:  # a timeout is one, too
-        return None
-    return lock
-
-
 class Announcer:
     """Follows what becomes of the engine until the server ends."""
 
-    def __init__(self, worker: Supervisor, pairs: Pairs, state: ServerState, owner: Owner | None) -> None:
+    def __init__(
+        self, worker: Supervisor, pairs: Pairs, state: ServerState, owner: Owner | None, lock: Any
+    ) -> None:
+        """lock: see `lock_for_starting`; given back when the engine can be found, or never will be."""
         self._worker, self._pairs, self._state, self._owner = worker, pairs, state, owner
         self._file = Announcement()
         self._ready: Load | None = None
         self._before: tuple[str, Load | None] = ("", None)
-        self._lock = None if owner else _lock_taken()  # an owner has it
+        self._lock = lock
 
     async def follow(self) -> None:
         """Tells each change once; ends with the supervisor."""

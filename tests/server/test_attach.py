@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -38,13 +39,17 @@ def children() -> set[psutil.Process]:
 
 
 def is_being_started() -> bool:
-    """Returns True while somebody holds the lock; that its file is there says only that he is about to."""
+    """Returns True while somebody holds the lock; that its file is there says only that he is about to.
+
+    Looking takes the lock, too: so seldom that whoever wants it for longer gets it.
+    """
     lock = start_lock()
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
         return True
     lock.release()
+    time.sleep(0.15)
     return False
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from types import FrameType
+from typing import Any
 
 import uvicorn
 from sse_starlette.sse import AppStatus
@@ -92,8 +93,12 @@ async def serve(
     settings: ServerSettings,
     pairs: Pairs,
     owner: Owner | None,
+    lock: Any,
 ) -> int:
-    """Answers requests until it is told to end, and ends the worker; returns the exit code."""
+    """Answers requests until it is told to end, and ends the worker; returns the exit code.
+
+    lock: under which the engine is started, if we have it.
+    """
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
     host, port = listeners[0].getsockname()[:2]
     state = first_state(
@@ -121,7 +126,7 @@ async def serve(
     for number in (signal.SIGINT, signal.SIGTERM):  # what uvicorn raises again at its end does nothing then
         signal.signal(number, lambda *_: None)
     RENDERER.warm()
-    announcer = Announcer(worker, pairs, state, owner)
+    announcer = Announcer(worker, pairs, state, owner, lock)
     serving = asyncio.create_task(server.serve(sockets=listeners))
     watching = [
         asyncio.create_task(announcer.follow()),
