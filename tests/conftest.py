@@ -53,16 +53,9 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("session-home")
     with pytest.MonkeyPatch.context() as patch:
         move_home(patch, home)
-        from edgespec.engine.pair import Pair
         from edgespec.system.self_test import self_test
-        from edgespec_models import tiny
 
-        # what llama.cpp can do here, and what the embedded pair costs, is found once; each test's home
-        # begins with it
-        self_test()
-        with Pair(tiny.target_path(), tiny.draft_path()) as pair:
-            pair.costs()
-        shutil.copytree(config.cache_folder(), home / "found")
+        self_test()  # what llama.cpp can do here is found once; each test's home begins with it
         yield home
 
 
@@ -72,8 +65,9 @@ def home(
 ) -> Path:
     """A fresh home for each test: none sees or touches the user's folders, or another test's."""
     folder = tmp_path_factory.mktemp("home")
+    known = config.cache_folder() / "self-test"  # of the session's home
     move_home(monkeypatch, folder)
-    shutil.copytree(session_home / "found", config.cache_folder())
+    shutil.copytree(known, config.cache_folder() / "self-test")
     return folder
 
 
