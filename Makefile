@@ -2,9 +2,9 @@
 # half made, moved, or older than what pyproject.toml says; otherwise that costs a few hundredths of a second.
 PY := .venv/bin/python
 ARGS ?=
-# Side by side, a test each: llama.cpp has one thread in tests. Those of a file stay together as long as they
-# can (worksteal), since many share a server or a model.
-PYTEST = $(PY) -m pytest -n logical --maxprocesses 4 --dist worksteal
+# Side by side, a test each: llama.cpp has one thread in tests (how many at once says tests/conftest.py). Those
+# of a file stay together as long as they can (worksteal), since many share a server or a model.
+PYTEST = $(PY) -m pytest -n auto --dist worksteal
 
 # Tests start hundreds of Pythons: what they import is compiled once, into __pycache__ (make clean removes it).
 unexport PYTHONDONTWRITEBYTECODE
