@@ -139,7 +139,7 @@ class Engine:
         ask = next(stream.loop)  # as far as here nothing is evaluated, and prompt and settings are checked
         assert isinstance(ask, Ask)
         self._submitted += 1
-        self._queue.append(Running(id, prompt, stream, ask, self._submitted))
+        self._queue.append(Running(id, prompt, stream, ask, self._submitted, self._clock()))
 
     def cancel(self, id: str) -> None:
         """Ends a request; its last round comes with the next step. One that is not there is passed over."""
@@ -159,23 +159,20 @@ class Engine:
         running = self._running()
         self.in_slots = len(running)
         self._keep_cells(len(running) + len(self._queue) > 1)
-        ready = [slot for slot in running if not slot.request.reading]
+        target, reading = self._contexts["target"], [slot for slot in running if slot.request.reading]
         joining: list[tuple[Slot, Want]] = []
-        waiting = 0
-        if len(ready) < len(running):
-            if chunk := self._reader.next_chunk(running, self._steps, joining):
-                self._show(*chunk, happened)
-                return happened
-            ready = [slot for slot in running if not slot.request.reading]
-            target = self._contexts["target"]
-            waiting = sum(target.missing(slot.want()) for slot in running if slot.request.reading)
-        left = self._reader.end_pause(waiting)
-        beside = sum(self._contexts["target"].missing(want) for _, want in joining)
-        ready = self._fitting(ready, len(running) + beside)
+        if reading and (chunk := self._reader.next_chunk(running, joining)):
+            self._show(*chunk, happened)
+            return happened
+        left = self._reader.end_pause(sum(target.missing(slot.want()) for slot in reading))
+        ready = [slot for slot in running if not slot.request.reading]
+        ready = self._fitting(ready, len(running) + sum(target.missing(want) for _, want in joining))
         if ready:
             trust = self._trust[1 << (len(ready) - 1).bit_length()]
             step = Step(ready, self._contexts, self._costs, self._clock, self._prefixes, trust, self._scorers)
             step.speculate(self._pair.n_rows, left, joining)
+            if reading:
+                self._reader.note(*step.verified)
             self._tell_reading(step, joining, happened)
             self._tell(step, happened)
         return happened
@@ -234,7 +231,6 @@ class Engine:
             place = self._prefixes.place_fresh if running.stream.fresh else self._prefixes.place
             slot, cached = place(running.ask.tokens)
             slot.lend(running)
-            running.fed, running.turn = self._steps - 1, self._chunk
             if not running.told:
                 running.told = True
                 known = min(cached, running.prompt.size)  # a grammar may have settled the tokens behind it

@@ -9,8 +9,9 @@ from edgespec.core.pace.costs import Costs
 from edgespec.engine.prefixes import chunk_of
 from edgespec.engine.slots import Cache, Slot
 
-PAUSE_S = 0.36  # longest that running streams should stand still, a round apart from that; or as long as one
+PAUSE_S = 0.4  # longest that running streams should stand still, a round apart from that; or as long as one
 SOON_S = 4.0  # seconds of reading that come before the draft reads for those who run
+PATIENCE = 8.0  # times as long as reading its prompt takes: who waited so long goes before all who came later
 TILE = 64  # llama.cpp adds up in tiles of so many tokens: whole ones are as in a longer chunk
 FADE = 0.7  # of what earlier chunks say of the speed of reading, with each new one
 
@@ -23,7 +24,13 @@ class PromptReader:
         self._target, self._draft, self._chunk, self._n_rows = target, costs.draft, chunk, n_rows
         self._pause_s = max(PAUSE_S, costs.target.seconds(1))
         self._token_s = costs.target.seconds(chunk) / chunk
-        self._left = self._in_a_pause  # that may be read before the next round
+        self._fade = 0.0  # FADE, once a chunk was read
+        self._used = 0  # tokens read since the last round
+
+    @property
+    def _left(self) -> int:
+        """Tokens that may be read before the next round."""
+        return max(0, self._in_a_pause - self._used)
 
     @property
     def _in_a_pause(self) -> int:
@@ -31,41 +38,45 @@ class PromptReader:
         return max(1, min(self._chunk, int(self._pause_s / self._token_s)))
 
     def next_chunk(
-        self, running: Sequence[Slot], step: int, joining: list[tuple[Slot, Want]]
+        self, running: Sequence[Slot], joining: list[tuple[Slot, Want]]
     ) -> tuple[Slot, Want] | None:
         """Returns which chunk of a new prompt the target is shown by itself; None where a round is due.
 
-        Whoever waited longest comes first. A last chunk that is short joins the evaluation of all, which then
-        comes before what is behind it. Where not even a tile can be read in a pause, parts of prompts join
-        it, too: they are added to `joining`. step: the number of this one.
+        Who is read soonest comes first, as long as nobody loses patience. A last chunk that is short joins
+        the evaluation of all, which then comes before what is behind it. Where not even a tile can be read
+        in a pause, parts of prompts join it, too: they are added to `joining`.
         """
-        reading = [slot for slot in running if slot.request.reading]
-        alone = len(reading) == len(running)  # nobody waits for what he has begun to hear
+        lags = {slot: self._target.missing(slot.want()) for slot in running if slot.request.reading}
+        alone = len(lags) == len(running)  # nobody waits for what he has begun to hear
         slow = not alone and self._in_a_pause < min(TILE, self._chunk)
         room, due = self._n_rows - len(running), False
-        if not alone:
+        if alone:
+            self._used = 0
+        else:
             room = min(room, self._left)
-        for slot in sorted(reading, key=lambda s: (s.request.fed, s.request.number)):
-            want = slot.want()
-            lag = self._target.missing(want)
+        for slot in sorted(lags, key=lambda slot: self._latest(slot, lags[slot])):
+            want, lag = slot.want(), lags[slot]
             if lag <= room + 1:
                 room -= lag - 1
                 slot.request.reading, due = False, True
             elif slow and room > 0:
-                joining.append((slot, self._beginning(slot, want, lag, room, step)))
+                joining.append((slot, self._beginning(slot, want, lag, room)))
                 room = 0
             elif not (due or slow):
                 size = chunk_of(lag, self._chunk)
-                if not alone and size > self._left:
-                    size = max(self._left, 0) // TILE * TILE
-                return (slot, self._beginning(slot, want, lag, size, step)) if size else None
+                if not alone:
+                    if size > self._left:
+                        size = self._left // TILE * TILE
+                    self._used += size
+                return (slot, self._beginning(slot, want, lag, size)) if size else None
         return None
 
-    def _beginning(self, slot: Slot, want: Want, lag: int, size: int, step: int) -> Want:
+    def _latest(self, slot: Slot, lag: int) -> tuple[float, int]:
+        """Returns when a prompt is to be read at the latest, and its number."""
+        return slot.request.since + PATIENCE * lag * self._token_s, slot.request.number
+
+    def _beginning(self, slot: Slot, want: Want, lag: int, size: int) -> Want:
         """Returns a want for the next `size` of the `lag` tokens that are still to be read."""
-        slot.request.turn -= size
-        if slot.request.turn <= 0:  # others go first now
-            slot.request.turn, slot.request.fed = self._chunk, step
         end = want.tokens.size + len(want.tail)
         if size == self._chunk and slot.whole + lag == end:
             slot.whole += size
@@ -73,22 +84,21 @@ class PromptReader:
         return Want(want.tokens[: end - lag + size], (), 1, slot.seq) if size < lag else want
 
     def note(self, n: int, seconds: float) -> None:
-        """Takes note of a chunk that was read by itself; small ones say little."""
-        self._left -= n
-        if n >= TILE:
-            self._token_s = FADE * self._token_s + (1 - FADE) * seconds / n
+        """Takes note of an evaluation that read prompts; small ones say little."""
+        if n >= TILE // 2:
+            fade, self._fade = self._fade, FADE
+            self._token_s = fade * self._token_s + (1 - fade) * seconds / n
 
     def end_pause(self, waiting: int = 0) -> int:
         """Begins anew behind a round; returns how many tokens the draft may read in that.
 
-        waiting: tokens of prompts that the target has not read. Where it soon will have, the draft reads
-        none before.
+        waiting: tokens of prompts that the target has not read before that. Where it soon will have, the
+        draft reads none before.
         """
+        left, self._used = self._left, 0
         if 0 < waiting * self._token_s < SOON_S:
-            self._left = self._in_a_pause
             return 0
-        if self._left == self._chunk == self._in_a_pause:  # the usual case, and rounds may be short
+        if left == self._chunk == self._in_a_pause:  # the usual case, and rounds may be short
             return self._chunk
-        rest = max(self._left, 0) * self._token_s
-        self._left = self._in_a_pause
+        rest = left * self._token_s
         return min(self._chunk, max(TILE, int(rest * self._chunk / self._draft.seconds(self._chunk))))

@@ -70,11 +70,10 @@ class Running:
     stream: Stream
     ask: Ask
     number: int  # of the requests so far
+    since: float  # when it came, by the engine's clock
     reading: bool = True  # the target lacks more than what one evaluation beside others may hold
     first: bool = True  # no round has ended since it came into its slot
     told: bool = False  # that it has started
-    fed: int = 0  # the step in which its last turn to be read ended
-    turn: int = 0  # tokens of its prompt that are left of this turn
     read_from: int = 0  # the draft reads the settled tokens from here on
     catching_up: bool = False  # it has been shown a chunk of what it had not read, and not all
     pace: Pace = field(init=False)

@@ -23,6 +23,7 @@ from edgespec.errors import EdgeSpecError
 class Step:
     """Runs one step of the slots given; `rounds`, `failures` and `suspended` say what came of it.
 
+    `verified` is what the target evaluated at the end, in tokens and seconds.
     A slot may be in `failures` behind a round.
     """
 
@@ -41,6 +42,7 @@ class Step:
         scorers: who evaluates, where that is not the contexts alone: the draft may read ahead.
         """
         self.rounds: list[tuple[Slot, Round]] = []
+        self.verified = 0, 0.0
         self._scorers: Mapping[ModelName, Scorer] = scorers or contexts
         self._who = Participants(slots, self._scorers, prefixes)
         self.failures, self.suspended = self._who.failures, self._who.suspended
@@ -66,6 +68,7 @@ class Step:
     def speculate(self, most: int, left: int, joining: Sequence[tuple[Slot, Want]] = ()) -> None:
         """Drafts and verifies. most: tokens the evaluation may have; left: that the draft may read now.
 
+        Nobody guesses where somebody waits for a first token: it would come later for that.
         joining: parts of the prompts of others, read in the same evaluation; they bring no round.
         """
         began, self._joining = self._clock(), joining
@@ -97,6 +100,8 @@ class Step:
             if slot.request.first:  # it may have drawn before it was suspended
                 load.take(slot.seq, slot.request.drawn)
             slot.request.pace.enter(load, slot.seq)
+        if self._prompts:
+            load.most = load.total
         return load
 
     # ---- drafting ----------------------------------------------------------------------------------------
@@ -228,6 +233,7 @@ class Step:
         rows = self._who.score("target", wants, slots)
         if rows is None:
             return
+        self.verified = target.evaluated - before, self._clock() - started
         n = len(self._who.slots)  # in front, and as many rows: who joins is asked nothing
         self._end(slots[:n], rows[:n])
         if load.weighed and not self._joining:
