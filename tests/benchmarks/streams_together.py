@@ -1,7 +1,8 @@
 """Several streams at once: `edgespec serve` against llama-server, same pair, slots and threads, in turn.
 
     python tests/benchmarks/streams_together.py FOLDER --peer PATH/llama-server [--quality fair]
-        [--streams 1 4 8] [--temperatures 0 0.8] [--repeats 3] [-n 48] [--chat] [--json FILE]
+        [--streams 1 4 8] [--temperatures 0 0.8] [--repeats 3] [-n 48] [--before CHECKOUT] [--chat]
+        [--json FILE]
 
 All servers are up all the time, and answer the same prompts over HTTP, one server at a time in random
 order. A round of n streams: n requests are sent at once, end tokens are banned, each answer has the same
@@ -9,9 +10,9 @@ length. tok/s is all tokens over the time from the first request to the last tok
 request to the first text that arrives; gaps are what lies between two pieces of an answer's text.
 
 Prompts are held-out ones of the embedded pair, other ones in each round, so nobody has them in a cache;
-EdgeSpec knows nothing of the pair but its costs, measured when it is loaded. --chat: a conversation of 1,500
-tokens and its next turn. Ratios are ours over theirs: geometric means over rounds for tok/s, of medians for
-TTFT.
+EdgeSpec knows nothing of the pair but its costs, measured when it is loaded. --before: another checkout of
+EdgeSpec answers, too. --chat: a conversation of 1,500 tokens and its next turn. Ratios are ours over theirs:
+geometric means over rounds for tok/s, of medians and 95th percentiles for TTFT.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ from pairs import draft_file, target_file
 from edgespec.commands.bench.peer_command import PeerSettings, command
 from edgespec_models import tiny
 
-OURS, THEIRS, PLAIN = "edgespec", "llama-server", "without draft"  # the last is llama-server's, too
+OURS, BEFORE = "edgespec", "before"
+THEIRS, PLAIN = "llama-server", "without draft"  # both are llama-server's
 READY_S = 120.0
 NO_END = {"0": -100, "1": -100, "2": -100}  # end tokens of the embedded pair
 CHAT_CHARACTERS = 5200  # about 1,500 tokens
@@ -123,20 +125,31 @@ def round_of(server: str, port: int, prompts: list[str], *, n_tokens: int, tempe
 
 
 def prompts() -> Iterator[str]:
-    """Yields held-out prompts, each once, in an order that mixes kinds."""
+    """Yields held-out prompts in an order that mixes kinds; all once, then again without their beginnings."""
     lines = Path(tiny.held_out_prompts_path()).read_text(encoding="utf-8").splitlines()
-    for i in np.random.default_rng(1).permutation(len(lines)):
-        yield json.loads(lines[i])["prompt"][-600:]
+    for start in (0, 13, 29):
+        for i in np.random.default_rng(1).permutation(len(lines)):
+            yield json.loads(lines[i])["prompt"][-600:][start:]
 
 
 # ---- the servers ------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def running(words: list[str], ready: Callable[[str], int | None]) -> Iterator[int]:
-    """Starts a server; yields its port, which `ready` finds out from what it said."""
+def running(
+    words: list[str], ready: Callable[[str], int | None], checkout: Path | None = None
+) -> Iterator[int]:
+    """Starts a server; yields its port, which `ready` finds out from what it said.
+
+    checkout: of EdgeSpec, where it is not this one.
+    """
+    env = dict(os.environ)
+    if checkout:
+        env["PYTHONPATH"] = os.pathsep.join(str(checkout / source) for source in ("", "tui", "models"))
     with tempfile.NamedTemporaryFile("w+", prefix="streams-") as log:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=checkout, env=env
+        )
         try:
             end = time.monotonic() + READY_S
             while (port := ready(Path(log.name).read_text(errors="replace"))) is None:
@@ -234,7 +247,8 @@ def table(rounds: list[Round]) -> str:
     ]
     for temperature, n in sorted({(r.temperature, r.streams) for r in rounds}):
         speeds, waits = {}, {}
-        for name in (OURS, THEIRS, PLAIN):
+        names = [name for name in (OURS, BEFORE, THEIRS, PLAIN) if name in {r.server for r in rounds}]
+        for name in names:
             own = [r for r in rounds if (r.server, r.temperature, r.streams) == (name, temperature, n)]
             answers = [answer for one in own for answer in one.answers]
             speeds[name] = np.log([one.speed for one in own])
@@ -245,7 +259,7 @@ def table(rounds: list[Round]) -> str:
             figures = [f"{temperature:g}", f"{n}", name, f"{np.exp(speeds[name].mean()):.1f}"]
             figures += [f"{seconds:.2f} s" for seconds in (*waits[name], pause)]
             rows.append(f"| {' | '.join(figures)} | {accepted:.2f} of {drafted} |")
-        for name in (THEIRS, PLAIN):
+        for name in names[1:]:
             ratio = np.exp((speeds[OURS] - speeds[name]).mean())
             p50, p95 = waits[OURS] / waits[name]
             rows.append(
@@ -266,6 +280,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("-n", "--tokens", type=int, default=48, help="of each answer (48)")
+    parser.add_argument("--before", type=Path, help="another checkout of EdgeSpec, to compare with")
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--ctx", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=2)
@@ -283,6 +298,11 @@ def main() -> int:
     with ExitStack() as servers:
         os.environ["EDGESPEC_CACHE_DIR"] = servers.enter_context(tempfile.TemporaryDirectory())
         ports = {OURS: servers.enter_context(running(ours(target, draft, **how), our_port))}
+        if arguments.before:
+            os.environ["EDGESPEC_CACHE_DIR"] = servers.enter_context(tempfile.TemporaryDirectory())
+            words = ours(target, draft, **how)
+            before = arguments.before.resolve()
+            ports[BEFORE] = servers.enter_context(running(words, our_port, before))
         for name, guesser in ((THEIRS, draft), (PLAIN, None)):
             words, port = theirs(arguments.peer, target, guesser, **how)
             ports[name] = servers.enter_context(running(words, partial(lambda port, _: healthy(port), port)))
