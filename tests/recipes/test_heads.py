@@ -10,7 +10,7 @@ pytest.importorskip("tokenizers", reason="the recipes need tokenizers; install t
 pytest.importorskip("llama_cpp", reason="heads are checked with llama.cpp")
 
 from edgespec_models.distill import divergence as divergences  # noqa: E402
-from edgespec_models.distill import gather, head_file, heard, listen, start, train  # noqa: E402
+from edgespec_models.distill import gather, head_file, heard, listen, rows, start, train  # noqa: E402
 from edgespec_models.distill.divergence import Rows, agreement, divergence, divergence_of  # noqa: E402
 from edgespec_models.distill.heard import TOP, Heard  # noqa: E402
 from edgespec_models.distill.hidden import Hidden  # noqa: E402
@@ -180,9 +180,10 @@ def shows(reader, text):
     np.testing.assert_allclose(text.states, reader.states(len(ids)), atol=0.1)  # they are about 10
     top_ids, top_p = listen.best_of(rows)
     np.testing.assert_allclose(text.top_p, top_p, atol=0.01)
-    assert text.top_ids[:, 0].tolist() == top_ids[:, 0].tolist()
+    tie = top_p[:, 0] - top_p[:, 1] < 0.001
+    assert ((text.top_ids[:, 0] == top_ids[:, 0]) | tie).all()
     if text.temperature == 0:
-        assert text.ids[text.prompt :].tolist() == top_ids[:, 0].tolist()
+        assert text.ids[text.prompt :].tolist() == text.top_ids[:, 0].tolist()
 
 
 def test_what_is_heard_beside_other_texts_is_what_a_fresh_reading_shows(target, texts):
@@ -194,9 +195,10 @@ def test_what_is_heard_beside_other_texts_is_what_a_fresh_reading_shows(target, 
 
 @pytest.mark.parametrize("taps", [TAPS, ()])
 def test_a_target_in_torch_shows_what_it_shows_in_llama_cpp(target, with_mtp, taps):
-    """Prompts of several lengths, padded in one batch; without taps, the state behind the last layer."""
+    """Prompts of several lengths, twice as many as slots; without taps, the state behind the last layer."""
     asked = [Saying(TEXT[: 5 + 3 * i], listen.TEMPERATURES[i], 20 if i % 3 else 8) for i in range(8)]
-    texts = list(sing.sing(start.read_llama(open_target(target)), asked, taps, {7, 8, 9}, 4, seed=0))
+    choir = sing.Choir(start.read_llama(open_target(target)), taps, 4, torch.float32)
+    texts = list(sing.sing(choir, asked, {7, 8, 9}, seed=0))
     assert sorted(t.prompt for t in texts) == [len(s.prompt) for s in asked]
     with Hidden(target if taps else with_mtp[1], taps, context=64) as reader:
         for text in texts:
@@ -236,12 +238,27 @@ def test_shards_that_are_there_are_not_gathered_again(target, tmp_path):
     assert asked == list(range(len(again))) and again[: len(first)] == first
 
 
+def drawn_from(p, temperature, count=20_000):
+    scores = torch.tensor(p).log().repeat(count, 1)
+    best = scores.argmax(-1)
+    return rows.draw(scores, best, torch.full((count,), temperature), torch.Generator().manual_seed(2))
+
+
 def test_draws_follow_the_temperature():
-    logits = np.log(np.asarray([[0.5, 0.3, 0.2]] * 20_000, np.float32))
-    drawn = listen.draw(logits, np.full(20_000, 0.5, np.float32), np.random.default_rng(2))
+    drawn = drawn_from([0.5, 0.3, 0.2], 0.5).numpy()
     expected = np.asarray([25, 9, 4]) / 38  # squares
     assert np.abs(np.bincount(drawn, minlength=3) / 20_000 - expected).max() < 0.015  # 4 standard errors
-    assert (listen.draw(logits[:5], np.zeros(5, np.float32), np.random.default_rng(2)) == 0).all()
+    assert (drawn_from([0.5, 0.3, 0.2], 0.0) == 0).all()
+
+
+def test_draws_from_a_large_vocabulary_are_exact():
+    """The sums over 50,000 tokens are of 32 bits: nothing of the tail is lost, nothing without mass drawn."""
+    p = np.full(50_000, 0.5 / 24_999)
+    p[::2], p[17_000] = 0, 0.5  # half of the tail cannot be drawn
+    drawn = drawn_from((p / p.sum()).astype(np.float32), 1.0, 600).numpy()
+    assert (p[drawn] > 0).all()
+    assert abs((drawn == 17_000).mean() - 0.5) < 0.082  # 4 standard errors
+    assert abs(drawn[drawn != 17_000].mean() / 25_000 - 1) < 0.14
 
 
 def shards_of(texts, folder):

@@ -10,7 +10,7 @@ from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.vocabulary import vocabulary_of
 from edgespec_models.shelf.sizes import size_text
 
-WIDEST, NARROWEST = 32, 2  # texts side by side
+WIDEST, NARROWEST = 96, 2  # texts side by side
 EACH_MINUTE = 2  # of them at most: their prompts are read before any of them goes on
 AROUND = 3 << 30  # bytes of torch, of scores and of texts in memory at once
 

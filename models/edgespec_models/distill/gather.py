@@ -10,7 +10,7 @@ from edgespec_models.distill.heard import Heard
 from edgespec_models.distill.listen import Saying
 from edgespec_models.distill.progress import Log, minutes
 
-WIDTH = 32  # texts side by side
+WIDTH = 96  # texts side by side
 CLOSE_S = 30.0
 SHARD_BYTES = 64 << 20
 Sayings = Callable[[int], list[Saying]]  # of a shard, by its number
@@ -37,12 +37,20 @@ def gather(speak: Speak, folder: Path, name: str, sayings: Sayings, goal: int, l
 
 
 def keep(
-    texts: Iterator[Heard], folder: Path, name: str, *, most_bytes: int, log: Log, until: float = math.inf
+    texts: Iterator[Heard],
+    folder: Path,
+    name: str,
+    *,
+    most_bytes: float = math.inf,
+    goal: float = math.inf,
+    log: Log,
+    until: float = math.inf,
 ) -> list[Path]:
     """Write texts into new shards `folder/name-N.npz` and return all there are.
 
     One is closed after CLOSE_S seconds or SHARD_BYTES, so that little is lost where the program is killed; no
-    more is heard where all shards together have `most_bytes`. Raises OSError where the disk is full.
+    more is heard where all shards together have `most_bytes`, or where `goal` tokens were said now. Raises
+    OSError where the disk is full.
     """
     shards = there(folder, name)
     room = most_bytes - sum(path.stat().st_size for path in shards)
@@ -69,7 +77,7 @@ def keep(
         said_now += len(text.ids) - text.prompt
         if time.monotonic() - closed > CLOSE_S or size > min(SHARD_BYTES, room):
             close()
-        if size > room:
+        if size > room or said_now >= goal:
             break
     close()
     return shards

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from edgespec_models.distill.heard import TOP, Heard, Ids, id_type
+from edgespec_models.distill import rows
+from edgespec_models.distill.heard import Heard, Ids, id_type
 from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.progress import Wish
 
@@ -55,43 +57,29 @@ class Slot:
 
 def best_of(logits: Row) -> tuple[Ids, NDArray[np.float16]]:
     """Return the TOP most likely tokens of rows (n, V) and their probabilities, best first."""
-    part = np.argpartition(logits, -TOP, axis=1)[:, -TOP:]
-    chosen = np.take_along_axis(logits, part, 1)
-    order = np.argsort(-chosen, axis=1)
-    ids, chosen = np.take_along_axis(part, order, 1), np.take_along_axis(chosen, order, 1)
-    top = chosen[:, :1]
-    norm = np.exp(logits - top).sum(1, keepdims=True)
-    return ids.astype(id_type(logits.shape[1])), (np.exp(chosen - top) / norm).astype(np.float16)
+    ids, p = rows.best_of(torch.from_numpy(logits))
+    return ids.numpy().astype(id_type(logits.shape[1])), p.half().numpy()
 
 
-def draw(logits: Row, temperatures: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw a token for each row (n, V); temperature 0 takes the most likely."""
-    best = logits.argmax(1)
-    warm = np.flatnonzero(temperatures > 0)
-    if len(warm):
-        rows = (logits[warm] - logits[warm].max(1, keepdims=True)) / temperatures[warm, None]
-        mass = np.cumsum(np.exp(rows), axis=1, dtype=np.float64)
-        best[warm] = (mass < rng.random((len(warm), 1)) * mass[:, -1:]).sum(1)
-    return np.asarray(best, np.int64)
-
-
-def take(slots: list[Slot], logits: Row, states: list[Row], rng: np.random.Generator) -> None:
+def take(slots: list[Slot], logits: Row, states: list[Row], noise: torch.Generator) -> None:
     """Give each slot its states (tokens, F), its row (n, V), and the token drawn from it."""
-    ids, p = best_of(logits)
-    drawn = draw(logits, np.asarray([s.saying.temperature for s in slots], np.float32), rng)
+    scores = torch.from_numpy(logits)
+    ids, p = rows.best_of(scores)
+    temperatures = torch.tensor([slot.saying.temperature for slot in slots])
+    drawn = rows.draw(scores, ids[:, 0], temperatures, noise).tolist()
+    top_ids, top_p = ids.numpy().astype(id_type(logits.shape[1])), p.half().numpy()
     for i, slot in enumerate(slots):
         slot.states.append(states[i].astype(np.float16))
-        slot.top_ids.append(ids[i])
-        slot.top_p.append(p[i])
-        slot.ids.append(int(drawn[i]))
+        slot.top_ids.append(top_ids[i])
+        slot.top_p.append(top_p[i])
+        slot.ids.append(drawn[i])
 
 
 def read_back(target: Hidden, saying: Saying, sequence: int) -> Heard:
     """Read what the target said at another time, for its states and rows."""
     ids, first = [*saying.prompt, *saying.said], len(saying.prompt) - 1
     target.forget(0, sequence)
-    rows = target.evaluate([(t, i, sequence, i >= first) for i, t in enumerate(ids[:-1])])
-    top_ids, top_p = best_of(rows)
+    top_ids, top_p = best_of(target.evaluate([(t, i, sequence, i >= first) for i, t in enumerate(ids[:-1])]))
     states = target.states(len(ids) - 1).astype(np.float16)
     return Heard(np.asarray(ids, top_ids.dtype), first + 1, saying.temperature, states, top_ids, top_p)
 
@@ -103,7 +91,7 @@ def listen(
 
     Where a stop is wished for, texts end where they are.
     """
-    rng = np.random.default_rng(seed)
+    noise = torch.Generator().manual_seed(seed)
     waiting = iter(sayings)
     slots: dict[int, Slot] = {}
     while True:
@@ -118,7 +106,7 @@ def listen(
                 last = len(saying.prompt) - 1
                 target.forget(0, sequence)
                 row = target.evaluate([(t, i, sequence, i == last) for i, t in enumerate(saying.prompt)])
-                take([slot], row, [target.states(last + 1)], rng)
+                take([slot], row, [target.states(last + 1)], noise)
         if stop and stop.wanted:
             yield from (slot.heard() for slot in slots.values())
             return
@@ -135,4 +123,4 @@ def listen(
         places = sorted(slots)
         logits = target.evaluate([(slots[s].ids[-1], len(slots[s].ids) - 1, s, True) for s in places])
         states = target.states(len(places))
-        take([slots[s] for s in places], logits, [states[i : i + 1] for i in range(len(places))], rng)
+        take([slots[s] for s in places], logits, [states[i : i + 1] for i in range(len(places))], noise)

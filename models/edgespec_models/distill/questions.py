@@ -86,7 +86,7 @@ def over(text: str, rng: random.Random) -> tuple[str, Turns]:
 
 
 def questions(
-    seed: int, *, shares: Mapping[str, int] = SHARES, own: Mapping[str, Sequence[Turns]] | None = None
+    seed: int | str, *, shares: Mapping[str, int] = SHARES, own: Mapping[str, Sequence[Turns]] | None = None
 ) -> Iterator[tuple[str, Turns]]:
     """Yield what a question is about, and its turns, without end; kinds by `shares`, some of them `own`."""
     rng, own = random.Random(f"questions {seed}"), own or {}

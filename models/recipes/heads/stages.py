@@ -7,18 +7,16 @@ For the embedded pair (`tiny`):
 4. `target-mtp.gguf` is exported and measured: `figures.json`, `figures.md`.
 
 For SmolLM2 (`smollm2`), whose file stays as it is:
-1. `teacher.gguf`: its weights as BF16, which processors evaluate much faster (rows differ by 0.03 of total
-   variation; figures are taken on the file as it is);
-2. `watched-0`, `heard-N`: it answers questions;
+1. `watched-0`: it answers questions that nothing is trained on;
+2. `heard-N-M`: it answers its own questions and others, in torch, in process N (`gathering.py`);
 3. `kept.npy`: the tokens that it says most often, which the head may guess;
 4. `eagle3.pt`: the head learns; 5. `smollm2-eagle3.gguf` is exported and measured.
 """
 
-import ctypes
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
-import llama_cpp as api
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -37,8 +35,9 @@ from edgespec_models.distill.words_kept import most_said, numbers_of
 from recipes import restore, stages
 from recipes.heads import accepted, asking, embedded, spec_bench
 from recipes.heads.accepted import Prompt
+from recipes.heads.gathering import WIDTH_ON_GPU, gather_all
 from recipes.heads.guesser import Guesser
-from recipes.heads.sing import sing
+from recipes.heads.sing import Choir, sing
 from recipes.prompts import read as read_prompts
 from recipes.stages import Place
 
@@ -65,8 +64,6 @@ SMOL_PLAN = Plan(
 )  # from the curve of a short run (README); hours on two cores, made for a GPU
 SMOL_TAPS = (2, 15, 29)
 SMOL_KEPT = 12_288
-TOGETHER = 256  # texts side by side on a GPU
-BF16 = 32  # llama.cpp's number of the file type
 
 
 def stopped(name: str) -> KeyboardInterrupt:
@@ -77,8 +74,8 @@ def speaking(place: Place, speaker: Hidden, target: TargetFile, ends: set[int]) 
     """Return how the target speaks: through llama.cpp, or in torch where that has a GPU."""
     if place.device.type == "cpu":
         return lambda sayings, seed: listen(speaker, sayings, ends, gather.WIDTH, seed)
-    network = read_llama(target).to(place.device, torch.bfloat16)
-    return lambda sayings, seed: sing(network, sayings, speaker.taps or (), ends, TOGETHER, seed)
+    choir = Choir(read_llama(target).to(place.device), speaker.taps or (), WIDTH_ON_GPU)
+    return lambda sayings, seed: sing(choir, sayings, ends, seed)
 
 
 def trained(
@@ -175,36 +172,24 @@ def make_tiny(place: Place, shipped: Path, log: Log) -> None:
         measured(place, reader, Guesser(reader), prompts, ends, log)
 
 
-def as_bf16(file: Path, path: Path) -> None:
-    """Write a file's weights as BF16."""
-    wanted = api.llama_model_quantize_default_params()
-    wanted.ftype, wanted.allow_requantize = BF16, True
-    aside = path.with_suffix(".part")
-    if api.llama_model_quantize(str(file).encode(), str(aside).encode(), ctypes.byref(wanted)):
-        raise RuntimeError(f"llama.cpp cannot write {file} as BF16")
-    aside.replace(path)
-
-
 def make_smollm2(place: Place, file: Path, bench: Path, log: Log) -> None:
     """Make an EAGLE-3 head for SmolLM2-135M-Instruct."""
     place.work.mkdir(parents=True, exist_ok=True)
-    target, teacher = open_target(file), place.work / "teacher.gguf"
+    target = open_target(file)
     template, vocab = target.text("tokenizer.chat_template"), target.whole("vocab_size")
-    ends = {0, int(target.text("tokenizer.ggml.eos_token_id"))}
-    asked, apart = (part(spec_bench.read(bench)) for part in (spec_bench.training, spec_bench.watched))
-    if not teacher.exists():
-        as_bf16(file, teacher)
-    with Hidden(teacher, SMOL_TAPS, context=asking.CONTEXT, sequences=gather.WIDTH) as speaker:
-
-        def sayings(number: int) -> list[Saying]:
-            return asking.training(speaker, template, asked, number)
+    ends, apart = asking.ends(target), spec_bench.watched(spec_bench.read(bench))
+    with Hidden(
+        file, SMOL_TAPS, context=asking.CONTEXT, sequences=gather.WIDTH, threads=place.threads
+    ) as speaker:
 
         def unseen(number: int) -> list[Saying]:
-            return asking.training(speaker, template, apart, -1)[:96]
+            return asking.of_all(speaker, template, apart)
 
-        speak = speaking(place, speaker, target, ends)
+        def speak(sayings: list[Saying], seed: int) -> Iterator[heard.Heard]:
+            return listen(speaker, sayings, ends, gather.WIDTH, seed)
+
         watch = gather.gather(speak, place.work, "watched", unseen, 1, log)
-        shards = gather.gather(speak, place.work, "heard", sayings, SMOL_SAID, log)
+    shards = gather_all(place, file, bench, SMOL_TAPS, SMOL_SAID)
     if not (place.work / "kept.npy").exists():
         np.save(place.work / "kept.npy", most_said(shards, SMOL_KEPT, vocab))
     kept = np.load(place.work / "kept.npy")
