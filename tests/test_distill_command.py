@@ -100,7 +100,7 @@ def test_a_file_that_was_no_pair_becomes_one(tmp_path: Path) -> None:
 def test_what_memory_does_not_hold_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     header = read_file(tiny.target_path())
     monkeypatch.setattr("edgespec.commands.distill.room.free_memory", lambda: (64 << 30, 64 << 30))
-    assert choose_width([header], 10 << 20, "eagle3", 704, 60) == 32
+    assert choose_width([header], 10 << 20, "eagle3", 704, 60) == 96
     assert choose_width([header], 10 << 20, "eagle3", 704, 1) == 4
     monkeypatch.setattr("edgespec.commands.distill.room.free_memory", lambda: (1 << 29, 64 << 30))
     with pytest.raises(DoesNotFitError, match=r"takes about .* of memory, and .* are free"):

@@ -27,7 +27,7 @@ from edgespec_models.distill import course as courses  # noqa: E402
 from edgespec_models.distill import gather, heard, questions, start  # noqa: E402
 from edgespec_models.distill.course import Course  # noqa: E402
 from edgespec_models.distill.hidden import Hidden  # noqa: E402
-from edgespec_models.distill.listen import Saying  # noqa: E402
+from edgespec_models.distill.saying import Saying  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
 from edgespec_models.distill.train import held_out  # noqa: E402
 from recipes.heads.guesser import Guesser  # noqa: E402

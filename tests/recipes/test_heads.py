@@ -10,16 +10,16 @@ pytest.importorskip("tokenizers", reason="the recipes need tokenizers; install t
 pytest.importorskip("llama_cpp", reason="heads are checked with llama.cpp")
 
 from edgespec_models.distill import divergence as divergences  # noqa: E402
-from edgespec_models.distill import gather, head_file, heard, listen, rows, start, train  # noqa: E402
+from edgespec_models.distill import gather, head_file, heard, listen, rows, saying, start, train  # noqa: E402
 from edgespec_models.distill.divergence import Rows, agreement, divergence, divergence_of  # noqa: E402
 from edgespec_models.distill.heard import TOP, Heard  # noqa: E402
 from edgespec_models.distill.hidden import Hidden  # noqa: E402
 from edgespec_models.distill.lessons import lesson  # noqa: E402
-from edgespec_models.distill.listen import Saying  # noqa: E402
 from edgespec_models.distill.model_file import About  # noqa: E402
 from edgespec_models.distill.native import Native  # noqa: E402
 from edgespec_models.distill.network import Llama, Shape  # noqa: E402
 from edgespec_models.distill.plan import Plan  # noqa: E402
+from edgespec_models.distill.saying import Saying  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
 from recipes.export import export  # noqa: E402
 from recipes.heads import accepted, sing  # noqa: E402
@@ -167,7 +167,7 @@ def test_an_eagle3_head_is_read_in_pieces_as_at_once(target, with_eagle):
 
 @pytest.fixture(scope="module")
 def texts(target):
-    asked = [Saying(TEXT[: 5 + i], listen.TEMPERATURES[i % 8], 24 if i % 3 else 8) for i in range(20)]
+    asked = [Saying(TEXT[: 5 + i], saying.TEMPERATURES[i % 8], 24 if i % 3 else 8) for i in range(20)]
     with Hidden(target, TAPS, context=64, sequences=4) as speaker:
         return list(listen.listen(speaker, asked, {7, 8, 9}, 4, seed=0))
 
@@ -196,7 +196,7 @@ def test_what_is_heard_beside_other_texts_is_what_a_fresh_reading_shows(target, 
 @pytest.mark.parametrize("taps", [TAPS, ()])
 def test_a_target_in_torch_shows_what_it_shows_in_llama_cpp(target, with_mtp, taps):
     """Prompts of several lengths, twice as many as slots; without taps, the state behind the last layer."""
-    asked = [Saying(TEXT[: 5 + 3 * i], listen.TEMPERATURES[i], 20 if i % 3 else 8) for i in range(8)]
+    asked = [Saying(TEXT[: 5 + 3 * i], saying.TEMPERATURES[i], 20 if i % 3 else 8) for i in range(8)]
     choir = sing.Choir(start.read_llama(open_target(target)), taps, 4, torch.float32)
     texts = list(sing.sing(choir, asked, {7, 8, 9}, seed=0))
     assert sorted(t.prompt for t in texts) == [len(s.prompt) for s in asked]

@@ -20,7 +20,7 @@ from edgespec_models.gguf.vocabulary import NO_TOKEN, vocabulary_of
 
 if TYPE_CHECKING:
     from edgespec_models.distill.hidden import Hidden
-    from edgespec_models.distill.listen import Saying
+    from edgespec_models.distill.saying import Saying
 
 PROMPT = 512  # tokens
 NEW = 192  # tokens of an answer
@@ -44,7 +44,7 @@ class Asked:
 
     def watched(self, speaker: Hidden) -> Iterator[Saying]:
         """Yields what is held out: the user's where there are enough of them, else questions."""
-        from edgespec_models.distill.listen import TEMPERATURES, Saying
+        from edgespec_models.distill.saying import TEMPERATURES, Saying
 
         own = [text for text in self.own if is_held_out(text)]
         for text in own:
@@ -54,7 +54,7 @@ class Asked:
 
     def training(self, speaker: Hidden, seed: int, heard: frozenset[int]) -> Iterator[Saying]:
         """Yields what is learned from. heard: digests of texts that were heard before."""
-        from edgespec_models.distill.listen import TEMPERATURES, Saying
+        from edgespec_models.distill.saying import TEMPERATURES, Saying
 
         for text in self.own:
             if not is_held_out(text) and digest((*text.prompt, *text.said)) not in heard:
@@ -66,7 +66,7 @@ class Asked:
 
     def _own_again(self, seed: int) -> Iterator[Saying]:
         """Yields the user's own prompts, to be answered anew, some times each: more of what is wanted."""
-        from edgespec_models.distill.listen import TEMPERATURES, Saying
+        from edgespec_models.distill.saying import TEMPERATURES, Saying
 
         rng = random.Random(f"again {seed}")
         mine = sorted({text.prompt for text in self.own if not is_held_out(text)})

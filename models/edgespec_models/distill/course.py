@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from edgespec_models.distill import device, gather, head_file, heard, start
 from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.lessons import lesson, one_pass
-from edgespec_models.distill.listen import Saying, listen
+from edgespec_models.distill.listen import listen
 from edgespec_models.distill.model_file import About, write_draft
 from edgespec_models.distill.native import OfContext
 from edgespec_models.distill.network import Llama
 from edgespec_models.distill.plan import Plan
 from edgespec_models.distill.progress import Log, Until, Wish, minutes
+from edgespec_models.distill.saying import Saying
 from edgespec_models.distill.target_file import TargetFile, open_target
 from edgespec_models.distill.train import STEPS, Student, device_of, held_out, loss_of, train
 from edgespec_models.distill.whole_file import put_in_place

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from edgespec_models.distill import heard
 from edgespec_models.distill.heard import Heard
-from edgespec_models.distill.listen import Saying
 from edgespec_models.distill.progress import Log, minutes
+from edgespec_models.distill.saying import Saying
 
 WIDTH = 96  # texts side by side
 CLOSE_S = 30.0

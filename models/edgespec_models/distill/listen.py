@@ -16,19 +16,9 @@ from edgespec_models.distill import rows
 from edgespec_models.distill.heard import Heard, Ids, id_type
 from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.progress import Wish
+from edgespec_models.distill.saying import Saying
 
-TEMPERATURES = (0.0, 1.0, 0.7, 0.0, 0.9, 1.0, 0.0, 0.8)  # in turn, over the prompts
 Row = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Saying:
-    """Ask for at most `limit` tokens after a prompt."""
-
-    prompt: list[int]
-    temperature: float
-    limit: int
-    said: tuple[int, ...] = ()  # what the target has said already: it is read, and nothing new is asked
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from edgespec_models.distill.heard import Heard
-from edgespec_models.distill.listen import TEMPERATURES, Saying
+from edgespec_models.distill.saying import TEMPERATURES, Saying
 
 LONGEST = 320  # tokens of a question; one that has not ended by then is dropped
 SHORTEST = 12  # characters

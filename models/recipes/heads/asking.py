@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 from edgespec_models.distill import questions
-from edgespec_models.distill.listen import TEMPERATURES, Saying
 from edgespec_models.distill.native import Native
 from edgespec_models.distill.questions import Turns
+from edgespec_models.distill.saying import TEMPERATURES, Saying
 from edgespec_models.distill.self_asked import SelfAsked
 from edgespec_models.distill.target_file import TargetFile
 from recipes.heads import spec_bench

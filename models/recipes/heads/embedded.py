@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from edgespec_models.distill.listen import TEMPERATURES, Saying
+from edgespec_models.distill.saying import TEMPERATURES, Saying
 from recipes import corpus, prompts, said
 
 FIRST_EPOCH = 30

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from edgespec_models.distill import gather, heard
-from edgespec_models.distill.listen import Saying
 from edgespec_models.distill.native import Native
 from edgespec_models.distill.progress import Stop
+from edgespec_models.distill.saying import Saying
 from edgespec_models.distill.start import read_llama
 from edgespec_models.distill.target_file import open_target
 from recipes.__main__ import say

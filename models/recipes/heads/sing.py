@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgespec_models.distill.heard import TOP, Heard, id_type
-from edgespec_models.distill.listen import Saying, Slot
+from edgespec_models.distill.listen import Slot
 from edgespec_models.distill.network import Block, Llama, rotate
 from edgespec_models.distill.progress import Wish
 from edgespec_models.distill.rows import best_of, draw
+from edgespec_models.distill.saying import Saying
 
 GROUP = 16  # slots that attend together, over the places of the longest
 BLOCK = 64  # places by which their room grows: products of a part of it would copy that first

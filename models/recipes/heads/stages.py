@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from edgespec_models.distill import gather, head_file, heard, start
 from edgespec_models.distill.head import Head
 from edgespec_models.distill.hidden import Hidden
-from edgespec_models.distill.listen import Saying, listen
+from edgespec_models.distill.listen import listen
 from edgespec_models.distill.model_file import About
 from edgespec_models.distill.plan import Plan
 from edgespec_models.distill.progress import Log
+from edgespec_models.distill.saying import Saying
 from edgespec_models.distill.start import read_llama
 from edgespec_models.distill.target_file import TargetFile, open_target
 from edgespec_models.distill.train import train
