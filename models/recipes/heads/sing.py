@@ -1,6 +1,6 @@
 """Let a target in torch continue many prompts side by side, and write down what it shows.
 
-`listen.py` does the same through llama.cpp and for every target; this is for llama-shaped ones, and faster.
+`listen.py` does the same through llama.cpp and for every target; this is for llama-shaped ones, on GPUs too.
 The weights are those of the GGUF file; products have 16 bits, so rows differ a little from llama.cpp's
 (SmolLM2 Q4_1: about 0.03 of total variation).
 
