@@ -60,7 +60,7 @@ def learned_from(made, texts, tokens):
     """Let the target say so many texts, and learn so many tokens, however crowded the machine is."""
 
     def some(speaker, seed):
-        return islice(asked(speaker, seed), texts if seed >= 0 else 12)
+        return islice(asked(speaker, seed), texts if seed >= 0 else 24)
 
     far = time.monotonic() + 10_000
     courses.hear(made, lambda speaker: some(speaker, -1), some, far, Never(), lambda line: None)
