@@ -5,18 +5,23 @@ those of Spec-Bench with even numbers (figures are reported on the odd half alon
 are rendered with the chat template of the model's file.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from edgespec_models.distill import questions
 from edgespec_models.distill.native import Native
 from edgespec_models.distill.questions import Turns
 from edgespec_models.distill.saying import TEMPERATURES, Saying
 from edgespec_models.distill.self_asked import SelfAsked
-from edgespec_models.distill.target_file import TargetFile
 from recipes.heads import spec_bench
 from recipes.heads.spec_bench import Question
 from recipes.template import compiled
+
+if TYPE_CHECKING:
+    from edgespec_models.distill.target_file import TargetFile  # which imports torch
 
 SHARES = {"bench": 28, **questions.SHARES}
 
