@@ -28,6 +28,7 @@ USERS_FOLDERS = {
 os.environ["GGML_NO_BACKTRACE"] = "1"  # a fault of llama.cpp's is to end its process, not to start a debugger
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """A part of the tests waits for clocks and processes: one worker more than there are cores, at most 4."""
     return min((os.cpu_count() or 1) + 1, 4)

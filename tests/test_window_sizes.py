@@ -106,3 +106,12 @@ async def test_a_window_made_narrow_and_wide_again_shows_what_it_showed() -> Non
             await asyncio.sleep(0.2)  # drawn
             await it.pilot.resize_terminal(110, 34)
             await it.until(lambda: it.text() == before)
+
+
+@on_a_loop
+async def test_the_last_line_ends_with_the_palettes_key_however_narrow() -> None:
+    """A letter of the key beneath it showed through behind it: "^p paletteH"."""
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        for width in (60, 50, 45, 44):
+            await it.pilot.resize_terminal(width, 20)
+            await it.until(lambda: it.text().splitlines()[-1].endswith("^p palette"), f"at {width}")
