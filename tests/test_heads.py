@@ -237,7 +237,7 @@ def answers(
     return list(found.values())
 
 
-@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_slots_share_a_head_and_say_what_each_would_say_alone(files: Files, slots: int) -> None:
     texts = [prompt(seed, 10 + 9 * seed) for seed in range(6)]
     texts.append(np.append(texts[5], prompt(9, 5)))

@@ -328,6 +328,7 @@ async def test_all_that_is_done_with_a_turn_is_done_with_the_mouse() -> None:
         await it.click("e edit")
         await it.until(lambda: it.chat.prompt.text == "really?", "the question, to be edited")
         await it.pilot.press("enter")
+        await it.until(lambda: "F9 starts" in it.text() and not it.chat.answering, "the engine's end")
         await it.click("F9 starts the engine again")
         await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")
         await it.click("Again")  # of the footer

@@ -27,7 +27,7 @@ def prompts():
 def test_it_is_the_target_that_ships_beside_it(prompts):
     """The same weights under another name of architecture: rounding apart, the same logits."""
     with Native(tiny.target_path(), context=512) as alone, Hidden(tiny.mtp_path(), context=512) as with_head:
-        for prompt in prompts:
+        for prompt in prompts[::2]:
             ids = alone.tokenise(prompt)
             assert ids == with_head.tokenise(prompt)
             alone.forget()
