@@ -83,7 +83,8 @@ def read_at_once(lengths: Sequence[int]) -> list[float]:
 
 @pytest.mark.parametrize(("n", "median", "late"), [(4, 0.75, 0.93), (8, 0.5, 1.06)])
 def test_first_tokens_come_hardly_later_than_where_nobody_goes_on(n: int, median: float, late: float) -> None:
-    """The 95th percentile was 1.03 times llama-server's with four streams; here 0.94, and 1.11 with eight.
+    """The 95th percentile was 1.03 times llama-server's with four streams; in
+    this model of it that was 0.94, and 1.11 with eight.
 
     That reads all prompts that wait in one evaluation, while streams that run stand still: it has no round
     of its own in between, and no pause has an end. Ours have one, of half a second.

@@ -21,7 +21,6 @@ BETTER = 0.9  # of the usual time that a try has to take
 SURE = 2  # tries in a row that have to be better
 SLOWER = 1.5  # times the usual time: something has changed, if so twice in a row
 DECODING = 63  # tokens; threads divide larger evaluations, prompts, more freely, and wait less for each other
-ALIKE = 16  # tokens; larger evaluations are alike from one power of two to the next
 FADE = 0.7  # of the usual time, with each evaluation
 
 
@@ -62,7 +61,7 @@ class ThreadCount:
 
         Returns the seconds that it took longer than usual because another number was tried.
         """
-        kind, each = n if n <= ALIKE else _kind(n), seconds / n
+        kind, each = _kind(n), seconds / n
         usual = self._usual.get(kind)
         if threads != self.now:
             self._judge(kind, each, better=usual is not None and each < BETTER * usual)
@@ -91,7 +90,7 @@ class ThreadCount:
 
 def _kind(n: int) -> int:
     """Returns the kind of an evaluation's size: of one kind, seconds a token are much the same."""
-    return n if n <= ALIKE else ALIKE + n.bit_length()
+    return n if n <= 16 else 16 + n.bit_length()
 
 
 class Threads:

@@ -5,7 +5,6 @@ from itertools import islice
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="what is heard is heard through torch")
 from edgespec_models.distill.heard import TOP, Heard
 from edgespec_models.distill.saying import Saying
 from edgespec_models.distill.self_asked import LONGEST, SelfAsked, runs

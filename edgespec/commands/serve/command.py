@@ -192,10 +192,10 @@ async def _serve(
         say(f"settings are those of {settings_file}")
     worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
     worker.start()
-    from edgespec.client.attach import lock_for_starting  # late: the worker loads meanwhile
-
-    lock = None if owner else lock_for_starting()  # an owner has it
     try:
+        from edgespec.client.attach import lock_for_starting  # late: the worker loads meanwhile
+
+        lock = None if owner else lock_for_starting()  # an owner has it
         web = await asyncio.to_thread(import_module, "edgespec.commands.serve.web_process")
     except BaseException:
         await worker.stop()
