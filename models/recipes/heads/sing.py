@@ -4,10 +4,13 @@
 The weights are those of the GGUF file; products have 16 bits, so rows differ a little from llama.cpp's
 (SmolLM2 Q4_1: about 0.03 of total variation).
 
-A text has a slot. Where one ends, the next prompt takes its place.
+A text has a slot. Where one ends, another prompt takes its place: of those that wait a longer one for later
+slots, since slots that attend together have the room of the longest.
 """
 
+from bisect import insort
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +25,7 @@ from edgespec_models.distill.saying import Saying
 
 GROUP = 16  # slots that attend together, over the places of the longest
 BLOCK = 64  # places by which their room grows: products of a part of it would copy that first
+WAITING = 64  # prompts of which a slot takes the one that fits it
 SURE = 16  # scores that are computed with all bits beside the TOP
 
 
@@ -191,18 +195,22 @@ def sing(
     choir: Choir, sayings: Iterable[Saying], ends: set[int], seed: int, stop: Wish | None = None
 ) -> Iterator[Heard]:
     """Yield every text when it has ended; where a stop is wished for, texts end where they are."""
-    singer, waiting = Singer(choir, ends, seed), iter(sayings)
+    singer, coming = Singer(choir, ends, seed), iter(sayings)
+    waiting: list[Saying] = []  # by length
     slots: list[Slot | None] = [None] * choir.width
     while True:
         for i, slot in enumerate(slots):
             while slot is None or slot.ended(ends):
                 if slot:
                     yield slot.heard()
-                wanted = not (stop and stop.wanted)
-                saying = next(waiting, None) if wanted else None
-                slot = slots[i] = singer.begin(saying, i) if saying else None
-                if slot is None:
+                if stop and stop.wanted:
+                    waiting, coming = [], iter(())
+                for saying in islice(coming, WAITING - len(waiting)):
+                    insort(waiting, saying, key=lambda one: len(one.prompt))
+                if not waiting:
+                    slot = slots[i] = None
                     break
+                slot = slots[i] = singer.begin(waiting.pop(i * len(waiting) // choir.width), i)
         if not any(slots):
             return
         if stop and stop.wanted:
