@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import edgespec.sampling.sampler
 from edgespec.errors import EdgeSpecError, LogitsError, SettingError
-from edgespec.sampling.distribution import WIDE
+from edgespec.sampling.distribution import FEW, WIDE, Few, PointMass
 from edgespec.sampling.sampler import (
     Distribution,
     Sampler,
@@ -574,24 +574,55 @@ def test_the_short_way_to_a_nucleus_leaves_what_the_whole_row_leaves(
     rows[5][rng.integers(0, 20_011, 5_000)] = -np.inf
     rows[7] = np.round(rows[7])
     rows[9][-7:] += 20  # the largest are in no block
-    ways = set()
+    ways = Counter[str]()
 
-    def spied(row: np.ndarray, top_p: float, min_p: float, mass_of: Any) -> Any:
-        asked: list[float] = []
-        found = head(row, top_p, min_p, lambda *a: asked.append(mass_of(*a)) or asked[0])
-        ways.add("neither" if found is None else "mass" if asked else "bounds")
-        return found
+    def noted(name: str) -> Callable[..., Any]:
+        way = getattr(edgespec.sampling.sampler, name)
 
-    head = edgespec.sampling.sampler.head
+        def spied(*arguments: Any) -> Any:
+            *others, mass_of = arguments
+            asked: list[float] = []
+            found = way(*others, lambda *a: asked.append(mass_of(*a)) or asked[0])
+            ways[f"{name}: " + ("neither" if found is None else "mass" if asked else "bounds")] += 1
+            return found
+
+        return spied
+
     sampler = Sampler(Sampling(temperature=1, top_p=top_p, min_p=min_p), 20_011)
-    monkeypatch.setattr("edgespec.sampling.sampler.head", spied)
+    for name in ("few", "head"):
+        monkeypatch.setattr(f"edgespec.sampling.sampler.{name}", noted(name))
     short = [sampler(row) for row in rows]
-    monkeypatch.setattr("edgespec.sampling.sampler.head", lambda *_: None)
+    for name in ("few", "head"):
+        monkeypatch.setattr(f"edgespec.sampling.sampler.{name}", lambda *_: None)
     for quick, row in zip(short, rows, strict=True):
         whole = sampler(row)
         assert np.array_equal(quick.ids, whole.ids)
-        assert np.array_equal(quick.probs, whole.probs)
-    assert top_p > 0.99 or ("bounds" in ways and len(ways) > 1), "several ways were really taken"
+        assert np.allclose(quick.probs, whole.probs, rtol=2e-6)
+    assert min_p < 0.05 or "few: bounds" in ways
+    assert top_p > 0.99 or (min_p and "few: bounds" in ways) or "head: bounds" in ways
+    assert top_p > 0.99 or len(ways) > 1, "several ways were really taken"
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 20, 64, 65])
+@pytest.mark.parametrize(("top_p", "min_p"), [(1.0, 0.0), (0.8, 0.0), (0.95, 0.05), (0.3, 0.5)])
+def test_few_tokens_are_told_in_lists_and_as_the_whole_row_has_them(
+    top_k: int, top_p: float, min_p: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(23)
+    rows = [rng.normal(scale=scale, size=5_003).astype(np.float32) for scale in (0.5, 2, 8) * 3]
+    rows[3][rng.integers(0, 5_003, 4_000)] = -np.inf
+    rows[4][10:] = -np.inf  # fewer than top-k
+    rows[5] = np.round(rows[5])
+    sampler = Sampler(Sampling(temperature=0.7, top_k=top_k, top_p=top_p, min_p=min_p), 5_003)
+    quick = [sampler(row) for row in rows]
+    assert all(isinstance(found, Few | PointMass) for found in quick) == (top_k <= FEW)
+    monkeypatch.setattr("edgespec.sampling.sampler.few", lambda *_: None)
+    for found, row in zip(quick, rows, strict=True):
+        whole = sampler(row)
+        assert np.array_equal(found.ids, whole.ids)
+        assert np.allclose(found.probs, whole.probs, rtol=2e-6)
+        assert found.likeliest()[0] == whole.likeliest()[0]
+        assert [draw(found, u) for u in (0.0, 0.4, 0.999)] == [draw(whole, u) for u in (0.0, 0.4, 0.999)]
 
 
 def test_a_row_whose_last_logits_are_no_numbers_is_refused() -> None:

@@ -26,6 +26,7 @@ from edgespec.core.verify import (
     verify_block,
     verify_tokens,
 )
+from edgespec.sampling.distribution import Few
 from edgespec.sampling.sampler import Distribution, draw, point_mass
 
 EXACT = 1e-12
@@ -390,21 +391,22 @@ def test_coupled_verdicts_spell_one_text_whatever_was_guessed() -> None:
 # --- the residual
 
 
-def test_the_residual_is_what_the_draft_left_uncovered() -> None:
-    p, q = (
-        Distribution(np.array([1, 4, 7]), np.array([0.5, 0.3, 0.2])),
-        fakes.distribution_of([0, 0.25, 0, 0, 0.75]),
-    )
-    rest, mass = residual(p, q)
-    assert rest.tolist() == pytest.approx([0.25, 0, 0.2])
-    assert mass == pytest.approx(0.45)
-    assert residual(p, q, 0.5)[0].tolist() == pytest.approx([0, 0, 0.1])
+@pytest.mark.parametrize(
+    "p", [Distribution(np.array([1, 4, 7]), np.array([0.5, 0.3, 0.2])), Few([1, 4, 7], [0.5, 0.3, 0.2])]
+)
+def test_the_residual_is_what_the_draft_left_uncovered(p: Distribution) -> None:
+    for q in (fakes.distribution_of([0, 0.25, 0, 0, 0.75]), Few([1, 4], [0.25, 0.75])):
+        rest, mass = residual(p, q)
+        assert rest.ids.tolist() == [1, 4, 7]
+        assert rest.probs.tolist() == pytest.approx([0.25, 0, 0.2])
+        assert mass == pytest.approx(0.45)
+        assert residual(p, q, 0.5)[0].probs.tolist() == pytest.approx([0, 0, 0.1])
 
 
 def test_probabilities_are_looked_up_by_token_and_0_elsewhere() -> None:
-    p = Distribution(np.array([2, 5, 9]), np.array([0.2, 0.3, 0.5]))
-    assert [p.prob(t) for t in (0, 2, 3, 5, 9, 10)] == [0, 0.2, 0, 0.3, 0.5, 0]
-    assert p.on(np.array([0, 2, 4, 5, 9, 12])).tolist() == [0, 0.2, 0, 0.3, 0.5, 0]
+    for p in (Distribution(np.array([2, 5, 9]), np.array([0.2, 0.3, 0.5])), Few([2, 5, 9], [0.2, 0.3, 0.5])):
+        assert [p.prob(t) for t in (0, 2, 3, 5, 9, 10)] == [0, 0.2, 0, 0.3, 0.5, 0]
+        assert p.on(np.array([0, 2, 4, 5, 9, 12])).tolist() == [0, 0.2, 0, 0.3, 0.5, 0]
 
 
 def test_certain_tokens_are_drawn_without_chance() -> None:

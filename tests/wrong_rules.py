@@ -7,7 +7,6 @@ import numpy as np
 from edgespec.core import verify
 from edgespec.core.values import Draft
 from edgespec.core.verify import Target, Verdict
-from edgespec.sampling.sampler import Distribution
 
 
 def accept_always(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
@@ -29,5 +28,5 @@ def flipped(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
     for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
         if rng.random() * p(i).prob(token) >= q.prob(token):
             rest, mass = verify.residual(p(i), q)
-            return Verdict(i, verify.draw(Distribution(p(i).ids, rest) if mass else p(i), rng.random()))
+            return Verdict(i, verify.draw(rest if mass else p(i), rng.random()))
     return accept_always(draft, p, rng)

@@ -16,14 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.values import Draft
-from edgespec.sampling.distribution import Distribution, PointMass, draw
+from edgespec.sampling.distribution import Distribution, Few, PointMass, draw
 
 Target = Callable[[int], Distribution]  # i -> p at draft position i (0..k), history x_1..x_i included
 
@@ -48,18 +47,15 @@ class Rule(Protocol):
         ...
 
 
-def residual(p: Distribution, q: Distribution, scale: float = 1.0) -> tuple[NDArray[np.floating], float]:
-    """Returns max(0, scale * p - q) on p's ids, and its sum."""
-    if isinstance(p, PointMass):
-        left = max(0.0, scale - q.prob(p.token))
-        return _single(left), left
+def residual(p: Distribution, q: Distribution, scale: float = 1.0) -> tuple[Distribution, float]:
+    """Returns max(0, scale * p - q) as weights of p's tokens, and their sum."""
+    if isinstance(p, PointMass):  # whatever weight it has, a draw from it is certain
+        return p, max(0.0, scale - q.prob(p.token))
+    if isinstance(p, Few):
+        left = [max(0.0, scale * w - q.prob(token)) for token, w in zip(p.tokens, p.weights, strict=True)]
+        return Few(p.tokens, left), sum(left)
     rest = np.maximum(scale * p.probs - q.on(p.ids), 0.0)
-    return rest, float(rest.sum(dtype=np.float64))
-
-
-@lru_cache(maxsize=64)
-def _single(value: float) -> NDArray[np.floating]:
-    return np.array([value])
+    return Distribution(p.ids, rest), float(rest.sum(dtype=np.float64))
 
 
 def _draw(p: Distribution, rng: np.random.Generator) -> int:
@@ -67,10 +63,8 @@ def _draw(p: Distribution, rng: np.random.Generator) -> int:
     return p.token if isinstance(p, PointMass) else draw(p, rng.random())
 
 
-def _draw_rest(p: Distribution, rest: NDArray[np.floating], mass: float, rng: np.random.Generator) -> int:
-    if isinstance(p, PointMass) or mass <= 0:  # mass 0: p = q up to rounding
-        return _draw(p, rng)
-    return draw(Distribution(p.ids, rest), rng.random())
+def _draw_rest(p: Distribution, rest: Distribution, mass: float, rng: np.random.Generator) -> int:
+    return _draw(rest if mass > 0 else p, rng)  # mass 0: p = q up to rounding
 
 
 def verify_tokens(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:

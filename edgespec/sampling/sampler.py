@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 from edgespec.errors import GrammarError, LogitsError, SettingError
 from edgespec.sampling.chain import Edit, chain, finish
 from edgespec.sampling.distribution import (
+    FEW,
     WIDE,
     Distribution,
+    Few,
     Floats,
     Ids,
     PointMass,
@@ -33,7 +35,16 @@ from edgespec.sampling.distribution import (
 from edgespec.sampling.masks import Allowed, History, Masks
 from edgespec.sampling.repetition import Repetition
 from edgespec.sampling.settings import Sampling, sampling_for
-from edgespec.sampling.truncation import below, binned_head, head, head_of, largest, sigma_floor, typical
+from edgespec.sampling.truncation import (
+    below,
+    binned_head,
+    few,
+    head,
+    head_of,
+    largest,
+    sigma_floor,
+    typical,
+)
 
 __all__ = ["Distribution", "Sampler", "Sampling", "draw", "point_mass", "sampling_for"]
 
@@ -71,6 +82,11 @@ class Sampler:
         self._greedy = sampling.temperature == 0 and sampling.typical_p >= 1 and not shaped
         heads_only = (
             not 0 < sampling.top_k < n_vocab and sampling.typical_p >= 1 and sampling.top_n_sigma <= 0
+        )
+        self._few = (
+            (0 < sampling.top_k <= FEW or heads_only and sampling.min_p > 0)
+            and sampling.typical_p >= 1
+            and sampling.top_n_sigma <= 0
         )
         self._uncut = heads_only and sampling.top_p >= 1 and sampling.min_p <= 0
         self._head = heads_only
@@ -124,6 +140,8 @@ class Sampler:
         found = self._distribution(row[ids])
         if isinstance(found, PointMass):
             return PointMass(ids.item(found.token))
+        if isinstance(found, Few):
+            return Few([ids.item(token) for token in found.tokens], found.weights)
         return Distribution(ids[found.ids], found.probs)
 
     def _distribution(self, row: NDArray[np.float32]) -> Distribution:
@@ -136,6 +154,8 @@ class Sampler:
             return PointMass(best)
         if self._uncut:
             return self._whole(row)
+        if self._few and (left := few(row, s.top_k, s.top_p, s.min_p, self._mass)):
+            return self._listed(*left)
         if self._head and row.size >= WIDE:
             found = head(row, s.top_p, s.min_p, self._mass)
             if found:
@@ -147,6 +167,20 @@ class Sampler:
             return PointMass(int(ids[logits == top].min()))
         order = ids.argsort()
         return self._weighed(ids[order], below(logits[order], top))
+
+    def _listed(self, tokens: list[int], depths: list[float]) -> Distribution:
+        """Returns the distribution over a few ascending ids whose logits are so far below the largest."""
+        if len(tokens) == 1:
+            return PointMass(tokens[0])
+        if self._shaped:
+            return finish(np.array(tokens), np.array(depths), self.sampling)
+        warmth = max(self.sampling.temperature, COLDEST)
+        weights = [math.exp(depth / warmth) for depth in depths]
+        if 0.0 in weights:  # underflow: those tokens can never come
+            tokens = [token for token, weight in zip(tokens, weights, strict=True) if weight]
+            weights = [weight for weight in weights if weight]
+        whole = sum(weights)
+        return Few(tokens, [weight / whole for weight in weights])
 
     def _weighed(self, ids: Ids, logits: NDArray[np.float32]) -> Distribution:
         """Returns the distribution over ascending ids whose logits are so far below the largest."""

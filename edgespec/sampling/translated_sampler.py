@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.sampling.distribution import WIDE, Distribution, Ids, PointMass, all_ids
+from edgespec.sampling.distribution import WIDE, Distribution, Few, Ids, PointMass, all_ids
 from edgespec.sampling.masks import History, Masks
 from edgespec.sampling.repetition import Repetition
 from edgespec.sampling.row_order import RowOrder
@@ -102,6 +102,9 @@ class TranslatedSampler(Sampler):
         tokens = self._shared.tokens
         if isinstance(found, PointMass):
             return PointMass(tokens.item(found.token))
+        if isinstance(found, Few):
+            told = sorted(zip(map(tokens.item, found.tokens), found.weights, strict=True))
+            return Few([token for token, _ in told], [weight for _, weight in told])
         ids = tokens.take(found.ids)
         if ids.size > WIDE:
             probs = np.zeros(self._shared.places.size, found.probs.dtype)

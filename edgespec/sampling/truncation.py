@@ -8,12 +8,14 @@ most of a row is never looked at twice. Among equal logits the lower id comes fi
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.sampling.distribution import Ids
+from edgespec.sampling.distribution import FEW, WIDE, Ids
 
 Row = NDArray[np.float32]
 
@@ -79,39 +81,94 @@ def below(row: Row, top: float) -> Row:
         return row - np.float32(top)
 
 
+def few(
+    row: Row, top_k: int, top_p: float, min_p: float, mass_of: Callable[[Row, float], float]
+) -> tuple[list[int], list[float]] | None:
+    """Returns what top-k (where it is not 0), top-p and min-p leave, where top-k or min-p leaves FEW at most.
+
+    The ids, ascending, and how far below the largest their logits are. None where more are left, or where the
+    row holds no usable number. `mass_of`: as in `head`.
+    """
+    top = row.item(row.argmax())  # first, for it is the fastest way to bring a row into the cache
+    if not math.isfinite(top):
+        return None
+    lowest = math.log(min_p) if min_p > 0 else -math.inf
+    ids = largest(row, top_k) if top_k else (row >= top + lowest).nonzero()[0]
+    if ids.size > FEW:
+        return None
+    tokens, depths = ids.tolist(), [logit - top for logit in row.take(ids).tolist()]
+    order = sorted(range(len(tokens)), key=lambda i: (-depths[i], tokens[i]))
+    if top_p < 1 and len(order) > 1:
+        sums = list(accumulate([math.exp(depths[i]) for i in order]))
+        least = most = sums[-1]
+        if not top_k and sums[-2] >= top_p * least:  # else all of them are needed, however much the rest has
+            least, most = _mass_between(row, top, mass_of)
+        end = bisect_left(sums, top_p * least)
+        if end < bisect_left(sums, top_p * most):
+            end = bisect_left(sums, top_p * mass_of(row, top))
+        order = order[: end + 1]
+    kept = sorted([(tokens[i], depths[i]) for i in order if depths[i] >= lowest and depths[i] > -math.inf])
+    return [token for token, _ in kept], [depth for _, depth in kept]
+
+
+def _mass_between(row: Row, top: float, mass_of: Callable[[Row, float], float]) -> tuple[float, float]:
+    """Returns bounds of the sum of exp(logit - top) over a row; the same one twice where it was summed."""
+    if row.size >= WIDE:
+        maxima, opened, logits = _near(row, top, -NEAR)
+        if opened.size <= MOST_BLOCKS:
+            return _bounds(maxima, opened, logits)
+    mass = mass_of(row, top)
+    return mass, mass
+
+
+def _near(row: Row, top: float, cut: float) -> tuple[Row, Ids, Row]:
+    """Returns the blocks' maxima, which of them reach `cut`, and the logits of these and of none.
+
+    Maxima and logits are told as how far they are below `top`; no logits where too many blocks reach it.
+    """
+    n = row.size // BLOCK
+    maxima, rest = below(_block_maxima(row), top), row[n * BLOCK :]
+    opened = (maxima >= cut).nonzero()[0]
+    if opened.size > MOST_BLOCKS:
+        return maxima, opened, rest[:0]
+    logits = below(row[: n * BLOCK].reshape(BLOCK, n).take(opened, axis=1).ravel(), top)
+    if rest.size:
+        logits = np.concatenate([logits, below(rest, top)])
+    return maxima, opened, logits
+
+
+def _bounds(maxima: Row, opened: Ids, logits: Row) -> tuple[float, float]:
+    """Returns what mass was seen, and what there can be at most: no logit is above its block's maximum."""
+    least = float(np.add.reduce(np.exp(logits), dtype=np.float64))
+    maxima[opened] = -np.inf
+    return least, least + BLOCK * float(np.add.reduce(np.exp(maxima), dtype=np.float64))
+
+
 def head(
     row: Row, top_p: float, min_p: float, mass_of: Callable[[Row, float], float]
 ) -> tuple[Ids, Row] | None:
     """Returns what top-p and min-p leave: ids, ascending, and how far below the largest their logits are.
 
     None where that reaches too far down to be found this way, or where the row holds no usable number.
-    Only blocks near the largest logit are opened. Each other logit is at most its block's maximum, which
-    bounds the whole row's mass from above, as the mass that was seen bounds it from below. Where both
-    bounds cut at the same place, so does the true mass; else `mass_of` the row is asked for.
+    Only blocks near the largest logit are opened. Where the bounds of the whole row's mass cut at the same
+    place, so does the true mass; else `mass_of` the row is asked for.
     """
     lowest = math.log(min_p) if min_p > 0 else -math.inf
-    top = row.item(row.argmax())  # first, for it is the fastest way to bring a row into the cache
+    top = row.item(row.argmax())
     if not math.isfinite(top) or (top_p >= 1 and lowest < -NEAR):
         return None
     cut = max(lowest, -NEAR)  # all logits from here up are in the blocks that are opened
-    n = row.size // BLOCK
-    maxima, rest = below(_block_maxima(row), top), row[n * BLOCK :]
-    opened = (maxima >= (cut if top_p >= 1 else -NEAR)).nonzero()[0]
+    maxima, opened, logits = _near(row, top, cut if top_p >= 1 else -NEAR)
     if opened.size > MOST_BLOCKS:
         return None
-    logits = below(row[: n * BLOCK].reshape(BLOCK, n).take(opened, axis=1).ravel(), top)
-    if rest.size:
-        logits = np.concatenate([logits, below(rest, top)])
     at = (logits >= cut).nonzero()[0]
     if top_p < 1 and not (at.size == 1 and cut == lowest):  # one token is in any head
-        least = float(np.add.reduce(np.exp(logits), dtype=np.float64))
-        maxima[opened] = -np.inf
-        most = least + BLOCK * float(np.add.reduce(np.exp(maxima), dtype=np.float64))
+        least, most = _bounds(maxima, opened, logits)
         kept = _nucleus(logits.take(at), top_p, least, most, lambda: mass_of(row, top))
         if kept is None and cut > lowest:
             return None
         at = at if kept is None else at.take(kept)  # past the end: min-p cuts before top-p
-    return _ids_at(at, opened, n), logits.take(at)
+    return _ids_at(at, opened, row.size // BLOCK), logits.take(at)
 
 
 def _nucleus(logits: Row, top_p: float, least: float, most: float, mass: Callable[[], float]) -> Ids | None:
