@@ -7,6 +7,8 @@ import queue
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from edgespec.core.values import Emitted, Failed, Round
 from edgespec.engine.intake import Intake, Ready, refused
 from edgespec.engine.messages import Refused, Step, Submit, receive
@@ -93,3 +95,60 @@ def test_a_fault_of_ours_refuses_the_request_alone() -> None:
     first, second = heard(out)
     assert isinstance(first, Refused) and first.kind == "fault" and "KeyError" in first.message
     assert second.id == "b" and refused("c", ValueError()).kind == "fault"
+
+
+def round_of(text: str, **more: Any) -> Emitted:
+    return Emitted("a", Round((SAID,), text, 0, 0, ("target",), **more))
+
+
+def texts(out: io.BytesIO) -> list[str]:
+    steps = [step for step in heard(out) if isinstance(step, Step)]
+    return [said.round.text for step in steps for said in step.happenings if isinstance(said, Emitted)]
+
+
+class Steps:
+    """Lets a worker tell rounds of steps that take as long as is said."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.worker, _, self.out = worker()
+        self.now = 100.0
+        monkeypatch.setattr("edgespec.engine.worker.time", SimpleNamespace(monotonic=lambda: self.now))
+        self.worker._take(submitted("a"))
+
+    def take(self, ms: float, *happenings: Any) -> str:
+        """Returns the texts that have been told behind a step."""
+        began, self.now = self.now, self.now + ms / 1000
+        self.worker._tell(began, happenings)
+        return "".join(texts(self.out))
+
+
+def test_rounds_that_follow_one_another_quickly_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message wakes the web process and its client beside the evaluation."""
+    steps = Steps(monkeypatch)
+    assert steps.take(7, round_of("1")) == "1", "the first is told at once"
+    assert steps.take(7, round_of("2")) == "1"
+    assert steps.take(7, round_of("3")) == "1"
+    assert steps.take(7, round_of("4")) == "1234", "with the next one the second would be told too late"
+    assert steps.take(7, round_of("5")) == "1234"
+    assert steps.take(7, round_of("6", finish="stop")) == "123456", "nothing waits behind the end"
+    assert steps.take(7, round_of("7")) == "1234567", "another request of this name has a first round again"
+
+
+def test_a_round_of_a_large_model_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch)
+    assert [steps.take(21, round_of(text)) for text in "1234"] == ["1", "12", "123", "1234"]
+
+
+def test_what_is_held_goes_with_whatever_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = Steps(monkeypatch)
+    steps.take(7, round_of("1"))
+    assert steps.take(7, round_of("2")) == "1"
+    steps.worker._take(submitted("b"))
+    assert "".join(texts(steps.out)) == "12", "a prompt may be read now, which takes long"
+    assert steps.take(7, round_of("3")) == "12"
+    assert steps.take(7) == "123", "a step that tells nothing may be followed by others"
+    assert steps.take(7, round_of("4")) == "123"
+    steps.take(7, Failed("a", EngineError("it cannot go on")))
+    *_, round_, failure = heard(steps.out)
+    assert round_.happenings[0].round.text == "4"
+    assert isinstance(failure.happenings[0], Refused)

@@ -16,13 +16,29 @@ class Outlet:
 
     pipe: BinaryIO
     lock: threading.Lock = field(default_factory=threading.Lock)
+    held: list[bytes] = field(default_factory=list)
 
     def send(self, message: FromWorker) -> None:
-        """Sends a message; from any thread."""
+        """Sends a message, and what was held before it; from any thread."""
+        self._write(packed(message))
+
+    def hold(self, message: FromWorker) -> None:
+        """Keeps a message until the next one is sent, or `release`."""
         data = packed(message)
         with self.lock:
+            self.held.append(data)
+
+    def release(self) -> None:
+        """Sends what is held."""
+        if self.held:
+            self._write(b"")
+
+    def _write(self, data: bytes) -> None:
+        with self.lock:
+            self.held.append(data)
             try:
-                self.pipe.write(data)
+                self.pipe.write(b"".join(self.held))
                 self.pipe.flush()
             except OSError:
                 os._exit(1)
+            self.held.clear()
