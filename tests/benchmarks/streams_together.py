@@ -161,10 +161,11 @@ def running(
             process.wait(30)
 
 
-def ours(target: Path, draft: Path, *, slots: int, n_ctx: int, threads: int) -> list[str]:
+def ours(target: Path, draft: Path | None, *, slots: int, n_ctx: int, threads: int) -> list[str]:
     return [
-        sys.executable, "-m", "edgespec", "serve", "--port", "0", "--target", str(target), "--draft",
-        str(draft), "--slots", str(slots), "--ctx", str(n_ctx), "--threads", str(threads),
+        sys.executable, "-m", "edgespec", "serve", "--port", "0", "--target", str(target),
+        *(("--draft", str(draft)) if draft else ("--no-draft",)),
+        "--slots", str(slots), "--ctx", str(n_ctx), "--threads", str(threads),
     ]  # fmt: skip
 
 
