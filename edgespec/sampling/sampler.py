@@ -84,7 +84,7 @@ class Sampler:
             not 0 < sampling.top_k < n_vocab and sampling.typical_p >= 1 and sampling.top_n_sigma <= 0
         )
         self._few = (
-            (0 < sampling.top_k <= FEW or heads_only and sampling.min_p > 0)
+            (sampling.min_p > 0 or 0 < sampling.top_k <= FEW)
             and sampling.typical_p >= 1
             and sampling.top_n_sigma <= 0
         )

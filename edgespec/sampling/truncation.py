@@ -84,7 +84,7 @@ def below(row: Row, top: float) -> Row:
 def few(
     row: Row, top_k: int, top_p: float, min_p: float, mass_of: Callable[[Row, float], float]
 ) -> tuple[list[int], list[float]] | None:
-    """Returns what top-k (where it is not 0), top-p and min-p leave, where top-k or min-p leaves FEW at most.
+    """Returns what top-k (where it is not 0), top-p and min-p leave, where min-p or top-k leaves FEW at most.
 
     The ids, ascending, and how far below the largest their logits are. None where more are left, or where the
     row holds no usable number. `mass_of`: as in `head`.
@@ -92,22 +92,30 @@ def few(
     top = row.item(row.argmax())  # first, for it is the fastest way to bring a row into the cache
     if not math.isfinite(top):
         return None
-    lowest = math.log(min_p) if min_p > 0 else -math.inf
-    ids = largest(row, top_k) if top_k else (row >= top + lowest).nonzero()[0]
-    if ids.size > FEW:
+    ids = (row >= top + math.log(min_p)).nonzero()[0] if min_p > 0 else None
+    if (ids is None or ids.size > FEW) and 0 < top_k <= FEW:
+        ids = largest(row, top_k)
+    if ids is None or ids.size > FEW:
         return None
     tokens, depths = ids.tolist(), [logit - top for logit in row.take(ids).tolist()]
     order = sorted(range(len(tokens)), key=lambda i: (-depths[i], tokens[i]))
+    if top_k:
+        order = order[:top_k]
     if top_p < 1 and len(order) > 1:
         sums = list(accumulate([math.exp(depths[i]) for i in order]))
-        least = most = sums[-1]
-        if not top_k and sums[-2] >= top_p * least:  # else all of them are needed, however much the rest has
-            least, most = _mass_between(row, top, mass_of)
+        least = most = sums[-1]  # of all that top-p is a share of
+        if (
+            sums[-2] >= top_p * least and len(order) != top_k
+        ):  # else all are needed, however much the rest has
+            if top_k:
+                least = most = float(np.exp(row.take(largest(row, top_k)) - top).sum(dtype=np.float64))
+            else:
+                least, most = _mass_between(row, top, mass_of)
         end = bisect_left(sums, top_p * least)
         if end < bisect_left(sums, top_p * most):
             end = bisect_left(sums, top_p * mass_of(row, top))
         order = order[: end + 1]
-    kept = sorted([(tokens[i], depths[i]) for i in order if depths[i] >= lowest and depths[i] > -math.inf])
+    kept = sorted([(tokens[i], depths[i]) for i in order if depths[i] > -math.inf])
     return [token for token, _ in kept], [depth for _, depth in kept]
 
 
