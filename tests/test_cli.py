@@ -287,6 +287,19 @@ def test_run_refuses_nonsense_in_one_sentence(target: Path, wrong: list[str], na
     assert named in refused("run", "--target", target, *wrong, "hello")
 
 
+def test_files_of_flags_are_read_as_far_as_they_could_be_right(target: Path, tmp_path: Path) -> None:
+    """A model named by mistake was read whole, and an empty template was taken for none."""
+    files = {"empty": "", "long": "{" * 1_100_000}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    for flag, name, said in (
+        ("--json-schema", "long", "has more than 262,144 characters"),
+        ("--chat-template-file", "long", "has more than 1,048,576 characters"),
+        ("--chat-template-file", "empty", "is empty"),
+    ):
+        assert said in refused("run", "--target", target, flag, tmp_path / name, "hello")
+
+
 def test_an_empty_prompt_is_refused(target: Path) -> None:
     for arguments, said in ((["run"], b""), (["run", "-"], b"\n"), (["run", ""], b"")):
         ended = in_process(*arguments, "--target", target, "--no-draft", said=said)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from commands import in_process
 
-from edgespec.commands.convert import named, number_format
+from edgespec.commands.convert import _child, named, number_format
 from edgespec.core.loop import Want
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model
@@ -91,3 +93,15 @@ def test_a_disk_that_takes_no_more_leaves_nothing(tiny_draft: Path, tmp_path: Pa
 )
 def test_the_format_in_a_name_is_replaced(stem: str, name: str) -> None:
     assert named(stem, "F16") == name
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names that are no text")
+def test_a_name_that_is_no_text_is_converted_all_the_same(tiny_draft: Path, tmp_path: Path) -> None:
+    """The child failed without a word, and a file that nobody had named was said to be missing."""
+    output = tmp_path / os.fsdecode(b"w\xffde.gguf")
+    code, _, err = in_process("convert", tiny_draft, "--to", "F16", "-o", output)
+    assert code == 0 and not err and number_format(read_file(output)) == "F16"
+
+
+def test_a_child_that_fails_without_a_word_has_failed(tmp_path: Path) -> None:
+    assert _child(["only one"], "converting") == "its process ended without a word"

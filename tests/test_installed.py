@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ def test_mistakes_are_told_in_one_sentence(
     assert "is not a GGUF file" in said(capsys, 1, "import", tmp_path / "page.gguf", "--target-only")
     assert "no pair 'nothing' is installed" in said(capsys, 2, "rm", "nothing")
     assert "no pair 'nothing' is installed" in said(capsys, 2, "show", "nothing")
+    assert "`edgespec import a.gguf` makes one" in said(capsys, 2, "show", "a.gguf")
     assert "cannot name a pair" in said(capsys, 2, "import", *files, "--name", "Ä")
 
 
@@ -212,3 +214,28 @@ def test_the_table_tells_last_use_and_speed(tmp_path: Path) -> None:
         "today",
         "yesterday",
     ]
+
+
+def test_a_name_with_a_tilde_and_nobody_is_a_file_that_is_not_there(capsys: Captured) -> None:
+    """It ended in a traceback: pathlib raises RuntimeError for a user that the system does not know."""
+    assert "there is no file ~nobody-of-this-name/a.gguf" in said(
+        capsys, 1, "import", "~nobody-of-this-name/a.gguf"
+    )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="users as POSIX has them")
+def test_a_user_without_a_home_is_told_in_a_sentence(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container's user that the system does not know ended every command in a traceback."""
+    import pwd
+
+    def nobody(uid: int) -> object:
+        raise KeyError(uid)
+
+    for name in ("HOME", "EDGESPEC_DATA_DIR", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert "there is no home folder to keep anything in: set HOME, or EDGESPEC_DATA_DIR" in said(
+        capsys, 2, "list"
+    )

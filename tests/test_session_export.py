@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,3 +106,30 @@ def test_text_that_is_no_unicode_is_written_as_far_as_it_is(tmp_path: Path) -> N
     talk.add("user", "half \ud800")
     assert "half ?" in export(talk, "a.md", folder=tmp_path).read_text()
     export(talk, "a.json", folder=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("x" * 300, "cannot be used: File name too long"),
+        ("~nobody-of-this-name/a.md", "cannot be written: No such file or directory"),
+        ("a\0b", "is not the name of a file"),
+        ("half \ud800", "is not the name of a file"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_told(name: str, said: str, tmp_path: Path) -> None:
+    """Each of them ended the chat."""
+    with pytest.raises(SessionError, match=said):
+        export(talked(), name, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a folder that is in use cannot be removed")
+def test_a_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/export ended the chat where the folder that it was started in had been removed."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SessionError, match="the folder we are in cannot be used: No such file"):
+        export(talked(), folder=Path())
+    assert export(talked(), str(tmp_path), folder=Path()).parent == tmp_path

@@ -167,4 +167,4 @@ def _child(words: list[str], doing: str) -> str:
             line.clear()
     if code < 0:
         return f"llama.cpp ended its process (signal {-code})"
-    return last if code else ""
+    return (last or "its process ended without a word") if code else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from edgespec.core.request import Request
 from edgespec.engine.pair import Pair
 from edgespec.errors import SettingError
-from edgespec.grammar.grammar import Grammar, grammar_text
+from edgespec.grammar.grammar import LONGEST_GRAMMAR, Grammar, grammar_text
 from edgespec.sampling.settings import NUMBERS, sampler_order, sampling_for
 
 
@@ -44,11 +44,15 @@ def grammar_for(arguments: argparse.Namespace) -> Grammar | None:
 
 def _file(path: str, flag: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(LONGEST_GRAMMAR + 1)
     except UnicodeDecodeError:
         raise SettingError(f"{flag} {path} is not text in UTF-8: name a text file") from None
     except OSError as error:
         raise SettingError(f"{flag} {path} cannot be read: {error.strerror}") from None
+    if len(text) > LONGEST_GRAMMAR:
+        raise SettingError(f"{flag} {path} has more than {LONGEST_GRAMMAR:,} characters: name another file")
+    return text
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -6,6 +6,7 @@ Prints a line for each tensor, `N of ALL`, and as its last, where it could not, 
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import sys
 
@@ -31,7 +32,7 @@ def main() -> int:
     llama_cpp.llama_log_set(log, ctypes.c_void_p(0))
     wanted = llama_cpp.llama_model_quantize_default_params()
     wanted.ftype, wanted.nthread, wanted.allow_requantize = int(number), int(threads), True
-    code = llama_cpp.llama_model_quantize(source.encode(), output.encode(), ctypes.byref(wanted))
+    code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(output), ctypes.byref(wanted))
     if code:
         print(said[-1] if said else "llama.cpp does not say why", flush=True)
     return int(code != 0)

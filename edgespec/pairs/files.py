@@ -128,15 +128,18 @@ def chat_template(arguments: argparse.Namespace) -> str | None:
         return None
     flag = f"--chat-template-file {arguments.chat_template_file}"
     try:
-        template = Path(arguments.chat_template_file).read_text(encoding="utf-8")
+        with Path(arguments.chat_template_file).open(encoding="utf-8") as file:
+            template = file.read(LONGEST_TEMPLATE + 1)
     except OSError as error:
         raise SettingError(f"{flag} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingError(f"{flag} cannot be read: it is not text") from None
     if len(template) > LONGEST_TEMPLATE:
         raise SettingError(
-            f"{flag} has {len(template):,} characters: a template has {LONGEST_TEMPLATE:,} at most"
+            f"{flag} has more than {LONGEST_TEMPLATE:,} characters, which no template has: name another file"
         )
+    if not template.strip():
+        raise SettingError(f"{flag} is empty: name another file, or leave it out")
     return template
 
 

@@ -296,7 +296,7 @@ class ChatApp(App[int]):
 
     async def export(self, screen: ChatScreen, name: str) -> None:
         """Writes the chat to a file. Raises SessionError."""
-        path = session_export.export(screen.conversation, name, folder=Path.cwd())
+        path = session_export.export(screen.conversation, name, folder=Path())
         screen.tell(f"Written to {path}.")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import zlib
 from collections.abc import Iterator, Sequence
@@ -140,7 +141,7 @@ def passages_in(folder: str) -> list[str]:
     """Returns the paragraphs of the text files in a folder, and in those below. Raises SettingError."""
     from edgespec_models.distill.questions import passages_of
 
-    root = Path(folder).expanduser()
+    root = Path(os.path.expanduser(folder))
     if not root.is_dir():
         raise SettingError(f"--texts {folder}: there is no such folder")
     found: list[str] = []

@@ -30,7 +30,7 @@ def known(named: str) -> Known:
     """Returns what a name or a file stands for. Raises ModelFileError, SettingError."""
     if named == EMBEDDED:
         return Known(tiny.target_path(), tiny.draft_path(), None)
-    path = Path(named).expanduser()
+    path = Path(os.path.expanduser(named))
     if not path.is_file():
         if os.sep in named or named.endswith(".gguf"):
             raise ModelFileError(f"there is no file {named}: name a GGUF file, or an installed pair")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ def prepare(arguments: argparse.Namespace, pair: Known, headers: list[Header]) -
     head = plain and not begin_with and shows_layers(headers[0]) and can_tap()
     named = name_of(pair.target, headers[0])
     default = config.data_folder() / "distilled" / named
-    folder = Path(arguments.folder).expanduser() if arguments.folder else default
+    folder = Path(os.path.expanduser(arguments.folder)) if arguments.folder else default
     kind = "eagle3" if head else "draft"
     threads = arguments.threads or threads_wanted()
     course = Course(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
@@ -83,7 +84,7 @@ def _model(named: str, found: dict[str, FoundModel]) -> InstalledModel:
     if named in found:
         paths = found[named].paths
     else:
-        path = Path(named).expanduser()
+        path = Path(os.path.expanduser(named))  # a user that is not known is a name like others
         paths = tuple(path.with_name(part) for part in split_names(path.name))
         for part in paths:
             if not part.is_file():

@@ -7,6 +7,7 @@ names takes the place of the file's. Paths are relative to the file.
 from __future__ import annotations
 
 import argparse
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,7 +85,7 @@ def _said(path: Path, key: str, name: str, value: object, action: argparse.Actio
         if isinstance(one, bool) or not isinstance(one, str | int | float):
             raise wrong("a list of texts" if several else "a text or a number")
         text = (
-            str(path.parent / Path(one).expanduser()) if name in PATHS and isinstance(one, str) else str(one)
+            str(path.parent / os.path.expanduser(one)) if name in PATHS and isinstance(one, str) else str(one)
         )
         if action.choices is not None and text not in action.choices:
             raise wrong(f"one of {', '.join(map(str, action.choices))}")

@@ -71,10 +71,10 @@ class Store:
         pairs = self._read().pairs
         if name not in pairs:
             known = ", ".join(sorted(pairs)) or "none"
-            raise StoreError(
-                f"no pair {name!r} is installed (installed: {known}): `edgespec pull {name}` gets one of the "
-                "catalogue, `edgespec pull` lists it"
-            )
+            how = f"`edgespec pull {name}` gets one of the catalogue, `edgespec pull` lists it"
+            if name.lower().endswith(".gguf"):  # a file's
+                how = f"`edgespec import {name}` makes one of a file"
+            raise StoreError(f"no pair {name!r} is installed (installed: {known}): {how}")
         return pairs[name]
 
     def add(self, pair: InstalledPair, *, default: bool = True) -> None:

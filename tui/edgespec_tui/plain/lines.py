@@ -135,7 +135,7 @@ class PlainLines:
             "/rename": lambda: self._rename(rest),
             "/delete": lambda: self._delete(rest),
             "/undelete": self._undelete,
-            "/export": lambda: chat.tell(f"Written: {export(chat.conversation, rest, folder=Path.cwd())}"),
+            "/export": lambda: chat.tell(f"Written: {export(chat.conversation, rest, folder=Path())}"),
         }
         if name not in does:
             chat.tell(f"{name} is not a command. {HELP}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -119,12 +120,10 @@ def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
     name: without one, a free name is made from the title; without a folder in it, it is put into `folder`.
     Raises SessionError for a file that is there already (nothing is overwritten) or cannot be written.
     """
-    if name:
-        path = folder / Path(name.strip().strip("'\"")).expanduser()
-        if path.is_dir():
-            path = _free(path / suggested_name(conversation))
-    else:
-        path = _free(folder / suggested_name(conversation))
+    try:
+        path = _place(conversation, name.strip().strip("'\""), folder)
+    except OSError as error:  # too long a name, a folder that is closed, or gone while we stood in it
+        raise SessionError(f"{name or 'the folder we are in'} cannot be used: {error.strerror}") from None
     text = as_json(conversation) if path.suffix.lower() == ".json" else as_markdown(conversation)
     begun = False
     try:
@@ -133,11 +132,18 @@ def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
             file.write(text)
     except FileExistsError:
         raise SessionError(f"{path} is there already: choose another name") from None
+    except ValueError:  # half a character, or a zero byte
+        raise SessionError(f"{name!r} is not the name of a file") from None
     except OSError as error:
         if begun:  # a full disk: half a chat would look like all of it
             path.unlink(missing_ok=True)
         raise SessionError(f"{path} cannot be written: {error.strerror}") from None
     return path
+
+
+def _place(conversation: Conversation, name: str, folder: Path) -> Path:
+    path = folder / os.path.expanduser(name)  # a user that is not known is a name like others
+    return (_free(path / suggested_name(conversation)) if path.is_dir() else path).absolute()
 
 
 def _free(path: Path) -> Path:
