@@ -108,7 +108,7 @@ class _Door:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        host = _name(headers.get("host", ""))
+        host = _name(headers.get("host", LOCAL))  # monitors speak HTTP/1.0 without one, browsers never
         origin = headers.get("origin")
         if not (_is_address(host) or host in self._hosts or host.endswith(".localhost")):
             sentence = (

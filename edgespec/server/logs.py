@@ -23,6 +23,12 @@ LogFormat = Literal["quiet", "text", "json"]
 REQUEST_ID = "x-request-id"
 SENSIBLE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 SHOWN_PATH = 200
+NO_NEWS = (  # of what uvicorn logs
+    "Invalid HTTP request",
+    "Exception in ASGI",
+    "Unsupported upgrade request",
+    "No supported WebSocket library",
+)
 
 _now_answering: ContextVar[str] = ContextVar("_now_answering", default="")
 _sentences = logging.getLogger("edgespec.server")
@@ -40,8 +46,11 @@ def set_up(log: LogFormat) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for what clients do wrong, which they are told, and for faults, logged already with their id."""
-    return "Invalid HTTP request" not in record.msg and "Exception in ASGI" not in record.msg
+    """False for what clients do wrong, which they are told, and for faults, logged already with their id.
+
+    Nor is it news that a client offers HTTP/2, as Java's does with each request: it is answered in HTTP/1.1.
+    """
+    return not record.msg.startswith(NO_NEWS)
 
 
 def say(sentence: str) -> None:

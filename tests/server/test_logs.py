@@ -71,6 +71,14 @@ class Broken:
         raise RuntimeError("a wire is loose")
 
 
+def test_an_offer_of_http2_is_passed_over(server: Served) -> None:
+    """Java's client offers it with each request: two warnings each, one to install what would not help."""
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAA"}
+    answered = server.ask("/health", headers={**offer, "x-request-id": "offered"})
+    assert answered.status == 200 and lines(server, "offered")
+    assert "upgrade" not in server.said() and "uvicorn" not in server.said()
+
+
 def test_a_real_fault_is_answered_500_and_written_with_its_id(capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before, level = root.handlers[:], root.level

@@ -83,6 +83,14 @@ def test_a_name_that_is_not_ours_is_turned_away(server: Served) -> None:
         assert status(server, Host=host, x_api_key=KEY) == 200
 
 
+def test_a_monitor_that_names_no_host_is_heard(server: Served) -> None:
+    """HAProxy asks in HTTP/1.0, where none has to be named; it was told that Host '' is wrong."""
+    for head, status_ in (("", b"200"), ("Host:\r\n", b"403"), ("Host: evil.example\r\n", b"403")):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as asked:
+            asked.sendall(f"GET /health HTTP/1.0\r\n{head}\r\n".encode())
+            assert asked.recv(12).endswith(status_)
+
+
 def test_only_named_pages_may_ask(server: Served) -> None:
     evil = server.ask("/v1/models", headers={"Origin": "http://evil.example", "x-api-key": KEY})
     assert evil.status == 403 and "evil.example" in evil.error["message"]
