@@ -458,6 +458,31 @@ def test_a_damaged_file_is_set_aside_and_named_and_a_new_one_begun(opened: Opene
     assert aside.read_bytes()[5000:25000] == spoilt[5000:25000]
 
 
+def test_damage_that_sqlite_does_not_see_hides_no_session(opened: Opened) -> None:
+    """A bit that flips within a text is no damage to SQLite: one such title hid all sessions, and one such
+    figure, or a turn that answers itself, ended the chat that opened it."""
+    talk = talked()
+    kept(opened, talk, talked("another")).close()
+    with closing(sqlite3.connect(opened.folder / "sessions.db")) as file:
+        file.execute(
+            "UPDATE sessions SET title = CAST(x'41ff42' AS TEXT), head = 99, settings = '{' WHERE id = ?",
+            [talk.id],
+        )
+        file.execute(
+            "UPDATE turns SET parent = 2, runs = '[[', figures = '[', settings = '7' "
+            "WHERE id = 2 AND session = ?",
+            [talk.id],
+        )
+        file.commit()
+    sessions = opened()
+    assert set(titles(sessions.listed().result(SOON_S))) == {"A\ufffdB", "another"}
+    assert talk.id is not None
+    read = sessions.loaded(talk.id).result(SOON_S)
+    assert [turn.text for turn in read.path()] == [talk.turns[2].text]
+    assert [turn.text for turn in read.turns.values()] == [turn.text for turn in talk.turns.values()]
+    assert not opened.notices
+
+
 def test_damage_found_while_the_program_runs_costs_nothing_of_the_open_conversation(opened: Opened) -> None:
     talk = talked()
     sessions = kept(opened, talk)

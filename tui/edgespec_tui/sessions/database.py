@@ -67,7 +67,7 @@ def opened(path: Path, *, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Con
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # conversations are private
-    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    connection = connected(path)
     try:
         _prepare(connection)
         version = _format(connection, path, len(migrations))
@@ -84,9 +84,16 @@ def opened(path: Path, *, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Con
     return connection
 
 
+def connected(where: Path | str) -> sqlite3.Connection:
+    """Returns a connection; damaged text is read as far as it is text, and hides no session."""
+    connection = sqlite3.connect(where, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    return connection
+
+
 def in_memory() -> sqlite3.Connection:
     """Returns a connection to an empty database that ends with the program."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection = connected(":memory:")
     connection.execute("PRAGMA foreign_keys = ON")
     migrate(connection, MIGRATIONS)
     return connection

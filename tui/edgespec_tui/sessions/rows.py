@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.sessions.conversation import Conversation, Runs, Turn
 
 TITLE_LENGTH = 60  # of a title that the first question gives
 AROUND = 30  # characters shown on either side of what was searched for
@@ -127,13 +127,16 @@ def unfinished(connection: sqlite3.Connection) -> list[int]:
 
 
 def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
-    """Returns a session, or None if no session has this number (or it is deleted)."""
+    """Returns a session, or None if no session has this number (or it is deleted).
+
+    What of it is damaged is left out: a figure, an origin, the place of a turn among the others.
+    """
     head = connection.execute(
         "SELECT title, system, settings, head FROM sessions WHERE id = ? AND deleted IS NULL", (id,)
     ).fetchone()
     if head is None:
         return None
-    settings: dict[str, Any] = json.loads(head[2])
+    settings = _object(head[2])
     rows = connection.execute(
         "SELECT id, parent, role, text, reasoning, finish, runs, figures, model, settings FROM turns "
         "WHERE session = ? ORDER BY id",
@@ -147,13 +150,14 @@ def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
             row[3],
             row[4],
             row[5],
-            tuple((str(source), int(count)) for source, count in json.loads(row[6])),
-            json.loads(row[7]),
+            _runs(row[6]),
+            _object(row[7]),
             row[8],
-            json.loads(row[9]),
+            _object(row[9]),
         )
         for row in rows
     ]
+    ids = {turn.id for turn in turns}
     return Conversation(
         id=id,
         title=head[0],
@@ -161,9 +165,30 @@ def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
         sampling=settings.get("sampling", {}),
         seed=settings.get("seed"),
         max_tokens=settings.get("max_tokens"),
-        turns={turn.id: turn for turn in turns},
-        head=head[3],
+        turns={turn.id: _rooted(turn, ids) for turn in turns},
+        head=head[3] if head[3] is None or head[3] in ids else max(ids, default=None),
     )
+
+
+def _rooted(turn: Turn, ids: set[int]) -> Turn:
+    """Returns a turn; one whose parent is none of the turns before it stands at the beginning."""
+    lost = turn.parent is not None and not (turn.parent in ids and turn.parent < turn.id)
+    return replace(turn, parent=None) if lost else turn
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _runs(text: str) -> Runs:
+    try:
+        return tuple((str(source), int(count)) for source, count in json.loads(text))
+    except (ValueError, TypeError):
+        return ()
 
 
 TITLE = (

@@ -130,7 +130,7 @@ class SessionStorage:
             f"{self._path} cannot be written ({error}): the chat goes on in memory, and is kept as soon as "
             "there is room"
         )
-        memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        memory = database.connected(":memory:")
         self._file.backup(memory)
         memory.execute("PRAGMA foreign_keys = ON")
         self._memory, self._tried = memory, time.monotonic()
