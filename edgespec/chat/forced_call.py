@@ -33,16 +33,23 @@ def forced(composed: Composed) -> tuple[Composed, dict[str, Any]]:
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": name}, key: _object(schema)},
+            "properties": {"name": {"const": name}, key: _object(schema, i)},
             "required": ["name", key],
             "additionalProperties": False,
         }
-        for name, schema in composed.tools.items()
+        for i, (name, schema) in enumerate(composed.tools.items())
     ]
     text = composed.text + closed + opening
     return replace(composed, text=text, family=FORCED, opened=False), {"anyOf": calls}
 
 
-def _object(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the schema of arguments: an object, also where it does not say so."""
-    return {"type": "object", **schema} if schema.get("type") is None else dict(schema)
+def _object(schema: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Returns the schema of arguments: an object, also where it does not say so.
+
+    It gets a name of its own, by which its references ("#/$defs/Point") lead into itself, as they did before
+    it was part of another; which draft it was written for would change how names are read.
+    """
+    own = {name: value for name, value in schema.items() if name != "$schema"}
+    if own.get("type") is None:
+        own["type"] = "object"
+    return {**own, "$id": f"urn:edgespec:tool:{number}"}

@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
 from served import Served
 
 from edgespec.chat.conversation import Composed
@@ -118,6 +119,33 @@ def test_a_named_tool_is_called_with_what_its_schema_allows(client: OpenAI, seed
     for said in (call.function.arguments, "".join(piece or "" for piece in pieces)):
         arguments = json.loads(said)
         assert arguments["mode"] in ("fast", "slow") and isinstance(arguments["level"], int)
+
+
+class Point(BaseModel):
+    x: Literal[1, 2]
+
+
+class Line(BaseModel):
+    start: Point
+    end: Point
+
+
+@pytest.mark.parametrize("draft", ["07", "04", None])
+def test_references_of_a_tools_schema_lead_into_that_schema(client: OpenAI, draft: str | None) -> None:
+    """What pydantic writes of nested models was refused where a call had to be made: within the schema of the
+    calls, '#' was that schema, and a tool that refers to itself so got another call in place of a child."""
+    line: Any = openai.pydantic_function_tool(Line, name="draw")
+    schema = json.loads(json.dumps(line["function"]["parameters"]).replace("$defs", "definitions"))
+    if draft:
+        schema["$schema"] = f"http://json-schema.org/draft-{draft}/schema#"
+        line["function"]["parameters"] = schema
+    tree = tool("grow", v={"const": 7}, child={"$ref": "#"})
+    named: Any = {"type": "function", "function": {"name": "draw"}}
+    [call] = ask(client, tools=[tree, line], tool_choice=named).choices[0].message.tool_calls
+    assert Line.model_validate_json(call.function.arguments)
+    [call] = ask(client, tools=[tree], tool_choice="required", seed=1).choices[0].message.tool_calls
+    assert call.function.arguments.count('"v"') > 1  # and so on; the length limit may cut it off
+    assert '"name"' not in call.function.arguments
 
 
 def test_some_call_can_be_required_and_all_be_forbidden(client: OpenAI) -> None:
