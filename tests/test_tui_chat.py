@@ -124,6 +124,18 @@ async def test_an_edited_question_is_asked_in_the_place_of_the_old() -> None:
         assert "Editing" not in it.text()
 
 
+@on_a_loop
+async def test_an_edit_is_told_until_it_ends() -> None:
+    """Ctrl+R took the sentence away and left the edit: the next question took the place of the old one."""
+    async with driven(ChatApp(FakeEndpoint(answers=["one", "two", "three"]))) as it:
+        await it.ask("first")
+        await it.pilot.press("ctrl+b", "ctrl+r")
+        await it.until(lambda: it.texts() == ["first", "two"] and not it.chat.answering)
+        assert it.chat.asking.editing is not None and "Editing" in it.text()
+        await it.pilot.press("escape")
+        assert it.chat.asking.editing is None and "Editing" not in it.text()
+
+
 @pytest.mark.slow
 @on_a_loop
 async def test_escape_leaves_an_edit() -> None:

@@ -114,10 +114,7 @@ class ChatScreen(TalkScreen):
         self.asking.editing = turn
         self.prompt.fill(question_of(turn.text, turn.settings).typed())
         self.prompt.focus()
-        does = (
-            "asks it in place of the old one" if turn.role == "user" else "keeps it in place of the old one"
-        )
-        self.show_banner(f"Editing: Enter {does}, Esc leaves it as it was.")
+        self.show_banner("")
 
     async def _again(self, question: Turn) -> None:
         try:

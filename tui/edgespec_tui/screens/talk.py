@@ -17,7 +17,7 @@ from edgespec.client.answer import Wishes
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_tui.screens.asking import Asking
 from edgespec_tui.screens.chat_context import ChatContext
-from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.choice_list import ChoiceList
 from edgespec_tui.widgets.panel import Measured, PanelState, SpeculationPanel
 from edgespec_tui.widgets.prompt_input import PromptInput
@@ -129,10 +129,12 @@ class TalkScreen(Screen[None]):
         self.refresh_state()
 
     def show_banner(self, sentence: str, *keys: tuple[str, str, str]) -> None:
-        """Shows what needs attention above the input; nothing at all takes it away.
+        """Shows what needs attention above the input; nothing at all takes it away, but for a turn's edit.
 
         keys: (key, what it does, action), each of them a button as well.
         """
+        if not keys:
+            sentence = sentence or editing_told(self.asking.editing)
         banner = self.query_one("#banner", Static)
         banner.display = bool(sentence or keys)
         buttons = []
@@ -236,6 +238,14 @@ class TalkScreen(Screen[None]):
         else:
             severity: SeverityLevel = "information" if kind == "note" else kind
             self.notify(sentence, severity=severity, markup=False, timeout=SECONDS[kind])
+
+
+def editing_told(turn: Turn | None) -> str:
+    """Returns what Enter does to the turn that is being edited; nothing where none is."""
+    if turn is None:
+        return ""
+    does = "asks" if turn.role == "user" else "keeps"
+    return f"Editing: Enter {does} it in place of the old one, Esc leaves it as it was."
 
 
 def as_sentence(text: str) -> str:
