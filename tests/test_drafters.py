@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgespec.core.drafters import HOPELESS, Drafter, Drafting, Guesser, NoDrafter, Offer, offer
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel, lead
+from edgespec.core.drafters.draft_temperature import DraftTemperature
 from edgespec.core.drafters.recycling import LONGEST_WALK, PLACES, STEADY, TokenRecycling
 from edgespec.core.drafters.suffix_lookup import MIN_MATCH, SURE, SuffixAutomaton, SuffixLookup
 from edgespec.core.loop import NO_ROWS
@@ -756,3 +757,17 @@ def test_a_guesser_that_was_wrong_for_long_is_heard_again_once_it_is_right() -> 
             accepted = int(bool(guess.tokens) and said == 7)
             competition.learn(Judged(judged, 1, guess, accepted, (point_mass(said),)))
         assert bool(drafted(competition, [1, 2], 4)[0].tokens) == heard
+
+
+# --- the temperature of a draft
+
+
+@pytest.mark.parametrize("temperature", [1.0, 20.0, 100.0])
+def test_a_flat_draft_over_a_large_vocabulary_teaches_its_temperature_nothing(temperature: float) -> None:
+    """Past some 10,000 tokens all may be slight; the likeliest of none was asked for: the engine ended."""
+    rng = np.random.default_rng(31)
+    sampler = Sampler(Sampling(temperature=temperature, top_p=1, min_p=0), 20_000)
+    p, q = (sampler(rng.normal(0, 3, 20_000).astype(np.float32)) for _ in range(2))
+    learned = DraftTemperature()
+    learned.learn(p, q)
+    assert learned.seen == (temperature == 1)

@@ -20,6 +20,7 @@ FADE = 0.99  # of what earlier positions say, with each new one
 ENOUGH = 20.0  # positions before anything is changed
 BETTER = 0.01  # acceptance that a change has to promise
 SLIGHT = 1e-4  # probabilities below this are left out of the reckoning, which only chooses a temperature
+MOST_OF_IT = 0.5  # of a draft's probability that has to be left then: at high temperatures all are slight
 
 
 @dataclass(slots=True)
@@ -40,11 +41,17 @@ class DraftTemperature:
         return (self.overlap[self.chosen] / self.seen, self.compared / self.seen) if self.seen else None
 
     def learn(self, p: Distribution, q: Distribution) -> None:
-        """Takes note of one position; q was made at the chosen factor. Point masses teach nothing."""
+        """Takes note of one position; q was made at the chosen factor.
+
+        Point masses teach nothing, nor does what is nearly flat.
+        """
         if p.likeliest()[1] == 1.0 or q.likeliest()[1] == 1.0:
             return
         likely = q.probs > SLIGHT
-        ids, log_q = q.ids[likely], np.log(q.probs[likely])
+        ids, probs = q.ids[likely], q.probs[likely]
+        if probs.sum() < MOST_OF_IT:
+            return
+        log_q = np.log(probs)
         target = p.on(ids)
         for i, factor in enumerate(FACTORS):
             weights = np.exp(log_q * (self.factor / factor))
