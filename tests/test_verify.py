@@ -26,6 +26,7 @@ from edgespec.core.verify import (
     verify_block,
     verify_tokens,
 )
+from edgespec.errors import GrammarError
 from edgespec.sampling.distribution import Few
 from edgespec.sampling.sampler import Distribution, draw, point_mass
 
@@ -86,6 +87,26 @@ def test_drafts_from_an_independent_and_a_deterministic_guesser_may_be_mixed(jud
     p, q = fakes.random_pair(np.random.default_rng(3), 3, "dense")
     mixed = lambda prefix: point_mass(1) if len(prefix) == 1 else q(prefix)  # noqa: E731
     assert error(judge, p, mixed, 3) < EXACT
+
+
+@RULES
+def test_what_fails_behind_a_guess_fails_only_where_that_guess_stays(judge: fakes.Judge) -> None:
+    """A grammar may lead to where a bias bans all; block verification raised that for guesses it rejects."""
+    half = Distribution(np.arange(2), np.array([0.5, 0.5]))
+    draft = Draft((0, 0), (point_mass(0), point_mass(0)))
+
+    def p(i: int) -> Distribution:
+        if i:
+            raise GrammarError("nothing may follow")
+        return half
+
+    failed = 0
+    for seed in range(400):
+        try:
+            assert judge(draft, p, np.random.default_rng(seed)) == Verdict(0, 1)
+        except GrammarError:
+            failed += 1
+    assert abs(failed - 200) < 60  # 6 standard deviations
 
 
 # --- how much is accepted

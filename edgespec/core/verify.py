@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.values import Draft
+from edgespec.errors import EdgeSpecError
 from edgespec.sampling.distribution import Distribution, Few, PointMass, draw
 
 Target = Callable[[int], Distribution]  # i -> p at draft position i (0..k), history x_1..x_i included
@@ -81,10 +82,16 @@ def verify_block(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
 
     Algorithm 2 of Sun et al.: P_i = min(1, P_{i-1} p_i/q_i); prefix i passes with
     S_i / (S_i + 1 - P_i), S_i = sum max(0, P_i p_{i+1} - q_{i+1}); the whole block with P_k.
+    Where there is no p behind some guesses, that is raised only if they stay, as without a draft.
     """
     k, carries = len(draft.tokens), [1.0]
     for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
-        carry = min(1.0, carries[i] * p(i).prob(token) / q.prob(token))
+        try:
+            p_i = p(i)
+        except EdgeSpecError:  # behind guesses that may not stay; the draft ends here, whatever comes of them
+            k = i
+            break
+        carry = min(1.0, carries[i] * p_i.prob(token) / q.prob(token))
         if carry == 0.0:  # this prefix and all longer ones fail for certain
             break
         carries.append(carry)
