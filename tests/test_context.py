@@ -375,6 +375,26 @@ def test_long_prompts_of_several_sequences_share_the_chunk(plain: Model) -> None
         assert context.evaluated == sum(tokens.size for tokens in prompts)
 
 
+def test_more_than_a_small_cache_holds_is_refused_and_not_evaluated_at_once(
+    plain: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cache smaller than a chunk llama.cpp evaluates no more at once than that holds, and aborts."""
+    real = module.C.llama_decode
+
+    def watched(handle: Any, batch: Any) -> int:
+        assert batch.n_tokens <= module.C.llama_n_batch(handle), "llama.cpp would end the process"
+        return int(real(handle, batch))
+
+    monkeypatch.setattr(module.C, "llama_decode", watched)
+    texts = [some_tokens(np.random.default_rng(s), 128) for s in range(4)]
+    with Context(plain, settings(n_ctx=256, cells=256, n_seq=4, n_rows=4)) as context:
+        with pytest.raises(NoRoomError):
+            context.score([Want(tokens, seq=s) for s, tokens in enumerate(texts)])
+        for s in range(4):
+            context.clear(s)
+        assert furthest(context.score([Want(texts[0], seq=2)])[0][0], fresh(plain, texts[0])) < MARGIN
+
+
 def test_the_context_can_be_filled_to_the_last_token(plain: Model) -> None:
     tokens = some_tokens(np.random.default_rng(1), 65)
     with Context(plain, settings(n_ctx=64)) as context:
@@ -481,6 +501,26 @@ def test_the_record_stays_true_after_a_failure(
             assert np.array_equal(held, asked[: held.size])
             rows = context.score([want])[0]
             assert furthest(rows[-1], fresh(model, asked)) < MARGIN
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupt_in_the_middle_leaves_no_cells_that_nobody_knows_of(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Ctrl+C in a notebook: llama.cpp had evaluated, the record did not know; going on failed ever after."""
+    model, tokens, real = models[kind], some_tokens(np.random.default_rng(24), 30), module.C.llama_decode
+
+    def interrupted(handle: Any, batch: Any) -> int:
+        real(handle, batch)
+        raise KeyboardInterrupt
+
+    with Context(model, settings(n_rows=4)) as context:
+        context.score([Want(tokens[:20])])
+        with monkeypatch.context() as patch:
+            patch.setattr(module.C, "llama_decode", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                context.score([Want(tokens[:20], (1, 2), 3)])
+        assert furthest(context.score([Want(tokens)])[0][0], fresh(model, tokens)) < MARGIN
 
 
 def test_a_failure_in_the_second_chunk_keeps_the_first(plain: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from edgespec.core.loop import Rows, Want
 from edgespec.errors import (
     DecodeAbortedError,
+    EdgeSpecError,
     EngineError,
     FatalDecodeError,
     InvalidBatchError,
@@ -91,7 +92,8 @@ class Context:
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._handle: Any = new_context(model, settings)
         self._memory: Any = C.llama_get_memory(self._handle)
-        self._batch = Batch(settings.chunk, settings.n_ctx)
+        self._chunk = min(settings.chunk, int(C.llama_n_batch(self._handle)))  # less in a small cache
+        self._batch = Batch(self._chunk, settings.n_ctx)
         self._sequences = [_Sequence() for _ in range(settings.n_seq)]
         self._keeper = settings.n_seq if keeps_order(model, settings) else None  # see `keep_cells`
         self._keeping = self._kept = False
@@ -213,16 +215,26 @@ class Context:
         of what is held stays true in either case.
         """
         self._check(wants)
+        try:
+            return self._scored(wants)
+        except EdgeSpecError:
+            raise
+        except BaseException:  # Ctrl+C anywhere in it: what the cache holds now, nobody knows
+            for want in wants:
+                self.clear(want.seq)
+            raise
+
+    def _scored(self, wants: Sequence[Want]) -> list[Rows]:
         if len(wants) > 1 and not self.batches:  # unequal lengths in one batch would split it
             return [self.score([want])[0].copy() for want in wants]
         parts = [(want.seq, self._sync(want), want.rows) for want in wants]
-        if sum([len(tokens) for _, tokens, _ in parts]) > 4 * self.settings.chunk:
+        if sum([len(tokens) for _, tokens, _ in parts]) > 4 * self._chunk:
             parts = self._ends_of(parts)
         return self._decode(parts)
 
     def _ends_of(self, parts: Sequence[_Part]) -> list[_Part]:
         """Evaluates all but what fits the last, common evaluation; returns what is left."""
-        share = (self.settings.chunk - sum(rows for _, _, rows in parts)) // len(parts)
+        share = (self._chunk - sum(rows for _, _, rows in parts)) // len(parts)
         left = []
         for s, tokens, rows in parts:
             n_unread = max(0, len(tokens) // 4 - rows - share)
@@ -377,7 +389,7 @@ class Context:
 
     def _decode_unread(self, s: int, tokens: bytes) -> None:
         """Evaluates tokens of which no logits are wanted, in pieces."""
-        size = 4 * self.settings.chunk
+        size = 4 * self._chunk
         for at in range(0, len(tokens), size):
             self._decode([(s, tokens[at : at + size], 0)])
 
