@@ -30,6 +30,7 @@ from edgespec.grammar.grammar import Grammar
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.heads import taps
 from edgespec.llama.heads.guessing import head_context
+from edgespec.llama.heads.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, Sampling
@@ -367,6 +368,21 @@ def test_a_target_without_blocks_has_no_head(tmp_path: Path) -> None:
         with Pair(path, settings=PairSettings(remember=False)) as pair:
             assert pair.head is None
             assert len(said(pair, changed(GREEDY, max_tokens=4))) == 4
+
+
+def test_a_head_that_cannot_run_leaves_nothing_in_its_target(
+    attending: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its target went on keeping hidden rows of every token, or failed where there were none."""
+
+    def refused(_: object) -> None:
+        raise ModelUnsupportedError("no hidden rows")
+
+    monkeypatch.setattr(HeadContext, "_find_way", refused)
+    with Pair(attending, settings=PairSettings(remember=False)) as pair:
+        assert list(pair.contexts) == ["target"]
+        assert pair.contexts["target"]._hidden is None
+        assert len(said(pair, changed(GREEDY, max_tokens=4))) == 4
 
 
 def test_blocks_that_llama_cpp_would_end_the_process_on_are_passed_over(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def load_pair(
     except ModelUnsupportedError:
         if head.alone:  # somebody named it
             raise
+        context.close()  # it may have begun to keep hidden rows
+        context = opened.enter_context(Context(large, replace(settings_for(large, settings), n_rows=n_rows)))
         return Loaded(large, None, context, None)
     opened.callback(made.close)
     return Loaded(large, small, context, made)
