@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,11 +18,12 @@ import numpy as np
 import pytest
 import tiny_gguf
 from gguf import GGUFWriter
+from numpy.typing import NDArray
 
 from edgespec.core.loop import Want
 from edgespec.errors import ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.llama.context import Context, ContextSettings
-from edgespec.llama.model import C, Model, _keep_log
+from edgespec.llama.model import C, Model, _keep_log, _on_a_deep_stack
 from edgespec.pairs.check import check_pair
 
 TEXTS = {
@@ -508,3 +510,29 @@ def test_a_long_unbroken_text_gets_a_stack_deep_enough(threshold: int, dies: boo
     done = subprocess.run(command, capture_output=True, timeout=60)
     assert (done.returncode < 0) == dies
     assert dies or done.stdout.strip() == b"300000"
+
+
+def test_two_long_texts_at_once_leave_the_size_of_stacks_as_it_was() -> None:
+    """The one that ended last put back what the other had set: a later thread's stack could be too small."""
+    before, began, ended = threading.stack_size(), threading.Event(), threading.Event()
+    sizes = []
+
+    def first() -> NDArray[np.int32]:
+        began.wait(5)
+        return np.empty(0, np.int32)
+
+    def second() -> NDArray[np.int32]:
+        began.set()
+        ended.wait(5)
+        return np.empty(0, np.int32)
+
+    try:
+        threading.stack_size(2**26)
+        one = threading.Thread(target=lambda: (_on_a_deep_stack(first, 2000), ended.set()))
+        one.start()
+        _on_a_deep_stack(second, 3000)
+        one.join()
+        sizes.append(threading.stack_size())
+    finally:
+        threading.stack_size(before)
+    assert sizes == [2**26]

@@ -38,6 +38,7 @@ LOG_LEVEL_CONTINUES = 5
 _LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device (\S+),")
 PROCESSOR = "CPU"  # the device, as llama.cpp names it
 LONG_TEXT = 1000  # bytes; longer texts are turned into tokens on a deep stack
+_stack_size = threading.Lock()  # for who changes that of threads to come
 
 
 @C.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
@@ -362,19 +363,21 @@ def _on_a_deep_stack(work: Callable[[], NDArray[np.int32]], n_bytes: int) -> NDA
     """Runs `work` in a thread with room for llama.cpp's recursive regular expressions.
 
     Some pre-tokenisers recurse once for every character of an unbroken run; 40,000 of them overflow the
-    usual 8 MB. Where the system refuses so large a stack, the usual one has to do.
+    usual 8 MB. Where the system refuses so large a stack, the usual one has to do. The size holds for every
+    thread that starts meanwhile, so it is never made smaller, and by one thread at a time.
     """
     done: list[NDArray[np.int32]] = []
-    before = threading.stack_size()
-    try:
-        threading.stack_size(min(1024 * n_bytes + 2**20, 2**30))
-        thread = threading.Thread(target=lambda: done.append(work()))
-        thread.start()
-        thread.join()
-    except (RuntimeError, ValueError):
-        pass
-    finally:
-        threading.stack_size(before)
+    thread = threading.Thread(target=lambda: done.append(work()))
+    with _stack_size:
+        before = threading.stack_size()
+        try:
+            threading.stack_size(max(before, min(1024 * n_bytes + 2**20, 2**30)))
+            thread.start()
+        except (RuntimeError, ValueError):
+            return work()
+        finally:
+            threading.stack_size(before)
+    thread.join()
     return done[0] if done else work()
 
 
