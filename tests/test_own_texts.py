@@ -69,6 +69,16 @@ def test_lines_that_make_no_sense_are_passed_over(tmp_path: Path) -> None:
     assert [text.prompt for text in texts.texts()] == [(1,), (3,)]
 
 
+def test_a_copy_of_a_file_in_the_folder_stops_no_answer(tmp_path: Path) -> None:
+    """A file manager's "00000000 (copy).jsonl" was taken for a part; its name is no number."""
+    texts = OwnTexts(tmp_path, "model", 1 << 20)
+    texts.keep([1], [2], 0.5)
+    (file,) = texts.folder.iterdir()
+    file.with_name(f"{file.stem} (copy).jsonl").write_bytes(file.read_bytes())
+    texts.keep([3], [4], 0.5)
+    assert [text.prompt for text in texts.texts()] == [(1,), (3,)]
+
+
 def test_a_folder_that_cannot_be_written_stops_no_answer(tmp_path: Path) -> None:
     (tmp_path / "own-texts").write_text("in the way")
     OwnTexts(tmp_path, "model", 1 << 20).keep([1], [2], 0.0)

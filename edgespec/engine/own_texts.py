@@ -66,7 +66,7 @@ class OwnTexts:
                 old.unlink()
 
     def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob("[0-9]*.jsonl"))
+        return sorted(self.folder.glob("[0-9]" * 8 + ".jsonl"))
 
     def texts(self) -> list[OwnText]:
         """Returns what is kept, the oldest first; lines that make no sense are passed over."""
