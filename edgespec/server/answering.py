@@ -145,14 +145,25 @@ class Answering:
 
     async def wait_for(self, lease: AbstractAsyncContextManager[Loaded], request: Request | None) -> None:
         """Takes a lease; raises Refusal where that takes too long, or the client leaves meanwhile."""
+        taken: list[Loaded] = []
+
+        async def take() -> bool:
+            taken.append(await lease.__aenter__())
+            return True
+
         try:
             async with asyncio.timeout(self.settings.request_s):
                 if request is None:
-                    await lease.__aenter__()
-                elif await unless_gone(request, lease.__aenter__()) is None:
+                    await take()
+                elif not await unless_gone(request, take()):
                     raise Refusal(GONE, "the client has left")
-        except TimeoutError:
-            raise unavailable("the request waited too long for its model: try again in a moment") from None
+        except BaseException as error:
+            if taken:  # the time was up at the very moment that it came: nobody else would give it back
+                await lease.__aexit__(None, None, None)
+            if isinstance(error, TimeoutError):
+                sentence = "the request waited too long for its model: try again in a moment"
+                raise unavailable(sentence) from None
+            raise
 
     async def answer(
         self,

@@ -10,9 +10,11 @@ import pytest
 from edgespec.core.values import Candidate, Emitted, Round, Started, TokenScore
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.sampling.sampler import Sampling
+from edgespec.server.answering import Answering
 from edgespec.server.generation import UNREAD_MOST, Choice, Generation
 from edgespec.server.metrics import ENOUGH, Plain
 from edgespec.server.refusal import Refusal
+from edgespec.server.settings import ServerSettings
 
 
 class Worker:
@@ -133,3 +135,42 @@ def test_plain_decoding_is_known_from_enough_tokens_and_follows_what_changes() -
     for _ in range(20):
         plain.note(ENOUGH, ENOUGH * 2.0)
     assert plain.seconds_per_token == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_lease_that_comes_as_the_time_is_up_is_given_back() -> None:
+    """Nobody gave it back: no other pair could be loaded until the server was started again."""
+
+    class Lease:
+        held = False
+
+        def __init__(self, waiter: asyncio.Task[None]) -> None:
+            self._waiter = waiter
+
+        async def __aenter__(self) -> str:
+            asyncio.get_running_loop().call_soon(self._waiter.cancel)  # before the waiter hears of it
+            self.held = True
+            return "a pair"
+
+        async def __aexit__(self, *_: object) -> None:
+            self.held = False
+
+    class Waiting:
+        async def receive(self) -> dict[str, str]:
+            await asyncio.sleep(60)
+            return {"type": "http.disconnect"}
+
+    async def late() -> bool:
+        unused: Any = None
+        answering = Answering(unused, ServerSettings(), unused, unused)
+        request: Any = Waiting()
+
+        async def wait() -> None:
+            await answering.wait_for(lease, request)
+
+        waiter = asyncio.create_task(wait())
+        lease: Any = Lease(waiter)
+        with pytest.raises(asyncio.CancelledError):
+            await waiter
+        return bool(lease.held)
+
+    assert not asyncio.run(late())
