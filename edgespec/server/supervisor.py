@@ -460,7 +460,11 @@ class Supervisor:
         self.failed = self._loading = self._killed_for = None
         self._kills = kills_for_memory()
         self._become("loading")
-        self._process = process = await new_worker()
+        try:
+            self._process = process = await new_worker()
+        except OSError as error:  # no memory for a process more, say: that passes
+            self._killed_for = f"its process cannot be started ({error.strerror or error})"
+            return 1
         self.pid, self.lines = process.pid, process.lines
         watching = asyncio.create_task(self._watch(process))
         try:

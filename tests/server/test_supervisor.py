@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -21,10 +22,11 @@ from edgespec.core.values import Emitted, Started
 from edgespec.engine.messages import Load, Submit, ToWorker
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
+from edgespec.server import supervisor
 from edgespec.server.refusal import Refusal
 from edgespec.server.situation import Situation
 from edgespec.server.supervisor import Said, Supervisor
-from edgespec.server.worker_process import WorkerProcess
+from edgespec.server.worker_process import WorkerProcess, new_worker
 
 WAIT_S = 30.0
 NO_END = {token: -1e9 for token in range(512 - len(CONTROL), 512)}
@@ -307,6 +309,26 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(loads: tuple[
 
 
 @pytest.mark.skipif(os.name != "posix", reason="it is ended by a signal")
+def test_a_worker_that_cannot_be_started_is_tried_again(
+    loads: tuple[Load, Load], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where memory was short even for a process, nobody tried again, and the model was "loading" for ever."""
+    refused, told = [OSError(errno.ENOMEM, "Cannot allocate memory")], list[str]()
+
+    async def new() -> WorkerProcess:
+        if refused:
+            raise refused.pop()
+        return await new_worker()
+
+    async def play() -> None:
+        async with supervised(loads[0], tell=told.append) as worker:
+            assert worker.state == "ready" and worker.restarts == 1
+
+    monkeypatch.setattr(supervisor, "new_worker", new)
+    asyncio.run(play())
+    assert told[0] == "its process cannot be started (Cannot allocate memory); it is started again"
+
+
 def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it(
     loads: tuple[Load, Load], monkeypatch: pytest.MonkeyPatch
 ) -> None:
