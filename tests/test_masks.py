@@ -452,6 +452,19 @@ def test_a_grammar_that_runs_out_of_its_fuel_while_it_is_followed_ends_its_text(
             masks.after([0] * n)
 
 
+def test_a_grammar_that_gave_up_on_one_text_is_followed_again_in_the_next() -> None:
+    """All requests with it failed from then on, until sixteen other grammars had been asked for."""
+    expression = "b+|((a{1,100}){1,100}){1,100}b"
+    with pytest.raises(GrammarError, match="too complex while it was followed"):
+        masks = masks_of(expression, 0)
+        for n in range(50):
+            masks.after([0] * n)
+    again = masks_of(expression, 0)
+    for n in range(3):
+        allowed = again.after([1] * n)
+        assert allowed and allowed.flags[1]
+
+
 def test_a_grammar_whose_masks_take_too_long_ends_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single slow mask is forgiven, slow ones again and again are not: others wait meanwhile."""
     now = itertools.count(0, 1)

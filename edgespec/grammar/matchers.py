@@ -68,7 +68,13 @@ class Matchers:
 
     def masks(self, grammar: Grammar, start: int, shown: Shown = NOTHING) -> Masks:
         """Returns the masks of a text that begins behind `start` tokens. Raises GrammarError."""
-        matcher = LLGuidance(self._matcher(grammar, shown).deep_copy(), self._n_vocab, NAMES[grammar.kind])
+        compiled, name = self._matcher(grammar, shown), NAMES[grammar.kind]
+
+        def forget() -> None:  # its copies share a lexer, which gives up on all texts once it did on one
+            with self._lock:
+                self._compiled.pop((grammar, shown - self._end_tokens), None)
+
+        matcher = LLGuidance(compiled.deep_copy(), self._n_vocab, name, forget)
         return Masks(matcher, n_vocab=self._n_vocab, start=start, end_tokens=self._end_tokens)
 
     def knows(self, grammar: Grammar, shown: Shown = NOTHING) -> bool:
@@ -158,8 +164,11 @@ def matcher_for(vocabulary: llguidance.LLTokenizer, lark: str) -> llguidance.LLM
 class LLGuidance:
     """A matcher of llguidance's: `masks.Matcher`."""
 
-    def __init__(self, matcher: Any, n_vocab: int, name: str) -> None:
-        self._matcher, self._name = matcher, name
+    def __init__(
+        self, matcher: Any, n_vocab: int, name: str, gave_up: Callable[[], None] = lambda: None
+    ) -> None:
+        """gave_up: told that the matcher is of no use any more."""
+        self._matcher, self._name, self._gave_up = matcher, name, gave_up
         self._words = np.zeros((n_vocab + 31) // 32, np.uint32)
         self._spent = 0.0  # seconds past the allowance
 
@@ -194,6 +203,7 @@ class LLGuidance:
 
     def _check(self) -> None:
         if self._matcher.is_error():
+            self._gave_up()
             why = _why(self._matcher.get_error())
             if why.startswith("NoExtension"):
                 raise GrammarError(f"the {self._name} leads to where nothing fits it any more")
