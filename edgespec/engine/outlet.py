@@ -16,29 +16,30 @@ class Outlet:
 
     pipe: BinaryIO
     lock: threading.Lock = field(default_factory=threading.Lock)
-    held: list[bytes] = field(default_factory=list)
+    held: list[FromWorker] = field(default_factory=list)
 
     def send(self, message: FromWorker) -> None:
         """Sends a message, and what was held before it; from any thread."""
-        self._write(packed(message))
+        with self.lock:
+            self.held.append(message)
+            self._write()
 
     def hold(self, message: FromWorker) -> None:
         """Keeps a message until the next one is sent, or `release`."""
-        data = packed(message)
         with self.lock:
-            self.held.append(data)
+            self.held.append(message)
 
     def release(self) -> None:
         """Sends what is held."""
-        if self.held:
-            self._write(b"")
-
-    def _write(self, data: bytes) -> None:
         with self.lock:
-            self.held.append(data)
-            try:
-                self.pipe.write(b"".join(self.held))
-                self.pipe.flush()
-            except OSError:
-                os._exit(1)
-            self.held.clear()
+            if self.held:
+                self._write()
+
+    def _write(self) -> None:
+        """Writes what is held; all at once, for the first one brings into the cache what all need."""
+        try:
+            self.pipe.write(b"".join(map(packed, self.held)))
+            self.pipe.flush()
+        except OSError:
+            os._exit(1)
+        self.held.clear()
