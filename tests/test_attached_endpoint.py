@@ -74,6 +74,12 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
                 child.send_signal(signal.SIGKILL)
         assert (await endpoint.restart()).model == info.model
         assert (await heard(endpoint))[0] == text
+
+        (child,) = [engine for engine in engines() if engine not in before]
+        (worker,) = [own for own in child.children() if "edgespec.engine.worker" in own.cmdline()]
+        worker.kill()
+        assert await endpoint.count(HELLO) == count, "its server starts it again: a question waits for that"
+        assert (await heard(endpoint))[0] == text
         await endpoint.close()
         assert not [engine for engine in engines() if engine not in before]
 

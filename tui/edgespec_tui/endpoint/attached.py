@@ -27,6 +27,8 @@ from edgespec_tui.endpoint.endpoint import Happening, Message
 _T = TypeVar("_T")
 DYING_S = 1.0
 LOOK_AGAIN_S = 0.02
+AGAIN_S = 30.0  # how long a server may start its engine again before it is told as gone
+LOOK_S = 0.5
 Cancelled = Callable[[], bool]
 Opening = Callable[[OnProgress, Cancelled], Attached]
 
@@ -170,8 +172,20 @@ class AttachedEndpoint:
     async def count(self, messages: Sequence[Message]) -> int | None:
         """Returns how many tokens the prompt of these messages has; None where the endpoint cannot say.
 
-        An engine that another program had lent us, and took with it, is replaced by one of our own.
+        An engine that another program had lent us, and took with it, is replaced by one of our own. One that
+        its server starts again is waited for.
         """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + AGAIN_S
+        while True:
+            try:
+                return await self._counted(messages)
+            except EndpointError as error:
+                if error.status != 503 or error.retry_s is None or loop.time() > until:
+                    raise
+                await asyncio.sleep(min(error.retry_s, LOOK_S))
+
+    async def _counted(self, messages: Sequence[Message]) -> int | None:
         try:
             return await self._count(self._ready(), messages)
         except EndpointLostError:
@@ -184,6 +198,8 @@ class AttachedEndpoint:
         def count() -> int | None:
             try:
                 return attached.client.count(_as_told(messages))
+            except EngineDiedError as error:  # its server, which tells so, starts it again
+                raise EndpointError(str(error), status=503, retry_s=LOOK_S) from None
             except EndpointLostError as error:
                 if not attached.lent and (reason := _fault(attached)):
                     raise EngineDiedError(reason) from None
