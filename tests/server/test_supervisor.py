@@ -308,7 +308,6 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(loads: tuple[
     asyncio.run(play())
 
 
-@pytest.mark.skipif(os.name != "posix", reason="it is ended by a signal")
 def test_a_worker_that_cannot_be_started_is_tried_again(
     loads: tuple[Load, Load], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +328,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(
     assert told[0] == "its process cannot be started (Cannot allocate memory); it is started again"
 
 
+@pytest.mark.skipif(os.name != "posix", reason="it is ended by a signal")
 def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it(
     loads: tuple[Load, Load], monkeypatch: pytest.MonkeyPatch
 ) -> None:
