@@ -167,7 +167,7 @@ WRONG: dict[str, tuple[Any, str, Any]] = {
     "a rejected token is drawn from p anew": (engine, "verify_block", without_residual),
     "what is likely enough is accepted": (engine, "verify_block", accept_where_likely),
     "the likeliest token as if it were drawn": (Independent, "draw", argmax_draft),
-    "the residual is p": (verify, "residual", lambda p, q, scale=1.0: (p.probs, 1.0)),
+    "the residual is p": (verify, "residual", lambda p, q, scale=1.0: (p, 1.0)),
 }  # fmt: skip
 
 

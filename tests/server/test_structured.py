@@ -193,7 +193,7 @@ def test_llm_gets_the_schema_it_asked_for(dialects: Served, tmp_path: Path, whol
     (tmp_path / "extra-openai-models.yaml").write_text(
         f"- model_id: mine\n  model_name: tiny\n  api_base: {dialects.url}\n  supports_schema: true\n"
     )
-    words = ["-m", "mine", "--key", "x", "--schema", "name, age int", "a person"]
+    words = ["-m", "mine", "--key", "x", "--schema", "name, age int", "-o", "temperature", "0", "a person"]
     done = subprocess.run(
         [sys.executable, "-m", "llm", *words, *(["--no-stream"] if whole else [])],
         env={**os.environ, "LLM_USER_PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60,
