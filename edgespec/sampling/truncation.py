@@ -104,13 +104,12 @@ def few(
     if top_p < 1 and len(order) > 1:
         sums = list(accumulate([math.exp(depths[i]) for i in order]))
         least = most = sums[-1]  # of all that top-p is a share of
-        if (
-            sums[-2] >= top_p * least and len(order) != top_k
-        ):  # else all are needed, however much the rest has
-            if top_k:
-                least = most = float(np.exp(row.take(largest(row, top_k)) - top).sum(dtype=np.float64))
-            else:
-                least, most = _mass_between(row, top, mass_of)
+        # all are needed, however much the rest has, or there is no rest
+        known = sums[-2] < top_p * least or len(order) == top_k
+        if not known and top_k:
+            least = most = float(np.exp(row.take(largest(row, top_k)) - top).sum(dtype=np.float64))
+        elif not known:
+            least, most = _mass_between(row, top, mass_of)
         end = bisect_left(sums, top_p * least)
         if end < bisect_left(sums, top_p * most):
             end = bisect_left(sums, top_p * mass_of(row, top))
