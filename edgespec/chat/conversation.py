@@ -78,11 +78,11 @@ def compose(
     go_on: the last message is an answer that has begun, and goes on. Raises TemplateError.
     """
     traits = traits_of(template)
-    family = _family(template, traits, bool(tools))
+    family = _family(template, bool(tools))
     given = list(tools)
     shaped = _one_system_first([_shaped(message, template, traits, family) for message in messages])
     if given and not traits.tools:
-        shaped = _with_system(shaped, _instructions(given, family, traits))
+        shaped = _with_system(shaped, _instructions(given, family))
         given = []
     if not traits.system:
         shaped = _without_system(shaped)
@@ -108,7 +108,7 @@ def compose(
     return Composed(text, family, family.opened(text), schemas)
 
 
-def _family(template: str, traits: Traits, tools: bool) -> Family:
+def _family(template: str, tools: bool) -> Family:
     family = family_of(template)
     if tools and not family.calls and not family.whole:
         return replace(HERMES, thoughts=family.thoughts)
@@ -239,7 +239,7 @@ def _one_user_at_a_time(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _instructions(tools: Sequence[Mapping[str, Any]], family: Family, traits: Traits) -> str:
+def _instructions(tools: Sequence[Mapping[str, Any]], family: Family) -> str:
     described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     example = EXAMPLES.get(family, EXAMPLES[HERMES])
     return f"You can call these tools:\n{described}\nTo call one, write exactly:\n{example}"

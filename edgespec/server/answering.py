@@ -62,7 +62,7 @@ class Answering:
             raise self.worker.absence()
         return self.worker.about
 
-    def name(self, about: Loaded) -> str:
+    def name(self) -> str:
         """Returns what clients see the model called."""
         return self.pairs.name_of(self.worker.situation.load)
 

@@ -140,7 +140,7 @@ class Endpoint:
         several = wishes.parallel_tool_calls is not False
         verbose = self.answering.settings.verbose if wishes.verbose is None else wishes.verbose
         answer = ChatAnswer(
-            self.answering.name(about),
+            self.answering.name(),
             about.plain_s,
             usage=wishes.usage_in_stream,
             events=wishes.speculation.events,
@@ -182,7 +182,7 @@ class Endpoint:
         ]
         echo = tuple(str(submit.prompt).encode("utf-8", "replace").decode() for submit in submits)
         answer = Answer(
-            self.answering.name(about),
+            self.answering.name(),
             about.plain_s,
             usage=wishes.usage_in_stream,
             events=wishes.speculation.events,
@@ -205,7 +205,7 @@ class Endpoint:
         prompt = await FillIn(self.answering).prompt(gap, wishes.limit())
         submits = wishes.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
         answer = FillAnswer(
-            self.answering.name(about),
+            self.answering.name(),
             about.plain_s,
             usage=wishes.usage_in_stream,
             events=wishes.speculation.events,

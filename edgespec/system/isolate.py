@@ -32,7 +32,6 @@ ROUTINE = re.compile(
     r"[ ~.]*(llama|load|print_info|ggml_|gguf|sched_|graph|set_|init|create|CPU|common)[\w ]*[:=(]"
 )
 ALARM = re.compile(r"error|fail|assert|abort|what\(\)|Traceback|cannot", re.IGNORECASE)
-LAST_WORD = re.compile(r"assert|what\(\):|error", re.IGNORECASE)
 # how llama.cpp and its back ends say that memory was refused
 NO_MEMORY = re.compile(
     r"(failed|unable) to allocate|out of (device |host )?memory|ErrorOutOf\w+Memory|cudaMalloc failed",

@@ -123,10 +123,10 @@ def finish(
     os.replace(aside(path), path)
 
 
-def write_draft(network: Llama, target: TargetFile, path: Path, about: About, matrices: str = "Q8_0") -> None:
+def write_draft(network: Llama, target: TargetFile, path: Path, about: About) -> None:
     """Write a small draft with the vocabulary of a target."""
     writer = open_writer(aside(path), "llama", about)
-    writer.add_file_type(FILE_TYPES[matrices])
+    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     add_shape(writer, network.shape)
     copy_vocabulary(writer, target.reader)
-    finish(writer, tensors(network), matrices, path)
+    finish(writer, tensors(network), "Q8_0", path)

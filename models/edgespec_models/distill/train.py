@@ -29,6 +29,7 @@ from edgespec_models.distill.whole_file import put_in_place
 
 STEPS = 3
 FEWER_UNTIL = 0.5  # of the plan, a step less is unrolled: most is learned from the first two
+TV_FROM = 0.7  # of the plan, half of the loss is the distance that acceptance is made of
 FURTHER = 0.25  # of the rows go on guessing after the first step
 LATER = 0.7  # what a later guess counts against the one before it
 SHARP = 0.15  # of greedy text's rows is moved to the first choice
@@ -165,7 +166,6 @@ def train(
     path: Path,
     plan: Plan,
     log: Log,
-    tv_from: float = 0.7,
     *,
     stop: Wish | None = None,
     save_s: float = SAVE_S,
@@ -174,7 +174,7 @@ def train(
 ) -> bool:
     """Train until `plan.tokens` (True), or `stop`, by default a signal, asks for an end (False).
 
-    The state goes to `path`. From the share `tv_from` of the plan on, half of the loss is the distance that
+    The state goes to `path`. From the share TV_FROM of the plan on, half of the loss is the distance that
     acceptance is made of.
     """
     steppers = optimisers(head, plan)
@@ -190,7 +190,7 @@ def train(
             some = lesson(texts, numbers)
             share = at.done / plan.tokens
             steps = STEPS - 1 if share < FEWER_UNTIL else STEPS
-            loss = loss_of(head, some, steps, 0.5 if share >= tv_from else 0.0, at.done)
+            loss = loss_of(head, some, steps, 0.5 if share >= TV_FROM else 0.0, at.done)
             (loss * (some.ids.numel() / plan.batch)).backward()  # type: ignore[no-untyped-call]
             before = at.done // plan.batch
             at.done += some.ids.numel()

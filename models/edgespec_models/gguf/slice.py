@@ -104,7 +104,7 @@ def layers_of(headers: Sequence[Header]) -> Layers:
     return Layers(head, made[:n], tuple(others), share, made[n:])
 
 
-def write_slice(path: Path, model: Layers, n: int, *, blocks: bool = False, seed: int = 0) -> None:
+def write_slice(path: Path, model: Layers, n: int, *, blocks: bool = False) -> None:
     """Writes the model with its first n layers and random weights. Raises UnknownFormatError, OSError.
 
     blocks: with those behind all layers, which guess.
@@ -112,10 +112,10 @@ def write_slice(path: Path, model: Layers, n: int, *, blocks: bool = False, seed
     kept = model.blocks if blocks else ()
     behind = [_renamed(tensor, n + i) for i, block in enumerate(kept) for tensor in block]
     layers = [tensor for layer in model.slice(n) for tensor in layer]
-    _write(path, [*model.others, *layers, *behind], list(_metadata(model, n, len(kept))), model.header, seed)
+    _write(path, [*model.others, *layers, *behind], list(_metadata(model, n, len(kept))), model.header)
 
 
-def write_head(path: Path, headers: Sequence[Header], n: int, *, seed: int = 0) -> None:
+def write_head(path: Path, headers: Sequence[Header], n: int) -> None:
     """Writes a head with random weights, for a target of n layers. Raises as `write_slice`."""
     header = headers[0]
     pairs = []
@@ -125,7 +125,7 @@ def write_head(path: Path, headers: Sequence[Header], n: int, *, seed: int = 0) 
         if key.endswith(b".target_layers"):
             value = _capped(value, n - 1)
         pairs.append(struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + value)
-    _write(path, [tensor for part in headers for tensor in part.tensors], pairs, header, seed)
+    _write(path, [tensor for part in headers for tensor in part.tensors], pairs, header)
 
 
 def _capped(value: bytes, most: int) -> bytes:
@@ -135,9 +135,9 @@ def _capped(value: bytes, most: int) -> bytes:
     return value[:12] + struct.pack(f"<{length}{_INTEGERS[of]}", *(min(number, most) for number in numbers))
 
 
-def _write(path: Path, tensors: Sequence[Tensor], pairs: list[bytes], header: Header, seed: int) -> None:
+def _write(path: Path, tensors: Sequence[Tensor], pairs: list[bytes], header: Header) -> None:
     """Writes tensors with random weights behind such metadata, as long as that of `header`."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     infos, at = [], 0
     for tensor in tensors:
         name = tensor.name.encode()

@@ -86,7 +86,7 @@ def find_pairs(models: Iterable[FoundModel]) -> tuple[list[FoundPair], dict[str,
     return pairs, useless
 
 
-def _ggufs(folder: Path, program: str, label: str = "") -> Iterator[FoundModel]:
+def _ggufs(folder: Path, program: str) -> Iterator[FoundModel]:
     """Yields the models below a folder; of a split model the whole."""
     if not folder.is_dir():
         return
@@ -96,7 +96,7 @@ def _ggufs(folder: Path, program: str, label: str = "") -> Iterator[FoundModel]:
         parts = [path.with_name(name) for name in split_names(path.name)]
         if path != parts[0] or not all(part.is_file() for part in parts):
             continue
-        name = label or path.relative_to(folder).as_posix()
+        name = path.relative_to(folder).as_posix()
         yield FoundModel(program, name, tuple(parts), sum(part.stat().st_size for part in parts))
 
 
@@ -158,11 +158,9 @@ def _hub_folder(environment: Mapping[str, str], home: Path) -> Path:
     return Path(environment.get("HF_HUB_CACHE") or Path(environment.get("HF_HOME") or base) / "hub")
 
 
-def unfinished_downloads(
-    environment: Mapping[str, str] | None = None, home: Path | None = None
-) -> list[tuple[str, Path]]:
+def unfinished_downloads() -> list[tuple[str, Path]]:
     """Returns what interrupted pulls left in the hub's cache: repository and file. It can be deleted."""
-    hub = _hub_folder(os.environ if environment is None else environment, home or Path.home())
+    hub = _hub_folder(os.environ, Path.home())
     found = sorted(hub.glob("models--*/blobs/*.edgespec*.incomplete"))
     return [(_repository(path.parent.parent), path) for path in found]
 

@@ -132,7 +132,7 @@ class SpeculationPanel(Vertical):
         if samples[-30:] != spark.data:
             spark.data = samples[-30:] or [0.0]
         spark.set_class(len(samples) < 2, "-empty")
-        self._put("#origins", self._legend(figures, state))
+        self._put("#origins", self._legend(figures))
         self._put("#panel-line", one_line(figures, state))
 
     def _put(self, selector: str, content: Content) -> None:
@@ -143,7 +143,7 @@ class SpeculationPanel(Vertical):
             self.query_one(selector, Static).update(content, layout=not same)
             self._shown[selector] = content
 
-    def _legend(self, figures: LiveFigures | None, state: PanelState) -> Content:
+    def _legend(self, figures: LiveFigures | None) -> Content:
         lines = []
         for name, share in shares(figures) if figures else []:
             label = self.WORDS.get(name, name)

@@ -32,12 +32,11 @@ class AnthropicDialect:
     async def messages(self, wanted: MessagesRequest, request: Request) -> Response:
         """Says the assistant's next turn."""
         wishes = wanted.as_chat()
-        about = self.answering.loaded()
         composed = await self.answering.composed(wishes)
         [submit], composed = await self.answering.chat_submits(wishes, composed)
         several = wishes.parallel_tool_calls is not False
         answer = MessageAnswer(
-            self.answering.name(about),
+            self.answering.name(),
             readers(composed, 1, several=several)[0],
             tuple(wanted.stop_sequences or ()),
         )

@@ -96,7 +96,7 @@ class LlamaCppDialect:
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
         answer = LlamaAnswer(
-            self.answering.name(about),
+            self.answering.name(),
             about.plain_s,
             about.n_ctx,
             submits,
@@ -197,7 +197,7 @@ class LlamaCppDialect:
                 "n_ctx": about.n_ctx,
             },
             "total_slots": about.slots,
-            "model_alias": self.answering.name(about),
+            "model_alias": self.answering.name(),
             "model_path": Path(about.path).name,
             "modalities": {"vision": False, "audio": False, "video": False},
             "endpoint_slots": not self.answering.settings.no_slots,

@@ -46,7 +46,7 @@ class ResponsesDialect:
         [submit], composed = await self.answering.chat_submits(wishes, composed)
         several = wishes.parallel_tool_calls is not False
         answer = ResponseAnswer(
-            self.answering.name(about),
+            self.answering.name(),
             readers(composed, 1, several=several)[0],
             wanted.echoed(),
             wanted.known_tools(),
