@@ -10,7 +10,7 @@ from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.system import config
 from edgespec_tui import launch
 
-DESCRIPTION = "A conversation in the terminal."
+DESCRIPTION = "A chat in the terminal that shows what speculation does."
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -18,13 +18,13 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--plain",
         action="store_true",
-        help="line by line, without a screen; so it is where there is no terminal",
+        help="plain lines instead of a full-screen app; the default without a terminal",
     )
     command.add_argument(
         "-p",
         "--prompt",
         metavar="TEXT",
-        help="answer this and end, writing nothing but the answer; - reads it from standard input",
+        help="answer this prompt, print only the answer and exit; - reads the prompt from standard input",
     )
     command.add_argument(
         "-c",
@@ -34,20 +34,24 @@ def add(command: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="CHAT",
-        help="go on with a chat: the last one, or by its title or name",
+        help="continue a chat: the last one, or the one with this title or name",
     )
     command.add_argument(
-        "--list", nargs="?", const="", metavar="WORDS", help="list the chats, or those with these words"
+        "--list",
+        nargs="?",
+        const="",
+        metavar="WORDS",
+        help="list all chats, or those that contain these words",
     )
-    command.add_argument("--no-save", action="store_true", help="keep this chat in no file")
+    command.add_argument("--no-save", action="store_true", help="do not save this chat")
     group = command.add_argument_group("another server")
     group.add_argument(
-        "--endpoint", metavar="URL", help="talk to any OpenAI-style server, as http://HOST:8000/v1"
+        "--endpoint", metavar="URL", help="chat with any OpenAI-style server, such as http://HOST:8000/v1"
     )
     group.add_argument(
-        "--api-key", metavar="KEY", help="its key (or EDGESPEC_API_KEY); - asks for it on the terminal"
+        "--api-key", metavar="KEY", help="its key (or EDGESPEC_API_KEY); - prompts for it in the terminal"
     )
-    group.add_argument("--api-key-file", metavar="FILE", help="a file that holds its key")
+    group.add_argument("--api-key-file", metavar="FILE", help="a file with its key")
     flags.add_keep_texts(command)
     flags.add_conversation(command)
     flags.add_model(command)

@@ -33,39 +33,40 @@ class Command:
 
 COMMANDS = {
     "run": Command("answer one prompt", "run", child=True, files=True),
-    "chat": Command("talk, in the terminal", "chat", files=True),
+    "chat": Command("chat in the terminal", "chat", files=True),
     "serve": Command(
-        "an OpenAI-style endpoint for editors, assistants and programs", "serve.command", files=True
+        "serve an OpenAI-style endpoint for editors, assistants and programs", "serve.command", files=True
     ),
-    "pull": Command("download a pair that fits", "pull.command"),
-    "list": Command("the pairs on this machine", "pairs.list"),
-    "show": Command("all that is known of a pair", "pairs.show"),
-    "rm": Command("remove a pair, and free what no other uses", "pairs.remove"),
-    "import": Command("use GGUF files that are here already", "pairs.import_files"),
-    "plan": Command("how fast pairs would run here, before anything is downloaded", "plan.command"),
+    "pull": Command("download a target and a draft that fits it", "pull.command"),
+    "list": Command("list the pairs on this machine", "pairs.list"),
+    "show": Command("show everything known about a pair", "pairs.show"),
+    "rm": Command("remove a pair and the files no other pair uses", "pairs.remove"),
+    "import": Command("use GGUF files that are already on this machine", "pairs.import_files"),
+    "plan": Command("estimate how fast pairs would run here, before you download them", "plan.command"),
     "bench": Command(
-        "measure what speculation is worth on this machine", "bench.command", child=True, files=True
+        "measure what speculation gains on this machine", "bench.command", child=True, files=True
     ),
     "verify": Command(
-        "show on your own pair that the draft changes nothing", "verify.command", child=True, files=True
+        "check on your own pair that the draft does not change the output",
+        "verify.command",
+        child=True,
+        files=True,
     ),
-    "trim": Command(
-        "make a draft cheaper by leaving out the tokens that are hardly ever guessed", "trim", child=True
-    ),
+    "trim": Command("make a draft cheaper by dropping the tokens it rarely guesses", "trim", child=True),
     "distill": Command(
-        "make a draft for a model of yours, from what that model itself says", "distill.command", child=True
+        "train a draft for your own model on that model's output", "distill.command", child=True
     ),
-    "convert": Command("write a model's weights in another number format", "convert"),
+    "convert": Command("convert a model's weights to another number format", "convert"),
     "export": Command(
-        "the command or file that runs a pair on llama-server, vLLM, SGLang or Ollama",
+        "print the command or file that runs a pair on llama-server, vLLM, SGLang or Ollama",
         "export.command",
         child=True,
     ),
     "rpc": Command(
-        "lend this machine to another one, which puts layers of its model here", "rpc", child=True
+        "lend this machine to another one, which puts layers of its model on it", "rpc", child=True
     ),
     "doctor": Command(
-        "look for what is wrong here: build, memory, pair, speculation, endpoint",
+        "find problems with the build, memory, pair, speculation or endpoint",
         "doctor.command",
         files=True,
     ),
@@ -122,14 +123,14 @@ class _Parser(argparse.ArgumentParser):
     """Tells a mistake in one line, as every other error is told."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(SettingError.exit_code, f"edgespec: {message}; {self.prog} --help lists what there is\n")
+        self.exit(SettingError.exit_code, f"edgespec: {message}; see {self.prog} --help\n")
 
 
 def parser_for(wanted: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     """Returns the parser of the command line, and that of one command; it knows the flags of no other."""
     parser = _Parser(
         prog="edgespec",
-        description="Runs a local model, sooner: a small draft guesses, the target decides.",
+        description="Speculative decoding for local GGUF models: a small draft guesses, your model decides.",
         epilog=FILES,
     )
     parser.add_argument("--version", action="version", version=f"edgespec {__version__}")

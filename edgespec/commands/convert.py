@@ -21,8 +21,8 @@ from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, n_b
 from edgespec_models.shelf.sizes import size_text
 
 DESCRIPTION = (
-    "Writes a copy of a model with its weights in another number format, by llama.cpp's own quantiser. What "
-    "is fastest here, bench tells."
+    "Writes a copy of a model with its weights in another number format, using llama.cpp's quantiser. "
+    "`edgespec bench` shows which format is fastest here."
 )
 NUMBERS = {  # llama_ftype, and the bits of a weight at most
     "F32": (0, 32.0),
@@ -45,8 +45,10 @@ def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     command.add_argument("file", metavar="FILE", help="GGUF file of the model")
     command.add_argument("--to", required=True, choices=NUMBERS, metavar="FORMAT", help=", ".join(NUMBERS))
-    command.add_argument("-o", "--output", metavar="FILE", help="where to (default: beside the model)")
-    command.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+    command.add_argument("-o", "--output", metavar="FILE", help="output file (default: beside the model)")
+    command.add_argument(
+        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,53 +4,74 @@ from __future__ import annotations
 
 import argparse
 
-FILES = """Where no pair and no --target is named, the pair pulled last answers; where none was pulled, the
-embedded one, a tiny model of Python and its documentation."""
+FILES = """Without a pair or --target, EdgeSpec uses the pair you pulled last; if there is none, the embedded
+pair, a tiny model trained on Python's source and documentation."""
 DRAFTERS = ("auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none")
-RARER = (
-    ("--dynatemp-range", float, "the temperature follows the entropy, by up to so much"),
-    ("--dynatemp-exponent", float, "how it follows it (1)"),
-    ("--xtc-probability", float, "how often the likeliest tokens are left out"),
-    ("--xtc-threshold", float, "those that are likelier than this (0.1)"),
-    ("--dry-multiplier", float, "how much tokens lose that go on with a repetition"),
-    ("--dry-base", float, "how much more for each token of its length (1.75)"),
-    ("--dry-allowed-length", int, "repetitions up to this length are left alone (2)"),
-    ("--dry-penalty-last-n", int, "how far back they are looked for (64; -1: everywhere)"),
-)  # sampling that few want
+SAMPLING = (
+    ("--top-k", int, "keep the N likeliest tokens"),
+    ("--top-p", float, "keep the likeliest tokens that together have probability X"),
+    ("--min-p", float, "keep tokens at least X times as likely as the likeliest"),
+    ("--typical-p", float, "keep the most typical tokens that together have probability X"),
+    ("--top-n-sigma", float, "keep tokens within X standard deviations of the largest logit"),
+    ("--repeat-penalty", float, "make recent tokens less likely by the factor X"),
+    ("--frequency-penalty", float, "subtract X from a logit for each recent occurrence of its token"),
+    ("--presence-penalty", float, "subtract X from the logit of every recent token"),
+    ("--penalty-last-n", int, "how many tokens count as recent (64; -1: all)"),
+    ("--dynatemp-range", float, "let the temperature vary with the entropy, by up to this much"),
+    ("--dynatemp-exponent", float, "exponent of that dependence (1)"),
+    ("--xtc-probability", float, "probability of leaving out the likeliest tokens"),
+    ("--xtc-threshold", float, "leave out tokens likelier than this, except the least likely of them (0.1)"),
+    ("--dry-multiplier", float, "penalty on tokens that would continue a repetition"),
+    ("--dry-base", float, "how fast the penalty grows with the length of the repetition (1.75)"),
+    ("--dry-allowed-length", int, "longest repetition without a penalty (2)"),
+    ("--dry-penalty-last-n", int, "tokens to search for repetitions (64; -1: all)"),
+)
 
 
 def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> None:
     """Adds the files and how they are loaded. pair_flag: an installed pair is named by --pair, not alone."""
     group = command.add_argument_group("model")
-    which = "an installed pair (`edgespec list`), or embedded (default: the one pulled last)"
+    which = "an installed pair (see `edgespec list`), or embedded (default: the pair pulled last)"
     if pair_flag:
         group.add_argument("--pair", metavar="NAME", help=which)
     else:
         group.add_argument("pair", metavar="PAIR", nargs="?", help=which)
-    group.add_argument("--target", metavar="FILE", help="GGUF file that decides (or EDGESPEC_TARGET)")
-    draft = group.add_mutually_exclusive_group()
-    draft.add_argument("--draft", metavar="FILE", help="GGUF file that guesses (or EDGESPEC_DRAFT)")
-    draft.add_argument("--no-draft", action="store_true", help="plain decoding: nothing guesses")
     group.add_argument(
-        "--grow", metavar="SIZE-TYPE", help="run the embedded pair at the cost of a large one: 0.6B-F16"
+        "--target",
+        metavar="FILE",
+        help="GGUF file of the target, the model that decides (or EDGESPEC_TARGET)",
     )
-    group.add_argument("--ctx", type=int, metavar="N", help="tokens that prompt and answer may have together")
+    draft = group.add_mutually_exclusive_group()
+    draft.add_argument(
+        "--draft", metavar="FILE", help="GGUF file of the draft, the model that guesses (or EDGESPEC_DRAFT)"
+    )
+    draft.add_argument("--no-draft", action="store_true", help="plain decoding, without guesses")
+    group.add_argument(
+        "--grow",
+        metavar="SIZE-TYPE",
+        help="make the embedded pair as slow as a large one, with the same output: 0.6B-F16",
+    )
+    group.add_argument(
+        "--ctx", type=int, metavar="N", help="context length: tokens of prompt and answer together"
+    )
     group.add_argument(
         "--kv-type",
         choices=("f16", "q8_0", "q4_0"),
         default="f16",
-        help="target's KV cache; below f16 the answer may change",
+        help="format of the target's KV cache; below f16 the answer may change",
     )
     group.add_argument(
         "--draft-kv-type",
         choices=("f16", "q8_0", "q4_0"),
         default="f16",
-        help="draft's KV cache; changes speed only",
+        help="format of the draft's KV cache; affects speed only",
     )
     group.add_argument(
-        "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: all)"
+        "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: as many as fit)"
     )
-    group.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+    group.add_argument(
+        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
+    )
     add_machines(group)
 
 
@@ -61,7 +82,8 @@ def add_keep_texts(command: argparse._ActionsContainer) -> None:
         type=int,
         default=0,
         metavar="MB",
-        help="keep up to so much of prompts and answers on this machine, for `edgespec distill` (0: nothing)",
+        help="keep up to this much of your prompts and answers on this machine, for `edgespec "
+        "distill` (0: nothing)",
     )
 
 
@@ -70,24 +92,24 @@ def add_machines(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--rpc",
         metavar="HOST:PORT,...",
-        help="put the target's layers on these machines, where `edgespec rpc` or llama.cpp's rpc-server runs",
+        help="put layers of the target on these machines, which run `edgespec rpc` or llama.cpp's rpc-server",
     )
     group.add_argument(
         "--rpc-public",
         action="store_true",
-        help="also on machines outside loopback and private networks; anybody on the way can read and change",
+        help="allow machines outside private networks; anyone on the way can read and change the traffic",
     )
     group.add_argument(
         "--tensor-split",
         metavar="N,N,...",
-        help="parts of the layers: each machine of --rpc, then each graphics card (default: by free memory)",
+        help="share of the layers for each --rpc machine, then each graphics card (default: by free memory)",
     )
 
 
 def add_conversation(command: argparse.ArgumentParser) -> None:
     """Adds what `run` and `chat` say beside the prompt."""
     command.add_argument("--system", metavar="TEXT", help="system prompt")
-    command.add_argument("-q", "--quiet", action="store_true", help="no statistics")
+    command.add_argument("-q", "--quiet", action="store_true", help="print no statistics")
 
 
 def add_template(command: argparse.ArgumentParser) -> None:
@@ -96,18 +118,18 @@ def add_template(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--chat-template",
         metavar="NAME",
-        help="a well-known chat template in place of the model's: chatml, llama3, gemma, mistral-v3, ... "
-        "(a model that has none is spoken to in chatml)",
+        help="a well-known chat template instead of the model's own: chatml, llama3, gemma, mistral-v3, ... "
+        "(a model without one gets chatml)",
     )
     group.add_argument(
-        "--chat-template-file", metavar="FILE", help="a Jinja template in place of the model's"
+        "--chat-template-file", metavar="FILE", help="a Jinja template instead of the model's own"
     )
 
 
 def add_sampling(command: argparse.ArgumentParser, *, longest: int | None = 512) -> None:
     """Adds how the next token is chosen. longest: tokens of an answer; None is what the context holds."""
     group = command.add_argument_group(
-        "sampling (defaults: the model's own, else 0.8, top-p 0.95, min-p 0.05)"
+        "sampling (defaults: what the model file recommends, else temperature 0.8, top-p 0.95, min-p 0.05)"
     )
     group.add_argument(
         "-n",
@@ -115,44 +137,37 @@ def add_sampling(command: argparse.ArgumentParser, *, longest: int | None = 512)
         type=int,
         default=longest,
         metavar="N",
-        help=f"longest answer ({longest or 'what the context holds'})",
+        help=f"longest answer, in tokens ({longest or 'as long as the context allows'})",
     )
     group.add_argument(
-        "--temperature", "--temp", type=float, metavar="T", help="0 always takes the likeliest token"
+        "--temperature", "--temp", type=float, metavar="T", help="0 always picks the likeliest token"
     )
-    group.add_argument("--top-k", type=int, metavar="K")
-    group.add_argument("--top-p", type=float, metavar="P")
-    group.add_argument("--min-p", type=float, metavar="P")
-    group.add_argument("--typical-p", type=float, metavar="P")
-    group.add_argument("--top-n-sigma", type=float, metavar="N")
-    group.add_argument("--repeat-penalty", type=float, metavar="X")
-    group.add_argument("--frequency-penalty", type=float, metavar="X")
-    group.add_argument("--presence-penalty", type=float, metavar="X")
-    group.add_argument("--penalty-last-n", type=int, metavar="N")
+    for name, kind, text in SAMPLING:
+        group.add_argument(name, type=kind, metavar="N" if kind is int else "X", help=text)
     group.add_argument(
         "--logit-bias",
         action="append",
         default=[],
         metavar="ID=BIAS",
-        help="add to a token's logit; repeatable",
+        help="add BIAS to a token's logit; repeatable",
     )
-    for name, kind, text in RARER:
-        group.add_argument(name, type=kind, metavar="N" if kind is int else "X", help=text)
     group.add_argument(
         "--dry-breaker",
         action="append",
         default=[],
         metavar="TEXT",
-        help="no repetition goes across it; repeatable",
+        help="a repetition never extends across this text; repeatable",
     )
     group.add_argument(
         "--samplers",
         metavar="NAMES",
-        help="which stages, in which order, as llama.cpp: top_k;xtc;temperature",
+        help="sampling stages and their order, as in llama.cpp: top_k;xtc;temperature",
     )
-    group.add_argument("--seed", type=int, metavar="N", help="same seed, same text, with or without a draft")
     group.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; repeatable"
+        "--seed", type=int, metavar="N", help="the same seed gives the same text, with or without a draft"
+    )
+    group.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="stop before this text; repeatable"
     )
 
 
@@ -160,11 +175,14 @@ def add_speculation(command: argparse.ArgumentParser) -> None:
     """Adds who guesses, and how far."""
     group = command.add_argument_group("speculation")
     group.add_argument(
-        "--draft-length", type=int, metavar="K", help="tokens guessed at a time (default: what pays)"
+        "--draft-length",
+        type=int,
+        metavar="K",
+        help="tokens guessed per round (default: whatever is fastest, chosen each round)",
     )
     group.add_argument(
         "--drafter",
         choices=DRAFTERS,
         default="auto",
-        help="who guesses (auto: draft model or head, lookup, recycling and lookahead compete)",
+        help="what makes the guesses (auto: draft model or head, lookup, recycling and lookahead compete)",
     )

@@ -11,28 +11,37 @@ from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.system.cores import threads_wanted
 from edgespec.system.machines import PORT
 
-DESCRIPTION = """Runs llama.cpp's RPC server: another machine then puts layers of its target on this one's
-graphics cards, or its processor, with --rpc THIS_MACHINE:PORT. No model file is needed here."""
-EPILOG = """llama.cpp's RPC neither encrypts nor asks who is there: whoever reaches the port can use and crash
-this program. Lend to your own network only, and to one machine at a time. Ctrl+C ends it."""
+DESCRIPTION = """Runs llama.cpp's RPC server, so that another machine can put layers of its target on this
+one's graphics cards or processor, with --rpc THIS_MACHINE:PORT. No model file is needed here."""
+EPILOG = """llama.cpp's RPC has no encryption and no authentication: anyone who reaches the port can use or
+crash this program. Use it on your own network only, for one machine at a time. Ctrl+C stops it."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     command.add_argument(
-        "--host", default="127.0.0.1", metavar="ADDRESS", help="this machine's in your network (127.0.0.1)"
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="this machine's address on your network (127.0.0.1)",
     )
-    command.add_argument("--port", type=int, default=PORT, metavar="N", help=f"({PORT})")
+    command.add_argument("--port", type=int, default=PORT, metavar="N", help=f"port to listen on ({PORT})")
     command.add_argument(
-        "--public", action="store_true", help="also where networks that are not private could reach it"
+        "--public",
+        action="store_true",
+        help="allow an address that can be reached from outside private networks",
     )
     command.add_argument(
-        "--device", metavar="NAME,...", help="what is lent, by llama.cpp's names (graphics cards, else CPU)"
+        "--device",
+        metavar="NAME,...",
+        help="devices to lend, by llama.cpp's names (default: graphics cards, else CPU)",
     )
     command.add_argument(
-        "--cache", action="store_true", help="keep weights on this disk, so that they are sent only once"
+        "--cache", action="store_true", help="keep received weights on disk, so that they are sent only once"
     )
-    command.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+    command.add_argument(
+        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

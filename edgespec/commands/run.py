@@ -27,14 +27,18 @@ NO_TEMPLATE = "the prompt is written as ChatML (--chat-template chooses another,
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    command.add_argument("prompt", nargs="?", help="what to say; - or nothing reads it from standard input")
     command.add_argument(
-        "--raw", action="store_true", help="continue the prompt as it stands, without the chat template"
+        "prompt", nargs="?", help="the prompt; without it, or with -, it is read from standard input"
     )
-    command.add_argument("--json", action="store_true", help="print one JSON object with text and figures")
+    command.add_argument(
+        "--raw", action="store_true", help="continue the prompt as it is, without the chat template"
+    )
+    command.add_argument(
+        "--json", action="store_true", help="print one JSON object with the text and the figures"
+    )
     form = command.add_argument_group("form of the answer").add_mutually_exclusive_group()
     form.add_argument("--json-schema", metavar="FILE", help="the answer is JSON that fits this schema")
-    form.add_argument("--grammar", metavar="FILE", help="the answer keeps to this grammar (GBNF or Lark)")
+    form.add_argument("--grammar", metavar="FILE", help="the answer follows this grammar (GBNF or Lark)")
     form.add_argument("--regex", metavar="R", help="the whole answer matches this regular expression")
     flags.add_conversation(command)
     flags.add_model(command)

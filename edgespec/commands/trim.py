@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from edgespec.commands.bench.figures import Ratio
 
 DESCRIPTION = (
-    "Writes a copy of a draft with a smaller vocabulary, and keeps it only if it is faster for its target "
-    "here: both drafts answer the built-in prompts in turn."
+    "Writes a copy of a draft with a smaller vocabulary, lets both drafts answer the built-in prompts "
+    "in turn, and keeps the copy only if it is faster for its target on this machine."
 )
 FEWEST_TOKENS = 512  # below which nothing is worth guessing
 MOST_MINUTES = 24 * 60
@@ -45,18 +45,18 @@ class Trial:
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     command.add_argument("file", metavar="DRAFT", help="GGUF file of the draft")
-    command.add_argument("--target", metavar="FILE", required=True, help="GGUF file that it guesses for")
+    command.add_argument("--target", metavar="FILE", required=True, help="GGUF file of its target")
     command.add_argument(
         "--tokens", type=int, metavar="N", help="ordinary tokens to keep (default: a quarter of them)"
     )
-    command.add_argument("-o", "--output", metavar="FILE", help="where to (default: beside the draft)")
+    command.add_argument("-o", "--output", metavar="FILE", help="output file (default: beside the draft)")
+    command.add_argument("--anyway", action="store_true", help="keep the result without measuring it")
     command.add_argument(
-        "--anyway", action="store_true", help="keep the result without measuring whether it pays"
+        "--minutes", type=float, default=10.0, metavar="N", help="approximate time limit for measuring (10)"
     )
     command.add_argument(
-        "--minutes", type=float, default=10.0, metavar="N", help="for measuring, at most about (default 10)"
+        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
     )
-    command.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -35,10 +35,10 @@ from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
 
 DESCRIPTION = """Measures speculation and plain decoding in turn, on the same prompts and seeds: greedy, with
-the model's own sampling, and with a user's seed. --grow 0.6B-F16 shows within about a minute what it is worth
-at the cost of a real model. Speed-up: the ratio of decode speeds, first token excluded, on one prompt; over
-prompts the geometric mean, with a 95 % interval by Student's t on the logarithms. The other figures mean what
-`edgespec run` means by them."""
+the model's own sampling, and with a user's seed. --grow 0.6B-F16 shows in about a minute what speculation
+gains at the cost of a real model. The speed-up on a prompt is the ratio of decode speeds, first token
+excluded; over several prompts it is their geometric mean, with a 95 % interval (Student's t on the
+logarithms). The other figures are those of `edgespec run`."""
 LONGEST_ANSWER = 64
 SECONDS = 60.0
 SWEEP_TAKES = 4.0  # times as long, by default
@@ -105,52 +105,55 @@ def add(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--prompts",
         metavar="FILE",
-        help="what to ask: FILE.jsonl with one object a line, of Spec-Bench (category, turns) or with "
-        "prompt, kind, raw; any other file is one prompt (default: 15 that ship, of 5 kinds)",
+        help="your own prompts: FILE.jsonl has one object per line, with prompt, kind and raw, or as "
+        "in Spec-Bench (category, turns); any other file is one prompt (default: 15 built-in "
+        "prompts of 5 kinds)",
     )
     group.add_argument(
-        "--raw", action="store_true", help="continue the prompts as they stand, without the chat template"
+        "--raw", action="store_true", help="continue the prompts as they are, without the chat template"
     )
     group.add_argument(
         "--modes",
         default="greedy,sampled,coupled",
         metavar="LIST",
-        help="greedy: temperature 0. sampled: the model's sampling, block verification, fixed rng. coupled: "
-        "the same with a user's seed (default: all three)",
+        help="greedy: temperature 0; sampled: the model's sampling, block verification, fixed random "
+        "numbers; coupled: the model's sampling with a user's seed (default: all three)",
     )
-    group.add_argument("--repeat", type=int, default=1, metavar="N", help="times each prompt is taken (1)")
+    group.add_argument("--repeat", type=int, default=1, metavar="N", help="times each prompt is answered (1)")
     group.add_argument(
         "--seconds",
         type=float,
         metavar="S",
-        help=f"begin nothing that would end later ({SECONDS:.0f}; with --peer {PEER_TAKES:.0f} times that, "
-        f"with --sweep {SWEEP_TAKES:.0f} times)",
+        help=f"time limit ({SECONDS:.0f}; {PEER_TAKES:.0f} times that with --peer, "
+        f"{SWEEP_TAKES:.0f} times with --sweep)",
     )
-    group.add_argument(
-        "--sweep", action="store_true", help="every fixed draft length beside the one that is chosen"
-    )
+    group.add_argument("--sweep", action="store_true", help="also measure every fixed draft length")
     group.add_argument(
         "--peer",
         metavar="NAME=PATH",
-        help="run llama-server=PATH on the same files, in turn: plain, with its default draft length, and "
-        "with --sweep every fixed one",
+        help="compare with another program: llama-server=PATH runs on the same files, in turn, plain "
+        "and with its default draft length, or every fixed one with --sweep",
     )
     group = command.add_argument_group("results")
-    group.add_argument("--json", metavar="FILE", help="every figure, with the raw rounds")
-    group.add_argument("--markdown", metavar="FILE", help="the tables in Markdown, with machine and date")
+    group.add_argument("--json", metavar="FILE", help="write every figure, including raw rounds")
+    group.add_argument(
+        "--markdown", metavar="FILE", help="write the tables as Markdown, with machine and date"
+    )
     group.add_argument(
         "--report",
         metavar="FILE",
         nargs="?",
         const="",
-        help="one file to send: machine, build, cost tables, figures and raw samples; no texts, no paths "
-        "(default: edgespec-report-DATE.json)",
+        help="write a file to share: machine, build, cost tables, figures and raw samples, but no "
+        "texts or paths (default: edgespec-report-DATE.json)",
     )
     group.add_argument(
-        "--compare", metavar="FILE", nargs="+", help="measure nothing: lay such reports side by side"
+        "--compare", metavar="FILE", nargs="+", help="measure nothing; show such reports side by side"
     )
     group.add_argument(
-        "--picture", metavar="FILE", help=".png or .svg; needs matplotlib: pip install 'edgespec[bench]'"
+        "--picture",
+        metavar="FILE",
+        help="draw a .png or .svg; needs matplotlib: pip install 'edgespec[bench]'",
     )
     flags.add_model(command)
     flags.add_sampling(command, longest=LONGEST_ANSWER)

@@ -29,10 +29,10 @@ from edgespec_models.shelf.sizes import size_text
 if TYPE_CHECKING:
     from edgespec_models.distill.progress import Stop
 
-DESCRIPTION = """Makes a draft for a GGUF that you have, from what that GGUF itself says: an EAGLE-3 head
-where llama.cpp shows the layers of its architecture (llama and qwen3), else a small draft. It listens and
-learns for so many minutes, tries the draft on prompts that it did not learn from, and installs it if it is
-faster. Stop it at any moment: the same command goes on."""
+DESCRIPTION = """Trains a draft for your own GGUF model on that model's output: an EAGLE-3 head if llama.cpp
+can read hidden states of its architecture (llama and qwen3), else a small draft model. It gathers text and
+trains for --minutes, tries the draft on held-out prompts, and installs it if it is faster. You can stop it at
+any time; the same command continues where it stopped."""
 LEARNING = 0.3  # of the minutes, at least
 INTERRUPTED = 130
 MEASURING = (60.0, 300.0)  # seconds at least and at most, on top of the minutes
@@ -45,24 +45,34 @@ TORCH = (
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    command.add_argument("target", nargs="?", metavar="TARGET", help="a GGUF file, or an installed pair")
+    command.add_argument(
+        "target", nargs="?", metavar="TARGET", help="a GGUF file, or the name of an installed pair"
+    )
     command.add_argument(
         "--minutes",
         type=float,
         default=60.0,
         metavar="N",
-        help="default 60; 0: try what is there",
+        help="time to gather and train (60); 0: only try what was trained before",
     )
-    command.add_argument("--texts", metavar="FOLDER", help="text files of yours, to be asked about")
-    command.add_argument("--from", dest="begin_with", metavar="DRAFT", help="tune this small draft instead")
-    command.add_argument("--folder", metavar="FOLDER", help="where all is kept (default: the data folder)")
-    command.add_argument("--disk", type=float, default=8.0, metavar="GB", help="for texts (default 8)")
-    command.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
-    command.add_argument("--anyway", action="store_true", help="install it even if it is not faster")
+    command.add_argument("--texts", metavar="FOLDER", help="your own text files, to ask the model about")
+    command.add_argument(
+        "--from", dest="begin_with", metavar="DRAFT", help="fine-tune this small draft model instead"
+    )
+    command.add_argument(
+        "--folder",
+        metavar="FOLDER",
+        help="where texts and training state are kept (default: in the data folder)",
+    )
+    command.add_argument("--disk", type=float, default=8.0, metavar="GB", help="disk space for texts (8)")
+    command.add_argument(
+        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
+    )
+    command.add_argument("--anyway", action="store_true", help="install the draft even if it is not faster")
     command.add_argument(
         "--own-texts",
         choices=("show", "delete"),
-        help="what was kept of your answers",
+        help="show or delete the prompts and answers that --keep-texts kept",
     )
 
 

@@ -22,10 +22,10 @@ from edgespec.system.isolate import INTERRUPTED
 from edgespec.system.self_test import SelfTest
 from edgespec.system.self_test import run as run_self_test
 
-DESCRIPTION = """Looks at processor, graphics cards and the build of llama.cpp, threads and memory, the pair,
-whether speculation is really on and pays here (a measurement of 10 seconds), running servers, and the
-settings for the hub. Every problem comes with its remedy. Nothing is changed, and no network is used."""
-EPILOG = """Exit code: 0 nothing is wrong, 1 something is (what, is shown), 2 a flag is wrong."""
+DESCRIPTION = """Checks the processor, graphics cards and the build of llama.cpp, threads and memory, the
+pair, whether speculation is on and makes it faster here (a measurement of 10 seconds), running servers, and
+the hub settings. It says how to fix each problem it finds. It changes nothing and uses no network."""
+EPILOG = """Exit code 0: no problem found. 1: a problem found. 2: a wrong flag."""
 WATCHED_S = 0.5  # how long others are watched before we keep the machine busy ourselves
 
 
@@ -33,9 +33,13 @@ def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags that `doctor` has beside those of the model."""
     group = command.add_argument_group("doctor")
     group.add_argument("--json", action="store_true", help="print one JSON object, for programs")
-    group.add_argument("--no-measure", action="store_true", help="leave out the measurement")
+    group.add_argument("--no-measure", action="store_true", help="skip the measurement")
     group.add_argument(
-        "--seconds", type=float, default=10.0, metavar="S", help="longest measurement, after loading (10)"
+        "--seconds",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="time limit of the measurement, loading excluded (10)",
     )
     command.set_defaults(drafter="auto")
     flags.add_model(command)

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from edgespec.errors import SettingError
 
-DESCRIPTION = """Prints how another engine runs the same pair, with the draft length that was measured here
-where it has run; and on stderr what will differ. Nothing is started, downloaded or changed."""
+DESCRIPTION = """Prints the command or file that runs the same pair on another engine, with the draft length
+measured here if the pair has run; and, on stderr, what will differ. It starts, downloads and changes
+nothing."""
 _REPO = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -20,23 +21,25 @@ def add(command: argparse.ArgumentParser) -> None:
         "pair",
         metavar="PAIR",
         nargs="?",
-        help="installed, of the catalogue, or embedded (default: the usual)",
+        help="an installed pair, one of the catalogue, or embedded (default: the pair pulled last)",
     )
     command.add_argument(
-        "--to", choices=("llama-server", "vllm", "sglang", "ollama"), required=True, help="which engine"
+        "--to", choices=("llama-server", "vllm", "sglang", "ollama"), required=True, help="the other engine"
     )
     command.add_argument("--target", metavar="FILE", help="a GGUF file instead of a PAIR")
     command.add_argument("--draft", metavar="FILE", help="the draft or head for --target")
     command.add_argument("--no-draft", action="store_true", help="the target alone")
-    command.add_argument("--ctx", type=int, metavar="N", help="tokens of context (8192, if it can)")
     command.add_argument(
-        "--draft-length", type=int, metavar="K", help="tokens guessed at a time (what was measured here)"
+        "--ctx", type=int, metavar="N", help="tokens of context (8192, or the model's limit)"
     )
     command.add_argument(
-        "--target-repo", metavar="OWNER/NAME", help="the weights that the target was made from, on the hub"
+        "--draft-length", type=int, metavar="K", help="tokens guessed per round (default: as measured here)"
     )
     command.add_argument(
-        "--draft-repo", metavar="OWNER/NAME", help="the weights that the draft was made from, on the hub"
+        "--target-repo", metavar="OWNER/NAME", help="hub repository of the target's original weights"
+    )
+    command.add_argument(
+        "--draft-repo", metavar="OWNER/NAME", help="hub repository of the draft's original weights"
     )
 
 

@@ -19,17 +19,19 @@ from edgespec_models.shelf.found import FoundModel, find_models, find_pairs
 from edgespec_models.shelf.sizes import size_text
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
 
-DESCRIPTION = """Installs a pair of local GGUF files under a name; they stay where they are. With no file it
-lists what LM Studio, Ollama, llama.cpp and the hub's cache hold, and which of it fits together."""
+DESCRIPTION = """Installs local GGUF files as a pair; the files stay where they are. Without a file, it lists
+the models that LM Studio, Ollama, llama.cpp and the hub's cache hold, and which of them fit together."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    command.add_argument("target", nargs="?", metavar="TARGET", help="a GGUF file, or a listed label")
+    command.add_argument("target", nargs="?", metavar="TARGET", help="a GGUF file, or a label from the list")
     draft = command.add_mutually_exclusive_group()
-    draft.add_argument("draft", nargs="?", metavar="DRAFT", help="the same for the draft")
-    draft.add_argument("--target-only", action="store_true", help="no draft: its text alone guesses")
-    command.add_argument("--name", metavar="NAME", help="what to call the pair (default: as the target)")
+    draft.add_argument("draft", nargs="?", metavar="DRAFT", help="the draft, likewise")
+    draft.add_argument(
+        "--target-only", action="store_true", help="no draft; guesses come from the text itself"
+    )
+    command.add_argument("--name", metavar="NAME", help="name of the pair (default: the target's)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ from edgespec_models.shelf.found import unfinished_downloads
 from edgespec_models.shelf.sizes import size_text
 from edgespec_models.shelf.store import Store
 
-DESCRIPTION = """Lists the installed pairs with their sizes, when they were used last and how fast they were
-here. The one marked * is taken where none is named: the one pulled or imported last."""
+DESCRIPTION = """Lists the installed pairs with their size, last use and measured speed. The pair marked * is
+the default: the one pulled or imported last."""
 
 
 def add(command: argparse.ArgumentParser) -> None:

@@ -11,19 +11,19 @@ from edgespec_models.shelf.found import unfinished_downloads
 from edgespec_models.shelf.sizes import size_text
 from edgespec_models.shelf.store import Store
 
-DESCRIPTION = """Removes pairs and deletes the files that EdgeSpec downloaded for them, as far as no other
-pair uses them. Files that were imported stay where they are."""
+DESCRIPTION = """Removes pairs and deletes the files that EdgeSpec downloaded for them, unless another pair
+uses them. Imported files stay where they are."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    command.add_argument("names", nargs="*", metavar="NAME", help="the pairs")
+    command.add_argument("names", nargs="*", metavar="NAME", help="names of pairs")
     command.add_argument(
         "--unfinished",
         action="store_true",
-        help="delete downloads that were interrupted, or that no pair uses any more",
+        help="delete interrupted downloads, and files that no pair uses any more",
     )
-    command.add_argument("--keep-files", action="store_true", help="forget the pair and delete nothing")
+    command.add_argument("--keep-files", action="store_true", help="forget the pair but keep its files")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -11,14 +11,14 @@ from edgespec.pairs.store import open_store, store_told
 from edgespec_models.shelf.catalogue import CatalogueError, find
 from edgespec_models.shelf.store import EMBEDDED, Store
 
-DESCRIPTION = """Shows where the files of a pair lie, what their headers say, and whether target and draft
-fit. For a pair of the catalogue that is not installed, what the catalogue knows."""
+DESCRIPTION = """Shows where the files of a pair are, what their headers say, and whether target and draft
+fit. For a pair of the catalogue that is not installed, it shows the catalogue's entry."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.add_argument("name", metavar="NAME", help="the pair")
+    command.add_argument("name", metavar="NAME", help="name of the pair")
 
 
 def run(arguments: argparse.Namespace) -> int:

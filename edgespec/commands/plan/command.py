@@ -19,11 +19,12 @@ from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.isolate import INTERRUPTED
 
-DESCRIPTION = """Says how fast pairs would run on this machine: tokens per second plain and with speculation.
-What an evaluation costs depends on shapes and number formats, not on weights, so a few layers of each model
-are made with random weights in a temporary file, evaluated through the real engine, and scaled to the full
-depth; of the models themselves only the heads are read (under 16 MB each, kept by nobody). What was measured
-is kept for this machine. Without a PAIR: those of the catalogue that fit into its memory."""
+DESCRIPTION = """Estimates how fast pairs would run on this machine: tokens per second, plain and with
+speculation. The cost of an evaluation depends on shapes and number formats, not on the weights. So EdgeSpec
+makes a few layers of each model with random weights, in a temporary file, times them in the real engine, and
+scales the result to the full depth. Of the models themselves it reads only the file headers (under 16 MB
+each, not kept). Measurements are kept for this machine. Without a PAIR, it plans the pairs of the catalogue
+that fit into memory."""
 OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # told to programs beside the expected one
 
 
@@ -36,7 +37,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "pairs",
         nargs="*",
         metavar="PAIR",
-        help="of the catalogue, an installed one, or a repository[:quant] with --draft",
+        help="a pair of the catalogue, an installed pair, or a repository[:quant] with --draft",
     )
     command.add_argument("--target", metavar="FILE", help="a GGUF file instead of a PAIR")
     command.add_argument("--draft", metavar="FILE|REPO", help="the draft for --target or for a repository")
@@ -44,15 +45,21 @@ def add(command: argparse.ArgumentParser) -> None:
         "--acceptance",
         type=float,
         metavar="A",
-        help="share of guesses that are accepted, 0 to 1 (default: what is known of the pair, else assumed)",
+        help="acceptance rate, 0 to 1 (default: the pair's known rate, else an assumed one)",
     )
-    command.add_argument("--again", action="store_true", help="measure again what is known")
+    command.add_argument("--again", action="store_true", help="measure again, even if results are kept")
     command.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     group = command.add_argument_group("model")
-    group.add_argument("--ctx", type=int, metavar="N", help="tokens of context, for what fits")
-    group.add_argument("--kv-type", choices=("f16", "q8_0", "q4_0"), default="f16", help="target's KV cache")
-    group.add_argument("--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (all)")
-    group.add_argument("--threads", type=int, metavar="N", help="default: the physical performance cores")
+    group.add_argument("--ctx", type=int, metavar="N", help="tokens of context to make room for")
+    group.add_argument(
+        "--kv-type", choices=("f16", "q8_0", "q4_0"), default="f16", help="format of the target's KV cache"
+    )
+    group.add_argument(
+        "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: all)"
+    )
+    group.add_argument(
+        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
+    )
     flags.add_machines(group)
 
 

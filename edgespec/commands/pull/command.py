@@ -30,13 +30,13 @@ from edgespec_models.shelf.catalogue import CatalogueError, catalogue
 from edgespec_models.shelf.sizes import seconds_text, size_text
 from edgespec_models.shelf.store import InstalledPair, Store
 
-DESCRIPTION = """Downloads a target and its draft together, by the name of a pair of the catalogue or by
-repository, and installs them under a name. Before that it reads the first megabytes of both and says whether
-they fit. A repository alone: it says which drafts would fit, and why. With nothing at all it lists the
-catalogue. What was interrupted goes on where it stopped."""
-EPILOG = """HF_TOKEN or `hf auth login` give access to gated and private repositories, HF_ENDPOINT names a
-mirror, HF_HUB_CACHE where files go, and HF_HUB_OFFLINE=1 asks nobody. Files lie in the hub's own cache, which
-other programs use too. HF_HUB_DISABLE_XET=1 downloads by plain ranges, which resume to the megabyte."""
+DESCRIPTION = """Downloads a target and its draft and installs them as a pair: a pair of the catalogue, by its
+name, or any two repositories. It first reads a few megabytes of both and says whether they fit together.
+Given just one repository, it says which drafts would fit, and why; given nothing, it lists the catalogue. An
+interrupted download resumes where it stopped."""
+EPILOG = """HF_TOKEN or `hf auth login` gives access to gated and private repositories, HF_ENDPOINT names a
+mirror, HF_HUB_CACHE moves the files, and HF_HUB_OFFLINE=1 stays offline. Files are in the hub's own cache,
+which other programs share. HF_HUB_DISABLE_XET=1 downloads over plain HTTP, which resumes to the megabyte."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -45,19 +45,24 @@ def add(command: argparse.ArgumentParser) -> None:
         "what",
         nargs="?",
         metavar="NAME|REPO[:QUANT]",
-        help="a pair of the catalogue, or the target's repository, as ggml-org/Qwen3-8B-GGUF:Q4_K_M",
+        help="a pair of the catalogue, or the target's repository, such as ggml-org/Qwen3-8B-GGUF:Q4_K_M",
     )
     draft = command.add_mutually_exclusive_group()
     draft.add_argument("--draft", metavar="REPO[:QUANT]", help="the draft's repository")
-    draft.add_argument("--target-only", action="store_true", help="no draft: its text alone guesses")
-    command.add_argument("--name", metavar="NAME", help="what to call the pair (default: as the target)")
+    draft.add_argument(
+        "--target-only", action="store_true", help="no draft; guesses come from the text itself"
+    )
+    command.add_argument("--name", metavar="NAME", help="name of the pair (default: the target's)")
     command.add_argument(
         "--check",
         action="store_true",
-        help="say what would be downloaded and whether it fits; no more",
+        help="only say what would be downloaded and whether it fits",
     )
     command.add_argument(
-        "-y", "--yes", action="store_true", help="ask nothing: take the first draft, fit or not"
+        "-y",
+        "--yes",
+        action="store_true",
+        help="ask no questions: take the first proposed draft, and download even if it may not fit",
     )
 
 

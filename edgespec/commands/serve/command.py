@@ -27,11 +27,9 @@ from edgespec.system import config
 from edgespec.system.cores import threads_wanted
 from edgespec_models.shelf.store import Store
 
-DESCRIPTION = (
-    """Answers OpenAI-style requests over HTTP, sooner: at http://HOST:PORT/v1 once the model is loaded."""
-)
-EPILOG = """A key in the command line can be read by every user of this machine: --api-key-file or
-EDGESPEC_API_KEY keep it to yourself. Ctrl+C lets running answers end; a second one does not wait."""
+DESCRIPTION = """Answers OpenAI-style requests over HTTP, at http://HOST:PORT/v1, once the model is loaded."""
+EPILOG = """Every user of this machine can read a key given on the command line; --api-key-file and
+EDGESPEC_API_KEY keep it private. Ctrl+C lets running answers finish; a second Ctrl+C does not wait."""
 SLOTS = 4  # where nobody says
 
 
@@ -49,112 +47,121 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--config",
         metavar="FILE",
-        help="a TOML file with these flags as keys (default: serve.toml in the settings folder, where it is)",
+        help="a TOML file with these flags as keys (default: serve.toml in the settings folder, if it "
+        "exists)",
     )
     group.add_argument(
         "--host",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="where to listen, as 127.0.0.1,::1 for both kinds of addresses (127.0.0.1)",
+        help="address to listen on; 127.0.0.1,::1 takes IPv4 and IPv6 (127.0.0.1)",
     )
-    group.add_argument("--port", type=int, default=8080, metavar="N", help="0 takes any free one (8080)")
-    group.add_argument("--alias", metavar="NAME", help="what clients see the model called")
-    group.add_argument("--slots", type=int, metavar="N", help="answers at the same time (4)")
+    group.add_argument("--port", type=int, default=8080, metavar="N", help="port; 0 picks a free one (8080)")
+    group.add_argument("--alias", metavar="NAME", help="the model's name, as clients see it")
+    group.add_argument("--slots", type=int, metavar="N", help="requests answered at the same time (4)")
     group.add_argument(
         "--reproducible",
         action="store_true",
-        help="the same request gives the same text, bit for bit, whatever was asked before: one answer at a "
-        "time, without drafts, and the end of a prompt is read again each time",
+        help="the same request always gives the same text, bit for bit: one answer at a time, without "
+        "drafts, and with the end of each prompt read again",
     )
     group.add_argument(
         "--cache-tokens",
         type=int,
         metavar="N",
-        help="tokens that all answers may hold together (default: the slots times --ctx)",
+        help="tokens that all requests together may hold in the KV cache (default: --slots times --ctx)",
     )
     group.add_argument(
         "--cache-ram",
         type=int,
         metavar="MIB",
-        help="memory for prompts seen before that are in no slot any more, so that they need not be read "
-        "again; 0 is none (default: a quarter of what is free, 8192 at most)",
+        help="host memory for earlier prompts that have left their slot, so that they need not be read "
+        "again; 0: none (default: a quarter of free memory, at most 8192)",
     )
     flags.add_keep_texts(group)
-    group.add_argument("--queue", type=int, default=64, metavar="N", help="requests that may wait (64)")
+    group.add_argument(
+        "--queue", type=int, default=64, metavar="N", help="longest queue of waiting requests (64)"
+    )
     group.add_argument(
         "--idle-unload",
         type=float,
         default=0,
         metavar="MINUTES",
-        help="unload the model after this long without a request; the next request loads it again (0: never)",
+        help="unload the model after this long without a request; the next request reloads it (0: never)",
     )
     group.add_argument(
         "--verbose",
         action="store_true",
-        help="show in every answer of a chat the prompt that it had (__verbose)",
+        help="add the prompt to every chat answer, as __verbose",
     )
     group.add_argument(
         "--canary",
         type=float,
         default=0.0,
         metavar="SHARE",
-        help="serve this share without speculation, so that /metrics can compare (0)",
+        help="answer this share of requests without speculation, so that /metrics can compare (0)",
     )
     group.add_argument(
         "--log",
         choices=("quiet", "text", "json"),
         default="quiet",
-        help="text: a line for each request, too; json: everything as one object a line (quiet)",
+        help="text: also a line per request; json: everything, as one object per line (quiet)",
     )
     group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/owner.py
 
 
 def _add_unsaid(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group("where a request does not say")
-    group.add_argument("-n", type=int, metavar="N", help="longest answer")
-    group.add_argument("--temperature", type=float, metavar="T", help="the model's, or 0.8")
-    group.add_argument("--seed", type=int, metavar="N", help="anew every time")
+    group = command.add_argument_group("defaults for requests")
+    group.add_argument("-n", type=int, metavar="N", help="longest answer, in tokens")
+    group.add_argument(
+        "--temperature", type=float, metavar="T", help="(default: what the model file recommends, else 0.8)"
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="(default: a new one for each request)")
     group.add_argument(
         "--reasoning",
         choices=("auto", "on", "off"),
         default="auto",
-        help="whether a model that can thinks first (auto: its template's way)",
+        help="whether a reasoning model thinks first (auto: as its chat template does)",
     )
     group.add_argument(
         "--drafter",
         choices=flags.DRAFTERS,
         default="auto",
-        help="who guesses (auto)",
+        help="what makes the guesses (auto)",
     )
 
 
 def _add_safety(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("safety")
-    group.add_argument("--api-key", metavar="KEY", help="ask for this key (or EDGESPEC_API_KEY)")
-    group.add_argument("--api-key-file", metavar="FILE", help="a file with keys, one a line")
+    group.add_argument("--api-key", metavar="KEY", help="require this key (or EDGESPEC_API_KEY)")
+    group.add_argument("--api-key-file", metavar="FILE", help="a file of accepted keys, one per line")
     group.add_argument(
         "--allowed-host",
         action="append",
         default=[],
         metavar="NAME",
-        help="a name that requests may be for, as host.docker.internal; repeatable",
+        help="another host name that clients may use for this server, such as host.docker.internal; "
+        "repeatable",
     )
     group.add_argument(
         "--cors-origin",
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="web pages that may ask, as http://app.example; localhost is all of this machine's; repeatable",
+        help="web pages that may use the server, such as http://app.example; localhost allows all on this "
+        "machine; repeatable",
     )
-    group.add_argument("--no-slots", action="store_true", help="do not tell at /slots who is answered")
-    group.add_argument("--no-metrics", action="store_true", help="do not tell figures at /metrics")
-    group.add_argument("--max-body", type=int, default=32, metavar="MIB", help="largest request (32)")
+    group.add_argument(
+        "--no-slots", action="store_true", help="close /slots, which shows the requests being answered"
+    )
+    group.add_argument("--no-metrics", action="store_true", help="close /metrics")
+    group.add_argument("--max-body", type=int, default=32, metavar="MIB", help="largest request body (32)")
     group.add_argument(
         "--max-seconds",
         type=float,
         default=3600,
         metavar="S",
-        help="longest time for a request, waiting included; then it ends with what there is (3600)",
+        help="longest time for a request, including its wait; then the answer ends where it is (3600)",
     )
 
 

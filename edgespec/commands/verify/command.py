@@ -33,10 +33,10 @@ from edgespec.errors import SettingError
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
 
-DESCRIPTION = """Compares greedy texts and texts of a seed, with a draft and without, token by token; tests
-sampled tokens against the model's own distribution (chi-square, false alarms in 1 of 10,000 runs); compares
-batches with single tokens. Ends with a verdict. Exit code 0: lossless. 1: not, or an error. 3: not everything
-could be checked."""
+DESCRIPTION = """Compares greedy and seeded texts with and without a draft, token by token; tests sampled
+tokens against the model's own distribution (chi-square, false alarms in 1 of 10,000 runs); compares batches
+with single tokens. Ends with a verdict. Exit code 0: lossless. 1: not lossless, or an error. 3: not
+everything could be checked."""
 SECONDS = 120.0
 FALSE_ALARM = 1e-4  # of one run, over all its chi-square tests
 SHARES = {"batches": 0.12, "greedy": 0.35, "seeded": 0.45}  # each of the time that is left by then
@@ -140,12 +140,16 @@ def add(command: argparse.ArgumentParser) -> None:
         type=float,
         default=SECONDS,
         metavar="S",
-        help=f"time for everything, at most ({SECONDS:.0f})",
+        help=f"total time limit ({SECONDS:.0f})",
     )
     group.add_argument(
-        "--json", nargs="?", const="-", metavar="FILE", help="write every figure to FILE; alone: print it"
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write every figure to FILE; without FILE, print them",
     )
-    group.add_argument("--rng-seed", type=int, metavar="N", help="draw the samples of an earlier run again")
+    group.add_argument("--rng-seed", type=int, metavar="N", help="repeat the random draws of an earlier run")
     flags.add_model(command)
 
 
