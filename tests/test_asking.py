@@ -198,7 +198,7 @@ async def test_what_no_longer_fits_is_said_in_words() -> None:
     async with driven(ChatApp(FakeEndpoint(answers=["word " * 60], info=info))) as it:
         for question in ("one", "two", "three", "four"):
             await it.ask(question)
-        assert "the model is no longer told the oldest" in it.text()
+        assert "the model no longer sees the oldest" in it.text()
 
 
 @on_a_loop

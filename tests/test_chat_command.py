@@ -75,7 +75,7 @@ def test_what_was_said_before_counts_until_clear(engine: Path) -> None:
     answers, told = lines(engine, b"first\n\nsecond\n/clear\nsecond\ncaf\xe9 \xff\n", "-q")
     assert len(answers) == 4 and all(answers), "an empty line is not a question, and any bytes are one"
     assert answers[1] != answers[2]
-    assert told == ["A new conversation."]
+    assert told == ["New chat."]
     assert lines(engine, b"second\n", "-q")[0] == [answers[2]]
 
 
@@ -168,10 +168,10 @@ NONSENSE = [
     (["--ctx", "1"], "the context length is 1"),
     (["--grow", "0.6B-F16"], "leave out --target"),
     (["--endpoint", "http://"], "is not an address"),
-    (["--endpoint", "http://127.0.0.1"], "--endpoint has a model of its own"),
+    (["--endpoint", "http://127.0.0.1"], "--endpoint brings its own model"),
     (["--target", ""], "--target names no file"),
     (["--target", "none.gguf"], "there is no file none.gguf"),
-    (["--endpoint", "x", "--api-key", "-"], "asks on the terminal, and there is none"),
+    (["--endpoint", "x", "--api-key", "-"], "prompts in the terminal, but there is none"),
     (["--endpoint", "x", "--api-key-file", "none"], "--api-key-file none cannot be read"),
 ]
 
@@ -185,7 +185,7 @@ def test_nonsense_is_refused_in_one_sentence_before_anything_starts(
 
 
 def test_a_session_that_is_not_there_is_told() -> None:
-    for flags, named in ((["-c"], "there is no session to go on with yet"), (["-c", "x"], "no session 'x'")):
+    for flags, named in ((["-c"], "there is no chat to continue yet"), (["-c", "x"], "no chat 'x'")):
         assert named in refused("chat", "-p", "hello", *flags, code=1)
 
 
@@ -210,7 +210,7 @@ def test_a_conversation_on_a_terminal_without_a_screen(target: Path) -> None:
         terminal.wait_for("half a ques")
         time.sleep(0.3)  # a signal while Python's readline echoes a key is seen at the next key only
         terminal.type("\x03")
-        terminal.wait_for("(Ctrl+D ends)")
+        terminal.wait_for("(Ctrl+D quits)")
         terminal.wait_for("> ")
         terminal.type("hello there\n")
         terminal.wait_for("hello there\r\n")

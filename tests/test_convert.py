@@ -68,7 +68,7 @@ def test_a_file_that_is_there_is_left_as_it_is(tiny_draft: Path, tmp_path: Path)
     there = tmp_path / "x.gguf"
     there.write_text("mine")
     code, _, err = in_process("convert", tiny_draft, "--to", "F16", "-o", there)
-    assert code != 0 and "is there already" in err and there.read_text() == "mine"
+    assert code != 0 and "already exists" in err and there.read_text() == "mine"
 
 
 def test_a_disk_that_takes_no_more_leaves_nothing(tiny_draft: Path, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_pull_that_is_stopped_goes_on_where_it_was(room: Shelf, local: LocalHu
     pull.choose(None)
     reached(pull, lambda pull: pull.progress and pull.progress.done > 3_000_000)
     pull.cancel()
-    assert ended(pull).stage == "cancelled" and "goes on from there" in pull.sentence
+    assert ended(pull).stage == "cancelled" and "pull it again to resume" in pull.sentence
     assert store.pairs() == []
     local.faults.clear()
     local.served.clear()
@@ -241,7 +241,7 @@ async def test_a_model_is_pulled_from_inside_the_chat_and_used(
         await it.pilot.press("enter")
         await it.until(lambda: "no draft: guesses come" in it.text())
         await it.pilot.press("down", "enter")
-        await it.until(lambda: "Enter goes on with it" in it.text(), "that it is there")
+        await it.until(lambda: "Press Enter to resume" in it.text(), "that it is there")
         assert store.pairs()[0].draft is None
         await it.until(lambda: options.has_focus)
         await it.pilot.press("enter")
@@ -268,7 +268,7 @@ async def test_words_that_find_nothing_and_a_second_pull_are_told(room: Shelf) -
     async with driven(ChatApp(FakeEndpoint(), shelf=room), size=(200, 50)) as it:
         options = await listed(it)
         await it.pilot.press(*"zzz")
-        await it.until(lambda: "There is none with these words" in it.text())
+        await it.until(lambda: "No pair matches" in it.text())
         assert options.option_count == 0
         await it.pilot.press("f8")
         await it.until(lambda: "Nothing is being pulled." in it.text())

@@ -186,19 +186,19 @@ def test_sessions_are_listed_opened_renamed_deleted_and_brought_back(place: Plac
     )  # fmt: skip
     listed, opened, renamed, refused, cleared, deleted, none, back, again, unknown = talked.err.splitlines()
     assert listed.endswith("now  about locks | about locks")
-    assert opened == "Going on with 'about locks', 2 messages. The last one ended: one."
+    assert opened == "Continuing 'about locks', 2 messages. The last one ended: one."
     assert talked.asked == [["about locks", "one.", "more"]]
     assert "'Locks'" in renamed and "this chat is open" in refused
-    assert deleted.startswith("Deleted 'Locks'") and none == "There are no such chats."
-    assert again.endswith("Locks") and unknown.startswith("edgespec: there is no session 'nothing'")
-    assert cleared == "A new conversation." and back == "Brought back."
+    assert deleted.startswith("Deleted 'Locks'") and none == "No chats found."
+    assert again.endswith("Locks") and unknown.startswith("edgespec: there is no chat 'nothing'")
+    assert cleared == "New chat." and back == "Restored."
 
 
 def test_a_chat_is_written_to_a_file(place: Place, tmp_path: Path) -> None:
     talked = place.talk("hello", "/export", "/export chat.json", "/export chat.json")
     assert (tmp_path / "hello.md").read_text().startswith("# hello")
     assert (tmp_path / "chat.json").exists()
-    assert "chat.json is there already" in talked.err
+    assert "chat.json already exists" in talked.err
 
 
 @pytest.mark.parametrize("line", ["/nonsense now", "/", "/helpme"])

@@ -87,7 +87,7 @@ def test_a_file_is_named_by_the_title_and_nothing_is_overwritten(tmp_path: Path)
     assert first.read_text() == as_markdown(talk)
     named = export(talk, " out.json ", folder=tmp_path)
     assert json.loads(named.read_text())["title"] == "Explain /locks/: how"
-    with pytest.raises(SessionError, match=r"out\.json is there already"):
+    with pytest.raises(SessionError, match=r"out\.json already exists"):
         export(talk, "out.json", folder=tmp_path)
     with pytest.raises(SessionError, match="cannot be written"):
         export(talk, "nowhere/out.md", folder=tmp_path)

@@ -154,7 +154,7 @@ def test_what_could_not_be_written_for_long_is_told_once_and_written_later(
         other.execute("COMMIT")
     until(lambda: sessions.flushed().result(SOON_S) is None and sessions.listed().result(SOON_S))
     sessions.close()
-    assert len(opened.notices) == 1 and "it is tried again" in opened.notices[0]
+    assert len(opened.notices) == 1 and "trying again" in opened.notices[0]
     assert talk.id is not None
     assert opened().loaded(talk.id).result(SOON_S) == talk
 
@@ -278,10 +278,10 @@ def test_a_session_is_called_by_its_title_its_letters_or_a_part_of_its_title(ope
     assert named("LOCKS") == talks[2].id, "a whole title before a part"
     assert named(name_of(talks[0].id)[:8]) == talks[0].id
     assert named("threads") == talks[1].id
-    with pytest.raises(SessionError, match="'explain' may be several sessions: .*Explain threads"):
+    with pytest.raises(SessionError, match="'explain' matches several chats: .*Explain threads"):
         named("explain")
     for text in ("nothing of the kind", "", "  "):
-        with pytest.raises(SessionError, match="there is no session"):
+        with pytest.raises(SessionError, match="there is no chat"):
             named(text)
 
 
@@ -295,7 +295,7 @@ def test_a_deleted_session_can_be_brought_back_until_the_program_ends(opened: Op
     sessions.deleted(talk.id).result(SOON_S)
     assert sessions.listed().result(SOON_S) == []
     assert sessions.searched("lock").result(SOON_S) == []
-    with pytest.raises(SessionError, match="there is no session"):
+    with pytest.raises(SessionError, match="there is no chat"):
         sessions.loaded(talk.id).result(SOON_S)
     sessions.restored(talk.id).result(SOON_S)
     assert titles(sessions.searched("lock").result(SOON_S)) == ["What is a lock?"]
@@ -541,7 +541,7 @@ def test_a_folder_that_cannot_be_made_is_told_and_the_chat_goes_on(tmp_path: Pat
     assert titles(sessions.listed().result(SOON_S)) == ["What is a lock?"]
     opened.close()
     (notice,) = opened.notices
-    assert notice.startswith("sessions are not kept this time: ")
+    assert notice.startswith("chats are not saved this time: ")
 
 
 @posix
@@ -590,12 +590,12 @@ def test_what_a_full_disk_took_nothing_of_is_said_at_the_end_and_written_elsewhe
     assert {talk.id: talk for talk in unwritten} == {small.id: small, big.id: big}
     answers = iter([str(tmp_path / "no" / "such"), str(tmp_path)])
     rescue(unwritten, ask=lambda _: next(answers), tell=said.append)
-    assert "not kept" in said[0] and "'big'" in said[0] and "'small'" in said[0]
-    assert "cannot be written" in said[1] and said[2] == f"written to {tmp_path}, every turn of them"
+    assert "not saved" in said[0] and "'big'" in said[0] and "'small'" in said[0]
+    assert "cannot be written" in said[1] and said[2] == f"saved completely in {tmp_path}"
     written = json.loads((tmp_path / "small.json").read_text())
     assert [turn["text"] for turn in written["turns"]] == [turn.text for turn in small.turns.values()]
     rescue(unwritten, ask=None, tell=said.append)
-    assert len(list(Path(said[-1].split()[2].rstrip(",")).iterdir())) == 2, "nobody was asked"
+    assert len(list(Path(said[-1].removeprefix("saved completely in ")).iterdir())) == 2, "nobody was asked"
 
 
 def test_nothing_is_said_where_all_is_kept_or_nothing_was_to_be(opened: Opened) -> None:

@@ -181,8 +181,8 @@ def test_a_setting_is_understood_as_it_is_typed() -> None:
         ("temprature 1", "'temprature' is not a setting: did you mean temperature?"),
         ("p 1", "'p' is not a setting: there are"),
         ("", "'' is not a setting: there are temperature"),
-        ("seed", "seed wants one value, or `default`"),
-        ("seed 1 2", "seed wants one value"),
+        ("seed", "seed takes one value, or `default`"),
+        ("seed 1 2", "seed takes one value"),
     ):
         with pytest.raises(SettingError) as error:
             from_text(text)
@@ -229,10 +229,10 @@ def test_a_change_keeps_comments_order_and_links(path: Path, tmp_path: Path) -> 
 def test_a_file_that_cannot_be_changed_is_told_and_left_as_it_is(path: Path, tmp_path: Path) -> None:
     path.parent.mkdir()
     path.write_text("[screen\n")
-    with pytest.raises(SettingError, match="mend it by hand"):
+    with pytest.raises(SettingError, match="fix it by hand"):
         settings_file.change(path, "screen", "theme", "nord")
     path.write_text("screen = 5\n")
-    with pytest.raises(SettingError, match="mend it by hand"):
+    with pytest.raises(SettingError, match="fix it by hand"):
         settings_file.change(path, "screen", "theme", "nord")
     assert path.read_text() == "screen = 5\n"
     (tmp_path / "file").write_text("")

@@ -138,4 +138,4 @@ def test_a_file_that_is_there_is_not_overwritten(tiny_target: Path, tiny_draft: 
     output = tmp_path / "mine.gguf"
     output.write_bytes(b"mine")
     code, _, err = in_process("trim", tiny_draft, "--target", tiny_target, "--tokens", "3000", "-o", output)
-    assert code != 0 and "is there already" in err and output.read_bytes() == b"mine"
+    assert code != 0 and "already exists" in err and output.read_bytes() == b"mine"

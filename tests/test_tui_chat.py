@@ -356,7 +356,7 @@ async def test_panel_and_tint_begin_as_the_settings_say() -> None:
     async with driven(ChatApp(FakeEndpoint(), settings=settings), size=(130, 28)) as it:
         assert not it.chat.query_one("#panel").display and it.chat.transcript.tinted
         await it.pilot.press("f2")
-        await it.told("comes with the first answer")
+        await it.told("appears with the first answer")
         await it.ask("go")
         await it.pilot.press("f3")
         assert it.chat.query_one("#panel").display and not it.chat.transcript.tinted

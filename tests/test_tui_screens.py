@@ -227,8 +227,8 @@ async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is
         await it.pilot.pause()
         assert "faster with speculation, measured" in it.shown("#race-verdict")
         assert "some words to say" in it.text() and "**" not in it.text(), "Markdown is drawn"
-        assert "Both said the same" in it.shown("#race-verdict")
-        assert "this text was said before" in it.shown("#race-verdict"), "the chat's answer, here"
+        assert "Both texts are identical" in it.shown("#race-verdict")
+        assert "this text was generated before" in it.shown("#race-verdict"), "the chat's answer, here"
         clocks = [str(clock.content) for clock in it.app.screen.query(".lane-clock")]
         assert len(clocks) == 2 and all("tok/s" in clock for clock in clocks)
         await it.pilot.resize_terminal(80, 24)
@@ -264,7 +264,7 @@ async def test_a_benchmark_races_prompts_of_several_kinds() -> None:
         assert "explain" in it.text() and "code" in it.text() and "average of 2 prompts" in it.text()
         await it.pilot.press("escape")
         await it.say("/bench 99")
-        await it.told("/bench wants a number")
+        await it.told("/bench takes a number")
 
 
 # --- sessions
@@ -422,6 +422,6 @@ async def test_ctrl_c_copies_stops_empties_and_then_ends() -> None:
         await it.pilot.press(*"half", "ctrl+c")
         assert it.chat.prompt.text == "" and it.app.is_running
         await it.pilot.press("ctrl+c")
-        await it.told("again ends")
+        await it.told("again to quit")
         await it.pilot.press("ctrl+c")
         await it.until(lambda: it.app._exit)

@@ -158,7 +158,7 @@ def test_plain_decoding_has_no_speedup_and_says_why_nothing_is_drafted() -> None
     assert figures.speedup is None and figures.why() == "off, as you chose"
     tried = LiveFigures(clock=lambda: 0.0)
     tried.note(told(1.0, 1))
-    assert tried.why() == "none: plain pays better now" and tried.speedup is None
+    assert tried.why() == "none: plain decoding is faster now" and tried.speedup is None
 
 
 def test_a_plain_token_costs_what_rounds_without_a_draft_cost_here() -> None:
@@ -189,10 +189,10 @@ def raced(plain: str, speculative: str) -> tuple[str, str]:
 
 
 def test_a_race_says_whether_both_said_the_same_and_explains_a_difference() -> None:
-    assert raced("the same", "the same")[0] == "Both said the same, character by character."
+    assert raced("the same", "the same")[0] == "Both texts are identical."
     greedy, seeded = raced("one two three", "one two four")
     assert "same for 8 characters" in greedy and "'three'" in greedy and "'four'" in greedy
-    assert "equally good" in greedy and "on the line" in seeded
+    assert "equally likely" in greedy and "almost a tie" in seeded
     assert "its end" in raced("longer text", "longer")[0]
 
 
@@ -224,7 +224,7 @@ def test_both_legs_are_asked_the_same_but_for_speculation_after_the_prompt_was_r
         for runner in race.order:
             async for _ in race.run(runner):
                 pass
-        assert race.comparison().startswith("Both said the same")
+        assert race.comparison().startswith("Both texts are identical")
 
     asyncio.run(run())
     first, *legs = [wishes for _, wishes in endpoint.asked]
@@ -254,7 +254,7 @@ def test_means_of_a_benchmark_divide_to_the_mean_speedup() -> None:
 def test_a_line_is_a_command_only_where_it_begins_like_one() -> None:
     assert parsed("/set top_k 5") == ("/set", "top_k 5") and parsed("/exp a.md") == ("/export", "a.md")
     assert parsed("what is /set?") is None and parsed("/usr/bin/env python fails") is None
-    with pytest.raises(SettingError, match="/s may be"):
+    with pytest.raises(SettingError, match="/s could be"):
         parsed("/s")
     with pytest.raises(SettingError, match="/nothing is not a command"):
         parsed("/nothing")
@@ -269,7 +269,7 @@ def test_a_file_with_fences_is_fenced_with_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("", "wants the name"),
+        ("", "needs the name"),
         ("/no/such", "cannot be read"),
         (".", "is a folder"),
         ("/dev/zero", "is not a regular file"),

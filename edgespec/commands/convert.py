@@ -113,7 +113,7 @@ def named(stem: str, wanted: str) -> str:
 
 def _check_output(output: Path, needed: int) -> None:
     if output.exists():
-        raise SettingError(f"{output} is there already: remove it, or name another file with -o")
+        raise SettingError(f"{output} already exists: remove it, or name another file with -o")
     if not output.parent.is_dir():
         raise SettingError(f"-o {output}: there is no folder {output.parent}")
     free = shutil.disk_usage(output.parent).free

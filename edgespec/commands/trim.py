@@ -171,7 +171,7 @@ def _has_made(number: int, file: Path) -> bool:
 
 def _check_output(output: Path, draft: Path) -> None:
     if output.exists():
-        raise SettingError(f"{output} is there already: remove it, or name another file with -o")
+        raise SettingError(f"{output} already exists: remove it, or name another file with -o")
     if not output.parent.is_dir():
         raise SettingError(f"-o {output}: there is no folder {output.parent}")
     needed, free = draft.stat().st_size, shutil.disk_usage(output.parent).free

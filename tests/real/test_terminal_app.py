@@ -51,7 +51,7 @@ def test_a_chat_outlives_its_engine_and_its_app(home: Path) -> None:
             process.kill()
         assert end_of([worker])
         terminal.type("And what does os.path.split do?\r")
-        terminal.wait_for("The conversation stays.")
+        terminal.wait_for("The conversation is kept.")
         terminal.written = ""
         terminal.type("\x1b[20~")  # F9
         time.sleep(0.5)
@@ -81,7 +81,7 @@ def quit_by_key(terminal: Terminal) -> int:
 
 def interrupt_twice(terminal: Terminal) -> int:
     terminal.type("\x03")
-    terminal.wait_for("again ends")
+    terminal.wait_for("again to quit")
     terminal.type("\x03")
     return 0
 

@@ -52,11 +52,11 @@ class ChatApp(App[int]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-high"), (45, "-tall")]
     BINDINGS: ClassVar[list[BindingType]] = [
         key("app.help", "f1", "Help", "Keys and commands", shown=True),
-        key("app.new", "ctrl+n", "New", "Begin a new chat"),
-        key("app.sessions", "ctrl+o", "Sessions", "Chats: search, open, rename, delete", shown=True),
+        key("app.new", "ctrl+n", "New", "Start a new chat"),
+        key("app.sessions", "ctrl+o", "Chats", "Chats: search, open, rename, delete", shown=True),
         key("app.models", "ctrl+l", "Models", "Choose or pull a model"),
-        key("app.quit", "ctrl+q", "Quit", "End; what was said is kept", action="quit_now", first=True),
-        key("app.interrupt", "ctrl+c", "Stop or quit", "Copy, stop, empty the input; twice: end", first=True),
+        key("app.quit", "ctrl+q", "Quit", "Quit; the chat is saved", action="quit_now", first=True),
+        key("app.interrupt", "ctrl+c", "Stop or quit", "Copy, stop, clear input; twice: quit", first=True),
     ]
 
     def __init__(
@@ -200,7 +200,7 @@ class ChatApp(App[int]):
             self.action_quit_now()
         else:
             self._interrupted = time.monotonic()
-            chat.tell("Ctrl+C again ends EdgeSpec.")
+            chat.tell("Press Ctrl+C again to quit.")
 
     def action_quit_now(self) -> None:
         """Ends; what was said is kept."""
@@ -220,7 +220,7 @@ class ChatApp(App[int]):
     def action_sessions(self) -> None:
         """Lists chats."""
         if self._sessions is None:
-            self.chat.tell("Chats are not kept here.")
+            self.chat.tell("Chats are not saved here.")
         else:
             self.push_screen(SessionsScreen(self._sessions, self.chat.conversation.id), self._open_session)
 
@@ -292,7 +292,7 @@ class ChatApp(App[int]):
         self.set_keymap(dict(self.settings.keys))
         if self.settings.theme in self.available_themes:
             self.theme = self.settings.theme
-        self.chat.tell("Settings are read; sampling and system prompt hold for new chats.")
+        self.chat.tell("Settings reloaded; sampling and system prompt apply to new chats.")
 
     async def export(self, screen: ChatScreen, name: str) -> None:
         """Writes the chat to a file. Raises SessionError."""

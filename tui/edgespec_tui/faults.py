@@ -19,7 +19,7 @@ def told(error: BaseException) -> str:
             "w", encoding="utf-8", prefix="chat-", suffix=".txt", dir=folder, delete=False
         ) as file:
             file.write(text)
-        where = f"what it looked like is in {Path(file.name)}"
+        where = f"details are in {Path(file.name)}"
     except OSError as problem:
-        where = f"it could not be written down ({problem.strerror})"
+        where = f"details could not be written ({problem.strerror})"
     return f"a fault of EdgeSpec's own ended the chat ({type(error).__name__}); {where}."

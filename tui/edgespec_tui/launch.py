@@ -87,7 +87,7 @@ def _tell_end(
         sys.stderr.write(f"edgespec: {sentence}\n")
 
     if fault:
-        kept = "What was said is kept." if saves and not unwritten else "What was said is not kept."
+        kept = "This chat is saved." if saves and not unwritten else "This chat is not saved."
         tell(f"{fault} {kept}")
     rescue(unwritten, ask=on_terminal() if asked_to_end else None, tell=tell)
 
@@ -100,7 +100,7 @@ def opening(arguments: argparse.Namespace) -> Opening:
     if arguments.endpoint:
         if arguments.target or arguments.draft or arguments.grow or arguments.pair:
             raise SettingError(
-                "--endpoint has a model of its own: leave out --pair, --target, --draft and --grow"
+                "--endpoint brings its own model: leave out --pair, --target, --draft and --grow"
             )
         return connecting(arguments.endpoint, api_key(arguments))
     target, draft = arguments.target, arguments.draft

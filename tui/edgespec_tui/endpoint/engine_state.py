@@ -13,7 +13,7 @@ from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint.endpoint import Endpoint
 
 EMBEDDED = "embedded pair"  # its files are called target and draft
-LENT = "The engine is that of another window and ends with it; then one is started here."
+LENT = "This engine belongs to another window and ends with it; a new one then starts here."
 State = Literal["starting", "ready", "gone"]
 
 

@@ -19,15 +19,15 @@ class Note:
 
 
 EMBEDDED = Note(
-    "This is the tiny pair that ships with EdgeSpec: it knows a little about Python's library, nothing else.",
+    "This tiny pair ships with EdgeSpec: it knows a little about Python's library and nothing else.",
     "a real model",
     ("What does `os.path.join` do?", "Write a function that counts words."),
 )
 STARTER = Note(
-    "This is a small model, of 135 million parameters: it talks about anything, and is often wrong.",
+    "This is a small model (135 million parameters): it talks about anything and is often wrong.",
     "a larger one",
     (
-        "What helps to sleep better?",
+        "What helps me sleep better?",
         "Write a short story about a lighthouse.",
     ),
 )

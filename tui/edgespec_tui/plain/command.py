@@ -25,7 +25,7 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
     """Lists sessions, answers one prompt, or talks until the input ends; returns the exit code."""
     sys.stdin = sys.stdin or open(os.devnull)  # closed by our caller: an empty one
     if sys.stdout is None:
-        raise EdgeSpecError("standard output is closed: there is nowhere to write an answer")
+        raise EdgeSpecError("standard output is closed: there is nowhere to write the answer")
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # what cannot be read or shown becomes a mark, not an error

@@ -24,23 +24,23 @@ from edgespec_tui.widgets.question import Question
 with contextlib.suppress(ImportError):  # not on Windows
     import readline  # noqa: F401  (input() then has a history and line editing)
 
-HELP = "/clear begins anew, /help lists the other commands, Ctrl+C stops an answer, Ctrl+D ends."
+HELP = "/clear starts a new chat, /help lists the commands, Ctrl+C stops an answer, Ctrl+D quits."
 COMMANDS = {
-    "/clear": "begins a new chat (/new does, too)",
-    "/again": "answers the last question again",
-    "/continue": "lets the last answer go on from where it ended",
-    "/back": "takes the last question and its answer back",
-    "/read FILE": "puts a text file before the next question",
-    "/system [TEXT]": "sets the system prompt, or shows it",
-    "/prompts [NAME]": "takes a saved system prompt; save NAME, delete NAME; alone, lists them",
-    "/set [NAME VALUE]": "sets temperature, seed, max_tokens, ..., or shows them",
-    "/speculation on|off": "drafts, or does not",
-    "/sessions [WORDS]": "lists the chats, or those with these words",
-    "/open NAME": "goes on with a chat of the list",
-    "/rename TITLE": "gives this chat a title",
-    "/delete NAME": "deletes a chat of the list; /undelete brings the last one back",
-    "/export [FILE]": "writes this chat to a file: .md or .json",
-    "/exit": "ends (/quit and /bye do, too)",
+    "/clear": "start a new chat (also /new)",
+    "/again": "answer the last question again",
+    "/continue": "continue the last answer from where it ended",
+    "/back": "take back the last question and its answer",
+    "/read FILE": "put a text file before the next question",
+    "/system [TEXT]": "set or show the system prompt",
+    "/prompts [NAME]": "use a saved system prompt; save NAME, delete NAME; alone, list them",
+    "/set [NAME VALUE]": "set temperature, seed, max_tokens, ...; alone, show them",
+    "/speculation on|off": "turn speculation on or off",
+    "/sessions [WORDS]": "list all chats, or those that contain these words",
+    "/open NAME": "continue a chat from the list",
+    "/rename TITLE": "give this chat a title",
+    "/delete NAME": "delete a chat from the list; /undelete restores the last one",
+    "/export [FILE]": "write this chat to a file: .md or .json",
+    "/exit": "quit (also /quit, /bye)",
 }
 ENDS = ("/exit", "/quit", "/bye")
 SHOWN = 30  # sessions of a list
@@ -80,7 +80,7 @@ class PlainLines:
         except KeyboardInterrupt:  # as in a shell: the line is dropped, the conversation stays
             if not self._talking:
                 raise
-            self._chat.tell("\n(Ctrl+D ends)")
+            self._chat.tell("\n(Ctrl+D quits)")
             return ""
         except EOFError:
             line = ""
@@ -101,7 +101,7 @@ class PlainLines:
                 raise
             except EdgeSpecError:
                 if read:
-                    self._chat.tell("(what /read had put before it is dropped)")
+                    self._chat.tell("(the text added by /read is dropped)")
                 raise
 
     def _with_files(self, line: str) -> str:
@@ -113,7 +113,7 @@ class PlainLines:
             return line
         attached = with_files(Question(line))
         if attached.missed:
-            self._chat.tell(f"(there is no file {', '.join(attached.missed)}: it is asked as it is written)")
+            self._chat.tell(f"(there is no file {', '.join(attached.missed)}: sent as written)")
         return attached.question.text
 
     def _command(self, name: str, rest: str) -> None:
@@ -148,7 +148,7 @@ class PlainLines:
     def _clear(self) -> None:
         self._chat.sessions.leave(self._chat.conversation)
         self._chat.conversation = self._new()
-        self._chat.tell("A new conversation.")
+        self._chat.tell("New chat.")
 
     def _question(self) -> Turn:
         path = self._chat.conversation.path()
@@ -185,12 +185,12 @@ class PlainLines:
         talk = self._chat.conversation
         talk.head = self._question().parent
         self._keep()
-        self._chat.tell("Taken back; it stays in the session.")
+        self._chat.tell("Taken back; it is still in the saved chat.")
 
     def _read_file(self, name: str) -> None:
         text = read_file(name)
         self._read.append(text)
-        self._chat.tell(f"{len(text):,} characters are put before the next question.")
+        self._chat.tell(f"{len(text):,} characters will go before the next question.")
 
     def _system(self, text: str) -> None:
         talk = self._chat.conversation
@@ -212,11 +212,11 @@ class PlainLines:
             self._keep()
         values = {**talk.sampling, "seed": talk.seed, "max_tokens": talk.max_tokens}
         known = [f"{name} {told(value)}" for name, value in values.items() if value is not None]
-        self._chat.tell("Set here: " + (", ".join(known) or "nothing, the model's own settings hold"))
+        self._chat.tell("Set here: " + (", ".join(known) or "nothing; the model's own settings apply"))
 
     def _speculation(self, text: str) -> None:
         if text not in ("on", "off"):
-            raise SettingError(f"/speculation wants on or off, not {text!r}")
+            raise SettingError(f"/speculation takes on or off, not {text!r}")
         self._chat.wishes = replace(self._chat.wishes, speculation=text == "on")
         self._chat.tell(f"Speculation is {text}.")
 
@@ -231,7 +231,7 @@ class PlainLines:
 
     def _open(self, name: str) -> None:
         if not name:
-            raise SettingError("/open wants the name of a chat: /sessions lists them")
+            raise SettingError("/open needs the name of a chat: /sessions lists them")
         found = self._chat.sessions.named(name).result()
         if found.read_only:
             raise SettingError(f"{title_of(found)!r} is open in another window: close it there first")
@@ -242,29 +242,29 @@ class PlainLines:
 
     def _rename(self, title: str) -> None:
         if not title:
-            raise SettingError("/rename wants a title")
+            raise SettingError("/rename needs a title")
         self._chat.conversation.title = " ".join(title.split())
         self._keep()
         self._chat.tell(f"This chat is called {self._chat.conversation.title!r}.")
 
     def _delete(self, name: str) -> None:
         if not name:
-            raise SettingError("/delete wants the name of a chat: /sessions lists them")
+            raise SettingError("/delete needs the name of a chat: /sessions lists them")
         found = self._chat.sessions.named(name).result()
         if found.id == self._chat.conversation.id:
-            raise SettingError("this chat is open: /clear begins a new one, then it can be deleted")
+            raise SettingError("this chat is open: start a new one with /clear, then delete it")
         assert found.id is not None
         self._chat.sessions.leave(found)
         self._chat.sessions.deleted(found.id).result()
         self._deleted = found.id
-        self._chat.tell(f"Deleted {title_of(found)!r}; /undelete brings it back until this program ends.")
+        self._chat.tell(f"Deleted {title_of(found)!r}; /undelete restores it until you quit.")
 
     def _undelete(self) -> None:
         if self._deleted is None:
-            raise SettingError("nothing was deleted here")
+            raise SettingError("there is nothing to restore")
         self._chat.sessions.restored(self._deleted).result()
         self._deleted = None
-        self._chat.tell("Brought back.")
+        self._chat.tell("Restored.")
 
 
 def resumed(conversation: Conversation) -> str:
@@ -272,7 +272,7 @@ def resumed(conversation: Conversation) -> str:
     n = len(conversation.path())
     last = next((turn.text for turn in reversed(conversation.path()) if turn.text), "")
     end = " ".join(last.split())[-100:]
-    return f"Going on with {title_of(conversation)!r}, {n} messages. The last one ended: {end}"
+    return f"Continuing {title_of(conversation)!r}, {n} messages. The last one ended: {end}"
 
 
 def listing(sessions: list[Listed], *, now: float | None = None) -> str:
@@ -283,7 +283,7 @@ def listing(sessions: list[Listed], *, now: float | None = None) -> str:
         found = f" | {session.excerpt}" if session.excerpt else ""
         age = age_of(now - session.changed)
         lines.append(f"{short_name_of(session.id)}  {age:>8}  {session.title or 'Untitled'}{found}")
-    return "\n".join(lines) or "There are no such chats."
+    return "\n".join(lines) or "No chats found."
 
 
 def age_of(seconds: float) -> str:

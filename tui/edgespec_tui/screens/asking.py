@@ -110,7 +110,7 @@ class Asking:
             return
         attached = with_files(question)
         if attached.missed:
-            screen.tell(f"There is no file {', '.join(attached.missed)}: it is asked as it is written.")
+            screen.tell(f"There is no file {', '.join(attached.missed)}: sent as written.")
         if editing is None and self.running:
             self.waiting.append(attached.question)
             screen.show_waiting(self.waiting)
@@ -123,7 +123,7 @@ class Asking:
         """Returns the conversation that is shown; raises SettingError where another window writes it."""
         talk = self._screen.conversation
         if talk.read_only:
-            raise SettingError("this chat is open in another window: /new begins one of its own")
+            raise SettingError("this chat is open in another window: /new starts another")
         return talk
 
     async def _add(self, talk: Conversation, question: Question, editing: Turn | None) -> Turn:
@@ -150,11 +150,11 @@ class Asking:
         """Lets an answer go on from where it ended. Raises SettingError where it cannot."""
         talk = self._writable()
         if self.running:
-            raise SettingError("an answer is being made: Esc stops it")
+            raise SettingError("an answer is still being written: Esc stops it")
         if answer.role != "assistant" or answer.parent is None or not answer.text:
             raise SettingError("there is no answer to continue: Ctrl+R answers again")
         if talk.head != answer.id:
-            raise SettingError("only the last answer can be continued: a branch (b) ends with this one")
+            raise SettingError("only the last answer can be continued: branch (b) to make this one the last")
         self._begin(talk, talk.turns[answer.parent], answer)
 
     async def _replace_answer(self, talk: Conversation, old: Turn, text: str) -> None:

@@ -52,7 +52,7 @@ class BenchScreen(ModalScreen[Measured | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="bench"):
-            yield Static("Plain against speculative, on this pair and this machine", id="bench-title")
+            yield Static("Plain against speculative, with this pair on this machine", id="bench-title")
             yield DataTable(cursor_type="none", id="bench-table")
             yield Static("", id="bench-note")
             yield Footer(show_command_palette=False)
@@ -112,9 +112,9 @@ def summary(results: Sequence[Measured]) -> str:
     """Says what was measured, and how far it can be trusted."""
     mean = together(results)
     if mean is None:
-        return "No answer was long enough to have a speed."
+        return "No answer was long enough to measure its speed."
     low, high = min(one.speedup for one in results), max(one.speedup for one in results)
     return (
         f"Measured: {mean.speedup:.2f}x on average of {mean.n} prompts (geometric), from {low:.2f}x to "
-        f"{high:.2f}x. Few and short: `edgespec bench` gives intervals."
+        f"{high:.2f}x. These were few and short; `edgespec bench` gives confidence intervals."
     )

@@ -38,11 +38,11 @@ class ChatScreen(TalkScreen):
     """A chat with its keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        key("chat.stop", "escape", "Stop", "Stop and keep what came; leave an edit", shown=True),
+        key("chat.stop", "escape", "Stop", "Stop and keep the text so far; cancel an edit", shown=True),
         key("chat.again", "ctrl+r", "Again", "Answer the last question again", shown=True),
-        key("chat.speculation", "f4,ctrl+s", "Speculation", "Speculation off and on", shown=True),
-        key("chat.race", "f5,ctrl+g", "Race", "Race the question, plain against speculative", shown=True),
-        key("chat.tint", "f3,ctrl+t", "Tint", "Colour tokens by who produced them", shown=True),
+        key("chat.speculation", "f4,ctrl+s", "Speculation", "Speculation on and off", shown=True),
+        key("chat.race", "f5,ctrl+g", "Race", "Race plain decoding against speculation", shown=True),
+        key("chat.tint", "f3,ctrl+t", "Tint", "Colour tokens by what produced them", shown=True),
         key("chat.panel", "f2", "Panel", "Panel on and off"),
         key("chat.copy_code", "f6", "Copy code", "Copy the last code block", first=True),
         key("chat.copy_answer", "f7", "Copy answer", "Copy the last answer", first=True),
@@ -50,8 +50,8 @@ class ChatScreen(TalkScreen):
         key("chat.restart", "f9", "Restart engine", "Start the engine again"),
         key("chat.edit_last", "ctrl+b", "Edit last question", "Edit and resend the last question"),
         key("chat.edit_answer", "alt+b", "Edit last answer", "Edit the last answer in your own words"),
-        key("chat.go_on", "alt+c", "Continue the answer", "Let the last answer go on from where it ended"),
-        key("chat.editor", "f10,alt+e", "Editor", "Write the question in your own editor"),
+        key("chat.go_on", "alt+c", "Continue the answer", "Continue the last answer from where it ended"),
+        key("chat.editor", "f10,alt+e", "Editor", "Write the question in your editor"),
         key("chat.scroll_up", "pageup", "Scroll up", "A page up", first=True),
         key("chat.scroll_down", "pagedown", "Scroll down", "A page down", first=True),
     ]
@@ -96,7 +96,7 @@ class ChatScreen(TalkScreen):
             await self._again(self.conversation.turns[turn.parent])
         elif event.deed == "branch":
             await self.open(self.conversation.branch(turn.id))
-            self.tell("A chat of its own from here; the old one stays among the sessions.")
+            self.tell("A new chat from here on; the old one is kept.")
         else:
             await self._other_version(turn, -1 if event.deed == "older" else 1)
 
@@ -186,19 +186,19 @@ class ChatScreen(TalkScreen):
             with self.app.suspend():
                 text = edited(self.prompt.question().text)
         except SuspendNotSupported:
-            self.tell_error("this terminal cannot be given to an editor and taken back")
+            self.tell_error("an editor cannot be started from this terminal")
         except EdgeSpecError as error:
             self.tell_error(str(error))
         else:
             if text is None:
-                self.tell("The editor was left with an error: nothing was changed.")
+                self.tell("The editor ended with an error: nothing was changed.")
             else:
                 self.prompt.fill(text)
 
     def action_speculation(self) -> None:
         """Turns speculation off or on, from the next answer on."""
         if self.context.engine.is_foreign:
-            self.tell("This server reports no speculation data: there is nothing to turn off or on.")
+            self.tell("This server reports no speculation data: there is nothing to turn on or off.")
             return
         self.speculation = not self.speculation
         when = ", from the next answer on" if self.answering else ""
@@ -214,7 +214,7 @@ class ChatScreen(TalkScreen):
         """Shows or hides the panel."""
         self.toggle_class("-no-panel")
         if self.has_class("-no-figures") and not self.has_class("-no-panel"):
-            self.tell("The panel comes with the first answer.")
+            self.tell("The panel appears with the first answer.")
 
     def action_copy_code(self) -> None:
         """Copies the last code block that was answered."""

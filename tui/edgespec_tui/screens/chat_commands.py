@@ -110,7 +110,7 @@ class ChatCommands:
         if not text:
             names = ", ".join(prompts.names())
             screen.tell(
-                f"Saved: {names}." if names else "None is saved yet: /prompts save NAME saves this chat's."
+                f"Saved: {names}." if names else "None saved yet: /prompts save NAME saves this chat's."
             )
         elif word == "save":
             screen.tell(f"Saved as {prompts.save(name.strip(), talk.system)}.")
@@ -127,7 +127,7 @@ class ChatCommands:
         if not text:
             values = {**talk.sampling, "seed": talk.seed, "max_tokens": talk.max_tokens}
             set_ = [f"{name} {told(value)}" for name, value in values.items() if value is not None]
-            screen.tell("Set here: " + (", ".join(set_) or "nothing, the model's own settings hold") + ".")
+            screen.tell("Set here: " + (", ".join(set_) or "nothing; the model's own settings apply") + ".")
             return
         name, value = from_text(text)
         if name == "seed":
@@ -145,14 +145,14 @@ class ChatCommands:
 
     def _rename(self, screen: ChatScreen, title: str) -> None:
         if not title:
-            raise SettingError("/rename wants a title")
+            raise SettingError("/rename needs a title")
         screen.conversation.title = " ".join(title.split())
         screen.context.keep(screen.conversation)
         screen.refresh_state()
 
     def _speculation(self, screen: ChatScreen, text: str) -> None:
         if text not in ("on", "off"):
-            raise SettingError(f"/speculation wants on or off, not {text!r}")
+            raise SettingError(f"/speculation takes on or off, not {text!r}")
         if screen.speculation != (text == "on"):
             screen.action_speculation()
 
@@ -184,7 +184,7 @@ class ChatCommands:
         if not info.speculates:
             raise SettingError(f"{info.where} reports no speculation data: there is nothing to compare")
         if text and not (text.isdecimal() and 1 <= int(text) <= len(PROMPTS)):
-            raise SettingError(f"/bench wants a number from 1 to {len(PROMPTS)}, not {text!r}")
+            raise SettingError(f"/bench takes a number from 1 to {len(PROMPTS)}, not {text!r}")
         await screen.stop_and_wait()
         prompts = PROMPTS[: int(text or DEFAULT_PROMPTS)]
         bench = BenchScreen(screen.context.endpoint, screen.wishes(), prompts, rng=random.Random())

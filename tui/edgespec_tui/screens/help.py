@@ -22,14 +22,14 @@ GROUPS = {
     "code": "On code",
 }
 ALSO = (
-    ("up down", "in the input: what was asked before; in the list above it: the next one"),
-    ("@FILE", "in a question: puts a text file into it, with its path completed"),
-    ("f2 del ^z", "in the list of chats: rename, delete, bring back"),
+    ("up down", "in the input: earlier questions; in the list above it: move"),
+    ("@FILE", "in a question: add a text file; its path is completed"),
+    ("f2 del ^z", "in the list of chats: rename, delete, undo"),
 )
 ON_TURNS = (
-    ("tab", "goes from the input to turns and code, Shift+Tab back; a click does, too"),
+    ("tab", "move between input, turns and code; Shift+Tab: backwards; or click"),
     ("c e r g b", "on a turn: copy, edit, answer again, continue, branch"),
-    ("[ ]", "on a turn that has several versions: the one before, the one after"),
+    ("[ ]", "on a turn with several versions: previous, next"),
 )
 
 

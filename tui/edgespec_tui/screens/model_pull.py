@@ -74,8 +74,8 @@ class ModelPull:
             self._work()
         except Cancelled:
             kept = self.progress.done if self.progress else 0
-            again = "pulling it again goes on from there"
-            self._end("cancelled", f"Stopped; {size_text(kept)} are kept, and {again}.")
+            again = "pull it again to resume"
+            self._end("cancelled", f"Stopped; {size_text(kept)} are kept; {again}.")
         except (HubError, HeaderError, CatalogueError, StoreError) as error:
             self._end("failed", str(error))
         self._on_end(self)
@@ -123,7 +123,7 @@ class ModelPull:
 
 
 def _about(plan: PullPlan) -> str:
-    have = f", {size_text(plan.at_hand)} are here already" if plan.at_hand else ""
+    have = f", {size_text(plan.at_hand)} already here" if plan.at_hand else ""
     return f"{size_text(plan.to_fetch)} to fetch{have}."
 
 
@@ -133,7 +133,7 @@ def progress_sentence(progress: Progress) -> str:
     if busy is not None and busy.phase == "verifying":
         return f"Verifying {busy.name}: {busy.done / max(busy.size or busy.done, 1):.0%}"
     if busy is not None and busy.phase == "waiting":
-        return f"Waiting for {busy.name}, which another program downloads"
+        return f"Waiting for {busy.name}, which another program is downloading"
     told = f"{size_text(progress.done)} of {size_text(progress.total)}"
     if progress.bytes_per_s:
         told += f", {size_text(progress.bytes_per_s)}/s"

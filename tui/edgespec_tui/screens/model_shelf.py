@@ -87,7 +87,7 @@ def shelf(store: Store, *, memory: int | None = None) -> list[ShelfPair]:
 def _installed(pair: InstalledPair, memory: int, *, default: bool) -> ShelfPair:
     gain, speed = "", pair.speed
     detail = [f"target {_file(pair.target.path)}"]
-    detail.append(f"draft {_file(pair.draft.path)}" if pair.draft else "no draft: guesses come from its text")
+    detail.append(f"draft {_file(pair.draft.path)}" if pair.draft else "no draft: guesses come from the text")
     if speed:
         told = f"{speed.tok_per_s:.1f} tok/s here"
         if speed.plain_tok_per_s:
@@ -95,7 +95,7 @@ def _installed(pair: InstalledPair, memory: int, *, default: bool) -> ShelfPair:
             told += f", {speed.plain_tok_per_s:.1f} plain"
         detail.append(told)
     if default:
-        detail.append("taken where none is named")
+        detail.append("the default")
     if pair.note:
         detail.append(pair.note)
     if pair.missing:
@@ -122,7 +122,7 @@ def _embedded(memory: int) -> ShelfPair:
         size,
         fit_of(size, memory),
         "demo",
-        detail=("ships with EdgeSpec; knows a little about Python's library, nothing else",),
+        detail=("ships with EdgeSpec; knows a little about Python's library and nothing else",),
         target=files[0],
         draft=files[1],
     )
@@ -139,7 +139,7 @@ def _offered(entry: CatalogueEntry, memory: int) -> ShelfPair:
     if entry.target.gated or entry.draft.gated:
         detail.append("gated: accept its terms on the hub first, and log in with `hf auth login`")
     if not entry.verified:
-        detail.append("sizes and file names were not looked up on the hub; pulling checks them first")
+        detail.append("sizes and file names have not been checked against the hub; pulling checks them first")
     gain = f"{entry.gain}x elsewhere" if entry.gain else ""
     if known := planned(entry.name):
         gain = f"{known.gain:.2f}x planned" if known.gain else ""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EVERY_S = 0.2
 NAME, SIZE, FIT, GAIN = 23, 8, 9, 21  # widths of columns; what a pair is for has the rest
 HEADINGS = {"installed": "Installed", "embedded": "Ships with EdgeSpec", "catalogue": "To pull"}
-HOW = "Enter switches to an installed pair, or pulls one that is not installed yet."
+HOW = "Enter switches to an installed pair or pulls another."
 
 
 def column(text: str, width: int) -> str:
@@ -104,7 +104,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         first = marked.name if marked and marked.name in names else (names[0] if names else None)
         options.highlighted = options.get_option_index(first) if first else None
         if not pairs:
-            self._note("There is none with these words; a repository has a slash in its name.")
+            self._note("No pair matches; the name of a repository contains a slash.")
 
     @staticmethod
     def _heading(kind: str, *, first: bool) -> Content:
@@ -138,7 +138,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
                 str(draft.candidate), f"  {size_text(draft.size)}  ", (draft.candidate.why, "dim")
             )
             options.add_option(Option(line, id=f"draft {i}"))
-        options.add_option(Option("no draft: guesses come from the text alone", id="draft none"))
+        options.add_option(Option("no draft: guesses come from the text", id="draft none"))
         options.highlighted = 0
         options.focus()
 
@@ -187,7 +187,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         if pair.kind == "catalogue":
             self._begin(pair.name)
         elif pair.missing:
-            self._note(f"{pair.name} lacks files: pull it again, or `edgespec rm {pair.name}` forgets it.")
+            self._note(f"{pair.name} has lost files: pull it again, or run `edgespec rm {pair.name}`.")
         else:
             self.dismiss(pair)
 
@@ -247,4 +247,4 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             self._fill()
             options.highlighted = options.get_option_index(pull.pair.name)
             options.focus()
-            self._note(f"{pull.sentence} Enter goes on with it.")
+            self._note(f"{pull.sentence} Press Enter to resume.")

@@ -125,11 +125,11 @@ def drawn(endpoint: Endpoint, messages: Sequence[Message], wishes: Wishes, *, rn
 def compared(plain: str, speculative: str, *, greedy: bool) -> str:
     """Says whether two texts are the same; where they part, what they say there and why that may be."""
     if plain == speculative:
-        return "Both said the same, character by character."
+        return "Both texts are identical."
     pairs = zip(plain, speculative, strict=False)
     at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(plain), len(speculative)))
     there, here = (repr(text[at : at + SHOWN]) if text[at:] else "its end" for text in (plain, speculative))
-    choice = "two tokens were all but equally good" if greedy else "a draw fell all but on the line"
+    choice = "two tokens were almost equally likely" if greedy else "a random draw was almost a tie"
     return (
         f"The same for {at} characters; then plain says {there}, speculative {here}. Checking several tokens "
         f"at once changes the last digits of scores, which tips the choice where {choice}. Either is as "

@@ -22,8 +22,8 @@ from edgespec_tui.widgets.segments import Segment
 
 DRAWN_EVERY_S = 0.1
 AGAIN = (
-    " But this text was said before, and guesses from memory profit from that: for a fair measurement, "
-    "race something new."
+    " But this text was generated before, which helps guesses from memory: for a fair measurement, "
+    "race a new question."
 )
 TITLES = {"plain": "Plain decoding", "speculative": "With speculation"}
 
@@ -94,7 +94,7 @@ class RaceScreen(ModalScreen[Measured | None]):
             verdict.update(Content(f"{TITLES[first]} was drawn to run first."))
             await self._leg(first)
             self._replayed = race.legs[first]
-            verdict.update(Content(f"{TITLES[second]} runs; beside it {race.order[0]} again, as it ran."))
+            verdict.update(Content(f"{TITLES[second]} runs now; next to it, {race.order[0]} is replayed."))
             await self._leg(second)
         except EdgeSpecError as error:
             self._runner = None
@@ -129,7 +129,7 @@ class RaceScreen(ModalScreen[Measured | None]):
             await self._lane(runner).show(leg.text, seconds, leg.counts[-1] if leg.counts else 0, word)
         self.measured = self._race.measured()
         if self.measured is None:
-            said = "Too few tokens to have a speed: race a longer answer."
+            said = "Too few tokens to measure a speed: race a longer answer."
         else:
             x = self.measured.speedup
             faster = "faster" if x >= 1 else "the speed: slower"

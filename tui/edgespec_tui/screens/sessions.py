@@ -70,10 +70,10 @@ class SessionsScreen(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sessions"):
-            yield Input(placeholder="Search titles and everything that was said", id="sessions-search")
+            yield Input(placeholder="Search titles and texts", id="sessions-search")
             yield OptionList(id="sessions-list")
             yield Static("", id="sessions-note")
-            yield Input(placeholder="A new title; Enter keeps it, Esc does not", id="sessions-title")
+            yield Input(placeholder="New title: Enter saves it, Esc cancels", id="sessions-title")
             yield Footer(show_command_palette=False)
 
     async def on_mount(self) -> None:
@@ -97,7 +97,7 @@ class SessionsScreen(ModalScreen[int | None]):
         options.add_options([Option(self._line(one, words), id=str(one.id)) for one in found])
         if found:
             options.highlighted = min(before or 0, len(found) - 1)
-        self._note("" if found else "Nothing was found." if query else "There are no chats yet.")
+        self._note("" if found else "Nothing found." if query else "There are no chats yet.")
 
     def _line(self, one: Listed, words: Sequence[str]) -> Content:
         when = ago(max(0.0, time.time() - one.changed)).rjust(10)
@@ -166,7 +166,7 @@ class SessionsScreen(ModalScreen[int | None]):
         id, title = self._renaming, event.value.strip()
         self._end_rename()
         if id is not None and title:
-            if await self._do(self._sessions.renamed(id, title), f"Its title is {title!r} now."):
+            if await self._do(self._sessions.renamed(id, title), f"Renamed to {title!r} now."):
                 self.post_message(self.Renamed(id, title))
 
     async def action_delete(self) -> None:
@@ -175,16 +175,16 @@ class SessionsScreen(ModalScreen[int | None]):
         if id is None:
             return
         if id == self._open_now:
-            self._note("This chat is open: begin a new one first (Ctrl+N).")
+            self._note("This chat is open: start a new one first (Ctrl+N).")
             return
         title = self._titles[id]
-        if await self._do(self._sessions.deleted(id), f"Deleted {title!r}. Ctrl+Z brings it back."):
+        if await self._do(self._sessions.deleted(id), f"Deleted {title!r}. Ctrl+Z restores it."):
             self._deleted.append((id, title))
 
     async def action_undo(self) -> None:
         """Brings back the chat that was deleted last."""
         if not self._deleted:
-            self._note("Nothing was deleted here.")
+            self._note("Nothing to undo.")
             return
         id, title = self._deleted.pop()
         await self._do(self._sessions.restored(id), f"{title!r} is back.")

@@ -118,8 +118,8 @@ class TalkScreen(Screen[None]):
         if not self.is_whole:
             return
         if engine.state == "gone":
-            stays = " The conversation stays." if self.conversation.turns else ""
-            again = ("F9", "connects again" if engine.is_foreign else "starts the engine again", "restart")
+            stays = " The conversation is kept." if self.conversation.turns else ""
+            again = ("F9", "reconnects" if engine.is_foreign else "restarts the engine", "restart")
             other = ("Ctrl+L", "chooses another model", "app.models")
             self.show_banner(
                 as_sentence(engine.reason) + stays, again, *(() if engine.is_foreign else (other,))
@@ -245,7 +245,7 @@ def editing_told(turn: Turn | None) -> str:
     if turn is None:
         return ""
     does = "asks" if turn.role == "user" else "keeps"
-    return f"Editing: Enter {does} it in place of the old one, Esc leaves it as it was."
+    return f"Editing: Enter {does} it in place of the old one, Esc cancels."
 
 
 def as_sentence(text: str) -> str:

@@ -136,7 +136,7 @@ def _format(connection: sqlite3.Connection, path: Path, newest: int) -> int:
     if version > newest:
         raise SessionError(
             f"{path} was written by a newer EdgeSpec (format {version}, this one knows {newest}): update "
-            "EdgeSpec; until then sessions are not kept"
+            "EdgeSpec; until then chats are not saved"
         )
     return version
 

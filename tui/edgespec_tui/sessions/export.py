@@ -123,7 +123,7 @@ def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
     try:
         path = _place(conversation, name.strip().strip("'\""), folder)
     except OSError as error:  # too long a name, a folder that is closed, or gone while we stood in it
-        raise SessionError(f"{name or 'the folder we are in'} cannot be used: {error.strerror}") from None
+        raise SessionError(f"{name or 'the current folder'} cannot be used: {error.strerror}") from None
     text = as_json(conversation) if path.suffix.lower() == ".json" else as_markdown(conversation)
     begun = False
     try:
@@ -131,7 +131,7 @@ def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
             begun = True
             file.write(text)
     except FileExistsError:
-        raise SessionError(f"{path} is there already: choose another name") from None
+        raise SessionError(f"{path} already exists: choose another name") from None
     except ValueError:  # half a character, or a zero byte
         raise SessionError(f"{name!r} is not the name of a file") from None
     except OSError as error:

@@ -59,7 +59,7 @@ class Held:
     def __enter__(self) -> None:
         if not self._locks.take(self._id):
             raise SessionError(
-                f"session {short_name_of(self._id)} is open in another window: close it there first"
+                f"chat {short_name_of(self._id)} is open in another window: close it there first"
             )
 
     def __exit__(self, *_: object) -> None:

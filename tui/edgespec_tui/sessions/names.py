@@ -38,5 +38,5 @@ def the_one(sessions: Sequence[Listed], text: str) -> int:
         if found:
             which = ", ".join(f"{short_name_of(s.id)} ({s.title})" for s in found[:3])
             more = ", and more" if len(found) > 3 else ""
-            raise SessionError(f"{text!r} may be several sessions: {which}{more}: name one by its letters")
-    raise SessionError(f"there is no session {text!r}: edgespec chat --list shows them")
+            raise SessionError(f"{text!r} matches several chats: {which}{more}: name one by its letters")
+    raise SessionError(f"there is no chat {text!r}: edgespec chat --list shows them")

@@ -169,10 +169,10 @@ class Sessions:
         try:
             conversation = rows.read(connection, id)
         except (ValueError, TypeError, IndexError) as error:  # JSON that somebody else has written
-            raise SessionError(f"session {short_name_of(id)} holds what cannot be read: {error}") from None
+            raise SessionError(f"chat {short_name_of(id)} is unreadable: {error}") from None
         if conversation is None:
             self._locks.give_back(id)
-            raise SessionError(f"there is no session {short_name_of(id)}: it was deleted, or never was")
+            raise SessionError(f"there is no chat {short_name_of(id)}: it was deleted or never existed")
         conversation.read_only = not ours
         if ours:
             with self._change:
@@ -229,7 +229,7 @@ class Sessions:
         future: Future[_T] = Future()
         with self._change:
             if self._closing:
-                future.set_exception(SessionError("sessions are closed: start EdgeSpec again"))
+                future.set_exception(SessionError("the list of chats is closed: start EdgeSpec again"))
             else:
                 self._jobs.append((work, future))
                 if changing is not None:
@@ -304,7 +304,7 @@ class Sessions:
             failed = True
             if self._told != (told := str(error)):
                 self._told = told
-                self._tell(f"{told}; it is tried again")
+                self._tell(f"{told}; trying again")
         with self._change:
             if failed:
                 self._keep_pending(pending)

@@ -69,17 +69,17 @@ class SessionStorage:
         except SessionError as error:
             self._tell(str(error))
         except sqlite3.Error as error:
-            self._tell(f"sessions are not kept this time: {path} cannot be opened ({error})")
+            self._tell(f"chats are not saved this time: {path} cannot be opened ({error})")
         except OSError as error:
             where = error.filename or path
-            self._tell(f"sessions are not kept this time: {where} cannot be written ({error.strerror})")
+            self._tell(f"chats are not saved this time: {where} cannot be written ({error.strerror})")
         return None
 
     def _set_aside(self, path: Path, error: sqlite3.Error) -> None:
         aside = database.set_aside(path, now=self._clock())
         self._tell(
-            f"the sessions in {path.name} are damaged ({error}): the file is kept as {aside}, and a new one "
-            "is begun"
+            f"the chats in {path.name} are damaged ({error}): the file is kept as {aside}, and a new one "
+            "is started"
         )
 
     def do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -91,7 +91,7 @@ class SessionStorage:
             return self._whole(connection, work)
         except sqlite3.Error as error:
             if connection is self._memory:
-                raise SessionError(f"sessions cannot be read or written: {error}") from None
+                raise SessionError(f"chats cannot be read or written: {error}") from None
             return self._again(work, error)
 
     def _again(self, work: Callable[[sqlite3.Connection], _T], error: sqlite3.Error) -> _T:
@@ -127,8 +127,8 @@ class SessionStorage:
         """Copies all rows into memory, to go on there."""
         assert self._file is not None
         self._tell(
-            f"{self._path} cannot be written ({error}): the chat goes on in memory, and is kept as soon as "
-            "there is room"
+            f"{self._path} cannot be written ({error}): the chat continues in memory and is saved as soon "
+            "as there is room"
         )
         memory = database.connected(":memory:")
         self._file.backup(memory)
@@ -152,7 +152,7 @@ class SessionStorage:
             memory.close()
             self._memory = None
             self.touched.clear()
-            self._tell(f"sessions are kept in {self._path} again")
+            self._tell(f"chats are saved in {self._path} again")
 
     @staticmethod
     def _whole(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], _T]) -> _T:

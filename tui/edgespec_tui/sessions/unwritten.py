@@ -23,12 +23,10 @@ def rescue(
     if not chats:
         return
     titles = ", ".join(repr(title_of(chat)) for chat in chats)
-    tell(f"not kept, because the session file could not be written: {titles}")
+    tell(f"not saved, because the file of chats could not be written: {titles}")
     while True:
         try:
-            name = (
-                ask("A folder to write them to (Enter: among the temporary files): ").strip() if ask else ""
-            )
+            name = ask("A folder to save them in (Enter: the temporary folder): ").strip() if ask else ""
         except (EOFError, KeyboardInterrupt, OSError):
             name, ask = "", None
         try:
@@ -41,7 +39,7 @@ def rescue(
                 tell("what was said since then is lost")
                 return
             continue
-        tell(f"written to {folder}, every turn of them")
+        tell(f"saved completely in {folder}")
         return
 
 

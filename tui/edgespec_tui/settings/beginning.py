@@ -122,7 +122,7 @@ def first_conversation(
     elif arguments.resume is not None:
         found = sessions.newest().result()
         if found is None:
-            raise SessionError("there is no session to go on with yet: leave out -c")
+            raise SessionError("there is no chat to continue yet: leave out -c")
         talk = found
     else:
         return beginning.settings.new_conversation()
@@ -144,7 +144,7 @@ def writable(conversation: Conversation) -> Conversation:
     """Returns it; raises SessionError where another window writes it."""
     if conversation.read_only:
         title = conversation.title or short_title(next((t.text for t in conversation.path()), ""))
-        raise SessionError(f"{title!r} is open in another window: close it there, or begin a new chat")
+        raise SessionError(f"{title!r} is open in another window: close it there, or start a new chat")
     return conversation
 
 
@@ -153,7 +153,7 @@ def api_key(arguments: argparse.Namespace) -> str | None:
     environment. Raises SettingError."""
     if arguments.api_key == "-":
         if not sys.stdin.isatty():
-            raise SettingError("--api-key - asks on the terminal, and there is none: use EDGESPEC_API_KEY")
+            raise SettingError("--api-key - prompts in the terminal, but there is none: use EDGESPEC_API_KEY")
         return getpass.getpass("API key: ") or None
     if arguments.api_key_file:
         try:

@@ -10,15 +10,15 @@ from pathlib import Path
 from edgespec.errors import SettingError
 
 TEMPLATE = """\
-# EdgeSpec's settings. Lines that begin with # are examples: take the # away to use them.
-# New chats begin with these; /set and /system change a chat that is open.
+# EdgeSpec's settings. Lines that begin with # are examples: remove the # to use them.
+# They apply to new chats; /set and /system change the open one.
 
 [chat]
 # system = "You are a helpful assistant."
 # max_tokens = 1024      # longest answer
 # seed = 1               # the same answer every time
 
-[sampling]               # what is not said here, the model file recommends
+[sampling]               # defaults: what the model file recommends
 # temperature = 0.8
 # top_k = 40
 # top_p = 0.95
@@ -28,12 +28,12 @@ TEMPLATE = """\
 [speculation]
 # on = true              # false: plain decoding
 # drafter = "auto"       # or "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none"
-# draft_length = 4       # without it: what pays
+# draft_length = 4       # without it: chosen each round
 
 [screen]
 # theme = "edgespec-dark"
 # panel = true
-# tint = false           # colour tokens by who produced them
+# tint = false           # colour tokens by what produced them
 
 [keys]                   # several keys with commas
 # chat.panel = "f2"
@@ -71,7 +71,7 @@ def change(path: Path, table: str, key: str, value: str | float | bool | None) -
         shutil.copymode(path, written)
         os.replace(written, path)
     except (TOMLKitError, UnicodeDecodeError, TypeError, AttributeError) as error:
-        raise SettingError(f"{path} is not TOML that can be changed ({error}): mend it by hand") from None
+        raise SettingError(f"{path} is not TOML that can be changed ({error}): fix it by hand") from None
     except OSError as error:
         raise _unwritable(path, error) from None
 

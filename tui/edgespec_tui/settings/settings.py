@@ -78,11 +78,11 @@ def read(path: Path, *, known: Known | None = None) -> tuple[Settings, tuple[str
     except OSError as error:
         if not os.access(path.parent, os.X_OK):  # the home of somebody else: nobody has set anything here
             return Settings(), ()
-        return Settings(), (f"{path} cannot be read ({error.strerror}): the defaults hold",)
+        return Settings(), (f"{path} cannot be read ({error.strerror}): using the defaults",)
     except UnicodeDecodeError:
-        return Settings(), (f"{path} is not UTF-8 text: the defaults hold",)
+        return Settings(), (f"{path} is not UTF-8 text: using the defaults",)
     except tomllib.TOMLDecodeError as error:
-        return Settings(), (f"{path} is not TOML: {_lowered(str(error))}; the defaults hold",)
+        return Settings(), (f"{path} is not TOML: {_lowered(str(error))}; using the defaults",)
     complaints: list[Complaint] = []
     settings = _settings(tables, complaints, known)
     lines = text.splitlines()

@@ -42,7 +42,7 @@ class AnswerBody(Vertical):
         yield from self._views(self._first, len(self._segments))
 
     def _above(self) -> Button:
-        above = Button("the part above: scroll up or press here", classes="above", compact=True)
+        above = Button("earlier part: scroll up or click here", classes="above", compact=True)
         above.can_focus = False  # what is typed next is for the input
         return above
 

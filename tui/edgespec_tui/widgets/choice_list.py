@@ -39,5 +39,5 @@ class ChoiceList(Static):
             lines.append(line.stylize("bold $primary" if number == choices.at else "$text 70%"))
         more = len(choices.items) - len(shown)
         if more:
-            lines.append(Content.styled(f"  {more} more: go on typing, or Up and Down", "$text 50%"))
+            lines.append(Content.styled(f"  {more} more: keep typing, or use Up and Down", "$text 50%"))
         self.update(Content("\n").join(lines))

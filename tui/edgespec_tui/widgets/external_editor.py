@@ -29,7 +29,7 @@ def editor(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]
             return [*command, str(path)]
     found = next((name for name in EDITORS if shutil.which(name)), None)
     if found is None:
-        raise SettingError("there is no editor: set EDITOR to one")
+        raise SettingError("no editor is set: set EDITOR to one")
     return [found, str(path)]
 
 
@@ -47,10 +47,10 @@ def edited(text: str) -> str | None:
             with path.open("rb") as file:
                 content = file.read(LARGEST + 1)
     except OSError as error:
-        raise SettingError(f"the editor could not be used: {error.strerror or error}") from None
+        raise SettingError(f"the editor could not be started: {error.strerror or error}") from None
     if len(content) > LARGEST:
-        raise SettingError(f"what the editor wrote is larger than {LARGEST:,} bytes: nothing was changed")
+        raise SettingError(f"the edited text is larger than {LARGEST:,} bytes: nothing was changed")
     try:
         return content.decode("utf-8-sig").rstrip("\n")
     except UnicodeDecodeError:
-        raise SettingError("what the editor wrote is not text (UTF-8): nothing was changed") from None
+        raise SettingError("the edited text is not UTF-8: nothing was changed") from None

@@ -118,7 +118,7 @@ class LiveFigures(Counts):
         if not self.n_tokens:
             return ""
         if not self.last_drafted:
-            return "none: plain pays better now"
+            return "none: plain decoding is faster now"
         who = NAMES.get(self.last_source, self.last_source)
         expected = f"{self.last_gain:.1f}x expected" if self.last_gain > 1.0 else "being tried"
         return f"{self.last_drafted} by {who}, {expected}" if who else f"{self.last_drafted}, {expected}"

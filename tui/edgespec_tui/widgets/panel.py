@@ -156,7 +156,7 @@ def _lead(found: list[tuple[str, str]], *, speculates: bool) -> Content:
     if not speculates:
         return Content("")
     if not found:
-        return Content.styled("speed-up: after some 50 tokens", "$text 60%")
+        return Content.styled("speed-up: shown after 50 tokens", "$text 60%")
     (gain, kind), *others = found
     told = ", ".join([kind, *(f"{more} {word}" for more, word in others)])
     return Content.assemble((gain, "bold $primary"), (" plain speed", "bold"), (f"\n{told}", "$text 60%"))

@@ -23,7 +23,7 @@ HISTORY = 500
 PASTES = 50  # that are kept for the history to show as marks
 MARK = re.compile(r"\[pasted text \d+: [\d,]+ lines?\]")
 PLACEHOLDERS = (  # the longest that has room
-    "Ask something. Enter sends, Ctrl+J begins a new line, / lists commands, @ names a file.",
+    "Ask something. Enter sends, Ctrl+J starts a new line, / lists commands, @ adds a file.",
     "Ask something. Enter sends, / lists commands.",
     "Ask something.",
 )

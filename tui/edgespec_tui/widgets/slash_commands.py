@@ -17,28 +17,28 @@ class SlashCommand:
 
 
 COMMANDS = (
-    SlashCommand("/help", "", "shows keys and commands"),
-    SlashCommand("/model", "", "chooses or pulls a model"),
-    SlashCommand("/system", "[TEXT]", "sets the system prompt of this chat; alone, shows it"),
+    SlashCommand("/help", "", "show keys and commands"),
+    SlashCommand("/model", "", "choose or pull a model"),
+    SlashCommand("/system", "[TEXT]", "set the system prompt of this chat; without TEXT, show it"),
     SlashCommand(
-        "/prompts", "[NAME]", "takes a saved system prompt; `save NAME`, `delete NAME`; alone, lists"
+        "/prompts", "[NAME]", "use a saved system prompt, `save NAME` or `delete NAME`; alone, list them"
     ),
-    SlashCommand("/set", "[NAME VALUE]", "sets temperature, seed, max_tokens, ...; alone, shows them"),
-    SlashCommand("/read", "FILE", "puts a text file into the question; so does @FILE anywhere in it"),
-    SlashCommand("/editor", "", "opens what is written in your editor"),
-    SlashCommand("/continue", "", "lets the last answer go on from where it ended"),
-    SlashCommand("/new", "", "begins a new chat"),
-    SlashCommand("/clear", "", "begins a new chat, too; the old one stays among the sessions"),
-    SlashCommand("/rename", "TITLE", "gives this chat a title"),
-    SlashCommand("/sessions", "", "lists, searches, renames and deletes chats"),
-    SlashCommand("/export", "[FILE]", "writes this chat to a file: .md or .json"),
-    SlashCommand("/race", "[TEXT]", "answers plain and with speculation, one after the other"),
-    SlashCommand("/bench", "[N]", "races N prompts of several kinds and shows the speed-up"),
-    SlashCommand("/speculation", "on|off", "drafts, or does not, in this chat"),
-    SlashCommand("/tint", "", "colours tokens by who produced them"),
-    SlashCommand("/settings", "", "opens the settings file in your editor"),
-    SlashCommand("/quit", "", "ends"),
-    SlashCommand("/exit", "", "ends, too"),
+    SlashCommand("/set", "[NAME VALUE]", "set temperature, seed, max_tokens, ...; alone, show them"),
+    SlashCommand("/read", "FILE", "add a text file to the question; so does @FILE anywhere in it"),
+    SlashCommand("/editor", "", "open the input in your editor"),
+    SlashCommand("/continue", "", "continue the last answer from where it ended"),
+    SlashCommand("/new", "", "start a new chat"),
+    SlashCommand("/clear", "", "start a new chat; the old one is kept"),
+    SlashCommand("/rename", "TITLE", "give this chat a title"),
+    SlashCommand("/sessions", "", "list, search, rename and delete chats"),
+    SlashCommand("/export", "[FILE]", "write this chat to a file: .md or .json"),
+    SlashCommand("/race", "[TEXT]", "answer once plain and once with speculation"),
+    SlashCommand("/bench", "[N]", "race N prompts of several kinds and show the speed-up"),
+    SlashCommand("/speculation", "on|off", "turn speculation on or off in this chat"),
+    SlashCommand("/tint", "", "colour tokens by what produced them"),
+    SlashCommand("/settings", "", "open the settings file in your editor"),
+    SlashCommand("/quit", "", "quit"),
+    SlashCommand("/exit", "", "quit"),
 )
 NAMES = tuple(command.name for command in COMMANDS)
 
@@ -55,5 +55,5 @@ def parsed(line: str) -> tuple[str, str] | None:
     if len(fits) == 1 or (fits and first == fits[0]):
         return fits[0], rest.strip()
     if fits and first != "/":
-        raise SettingError(f"{first} may be {', '.join(fits)}: write more of it")
+        raise SettingError(f"{first} could be {', '.join(fits)}: type more of it")
     raise SettingError(f"{first} is not a command: /help lists them")

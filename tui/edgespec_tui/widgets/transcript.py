@@ -86,7 +86,7 @@ class Transcript(VerticalScroll, can_focus=False):
     def _show_earlier(self) -> None:
         button = self.query_one("#earlier", Button)
         button.display = self._first > 0
-        button.label = f"{self._first} earlier turns: scroll up or press here"
+        button.label = f"{self._first} earlier turns: scroll up or click here"
 
     async def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "earlier":
@@ -142,6 +142,6 @@ class Transcript(VerticalScroll, can_focus=False):
         for view in views:
             view.set_left_out(view.turn.id in self._left_out)
         if told and views:
-            sentence = f"The context is full: the model is no longer told the oldest {len(ids)} turns."
+            sentence = f"The context is full: the model no longer sees the oldest {len(ids)} turns."
             await self.mount(Static(sentence, classes="notice", markup=False), before=views[-1])
             self.anchor()

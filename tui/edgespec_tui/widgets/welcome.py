@@ -12,12 +12,12 @@ from edgespec_tui.endpoint.engine_state import LENT, EngineState
 from edgespec_tui.endpoint.model_notes import PULL, note_of
 
 KEYS = (
-    ("Enter", "asks", "Ctrl+J", "new line"),
-    ("/", "lists commands", "@", "names a file to read"),
-    ("Esc", "stops, keeps what came", "Ctrl+R", "answers again"),
-    ("F4", "speculation off and on", "F5", "race: plain against it"),
-    ("F3", "tint: who wrote which token", "F2", "panel"),
-    ("Ctrl+O", "sessions", "Ctrl+L", "models"),
+    ("Enter", "send", "Ctrl+J", "new line"),
+    ("/", "list commands", "@", "add a file"),
+    ("Esc", "stop, keep the text", "Ctrl+R", "answer again"),
+    ("F4", "speculation on/off", "F5", "race against plain"),
+    ("F3", "tint: what made each token", "F2", "panel"),
+    ("Ctrl+O", "chats", "Ctrl+L", "models"),
     ("Ctrl+P", "all actions and commands", "F1", "help"),
 )
 KEY, DOES, DOES_2 = 8, 29, 24  # widths of columns
@@ -48,7 +48,7 @@ class Welcome(VerticalScroll, can_focus=False):
         """Says what answers, as far as that is known."""
         info = engine.info
         if info is None:
-            words = "The engine is loading; you can write already." if engine.state == "starting" else ""
+            words = "The engine is loading; you can start typing." if engine.state == "starting" else ""
         elif not info.speculates:
             words = f"{info.model} at {info.where}. This server reports no speculation data."
         elif info.embedded:
