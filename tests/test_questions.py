@@ -277,7 +277,7 @@ async def test_a_question_is_written_in_an_editor(monkeypatch: pytest.MonkeyPatc
         await write(it, 'echo gone > "$1"; exit 1')
         await it.told("nothing was changed")
         await write(it, 'printf "\\377" > "$1"')
-        await it.told("not text")
+        await it.told("not UTF-8")
         monkeypatch.setenv("VISUAL", "no-such-editor")
         await it.pilot.press("f10")
         await it.told("VISUAL is 'no-such-editor', which cannot be found")

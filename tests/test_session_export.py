@@ -130,6 +130,6 @@ def test_a_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.raises(SessionError, match="the folder we are in cannot be used: No such file"):
+    with pytest.raises(SessionError, match="the current folder cannot be used: No such file"):
         export(talked(), folder=Path())
     assert export(talked(), str(tmp_path), folder=Path()).parent == tmp_path

@@ -256,7 +256,7 @@ async def test_when_the_engine_dies_the_conversation_stays_and_one_key_starts_it
         assert it.text().count("The engine [1] was killed.") == 1 and "fine" in it.text()
         await it.ask("still there?")
         await it.until(
-            lambda: "no answer: there is no engine" in it.text() and "F9 starts the engine" in it.text()
+            lambda: "no answer: there is no engine" in it.text() and "F9 restarts the engine" in it.text()
         )
         await it.pilot.press("f9")
         await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")

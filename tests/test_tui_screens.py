@@ -328,8 +328,8 @@ async def test_all_that_is_done_with_a_turn_is_done_with_the_mouse() -> None:
         await it.click("e edit")
         await it.until(lambda: it.chat.prompt.text == "really?", "the question, to be edited")
         await it.pilot.press("enter")
-        await it.until(lambda: "F9 starts" in it.text() and not it.chat.answering, "the engine's end")
-        await it.click("F9 starts the engine again")
+        await it.until(lambda: "F9 restarts" in it.text() and not it.chat.answering, "the engine's end")
+        await it.click("F9 restarts the engine")
         await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")
         await it.click("Again")  # of the footer
         await it.until(lambda: it.texts()[-1] == "Back.")
@@ -346,7 +346,7 @@ async def test_lists_and_screens_are_used_with_the_mouse(tmp_path: Path) -> None
         async with driven(ChatApp(FakeEndpoint(answers=["About files."]), sessions=sessions)) as it:
             await it.ask("files?")
             await it.pilot.press("ctrl+n")
-            await it.click("Sessions")
+            await it.click("Chats")
             await it.click("files?")
             await it.until(lambda: it.app.screen is it.chat and it.texts() == ["files?", "About files."])
             await it.click("Help")
@@ -390,7 +390,7 @@ async def test_every_command_is_in_the_palette() -> None:
             "Speculation",
             "Copy code",
             "New",
-            "Sessions",
+            "Chats",
             "Models",
             "Quit",
             "Panel",
