@@ -209,7 +209,7 @@ def heal_llama(spec: str, env: Mapping[str, str]) -> None:
     if status and not sets_flags(env):
         check_compilers(env)
         say(
-            f"llama.cpp does not compute right on this processor ({fault}): building it once more without "
+            f"llama.cpp does not compute correctly on this processor ({fault}): building it again without "
             f"what is specific to it, {estimate(cores())}."
         )
         options = f"{env['CMAKE_ARGS']} {portable_options(env)}"
@@ -220,7 +220,7 @@ def heal_llama(spec: str, env: Mapping[str, str]) -> None:
     if status == 3:
         say(f"llama.cpp computes right only without repacked weights ({fault}): EdgeSpec leaves them out.")
     elif status:
-        raise Obstacle(f"llama.cpp does not compute right on this processor: {fault}; {OTHER_BUILD}")
+        raise Obstacle(f"llama.cpp does not compute correctly on this processor: {fault}; {OTHER_BUILD}")
 
 
 def needs_own_build(here: Mapping[str, str], want: Mapping[str, str]) -> bool:

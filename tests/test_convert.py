@@ -29,7 +29,7 @@ def rows(path: Path) -> np.ndarray:
 def test_16_bits_answer_as_8_do_and_4_nearly(tiny_target: Path, tmp_path: Path) -> None:
     wide, narrow = tmp_path / "wide.gguf", tmp_path / "narrow.gguf"
     code, out, err = in_process("convert", tiny_target, "--to", "F16", "-o", wide)
-    assert code == 0 and not err and "what was rounded away does not come back" in out
+    assert code == 0 and not err and "lost precision does not come back" in out
     code, out, err = in_process("convert", wide, "--to", "Q4_0", "-o", narrow, "--threads", "1")
     assert code == 0 and not err and "Q4_0 rounds the weights: " in out
     assert [number_format(read_file(p)) for p in (tiny_target, wide, narrow)] == ["Q8_0", "F16", "Q4_0"]
@@ -42,7 +42,7 @@ def test_16_bits_answer_as_8_do_and_4_nearly(tiny_target: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--to", "Q4_0"], "is Q4_0 already"),
+        (["--to", "Q4_0"], "is already Q4_0"),
         (["--to", "Q9"], "invalid choice"),
         (["--to", "F16", "-o", "/nowhere/x.gguf"], "there is no folder /nowhere"),
         (["--to", "F16", "--threads", "0"], "--threads is 0"),
@@ -104,4 +104,4 @@ def test_a_name_that_is_no_text_is_converted_all_the_same(tiny_draft: Path, tmp_
 
 
 def test_a_child_that_fails_without_a_word_has_failed(tmp_path: Path) -> None:
-    assert _child(["only one"], "converting") == "its process ended without a word"
+    assert _child(["only one"], "converting") == "its process ended without a message"

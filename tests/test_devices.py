@@ -49,7 +49,7 @@ def test_a_card_that_is_full_too_soon_has_the_pair_loaded_by_a_smaller_plan(
     monkeypatch.setattr(loading, "cards", lambda: [CARD])
     with Pair(tiny_target, None, PairSettings(n_ctx=64, remember=False)) as pair:
         assert asked == [-1, 0] and pair.settings.n_gpu_layers == 0
-        assert pair.gave_up == ("a graphics card had less memory than it said", "all layers stay in RAM")
+        assert pair.gave_up == ("a graphics card had less memory than it reported", "all layers stay in RAM")
     with pytest.raises(DeviceFullError, match="it is full"):  # somebody said how many layers
         Pair(tiny_target, None, PairSettings(n_ctx=64, remember=False, n_gpu_layers=5))
 

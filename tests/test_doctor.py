@@ -235,7 +235,7 @@ def test_a_hybrid_is_said_to_serve_one_at_a_time(models: dict[str, Path]) -> Non
 
 
 def test_a_draft_nearly_as_large_as_its_target_is_noted(models: dict[str, Path]) -> None:
-    assert any("guesses cost much" in f.text for f in pair_checks.pair(models["big"], models["big"]))
+    assert any("guesses are expensive" in f.text for f in pair_checks.pair(models["big"], models["big"]))
 
 
 def test_what_a_pair_takes_is_told(models: dict[str, Path]) -> None:
@@ -287,7 +287,7 @@ def test_what_rests_on_little_is_no_verdict(changes: dict[str, Any]) -> None:
 def test_a_speed_up_that_may_be_none_is_not_called_one() -> None:
     doubtful = {"speedup": {"value": 1.2, "low": 0.9, "high": 1.5, "n": 8}}
     _, found = speculation_check.judged(measured(**doubtful), has_draft=True)
-    assert found.status == "note" and "whether it pays here is not shown" in found.text
+    assert found.status == "note" and "it is unclear whether it pays off here" in found.text
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_speculation_that_does_not_pay_is_said_to_with_the_reason(
 ) -> None:
     slow = {"tok_per_s": 9.0, "speedup": {"value": 0.9, "low": 0.85, "high": 0.95, "n": 8}}
     _, found = speculation_check.judged(measured(**slow, **changes), has_draft=True)
-    assert found.status == "note" and "does not pay here" in found.text
+    assert found.status == "note" and "does not pay off here" in found.text
     assert because in found.remedy and "--no-draft" in found.remedy
 
 
@@ -329,7 +329,7 @@ def test_a_server_that_has_gone_is_a_note(home: Path) -> None:
     state = state_file.ServerState("127.0.0.1", 9, absent, "model")
     with state_file.announced(state):
         (found,) = surroundings.endpoint()
-        assert found.status == "note" and "has gone without a word" in found.text
+        assert found.status == "note" and "has gone without notice" in found.text
     (found,) = surroundings.endpoint()
     assert found.text.startswith("no server runs")
 
@@ -361,7 +361,8 @@ def test_a_command_is_never_broken_over_lines() -> None:
 
 def test_the_report_counts_problems() -> None:
     found = [good("a", "fine"), note("b", "well", "perhaps"), problem("c", "bad", "mend it")]
-    assert report.verdict(found).startswith("1 problem:") and report.verdict(found[:2]) == "Nothing is wrong."
+    assert report.verdict(found).startswith("1 problem:")
+    assert report.verdict(found[:2]) == "No problems found."
     said = json.loads(report.document(found))
     assert said["problems"] == 1 and said["findings"][2]["remedy"] == "mend it"
     assert report.lines(found)[-1].strip() == "-> mend it"
@@ -382,7 +383,7 @@ def test_the_command_tells_all_and_its_exit_code_says_whether_something_is_wrong
     pair[-1] = str(models["stranger"])
     assert cli.main(["doctor", "--no-measure", *pair]) == 1
     shown = capsys.readouterr().out
-    assert "!!" in shown and "cannot draft for" in shown and shown.rstrip().endswith("what to do at ->.")
+    assert "!!" in shown and "cannot draft for" in shown and shown.rstrip().endswith("what to do after ->.")
 
 
 def test_a_flag_that_is_wrong_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,7 +115,7 @@ def test_a_refusal_in_the_middle_keeps_what_is_there(
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
     interrupted(local, hub, file, 2 * MB)
     local.faults.append(Fault("store", status=500, times=retries.DOWNLOAD_TRIES))
-    assert "has a fault of its own (500) with m.gguf of org/m" in refused(hub, file)
+    assert "has an internal error (500) with m.gguf of org/m" in refused(hub, file)
     fetch(hub, file, verified=False, on_phase=lambda *_: None)
     assert local.served["m.gguf"] == 2 * MB
 

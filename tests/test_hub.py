@@ -109,10 +109,10 @@ def test_a_gated_repository_says_where_its_terms_are(local: LocalHub, hub: Hub, 
 @pytest.mark.parametrize(
     ("status", "headers", "said"),
     [
-        (429, {"Retry-After": "77"}, "too many requests from here: pull again in 77 s; those who log in"),
+        (429, {"Retry-After": "77"}, "too many requests from here: pull again in 77 s; a login allows more"),
         (429, {}, "pull again in a few minutes"),
-        (500, {}, "has a fault of its own (500)"),
-        (401, {}, "wants to know who asks"),
+        (500, {}, "has an internal error (500)"),
+        (401, {}, "requires a login"),
         (403, {}, "does not let you read"),
         (404, {"X-Error-Code": "EntryNotFound"}, "it was renamed or removed"),
         (418, {}, "answers 418"),
@@ -200,7 +200,7 @@ def test_the_file_that_is_meant_is_found(which: str, draft: bool, names: list[st
         (repository("m-Q6_K-00001-of-00002.gguf"), "", "o/r lacks m-Q6_K-00002-of-00002.gguf, one of"),
         (repository("m-Q6_K-00002-of-00002.gguf"), "", "o/r lacks m-Q6_K-00001-of-00002.gguf, one of"),
         (repository("README.md"), "", "holds no GGUF model"),
-        (repository("a-Q4_0.gguf", "b-Q4_0.gguf"), "", "several models .* o/r:a-Q4_0.gguf"),
+        (repository("a-Q4_0.gguf", "b-Q4_0.gguf"), "", "several models: .* o/r:a-Q4_0.gguf"),
     ],
 )
 def test_what_is_not_there_is_told_with_what_is(files: Repository, which: str, said: str) -> None:
@@ -339,7 +339,7 @@ def test_a_token_that_is_none_is_told(local: LocalHub, tmp_path: Path, token: st
     """ "'ascii' codec can't encode characters" was said."""
     local.add("org/m", {})
     hub = Hub(endpoint=local.endpoint, token=token, cache=tmp_path, offline=False)
-    assert "the token for the hub has characters that no token has: set HF_TOKEN" in refusal(hub)
+    assert "the token for the hub has invalid characters: set HF_TOKEN" in refusal(hub)
 
 
 def test_nonsense_is_told_what_to_write() -> None:

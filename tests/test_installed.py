@@ -71,7 +71,7 @@ def test_mistakes_are_told_in_one_sentence(
 
 def test_a_pair_of_the_catalogue_is_shown_before_it_is_installed(capsys: Captured) -> None:
     shown = said(capsys, 0, "show", "qwen3-8b")
-    assert "`edgespec pull qwen3-8b` gets it" in shown and "not looked up on the hub: " in shown
+    assert "`edgespec pull qwen3-8b` gets it" in shown and "not checked on the hub: " in shown
     assert "Python" in said(capsys, 0, "show", "embedded")
     shipped = json.loads(said(capsys, 0, "show", "embedded", "--json"))  # it said the same prose
     assert (shipped["name"], shipped["source"], shipped["default"]) == ("embedded", "shipped", True)
@@ -146,7 +146,7 @@ def test_of_several_drafts_the_smallest_that_fits_is_taken(tmp_path: Path) -> No
 
 
 def test_nothing_found_is_said(capsys: Captured) -> None:
-    assert "nothing was found of LM Studio, Ollama" in said(capsys, 0, "import")
+    assert "LM Studio, Ollama" in said(capsys, 0, "import")
 
 
 def test_what_an_interrupted_pull_left_is_told_and_can_be_deleted(home: Path, capsys: Captured) -> None:
@@ -155,7 +155,7 @@ def test_what_an_interrupted_pull_left_is_told_and_can_be_deleted(home: Path, ca
     part.write_bytes(bytes(5_000))
     theirs = part.with_name("abc.1234.incomplete")
     theirs.write_bytes(b"of another program")
-    assert "unfinished: 5.00 kB of org/m; the same `edgespec pull` goes on" in said(capsys, 0, "list")
+    assert "unfinished: 5.00 kB of org/m; the same `edgespec pull` resumes" in said(capsys, 0, "list")
     assert "removed what was left over, 5.00 kB are free" in said(capsys, 0, "rm", "--unfinished")
     assert not part.exists() and theirs.exists()
     assert "there is nothing to remove" in said(capsys, 2, "rm")
@@ -236,6 +236,4 @@ def test_a_user_without_a_home_is_told_in_a_sentence(
     for name in ("HOME", "EDGESPEC_DATA_DIR", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
-    assert "there is no home folder to keep anything in: set HOME, or EDGESPEC_DATA_DIR" in said(
-        capsys, 2, "list"
-    )
+    assert "there is no home folder: set HOME, or EDGESPEC_DATA_DIR" in said(capsys, 2, "list")

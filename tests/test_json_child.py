@@ -53,7 +53,7 @@ def test_one_that_exits_has_the_last_word(module: str) -> None:
 
 def test_one_that_takes_too_long_is_ended(module: str) -> None:
     with JsonChild(module, longest_s=0.5) as child:
-        with pytest.raises(ChildDiedError, match="nothing came of it"):
+        with pytest.raises(ChildDiedError, match="it did not finish"):
             child.ask({"wait": 1})
 
 

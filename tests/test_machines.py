@@ -57,11 +57,11 @@ def test_machines_are_named_by_addresses_of_ones_own_networks(text: str, found: 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no address: write HOST:PORT"),
-        ("10.0.0.1:1,", "no address: write HOST:PORT"),
-        ("10.0.0.1:0", "no address: write HOST:PORT"),
-        ("10.0.0.1:65536", "no address: write HOST:PORT"),
-        ("10.0.0.1:port", "no address: write HOST:PORT"),
+        ("", "not an address: write HOST:PORT"),
+        ("10.0.0.1:1,", "not an address: write HOST:PORT"),
+        ("10.0.0.1:0", "not an address: write HOST:PORT"),
+        ("10.0.0.1:65536", "not an address: write HOST:PORT"),
+        ("10.0.0.1:port", "not an address: write HOST:PORT"),
         ("[::1]:50052", "IPv4"),
         ("10.0.0.1:1,10.0.0.1:1", "twice"),
         (",".join(f"10.0.0.{i}" for i in range(17)), "16 at most"),
@@ -85,7 +85,7 @@ def test_a_public_machine_is_used_where_that_was_said_twice() -> None:
     with pytest.raises(SettingError, match="--rpc-public"):
         files.machines(_parsed(*named))
     assert files.machines(_parsed(*named, "--rpc-public")) == ("8.8.8.8:50052",)
-    with pytest.raises(SettingError, match="goes with --rpc"):
+    with pytest.raises(SettingError, match="needs --rpc"):
         files.machines(_parsed("--rpc-public"))
 
 
@@ -118,7 +118,7 @@ def test_a_machine_that_cannot_serve_is_told_in_a_sentence(monkeypatch: pytest.M
         ("speaks version 6.1 of llama.cpp's RPC, and this one 7.0", {"version": (6, 1, 0)}),
         ("speaks version 7.1", {"version": (7, 1, 0)}),
         ("serves another program", {"busy": True}),
-        ("hung up", {"hangs_up": True}),
+        ("closed the connection", {"hangs_up": True}),
         ("has 0 devices", {"memory": ()}),
     ):
         with fake_machine(**how) as machine, pytest.raises(MachineLostError, match=why) as error:
@@ -360,7 +360,7 @@ def test_a_plan_leaves_the_draft_on_this_machine() -> None:
     [
         (("--host", "0.0.0.0"), "all addresses of this machine.*--public"),
         (("--host", "8.8.8.8"), "outside private networks.*--public"),
-        (("--host", "desk"), "no IPv4 address"),
+        (("--host", "desk"), "not an IPv4 address"),
         (("--port", "0"), "--port is 0"),
         (("--threads", "0"), "number of threads"),
         (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1:50052"),

@@ -221,7 +221,7 @@ def test_what_holds_no_heads_for_a_target_is_refused_in_a_sentence(
         source.write_bytes(damaged)
         assert "is no safetensors file, or is cut short" in refused(source)
     assert not (tmp_path / "x.gguf").exists()
-    with pytest.raises(ModelFileError, match="`python -m edgespec_models.gguf.medusa` makes one of it"):
+    with pytest.raises(ModelFileError, match="`python -m edgespec_models.gguf.medusa` converts it"):
         Pair(target, source)
     with (
         Pair(target, settings=QUIET) as pair,

@@ -215,7 +215,7 @@ def test_ones_own_cmake_args_are_built_once_and_again_for_another_llama_cpp() ->
     ("found", "env", "rebuilds", "told"),
     [
         ([(0, "")], {}, 0, ""),
-        ([(3, "SIGSEGV"), (0, "")], {}, 1, "does not compute right on this processor (SIGSEGV)"),
+        ([(3, "SIGSEGV"), (0, "")], {}, 1, "does not compute correctly on this processor (SIGSEGV)"),
         ([(4, "off by 3"), (3, "off by 3")], {}, 1, "EdgeSpec leaves them out"),
         ([(3, "SIGSEGV")], {"CFLAGS": "-O2"}, 0, "EdgeSpec leaves them out"),
         ([(4, "off by 3"), (4, "off by 3")], {}, 1, None),

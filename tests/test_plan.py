@@ -279,8 +279,8 @@ def test_what_was_measured_on_a_busy_machine_is_said_so_and_measured_anew(
     kept = pair_plan.kept_plan(head, head, settings)
     assert kept and kept.disturbed and kept.busy == 1.4
     _, (_, speed) = before_pull.expectation("some/pair", [head, head], draft="some/draft")
-    assert "while other programs kept 1.4 cores busy, so rather more" in speed and "25%" not in speed
-    assert "`edgespec plan some/pair --draft some/draft` measures it anew" in speed
+    assert "while other programs kept 1.4 cores busy, so probably faster" in speed and "25%" not in speed
+    assert "`edgespec plan some/pair --draft some/draft` measures it again" in speed
     monkeypatch.setattr(model_cost, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))
     assert not pair_plan.plan_pair(head, head, settings).disturbed
     assert "busy" in planned.PlannedSpeed(2.0, None, None, False, disturbed=True).sentence()
@@ -420,9 +420,9 @@ def test_the_embedded_pair_is_known_by_its_name() -> None:
     ("words", "code", "sentence"),
     [
         (["qwen9"], 1, "the catalogue has no pair 'qwen9'"),
-        (["--acceptance", "2", "embedded"], 2, "--acceptance is 2.0: it is a share"),
+        (["--acceptance", "2", "embedded"], 2, "--acceptance is 2.0: it must be from 0 to 1"),
         (["embedded", "--target", "x.gguf"], 2, "leave out one of them"),
-        (["--draft", "x"], 2, "--draft is for one pair"),
+        (["--draft", "x"], 2, "--draft works with one pair"),
         (["--target", "absent.gguf"], 1, "there is no file absent.gguf"),
     ],
 )

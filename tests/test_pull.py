@@ -259,7 +259,7 @@ def test_the_catalogue_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_pull_says_what_it_found_and_what_comes_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--check"]) == 0
     text = said(capsys)
-    assert "check   the vocabularies match (" in text and "were fetched to know it)" in text
+    assert "check   the vocabularies match (" in text and "were read for this check)" in text
     assert "installed" not in text
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--name", "big"]) == 0
     assert "installed as big, the pair that is taken from now on; next: edgespec chat" in said(capsys)
@@ -342,7 +342,7 @@ def test_two_commands_lead_to_an_answer(
             first.send_signal(signal.SIGINT)
             rest = first.stderr.read()
             assert first.wait(10) == 130
-        assert "are kept: the same command goes on from there" in rest and "Traceback" not in rest
+        assert "are kept: the same command resumes" in rest and "Traceback" not in rest
     local.faults.clear()
     done = subprocess.run(pull, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -401,7 +401,7 @@ def test_what_does_not_fit_the_memory_is_not_downloaded_without_a_yes(
     assert cli.main(words) == 2
     text = said(capsys)
     assert "memory  it with a context of " in text and "can be had for that" in text
-    assert "nothing was downloaded; --yes downloads it all the same" in text
+    assert "nothing was downloaded; --yes downloads it anyway" in text
     assert cli.main([*words, "--yes"]) == 0
     assert "installed as big-9b" in said(capsys)
 

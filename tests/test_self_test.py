@@ -90,7 +90,7 @@ def test_what_repacked_weights_break_is_healed_without_them(
     found = self_test.run()
     assert found
     assert fault in found.fault and found.sound and not found.extra_buffers
-    assert "slower and right" in found.advice and builds.mending(builds.here()) in found.advice
+    assert "slower but correct" in found.advice and builds.mending(builds.here()) in found.advice
 
 
 @pytest.mark.parametrize("deed", ["os.kill(os.getpid(), signal.SIGKILL)", "raise MemoryError", "os._exit(7)"])
@@ -119,9 +119,9 @@ def test_run_gives_the_right_text_on_a_build_that_crashes_and_says_why_it_is_slo
     lie(lying, "state['repacked']", CRASH)
     healed = edgespec(*RUN)
     assert (healed.returncode, healed.stdout) == (0, right.stdout)
-    assert "does not compute right on this processor (SIGSEGV" in healed.stderr
+    assert "does not compute correctly on this processor (SIGSEGV" in healed.stderr
     again = edgespec(*RUN)  # what was found is kept
-    assert again.stdout == right.stdout and "does not compute right" in again.stderr
+    assert again.stdout == right.stdout and "does not compute correctly" in again.stderr
 
 
 def test_an_abort_is_blamed_on_the_file_only_where_the_embedded_pair_runs(
@@ -136,7 +136,7 @@ def test_an_abort_is_blamed_on_the_file_only_where_the_embedded_pair_runs(
         said = str(isolate.cause_of_death(-11, ""))
     finally:
         sys.modules["llama_cpp"] = llama_cpp
-    assert "damaged" not in said and "no model can be trusted to it" in said
+    assert "damaged" not in said and "no model can be trusted with it" in said
 
 
 def test_it_runs_once_for_each_build_and_processor(lying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,10 +154,10 @@ def test_a_server_says_it_at_its_start_and_to_its_clients(lying: Path, tmp_path:
     lie(lying, "state['repacked']", CRASH)
     with served.served(tmp_path) as server:
         began = time.monotonic()  # it is said behind the address
-        while "does not compute right" not in server.said() and time.monotonic() < began + 20:
+        while "does not compute correctly" not in server.said() and time.monotonic() < began + 20:
             time.sleep(0.05)
-        assert server.said().count("does not compute right on this processor (SIGSEGV") == 1
-        assert "slower and right" in Client.at(server.url).info().build_advice
+        assert server.said().count("does not compute correctly on this processor (SIGSEGV") == 1
+        assert "slower but correct" in Client.at(server.url).info().build_advice
         answer = server.ask("/v1/completions", {"prompt": "def ", "max_tokens": 4})
         assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == 4
 
@@ -176,7 +176,7 @@ def test_the_doctor_tells_it_with_the_command_that_mends_it() -> None:
     (good,) = machine_checks.arithmetic(SelfTest(), at)
     assert good.status == "good"
     (bad,) = machine_checks.arithmetic(SelfTest("SIGSEGV", extra_buffers=False), at)
-    assert bad.status == "problem" and "slower and right" in bad.text and builds.mending(at) in bad.remedy
+    assert bad.status == "problem" and "slower but correct" in bad.text and builds.mending(at) in bad.remedy
 
 
 def test_the_mending_command_leaves_out_what_the_compiler_breaks(tmp_path: Path) -> None:

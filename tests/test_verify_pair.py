@@ -255,9 +255,13 @@ def test_the_verdict_follows_from_the_findings() -> None:
     explained, wild = Difference(3, True, 0.2, 0.01), Difference(3, True, 2.0, 0.5)
     assert REPORT.exit_code == LOSSLESS
     for changed, code, said in (
-        ({"greedy": (replace(TEXT, difference=explained),)}, LOSSLESS, "LOSSLESS up to arithmetic: 1 of 2"),
-        ({"greedy": (replace(TEXT, difference=replace(explained, explained=False)),)}, BROKEN, "no reason"),
-        ({"seeded": (replace(TEXT, difference=wild),)}, BROKEN, "more than arithmetic does"),
+        ({"greedy": (replace(TEXT, difference=explained),)}, LOSSLESS, "LOSSLESS up to rounding: 1 of 2"),
+        (
+            {"greedy": (replace(TEXT, difference=replace(explained, explained=False)),)},
+            BROKEN,
+            "other than rounding",
+        ),
+        ({"seeded": (replace(TEXT, difference=wild),)}, BROKEN, "more than rounding explains"),
         ({"fits": (replace(SOUND, p_value=4e-5),)}, BROKEN, "not drawn from the model's distribution"),
         ({"batches": (replace(SHAPE, logits_differ=1.6),)}, BROKEN, "a logit of a batch is 1.6 off"),
         ({"batches": (replace(SHAPE, logits_differ=0.7),)}, BROKEN, "a logit of a batch is 0.7 off"),
@@ -266,7 +270,7 @@ def test_the_verdict_follows_from_the_findings() -> None:
         ({"greedy": ()}, UNDECIDED, "no time for greedy texts"),
         ({"greedy": (replace(TEXT, drafted=0),)}, UNDECIDED, "nothing was guessed in the greedy texts"),
         ({"fits": ()}, UNDECIDED, "no time for samples"),
-        ({"fits": (replace(SOUND, visible=1.2),)}, UNDECIDED, "too few to see anything"),
+        ({"fits": (replace(SOUND, visible=1.2),)}, UNDECIDED, "too few to detect anything"),
         ({"batches": ()}, UNDECIDED, "or no context, to compare batches"),
     ):
         report = replace(REPORT, **changed)  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ class Told:
         if not self.number:
             return ""
         if not self.round.drafted:
-            return "plain: no draft was expected to pay"
+            return "plain: no draft was expected to be faster"
         return f"{self.round.drafted} guessed: {self.round.gain:.2f} x plain decoding was expected"
 
 

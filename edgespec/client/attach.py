@@ -121,7 +121,7 @@ class Attached:
         if self.client.lives() and (self.client.state is None or proves(self.client.state)):
             return None
         if self.lent:
-            return "the program that this engine was started for has ended, and the engine with it"
+            return "the program that started this engine has ended, so the engine ended too"
         return f"the server at {self.client.where} has ended"
 
     def again(

@@ -55,7 +55,7 @@ class Client:
             raise SettingError(wrong)
         if key and not (key.isascii() and key.isprintable()):
             raise SettingError(
-                "the API key has characters that HTTP cannot carry: use letters, digits and signs"
+                "the API key has characters that HTTP cannot carry: use ASCII letters, digits and punctuation"
             )
         secure = parts.scheme == "https"
         path = parts.path.rstrip("/") or "/v1"
@@ -187,14 +187,14 @@ class Client:
             told = json.loads(data)
             if isinstance(told, dict):
                 return told
-        raise EndpointError(f"{self.where} answered something else than JSON: is it an OpenAI-style server?")
+        raise EndpointError(f"{self.where} did not answer with JSON: is it an OpenAI-style server?")
 
 
 def _state(told: Mapping[str, Any]) -> EngineState:
     try:
         return EngineState(**{name: told[name] for name in _STATE_FIELDS if name in told})
     except TypeError:
-        raise EndpointError("the server told nothing of its engine: is it of another version?") from None
+        raise EndpointError("the server said nothing about its engine: is it another version?") from None
 
 
 def proves(state: ServerState) -> bool:

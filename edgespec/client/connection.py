@@ -55,10 +55,10 @@ class Server:
         except ssl.SSLError as error:
             reason = getattr(error, "verify_message", "") or error.reason or str(error)
             raise EndpointLostError(
-                f"no secure connection to {self.where}: {reason}; has it a valid certificate?"
+                f"no secure connection to {self.where}: {reason}; does it have a valid certificate?"
             ) from None
         except TimeoutError:
-            raise EndpointLostError(f"{self.where} said nothing for {silence_s:g} s: ask again") from None
+            raise EndpointLostError(f"{self.where} sent nothing for {silence_s:g} s: ask again") from None
         except (OSError, http.client.HTTPException, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise EndpointLostError(f"{self.where} does not answer ({reason}): is it running?") from None

@@ -154,9 +154,9 @@ def chunk_of(data: bytes) -> dict[str, Any]:
     try:
         chunk = json.loads(data)
     except ValueError:
-        raise EndpointError(f"the server sent something else than JSON: {data[:60]!r}") from None
+        raise EndpointError(f"the server sent something other than JSON: {data[:60]!r}") from None
     if not isinstance(chunk, dict):
-        raise EndpointError(f"the server sent something else than an answer: {data[:60]!r}")
+        raise EndpointError(f"the server sent something other than an answer: {data[:60]!r}")
     if chunk.get("error"):
         raise complaint(data, 0)
     return chunk

@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if (parts := header.number(PARTS, 1)) and parts > 1:
         raise ModelFileError(f"{source} is one of {parts} files: join them with llama-gguf-split first")
     if before == wanted:
-        raise SettingError(f"{source} is {wanted} already: name another format with --to")
+        raise SettingError(f"{source} is already {wanted}: name another format with --to")
     output = Path(arguments.output) if arguments.output else source.with_name(named(source.stem, wanted))
     _check_output(output, needed)
     _write(source, output, wanted, threads)
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         again = ", a second time" if before.startswith(("Q", "IQ")) else ""
         print(f"{wanted} rounds the weights{again}: answers may be worse")
     elif before.startswith(("Q", "IQ")):
-        print(f"answers are those of {before}: what was rounded away does not come back")
+        print(f"answers stay those of {before}: lost precision does not come back")
     return 0
 
 
@@ -89,7 +89,7 @@ def number_format(header: Header) -> str:
             name = FORMATS[tensor.type].name
             found[name] = found.get(name, 0) + 1
     if not found:
-        raise HeaderError(f"{header.name} has no weights that could be converted: name a model")
+        raise HeaderError(f"{header.name} has no weights to convert: name a model")
     return max(found, key=lambda name: found[name])
 
 
@@ -141,7 +141,7 @@ def _write(source: Path, output: Path, wanted: str, threads: int) -> None:
             with aside.open("rb+") as file:
                 os.fsync(file.fileno())
             if output.exists():
-                raise SettingError(f"{output} came into being meanwhile: it is left as it is")
+                raise SettingError(f"{output} was created by another program meanwhile: it is left as it is")
             os.replace(aside, output)
         except HeaderError as error:
             raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {error}") from None
@@ -169,4 +169,4 @@ def _child(words: list[str], doing: str) -> str:
             line.clear()
     if code < 0:
         return f"llama.cpp ended its process (signal {-code})"
-    return (last or "its process ended without a word") if code else ""
+    return (last or "its process ended without a message") if code else ""

@@ -28,7 +28,7 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
     if pair.translation and draft:
         shared = f"has {pair.translation.shared:.0%} of the target's tokens"
         print(
-            f"edgespec: {draft.name} has another vocabulary ({shared}): its guesses are translated",
+            f"edgespec: {draft.name} has another vocabulary ({shared}); its guesses are translated",
             file=sys.stderr,
         )
     return pair

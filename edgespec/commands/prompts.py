@@ -121,7 +121,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
         return (Prompt(path.name, "file", content.rstrip("\n")),)
     lines = [(i, line) for i, line in enumerate(content.splitlines(), 1) if line.strip()]
     if not lines:
-        raise SettingError(f"--prompts {path} is empty: one JSON object a line is wanted")
+        raise SettingError(f"--prompts {path} is empty: write one JSON object per line")
     return tuple(_from_line(line, f"--prompts {path}, line {i}", str(i)) for i, line in lines)
 
 
@@ -135,7 +135,7 @@ def _from_line(line: str, where: str, number: str) -> Prompt:
     turns = entry.get("turns")
     text = turns[0] if isinstance(turns, list) and turns else entry.get("prompt")
     if not isinstance(text, str) or not text.strip():
-        raise SettingError(f'{where} has no text: "prompt", or "turns" with a first one, is wanted')
+        raise SettingError(f'{where} has no text: give "prompt", or "turns" with at least one turn')
     name, kind = entry.get("question_id", number), entry.get("category", entry.get("kind", "file"))
     if not isinstance(kind, str) or not isinstance(entry.get("raw", False), bool):
         raise SettingError(f'{where}: "kind" must be a text and "raw" true or false')

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     print(f"edgespec: lending this machine at {at}; on the other one: --rpc {at}", file=sys.stderr)
     lend()
-    raise EdgeSpecError(f"llama.cpp's RPC server ended at {at}: it said why above")
+    raise EdgeSpecError(f"llama.cpp's RPC server ended at {at}: see its messages above")
 
 
 def _check_address(host: str, port: int, *, public: bool) -> None:
@@ -76,8 +76,8 @@ def _check_address(host: str, port: int, *, public: bool) -> None:
         ip = ipaddress.IPv4Address(host)
     except ValueError:
         raise SettingError(
-            f"--host {host} is no IPv4 address, which is what llama.cpp's RPC listens on: 127.0.0.1 is this "
-            "machine itself"
+            f"--host {host} is not an IPv4 address, the only kind that llama.cpp's RPC "
+            "listens on: 127.0.0.1 is this machine itself"
         ) from None
     if (ip.is_global or ip.is_unspecified or ip.is_multicast) and not public:
         whose = "all addresses of this machine" if ip.is_unspecified else "outside private networks"

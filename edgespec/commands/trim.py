@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from edgespec_models.shelf.sizes import size_text
 
     if not 0 < arguments.minutes <= MOST_MINUTES:
-        raise SettingError(f"--minutes is {arguments.minutes:g}: between 0 and {MOST_MINUTES} is wanted")
+        raise SettingError(f"--minutes is {arguments.minutes:g}: it must be between 0 and {MOST_MINUTES}")
     draft, target = Path(arguments.file), Path(arguments.target)
     n, n_all, kept = _tokens_kept(draft, target, arguments.tokens)
     output = (
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         remove()
         for number, handler in before.items():
             signal.signal(number, handler)
-    print(f"kept as {output}" if worth else "not kept: it is not shown to be faster here (--anyway keeps it)")
+    print(f"kept as {output}" if worth else "not kept: not shown to be faster here (--anyway keeps it)")
     return 0 if worth else 1
 
 
@@ -131,7 +131,7 @@ def _write(draft: Path, aside: Path, kept: list[int]) -> None:
     try:
         write_with_tokens(draft, aside, kept)
     except OSError as error:
-        raise EdgeSpecError(f"{aside.parent} takes no new draft: {error.strerror or error}") from None
+        raise EdgeSpecError(f"{aside.parent} cannot be written: {error.strerror or error}") from None
 
 
 def _pays(target: Path, draft: Path, aside: Path, n: int, arguments: argparse.Namespace) -> bool:
@@ -207,7 +207,7 @@ def _compare(
     try:
         with edgespec.load(target, whole, settings) as one, edgespec.load(target, part, settings) as other:
             pairs = (one, other)
-            line.show("measuring what guesses cost ...")
+            line.show("measuring the cost of guesses ...")
             steps = [pair.costs().draft.seconds(1) for pair in pairs]
             prompts = [prompt for row in by_kind(built_in()) for prompt in row]
             tokens = tokenize(one, prompts)
@@ -224,7 +224,7 @@ def _compare(
     drafted = [sum(figures[i].drafted for figures in found) for i in (0, 1)]
     if not all(drafted):
         raise EdgeSpecError(
-            f"no guesses of either draft pay for {target.name} on this machine: nothing is kept"
+            f"guesses of neither draft make {target.name} faster on this machine: nothing is kept"
         )
     rates = [sum(figures[i].accepted for figures in found) / drafted[i] for i in (0, 1)]
     ratio = combine([(str(n), (b.tok_per_s or 0) / (a.tok_per_s or 1)) for n, (a, b) in enumerate(found)])

@@ -134,7 +134,7 @@ class Engine:
         if any(id == running.id for running in self._known()):
             raise SettingError(f"request {id!r} is being answered: choose another id")
         if len(self._queue) >= self._longest_queue + len(self._slots) - len(self._running()):
-            raise QueueFullError(f"{len(self._queue)} requests wait already: try again later")
+            raise QueueFullError(f"{len(self._queue)} requests are already waiting: try again later")
         stream = self._pair.stream(prompt, request)
         ask = next(stream.loop)  # as far as here nothing is evaluated, and prompt and settings are checked
         assert isinstance(ask, Ask)

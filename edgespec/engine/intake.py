@@ -81,7 +81,7 @@ class Intake:
             if not full:
                 self._preparing.add(message.id)
         if full:
-            sentence = f"{self._most} requests are being made ready already: try again later"
+            sentence = f"{self._most} requests are already being prepared: try again later"
             self._outlet.send(Refused(message.id, "queue_full", sentence))
         elif self._is_quick(message):
             self._make_ready(message)

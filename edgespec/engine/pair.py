@@ -378,13 +378,11 @@ class Pair:
     def _check_drafter(self, request: Request) -> None:
         """Raises SettingError where a drafter is asked for by name that is not loaded."""
         if request.drafter == "model" and not self._draft_context:
-            raise SettingError(
-                "drafting by a model was asked for and no draft is loaded: name one with --draft"
-            )
+            raise SettingError("the drafter is model, but no draft is loaded: name one with --draft")
         kinds = HEADS.get(request.drafter)
         if kinds and (self.head is None or self.head.kind not in kinds):
             raise SettingError(
-                f"the drafter is {request.drafter}, and {self.target.path.name} was loaded without "
+                f"the drafter is {request.drafter}, but {self.target.path.name} was loaded without "
                 f"{with_article(kinds[0])}: name its file with --draft, or leave --drafter out"
             )
 

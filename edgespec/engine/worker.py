@@ -112,7 +112,7 @@ class Worker:
             return
         message = item.message
         if self.draining:
-            sentence = "the engine is ending: try again in a moment"
+            sentence = "the engine is stopping: try again in a moment"
             self._outlet.send(Refused(message.id, "draining", sentence))
             return
         if not self._intake.is_prepared(message):  # too many others came in between

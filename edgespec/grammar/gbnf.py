@@ -86,7 +86,7 @@ def read(text: str) -> Mapping[str, Node]:
     """Returns the rules that `root` leads to, by name. Raises GrammarError with the line of a mistake."""
     rules = _Reader(text).rules()
     if "root" not in rules:
-        raise GrammarError("the grammar cannot be used: it has no rule named root, where texts begin")
+        raise GrammarError("the grammar cannot be used: it has no rule named root, the start of the grammar")
     reached, waiting = {}, ["root"]
     while waiting:
         name = waiting.pop()
@@ -160,12 +160,12 @@ class _Reader:
             name = self._name()
             self._space(lines=False)
             if not self._text.startswith("::=", self._at):
-                raise self._wrong("::= is expected behind the name of a rule")
+                raise self._wrong("::= is expected after the name of a rule")
             self._at += 3
             self._space(lines=True)
             found[name] = self._choice(nested=False)
             if self._at < len(self._text) and self._next not in "\r\n":
-                raise self._wrong("a new line is expected behind a rule")
+                raise self._wrong("a new line is expected after a rule")
             self._space(lines=True)
         return found
 

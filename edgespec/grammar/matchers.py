@@ -114,7 +114,7 @@ class Matchers:
         if matcher.is_error():
             why = _why(matcher.get_error())
             if why.startswith(("Unimplemented keys", "Unknown format")):
-                why += ', which cannot be enforced: leave it out, or pass over it with "strict": false'
+                why += ', which cannot be enforced: leave it out, or ignore it with "strict": false'
             raise GrammarError(f"the {name} cannot be used: {why}")
         first = LLGuidance(matcher.deep_copy(), self._n_vocab, name)
         if not first.mask().any():
@@ -206,7 +206,7 @@ class LLGuidance:
             self._gave_up()
             why = _why(self._matcher.get_error())
             if why.startswith("NoExtension"):
-                raise GrammarError(f"the {self._name} leads to where nothing fits it any more")
+                raise GrammarError(f"the {self._name} reached a point where nothing fits it any more")
             raise GrammarError(f"the {self._name} became too complex while it was followed: {why}")
 
 
@@ -272,4 +272,4 @@ def _why(complaint: str) -> str:
             break
         lines.append(line.replace("<non-verbose/>", "").strip())
     text = re.sub(r"^at \d+\(\d+\): (failed to compile JSON schema: )?", "", " ".join(filter(None, lines)))
-    return (text if len(text) <= WORDY else text[:WORDY] + "...") or "it says nothing of why"
+    return (text if len(text) <= WORDY else text[:WORDY] + "...") or "it gives no reason"

@@ -84,7 +84,7 @@ def _smaller_and_smaller(
     yield fitted(target, draft, settings, cards)
     if not cards or settings.n_gpu_layers >= 0:
         return
-    why = "a graphics card had less memory than it said"
+    why = "a graphics card had less memory than it reported"
     for share in SMALLER_PLANS:
         with suppress(DoesNotFitError):
             less = [replace(card, free=int(card.free * share)) for card in cards]

@@ -52,8 +52,8 @@ def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | No
         head, alone = head_of(headers), head_of(of_target)
         if alone and alone.alone:
             raise ModelUnsupportedError(
-                f"{Path(target).name} is {alone.a_name} alone, which cannot speak by itself: name the model "
-                "that it was made for with --target, and the head with --draft"
+                f"{Path(target).name} is {alone.a_name} alone, which generates no text: name the "
+                "model that it was made for with --target, and the head with --draft"
             )
         if head is None or (draft is None) == head.alone:
             return None
@@ -63,8 +63,8 @@ def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | No
     except HeaderError as error:
         if draft is not None and Path(draft).suffix == ".safetensors":
             raise ModelFileError(
-                f"{Path(draft).name} is no GGUF file: where it holds Medusa heads, "
-                "`python -m edgespec_models.gguf.medusa` makes one of it"
+                f"{Path(draft).name} is not a GGUF file: if it holds Medusa heads, "
+                "`python -m edgespec_models.gguf.medusa` converts it"
             ) from None
         raise ModelFileError(str(error)) from None
     if why and draft is not None:

@@ -40,15 +40,15 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
         )
     if arguments.grow:
         if arguments.target or arguments.draft:
-            raise SettingError("--grow grows the embedded pair: leave out --target and --draft")
+            raise SettingError("--grow works on the embedded pair: leave out --target and --draft")
         if arguments.pair is not None:
-            raise SettingError(f"--grow grows the embedded pair: leave out pair {arguments.pair}")
+            raise SettingError(f"--grow works on the embedded pair: leave out pair {arguments.pair}")
         target_file, draft_file = _grown(arguments.grow)
         return target_file, draft_file if wants_draft else None
     if target and arguments.pair is None:
         return Path(target), Path(draft) if draft else None
     if arguments.draft:
-        raise SettingError(f"--draft {arguments.draft} has no target to guess for: name one with --target")
+        raise SettingError(f"--draft {arguments.draft} has no target: name one with --target")
     pair = installed_pair(arguments.pair)
     if pair:
         note_use(pair.name)
@@ -102,7 +102,7 @@ def machines(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Returns the other machines that layers may go to. Raises SettingError."""
     if arguments.rpc is None:
         if arguments.rpc_public:
-            raise SettingError("--rpc-public goes with --rpc: name the machines there, or leave it out")
+            raise SettingError("--rpc-public needs --rpc: name the machines there, or leave it out")
         return ()
     return addresses(arguments.rpc, public=arguments.rpc_public)
 

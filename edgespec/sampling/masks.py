@@ -170,6 +170,6 @@ class Masks:
         flags = np.unpackbits(words.view(np.uint8), bitorder="little")[: self.n_vocab].view(np.bool_)
         count = int(np.count_nonzero(flags))
         if not count:
-            raise GrammarError("the grammar leads to where no token may follow: allow the text to end there")
+            raise GrammarError("the grammar allows no token here: allow the text to end")
         self._words, self._newest = words.copy(), Allowed(flags, count)
         return self._newest

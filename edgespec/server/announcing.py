@@ -22,7 +22,7 @@ STAGES: dict[Stage, str] = {
     "target": "loading {target}",
     "draft": "loading {draft}",
     "caches": "making room for {n} answers",
-    "measuring": "measuring how fast it is",
+    "measuring": "measuring its speed",
 }
 
 

@@ -112,7 +112,7 @@ class Endpoint:
         if state == "ready" and self._worker.state == "ready":
             state, refusal = (
                 "silent",
-                unavailable("the engine does not answer: it is waited for, then started again"),
+                unavailable("the engine does not respond: if it stays silent, it is restarted"),
             )
         else:
             state, refusal = self._worker.state, self._worker.absence()
@@ -248,10 +248,11 @@ def _most_telling(errors: Sequence[Any]) -> Any:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    where = f"{request.method} {request.url.path}"
-    sentence = {404: f"there is nothing at {where}", 405: f"{where} is not how this is asked"}.get(
-        error.status_code, str(error.detail)
-    )
+    method, path = request.method, request.url.path
+    sentence = {
+        404: f"there is nothing at {method} {path}",
+        405: f"{path} takes no {method} requests",
+    }.get(error.status_code, str(error.detail))
     refusal = Refusal(error.status_code, sentence)
     body = refusal.shaped(request.url.path)
     return JSONResponse(body, error.status_code, {**refusal.headers(), **(error.headers or {})})

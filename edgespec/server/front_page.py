@@ -23,7 +23,7 @@ STATES: dict[State, tuple[str, str]] = {
     "ready": ("good", "ready"),
     "unloaded": ("good", "idle: the next request loads the model"),
     "loading": ("wait", "loading the model"),
-    "down": ("bad", "the engine is being started again"),
+    "down": ("bad", "the engine is being restarted"),
     "stopped": ("bad", "ending"),
 }
 
@@ -52,7 +52,7 @@ def front_page(root: str, state: State, models: Sequence[ShownModel] | None) -> 
 
 def _models(models: Sequence[ShownModel] | None) -> str:
     if models is None:
-        return "<p>This server asks for a key. Send it as <code>Authorization: Bearer KEY</code>.</p>"
+        return "<p>This server requires a key. Send it as <code>Authorization: Bearer KEY</code>.</p>"
     rows = (
         f"<tr><td><code>{escape(model.name)}</code></td><td>{escape(model.about)}</td>"
         f'<td class="{escape(model.status)}">{escape(model.status)}</td></tr>'

@@ -119,10 +119,10 @@ class _Door:
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
                 await Response()(scope, receive, send)  # allows nothing, which is what a browser looks for
                 return
-            sentence = f"web pages of {origin!r} may not ask here: --cors-origin {origin} allows them"
+            sentence = f"web pages of {origin!r} may not use this server: --cors-origin {origin} allows them"
             await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
         elif not origin and self._embeds(headers):
-            sentence = "web pages of other sites may not ask here: --cors-origin allows those you name"
+            sentence = "web pages of other sites may not use this server: --cors-origin allows those you name"
             await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -115,8 +115,8 @@ def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, A
     tokens = ""
     if figures:
         tokens = (
-            f", {figures['prompt_tokens']} tokens of prompt ({figures['cached_tokens']} known already), "
-            f"{figures['tokens']} said, {figures['accepted']} of {figures['drafted']} guesses stayed"
+            f", {figures['prompt_tokens']} tokens of prompt ({figures['cached_tokens']} cached), "
+            f"{figures['tokens']} generated, {figures['accepted']} of {figures['drafted']} guesses accepted"
         )
     if code := state.get("refused"):
         figures, tokens = {**figures, "code": code}, f", {code}"

@@ -58,7 +58,7 @@ LONGEST_STEP_S = 1800.0  # of the engine; a step of a large model that is read f
 
 SWITCHED = Refusal(
     503,
-    "the model was taken away by force: ask again, or name the model that you want",
+    "the model was unloaded by force: try again, or name the model you want",
     type="unavailable_error",
     code="model_switched",
     retry_s=1,
@@ -367,9 +367,9 @@ class Supervisor:
         if self.state == "loading" and not self._why:
             return unavailable("the model is being loaded: try again in a moment")
         if self.state == "stopped":
-            return unavailable("the server is ending")
+            return unavailable("the server is stopping")
         wait = max(1.0, self._retry_at - time.monotonic())
-        return unavailable(f"the engine is being started again ({self._why}): try again in a moment", wait)
+        return unavailable(f"the engine is being restarted ({self._why}): try again in a moment", wait)
 
     def _send(self, message: ToWorker) -> None:
         if self._process:
@@ -503,7 +503,7 @@ class Supervisor:
             self._moved()
         elif isinstance(message, Loaded):
             if self._why:
-                self._tell("the engine runs again")
+                self._tell("the engine is running again")
             self._why = ""
             self.about, self._good, self._settled = message, self._load, True
             self._become("ready")
@@ -525,7 +525,7 @@ class Supervisor:
         self._why = self.failed.message if self.failed else self._cause(code)
         self._become("down")
         last = "".join(f"\n  | {line}" for line in telling(self.lines)[-LAST_LINES:])
-        again = "it is started again"
+        again = "it is being restarted"
         if card_was_full(code, "\n".join(self.lines)) and self._load.settings.n_gpu_layers < 0:
             self._plans_failed += 1
             again += " with less on the graphics card"

@@ -37,9 +37,7 @@ def _folder(variable: str, usual: Callable[..., Path]) -> Path:
     try:
         return usual("edgespec", appauthor=False)
     except RuntimeError:  # HOME is not set, and the system knows no such user: in containers, for example
-        raise SettingError(
-            f"there is no home folder to keep anything in: set HOME, or {variable}, to a folder"
-        ) from None
+        raise SettingError(f"there is no home folder: set HOME, or {variable}, to a folder") from None
 
 
 def default_target() -> str | None:

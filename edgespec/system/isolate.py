@@ -131,7 +131,7 @@ def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> st
     if full := _refusal_of_memory(noise):
         return (
             f"llama.cpp ran out of memory and aborted ({name}): {full}; put fewer layers on the graphics "
-            "card with --gpu-layers, ask for a shorter --ctx, or end what else uses it"
+            "card with --gpu-layers, ask for a shorter --ctx, or close other programs that use it"
         )
     blame = self_test().advice or (
         "the embedded pair runs with this build, so most likely the model file is damaged or made for "

@@ -83,7 +83,7 @@ class JsonChild:
             child.kill()
             child.communicate()
         if overran:
-            return ChildDiedError(f"nothing came of it in {self._longest_s:.0f} seconds", by_itself=False)
+            return ChildDiedError(f"it did not finish in {self._longest_s:.0f} seconds", by_itself=False)
         noise = self._noise.read_text(encoding="utf-8", errors="replace")
         if cause := cause_of_death(child.returncode, noise):
             return ChildDiedError(cause, by_itself=False)

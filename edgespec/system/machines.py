@@ -56,14 +56,14 @@ def _address(part: str, public: bool) -> str:
     if not colon:
         host, number = part, str(PORT)
     if not host or not number.isascii() or not number.isdigit() or not 0 < int(number) < 65536:
-        raise SettingError(f"--rpc {part!r} is no address: write HOST:PORT, as in 192.168.1.20:{PORT}")
+        raise SettingError(f"--rpc {part!r} is not an address: write HOST:PORT, as in 192.168.1.20:{PORT}")
     try:
         found = socket.getaddrinfo(host, int(number), socket.AF_INET, socket.SOCK_STREAM)
         ip = ipaddress.ip_address(str(found[0][4][0]))
     except (OSError, UnicodeError, ValueError):
         raise SettingError(
-            f"--rpc {part}: {host} is no address or name of a machine with IPv4, which is what llama.cpp's "
-            "RPC speaks"
+            f"--rpc {part}: {host} is not the address or name of a machine with IPv4, which llama.cpp's "
+            "RPC needs"
         ) from None
     if (ip.is_global or ip.is_multicast) and not public:
         raise SettingError(
@@ -94,9 +94,9 @@ def ask(machine: str) -> list[RemoteDevice]:
             "has one client at a time)"
         )
     except ConnectionError:
-        why = "it hung up: see that what listens there is an RPC server of llama.cpp"
+        why = "it closed the connection: check that an RPC server of llama.cpp listens there"
     except OSError as error:
-        why = f"{error.strerror}: see that it can be reached from here"
+        why = f"{error.strerror}: check that it can be reached from here"
     raise MachineLostError(f"the machine of --rpc at {machine} cannot be used: {why}")
 
 

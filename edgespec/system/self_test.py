@@ -49,13 +49,13 @@ class SelfTest:
         if not self.fault:
             return ""
         follows = (
-            "models are loaded without its repacked weights, which is slower and right"
+            "models are loaded without its repacked weights, which is slower but correct"
             if self.sound
-            else "no model can be trusted to it"
+            else "no model can be trusted with it"
         )
         return (
-            f"this build of llama.cpp does not compute right on this processor ({self.fault}), so {follows}; "
-            f"build it again: {mending(here())}"
+            f"this build of llama.cpp does not compute correctly on this processor ({self.fault}), so "
+            f"{follows}; build it again: {mending(here())}"
         )
 
 

@@ -62,7 +62,7 @@ def test_an_engine_goes_on_with_less_on_a_card_that_is_full(small_card: SmallCar
         small_card.end_at(small_card.held(server.worker.pid))
         refused = server.ask("/v1/completions", asked, timeout=RESTART_S)
         assert refused.status == 503 and "ran out of memory" in refused.error["message"], server.said()
-        until(lambda: "the engine runs again" in server.said(), RESTART_S)
+        until(lambda: "the engine is running again" in server.said(), RESTART_S)
         assert "with less on the graphics card" in server.said()
         answered = server.ask("/v1/completions", asked, timeout=RESTART_S)
         assert answered.status == 200, server.said()

@@ -102,7 +102,7 @@ with Pair({str(tiny_target)!r}, None, PairSettings(n_ctx=256, threads=1, remembe
 """
     refused = {**os.environ, "GGML_VK_FORCE_MAX_BUFFER_SIZE": "4000000"}  # bytes in one piece
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=refused)
-    assert done.stdout == "a graphics card had less memory than it said|True\n", done.stderr
+    assert done.stdout == "a graphics card had less memory than it reported|True\n", done.stderr
     words = [sys.executable, "-m", "edgespec", "run", "--target", str(tiny_target), "--no-draft", "-n", "4"]
     done = subprocess.run([*words, "--gpu-layers", "11", "a"], capture_output=True, text=True, env=refused)
     assert done.returncode == 1 and done.stderr.count("\n") == 1

@@ -79,9 +79,9 @@ def test_an_engine_is_started_and_a_second_program_shares_it(engine: Attached) -
     answer = second.client.chat(HELLO, ENDLESS)
     next(answer)
     engine.close()
-    with pytest.raises(EndpointLostError, match="was started for has ended"):
+    with pytest.raises(EndpointLostError, match="started this engine has ended"):
         list(answer)
-    assert "was started for has ended" in str(second.fault())
+    assert "started this engine has ended" in str(second.fault())
     until(lambda: gone(running))
     with second.again() as own:
         assert own.private and own.fault() is None
@@ -103,7 +103,7 @@ def test_two_that_start_together_load_one_pair() -> None:
     assert [engine.private for engine in engines] == [True, False]
     stages = [step.stage for step in progress]
     assert stages.count("starting") == stages.count("waiting") == stages.count("ready") == 1
-    assert {"loading target.gguf", "measuring how fast it is"} & {step.text for step in progress}
+    assert {"loading target.gguf", "measuring its speed"} & {step.text for step in progress}
     fractions = [step.fraction for step in progress if step.stage == "loading"]
     assert fractions == sorted(fractions, key=lambda known: known or 0) and 0 < (fractions[-1] or 0) <= 1
 

@@ -246,7 +246,7 @@ def test_another_server_is_asked_as_it_knows_it() -> None:
     ("answer", "words"),
     [
         ((200, b"data: {}\n\n"), "in the middle"),
-        ((200, b"data: hello\n\n"), "something else than JSON"),
+        ((200, b"data: hello\n\n"), "something other than JSON"),
         ((200, stream({"error": {"message": "overheated"}})), "overheated"),
         ((500, b"<html>"), "answered 500 without a reason"),
         ((429, b'{"error": "slow down"}'), "slow down"),

@@ -77,7 +77,7 @@ def test_a_killed_worker_ends_its_streams_and_comes_back(server: Served) -> None
             assert time.monotonic() - began < 60
             time.sleep(0.05)
     assert server.worker.pid != old.pid
-    assert "killed" in server.said() and "the engine runs again" in server.said()
+    assert "killed" in server.said() and "the engine is running again" in server.said()
     idle(server)
 
 
@@ -85,7 +85,7 @@ def test_a_killed_worker_ends_its_streams_and_comes_back(server: Served) -> None
 def test_an_abort_is_told_with_the_last_lines_of_the_log(server: Served) -> None:
     said = len(server.said())
     server.worker.send_signal(signal.SIGABRT)
-    until(lambda: "the engine runs again" in server.said()[said:], 20)
+    until(lambda: "the engine is running again" in server.said()[said:], 20)
     told = server.said()[said:]
     assert "llama.cpp aborted (SIGABRT)" in told
     assert "sched_reserve" not in told and "llama_" not in told, "its everyday business is not a last word"
@@ -422,7 +422,7 @@ def test_a_worker_that_stays_silent_is_started_again_and_it_is_said(server: Serv
     old, said = server.worker, len(server.said())
     suspend(old)
     with server.raw(post("/v1/completions", {"prompt": "a"})) as waiting:
-        until(lambda: "the engine runs again" in server.said()[said:], 90)
+        until(lambda: "the engine is running again" in server.said()[said:], 90)
         assert b"503" in waiting.recv(100)
     assert "the engine has not answered for" in server.said()[said:]
     assert "memory" not in server.said()[said:] and not old.is_running()

@@ -123,7 +123,7 @@ def test_a_forced_switch_ends_what_runs(client: Client) -> None:
     answer = client.chat(HELLO, Wishes(LONG.sampling, 500, beside=LONG.beside))
     next(answer)
     Timer(0.2, lambda: list(client.load("other", force=True))).start()
-    with pytest.raises(EndpointError, match="taken away by force"):
+    with pytest.raises(EndpointError, match="unloaded by force"):
         list(answer)
     until(lambda: client.info().model == "other")
 

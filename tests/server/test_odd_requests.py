@@ -157,12 +157,12 @@ class Probe:
         self.slowest = max(self.slowest, took)
         if answered.status == 200 and took < HEARD_S + 1:  # the ping has two seconds, HTTP some of its own
             return
-        said = self.server.said().count("started again")
+        said = self.server.said().count("being restarted")
         for _ in range(600):
             if self.server.ask("/health").status == 200:
                 break
             time.sleep(0.1)
-        assert self.server.said().count("the engine runs again") > self.restarts, (str(sent)[:300], answered)
+        assert self.server.said().count("is running again") > self.restarts, (str(sent)[:300], answered)
         self.restarts = said
 
     def send(self, path: str, body: bytes) -> None:

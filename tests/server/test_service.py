@@ -33,7 +33,7 @@ def test_the_file_of_the_docs_is_read_by_every_serve(tmp_path: Path) -> None:
         props = server.ask("/props").json
         assert props["total_slots"] == 2, "what the command line says beats the file"
         assert props["default_generation_settings"]["n_ctx"] == 2048
-        assert f"settings are those of {folder / 'serve.toml'}" in server.said()
+        assert f"using the settings in {folder / 'serve.toml'}" in server.said()
         until(lambda: "GET '/props' 200" in server.said())  # its log is that of the file
 
 

@@ -302,8 +302,8 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(loads: tuple[
             assert "has not answered for" in str(asker.refusal) and asker.refusal.status == 503
             await until_is(worker, lambda now: now.state == "ready")
             assert worker.pid != old and worker.restarts == 1
-        assert any("has not answered" in line and "started again" in line for line in told)
-        assert "the engine runs again" in told
+        assert any("has not answered" in line and "being restarted" in line for line in told)
+        assert "the engine is running again" in told
 
     asyncio.run(play())
 
@@ -325,7 +325,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(
 
     monkeypatch.setattr(supervisor, "new_worker", new)
     asyncio.run(play())
-    assert told[0] == "its process cannot be started (Cannot allocate memory); it is started again"
+    assert told[0] == "its process cannot be started (Cannot allocate memory); it is being restarted"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="it is ended by a signal")

@@ -69,7 +69,7 @@ def build(said: dict[str, Any], at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo
             problem(
                 "build",
                 f"llama-cpp-python cannot be loaded: {reason}",
-                f"install it anew: {command('CPU', at)}",
+                f"reinstall it: {command('CPU', at)}",
             )
         ]
     built = set(said["features"])
@@ -88,11 +88,11 @@ def arithmetic(found: SelfTest, at: Here) -> list[Finding]:
     """Looks at whether this build computes right on this processor. found: by the self-test, just now."""
     facts = asdict(found)
     if not found.fault:
-        text = "the embedded pair gives the logits that it should, one by one, in a batch, on several threads"
+        text = "the embedded pair gives the expected logits, one by one, in a batch and on several threads"
         return [good("arithmetic", text, **facts)]
-    text = f"this build of llama.cpp does not compute right on this processor: {found.fault}"
+    text = f"this build of llama.cpp does not compute correctly on this processor: {found.fault}"
     if found.sound:
-        text += "; models are loaded without its repacked weights, which is slower and right"
+        text += "; models are loaded without its repacked weights, which is slower but correct"
     return [problem("arithmetic", text, f"build it again: {mending(at)}", **facts)]
 
 
@@ -131,7 +131,7 @@ def graphics(cards: Sequence[Card], said: dict[str, Any], at: Here) -> list[Find
     for card in cards:
         if not covered & set(card.backends):
             found.append(_unused(card, said, at))
-    return found or [note("graphics", "no graphics card that llama.cpp could use: the processor evaluates")]
+    return found or [note("graphics", "no graphics card that llama.cpp could use, so the processor is used")]
 
 
 def _unused(card: Card, said: dict[str, Any], at: Here) -> Finding:
@@ -139,9 +139,9 @@ def _unused(card: Card, said: dict[str, Any], at: Here) -> Finding:
     wanted = command(backend, Here(at.python, at.system, at.installer, at.executable, card.cuda))
     built = {BACKEND_NAMES.get(device["backend"]) for device in said.get("devices", ())}
     if backend in built:
-        text = f"{card.name} is there, llama.cpp was built for {backend}, and does not find it"
+        text = f"{card.name} is present and llama.cpp was built for {backend}, but llama.cpp does not find it"
         return problem("graphics", text, "update the driver of the card, and restart", card=card.name)
-    text = f"{card.name} is not used: this llama.cpp was not built for it"
+    text = f"{card.name} is not used, because this llama.cpp was not built for it"
     facts = {"card": card.name, "backend": backend, "command": wanted}
     if card.integrated and backend != "Metal":
         remedy = f"it shares the machine's memory, so it may or may not be faster; to try: {wanted}"
@@ -176,7 +176,7 @@ def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
     by = "--threads" if chosen else "EDGESPEC_THREADS" if said else "the cores that suit it"
     logical = os.cpu_count() or cores
     facts = {"threads": wanted, "cores": cores, "logical": logical, "busy": round(busy, 2)}
-    text = f"{wanted} by {by}; {cores} fast physical cores may be used, {logical} logical ones are there"
+    text = f"{wanted} by {by}; {cores} fast physical cores are available, {logical} logical ones in all"
     found: list[Finding]
     if wanted > cores:
         remedy = f"leave {by} out, or give {cores}: threads that share a core wait for each other"
@@ -186,7 +186,7 @@ def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
     else:
         found = [good("threads", text, **facts)]
     if busy >= BUSY_CORES:
-        remedy = "close what you can: llama.cpp is as fast as its slowest core"
+        remedy = "close other programs: llama.cpp is only as fast as its slowest core"
         found.append(note("threads", f"other programs keep {busy:.1f} cores busy", remedy, busy=busy))
     return found
 
@@ -197,5 +197,5 @@ def memory() -> list[Finding]:
     text = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     facts = {"free": free, "total": total}
     if free < LITTLE_MEMORY:
-        return [note("memory", text, "close other programs: hardly any model fits into this", **facts)]
+        return [note("memory", text, "close other programs: hardly any model fits", **facts)]
     return [good("memory", text, **facts)]

@@ -31,7 +31,7 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
         except HeaderError as error:
             return [
                 *found,
-                problem("pair", str(error), f"name another file with --{role}, or fetch it again"),
+                problem("pair", str(error), f"name another file with --{role}, or download it again"),
             ]
         head = head_of(of_file) if role == "draft" else None
         if head and head.alone:
@@ -42,7 +42,9 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
         found.append(_model(role, path, header))
         if role == "target" and not facts_of(header).has_template:
             text = f"{path.name} has no chat template: conversations are written as ChatML"
-            found.append(note("pair", text, "--chat-template NAME, or --chat-template-file, chooses another"))
+            found.append(
+                note("pair", text, "choose another with --chat-template NAME or --chat-template-file")
+            )
     if draft is None:
         head, why_not = own_head(headers_of(target))
         if head and why_not is None:
@@ -50,8 +52,8 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
             return [*found, good("pair", text, head=head.kind)]
         if head:
             text = f"the {head.name} in the target's file is not run: {why_not}"
-            return [*found, note("pair", text, "a small model of the same family with --draft can guess")]
-        remedy = "a small model of the same family with --draft guesses more than the text itself does"
+            return [*found, note("pair", text, "use a small model of the same family as --draft")]
+        remedy = "a small model of the same family as --draft would guess more than the text alone"
         return [*found, note("pair", "no draft model: guesses come from the text alone", remedy)]
     verdict = check_headers(*headers)
     if not verdict.usable:
@@ -62,8 +64,8 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
     found.append(good("pair", f"{verdict}: the draft may guess for the target", fit=verdict.fit))
     sizes = [sum(tensor.n_bytes or 0 for tensor in header.tensors) for header in headers]
     if sizes[1] * 3 > sizes[0]:
-        text = f"the draft is {sizes[1] / sizes[0]:.0%} of the target's size: its guesses cost much"
-        found.append(note("pair", text, "a draft of a tenth of the target, or less, mostly gains more"))
+        text = f"the draft is {sizes[1] / sizes[0]:.0%} of the target's size: its guesses are expensive"
+        found.append(note("pair", text, "a draft of a tenth of the target or less usually gains more"))
     return found
 
 
@@ -83,7 +85,7 @@ def _model(role: str, path: Path, header: Header) -> Finding:
     said = {"role": role, "file": str(path), "architecture": facts.architecture, "memory": facts.memory}
     if facts.memory in ("hybrid", "recurrent"):
         return note(
-            "pair", text, "it cannot forget single tokens, so it serves one request at a time", **said
+            "pair", text, "its memory cannot drop single tokens, so it serves one request at a time", **said
         )
     return good("pair", text, **said)
 
@@ -100,7 +102,7 @@ def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Findin
     try:
         found = pair_fit(target, draft, settings)
     except (HeaderError, EdgeSpecError) as error:
-        return [note("memory", f"what the pair takes cannot be said: {error}")]
+        return [note("memory", f"the memory that the pair takes is unknown: {error}")]
     choice = found.choice
     facts = {
         "n_ctx": choice.n_ctx,

@@ -60,8 +60,8 @@ def verdict(findings: Sequence[Finding]) -> str:
     """Returns the last line: is anything wrong?"""
     n = sum(finding.status == "problem" for finding in findings)
     if not n:
-        return "Nothing is wrong."
-    return f"{n} problem{'s' if n > 1 else ''}: see !! above, and what to do at ->."
+        return "No problems found."
+    return f"{n} problem{'s' if n > 1 else ''}: marked !! above, with what to do after ->."
 
 
 def document(findings: Sequence[Finding]) -> str:

@@ -36,8 +36,8 @@ def judged(said: dict[str, Any], *, has_draft: bool) -> list[Finding]:
     if reason := said.get("error") or said.get("broken"):
         return [problem("speculation", f"the pair cannot be run: {reason}", "see the findings above it")]
     if not said["prompts"] or said["plain_tok_per_s"] is None:
-        remedy = "give it longer with --seconds"
-        return [note("speculation", "nothing could be measured in the time", remedy, **said)]
+        remedy = "allow more time with --seconds"
+        return [note("speculation", "nothing could be measured in this time", remedy, **said)]
     found = [_on(said, has_draft)]
     if said["drafted"]:
         found.append(_pays(said))
@@ -47,7 +47,7 @@ def judged(said: dict[str, Any], *, has_draft: bool) -> list[Finding]:
 def _on(said: dict[str, Any], has_draft: bool) -> Finding:
     guessers = {name: n for name, n in said["sources"].items() if n and name != "target"}
     if not said["drafted"]:
-        text = "speculation is on, and nothing was guessed: the controller found that guesses do not pay here"
+        text = "speculation is on, and nothing was guessed: guesses were found not to pay off here"
         return note("speculation", text, _why_not(said), drafted=0)
     n = said["drafted"]
     text = f"speculation is on: {n} token{'s'[: n != 1]} guessed, {said['accepted']} accepted"
@@ -64,16 +64,16 @@ def _pays(said: dict[str, Any]) -> Finding:
     if said["others"] >= BUSY_CORES:
         over += f"; other programs kept {said['others']:.1f} cores busy meanwhile"
     if said["drafted"] < ENOUGH_GUESSES or n < ENOUGH_PROMPTS or ratio.get("low") is None:
-        text = f"too little was measured to say whether it pays: {speeds}{over}"
-        return note("speculation", text, "give it longer, as in --seconds 60", **said)
+        text = f"too little was measured to say whether it pays off: {speeds}{over}"
+        return note("speculation", text, "allow more time, for example --seconds 60", **said)
     text = f"{speeds}: {ratio['value']:.2f} times (95 %: {ratio['low']:.2f} to {ratio['high']:.2f}){over}"
     if ratio["low"] > 1:
         return good("speculation", text, **said)
     if ratio["high"] < 1:
         remedy = f"use --no-draft, or --drafter none, with this pair; {_why_not(said)}"
-        return note("speculation", f"{text}: it does not pay here", remedy, **said)
+        return note("speculation", f"{text}: it does not pay off here", remedy, **said)
     remedy = f"--seconds 60 tells more; {_why_not(said)}"
-    return note("speculation", f"{text}: whether it pays here is not shown", remedy, **said)
+    return note("speculation", f"{text}: it is unclear whether it pays off here", remedy, **said)
 
 
 def _why_not(said: dict[str, Any]) -> str:
@@ -81,8 +81,8 @@ def _why_not(said: dict[str, Any]) -> str:
     one, four = said["target_s"]["1"], said["target_s"]["4"]
     if one < LIGHT_S:
         return (
-            f"a token takes {1000 * one:.1f} ms here: so light a target leaves nothing to gain; look at a "
-            "pair of your own, or at the one that ships made as heavy as a real one: --grow 0.6B-F16"
+            f"a token takes {1000 * one:.1f} ms here: so light a target leaves nothing to gain; try a "
+            "pair of your own, or the embedded pair at the cost of a real one: --grow 0.6B-F16"
         )
     if said["draft_s"] and said["draft_s"] > 0.3 * one:
         return (
@@ -96,7 +96,5 @@ def _why_not(said: dict[str, Any]) -> str:
         )
     rate = said["acceptance_rate"]
     if rate is not None and rate < 0.5:
-        return (
-            f"{rate:.0%} of the guesses were accepted: a draft nearer to the target's family would do better"
-        )
-    return "`edgespec bench --sweep` shows for which texts and draft lengths it does"
+        return f"{rate:.0%} of the guesses were accepted: a draft closer to the target would do better"
+    return "`edgespec bench --sweep` shows for which texts and draft lengths it pays off"

@@ -30,10 +30,10 @@ def _server(state: ServerState) -> Finding:
     facts = {"where": where, "pid": state.pid, "model": state.model}
     if not proves(state):
         if not psutil.pid_exists(state.pid):
-            text = f"a server at {where} (process {state.pid}) has gone without a word; its file is ignored"
+            text = f"a server at {where} (process {state.pid}) has gone without notice; its file is ignored"
             return note("endpoint", text, "`edgespec serve` starts a new one", **facts)
-        text = f"process {state.pid} should answer at {where} and does not"
-        remedy = f"end it (kill {state.pid}) and start `edgespec serve` again; its terminal may say why"
+        text = f"process {state.pid} should answer at {where} but does not"
+        remedy = f"stop it (kill {state.pid}) and start `edgespec serve` again; its terminal may say why"
         return problem("endpoint", text, remedy, **facts)
     try:
         info = Client.of(state).info()
@@ -55,10 +55,10 @@ def hub(environment: Mapping[str, str] = os.environ) -> list[Finding]:
         remedy = "set it to an address such as https://huggingface.co, or leave it out"
         found = [problem("hub", f"HF_ENDPOINT is {address!r}, which is not an address", remedy, **facts)]
     if offline:
-        remedy = "leave HF_HUB_OFFLINE out to download"
+        remedy = "unset HF_HUB_OFFLINE to download"
         found.append(note("hub", "offline: only what was downloaded before can be used", remedy))
     if token == "none":
-        remedy = "`hf auth login`, or HF_TOKEN; without one, only open models can be fetched"
+        remedy = "use `hf auth login` or set HF_TOKEN; without a token, only open models can be downloaded"
         found.append(note("hub", "no token: gated models will be refused", remedy))
     found += _room("hub", cache)
     return found

@@ -46,7 +46,7 @@ def _list_found() -> int:
     models = find_models()
     if not models:
         print(
-            "nothing was found of LM Studio, Ollama, llama.cpp or in the hub's cache: name your files, as in "
+            "LM Studio, Ollama, llama.cpp and the hub's cache hold no models: name your files, as in "
             "`edgespec import big.gguf small.gguf`"
         )
         return 0
@@ -123,5 +123,5 @@ def _name(named: str) -> str:
     stem = named.rpartition("/")[2].lower().removesuffix(".gguf")
     name = re.sub(r"[^a-z0-9._-]+", "-", stem).strip("._-")[:64]
     if not name:
-        raise SettingError(f"no name can be made of {named!r}: say one with --name")
+        raise SettingError(f"no name can be derived from {named!r}: give one with --name")
     return name

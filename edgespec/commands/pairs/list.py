@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _left_lines(store: Store) -> list[str]:
     """Says what lies on the disk and belongs to no pair."""
     lines = [
-        f"unfinished: {size_text(path.stat().st_size)} of {repo}; the same `edgespec pull` goes on with it"
+        f"unfinished: {size_text(path.stat().st_size)} of {repo}; the same `edgespec pull` resumes it"
         for repo, path in unfinished_downloads()
     ]
     lines += [f"no pair uses {path} ({size_text(size)})" for path, size in store.leftovers().items()]

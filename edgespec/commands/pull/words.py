@@ -33,8 +33,8 @@ def catalogue_lines(entries: Iterable[CatalogueEntry], installed: frozenset[str]
         *table(rows),
         "",
         "`edgespec pull PAIR` checks a pair before it downloads it; `edgespec show PAIR` says more about it.",
-        "unverified: some names, sizes and terms were not looked up on the hub. gain: as others measured it;",
-        "your machine is another one, so let `edgespec bench` judge.",
+        "unverified: names, sizes or licences not checked on the hub. gain: as others measured it;",
+        "on your machine, `edgespec bench` measures it.",
     ]
 
 
@@ -45,7 +45,7 @@ def plan_lines(plan: PullPlan) -> list[str]:
         lines.append(f"draft   {_model(plan.draft, plan.headers[1])}")
     whole = plan.to_fetch + plan.at_hand
     if plan.header_bytes:
-        read = f"{size_text(plan.header_bytes)} of {size_text(whole)} were fetched to know it"
+        read = f"{size_text(plan.header_bytes)} of {size_text(whole)} were read for this check"
     else:
         read = "read from the files on this machine"
     lines.append(f"check   {plan.verdict or 'the file can be used; no draft'} ({read})")
@@ -53,7 +53,7 @@ def plan_lines(plan: PullPlan) -> list[str]:
         have = f", {size_text(plan.at_hand)} are here already" if plan.at_hand else ""
         lines.append(f"fetch   {size_text(plan.to_fetch)} to {plan.folder}{have}")
     else:
-        lines.append("fetch   nothing: all of it is here already")
+        lines.append("fetch   nothing: everything is already here")
     return lines
 
 
@@ -78,5 +78,5 @@ def proposal_lines(target: str, proposals: Sequence[Proposal], fetched: int) -> 
     if not proposals:
         lines.append(f"no draft is known for {target}")
     if fetched:
-        lines.append(f"({size_text(fetched)} of headers were fetched to know this)")
+        lines.append(f"({size_text(fetched)} of headers were read for this)")
     return lines

@@ -196,7 +196,7 @@ async def _serve(
     """Starts the engine's worker, then what answers requests: each takes half a second to import."""
     set_up(settings.log)
     if settings_file:
-        say(f"settings are those of {settings_file}")
+        say(f"using the settings in {settings_file}")
     worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
     worker.start()
     try:

@@ -34,7 +34,7 @@ def _listener(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
-        raise SettingError(f"--host {host} is not an address of this machine: 127.0.0.1 is itself") from None
+        raise SettingError(f"--host {host} is not an address of this machine: try 127.0.0.1") from None
     listener = socket.socket(family, socket.SOCK_STREAM)
     if os.name == "posix":  # elsewhere it would let two programs share the port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -44,11 +44,11 @@ def _listener(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            reason = "another program listens there: end it, or choose another with --port (0: any free one)"
+            reason = "another program listens there: stop it, or choose another --port (0: any free one)"
         elif error.errno in (errno.EACCES, errno.EPERM):
-            reason = "this port is not for everyone: choose one above 1023 with --port"
+            reason = "this port needs administrator rights: choose one above 1023 with --port"
         else:
-            reason = f"{error.strerror}: 127.0.0.1 is this machine itself, 0.0.0.0 all of its addresses"
+            reason = f"{error.strerror}: 127.0.0.1 is local only, 0.0.0.0 all addresses"
         raise EdgeSpecError(f"cannot listen on {host}:{port}: {reason}") from None
     return listener
 

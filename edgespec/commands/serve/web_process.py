@@ -83,7 +83,7 @@ class _Server(uvicorn.Server):
             self.force_exit = True
             logging.disable(logging.CRITICAL)  # what is cut off now is not a fault
         elif self.server_state.tasks:
-            say("ending: running answers may finish (Ctrl+C again does not wait)")
+            say("stopping: running answers may finish (press Ctrl+C again to stop now)")
 
 
 async def serve(
@@ -159,7 +159,7 @@ async def _end_unless_loaded(worker: Supervisor, server: _Server) -> None:
 async def _end_with(owner: Owner, worker: Supervisor, server: _Server) -> None:
     """Ends the server when its owner has gone; who is being answered hears why."""
     await owner.gone()
-    sentence = "the program that this engine was started for has ended, and the engine with it"
+    sentence = "the program that started this engine has ended, so the engine ended too"
     worker.dismiss(Refusal(503, sentence, type="unavailable_error", code="server_ended"))
     server.should_exit = True
     await asyncio.sleep(LAST_WORDS_S)

@@ -205,14 +205,14 @@ def complaint(
     """
     n, found = len(differences), [found for found in differences if found]
     if identical and found:
-        return f"{len(found)} of {n} texts differ where batches are computed bit for bit: {_shown(found)}"
+        return f"{len(found)} of {n} texts differ although batches are bit-identical: {_shown(found)}"
     if blamed := [d for d in found if not d.explained]:
-        return f"{len(blamed)} of {n} texts differ for no reason of arithmetic: {_shown(blamed)}"
+        return f"{len(blamed)} of {n} texts differ for reasons other than rounding: {_shown(blamed)}"
     if wild := [d for d in found if not d.logits_differ <= logits_differ_at_most]:
-        return f"{len(wild)} of {n} texts differ by more than arithmetic does: {_shown(wild)}"
+        return f"{len(wild)} of {n} texts differ by more than rounding explains: {_shown(wild)}"
     if len(found) > explained_at_most * n:
         share = f"{explained_at_most:.0%}"
-        return f"{len(found)} of {n} texts differ by arithmetic, more than {share}: {_shown(found)}"
+        return f"{len(found)} of {n} texts differ by rounding, more than {share}: {_shown(found)}"
     return None
 
 

@@ -53,7 +53,7 @@ class Report:
                 )
         worst = max([s.logits_differ for s in self.batches] + [f.logits_differ for f in self.fits], default=0)
         if not worst <= limit:
-            found.append(f"a logit of a batch is {worst:.3g} off, which is more than arithmetic does")
+            found.append(f"a logit of a batch is {worst:.3g} off, which is more than rounding explains")
         return found
 
     def gaps(self) -> list[str]:
@@ -67,7 +67,7 @@ class Report:
         if not self.fits:
             found.append("there was no time for samples")
         elif not any(fit.visible < 1 for fit in self.fits):
-            found.append("the samples were too few to see anything")
+            found.append("the samples were too few to detect anything")
         elif not any(fit.drafted for fit in self.fits):
             found.append("nothing was guessed in the samples")
         if not self.batches:
@@ -88,8 +88,9 @@ class Report:
             return f"NOT DECIDED: nothing wrong was found, but {', and '.join(gaps)}: allow more --seconds."
         if apart:
             return (
-                f"LOSSLESS up to arithmetic: {apart} of {len(texts)} texts differ, each for a batch that "
-                "rounds otherwise than a single token, and the samples have the model's own distribution."
+                f"LOSSLESS up to rounding: {apart} of {len(texts)} texts differ, each because "
+                "a batch rounds differently from a single token, and the samples have the model's own "
+                "distribution."
             )
         return (
             f"LOSSLESS: all {len(texts)} texts are those without a draft, token for token, "
@@ -119,7 +120,7 @@ class Report:
         yield f"{self.target}, {who}; {self.seconds:.0f} s", []
         yield self._texts("Greedy text", self.greedy, "temperature 0")
         chance = f"temperature {SEEDED.temperature:g}, top-p {SEEDED.top_p:g}, a seed for each prompt"
-        yield self._texts("Text of a seed", self.seeded, chance)
+        yield self._texts("Seeded text", self.seeded, chance)
         yield self._distribution()
         yield self._bytes()
 
@@ -142,7 +143,7 @@ class Report:
         for c in apart[:SHOWN]:
             assert c.difference
             d = c.difference
-            cause = "arithmetic: each run's replay gives its own token" if d.explained else "NOT EXPLAINED"
+            cause = "rounding: each run's replay gives its own token" if d.explained else "NOT EXPLAINED"
             body.append(
                 f"- {c.kind}, {c.way}, token {d.at}: the logits of the two tokens are {abs(d.margin):.3g} "
                 f"apart, those of the two rows up to {d.logits_differ:.3g}; {cause}."
@@ -195,9 +196,9 @@ class Report:
             )
         if same < n:
             body.append(
-                "This is information, no fault: where the bytes differ, two tokens that stand all but equal "
-                "may change places. A logit's standard deviation here is "
-                f"{self.spread:.2g}; a difference past {BELIEVABLE * self.spread:.2g} would count as a fault."
+                "This is information, not an error: where the bytes differ, two almost equal tokens may "
+                "swap places. A logit's standard deviation here is "
+                f"{self.spread:.2g}; a difference past {BELIEVABLE * self.spread:.2g} would be an error."
             )
         return f"{name}: {told}.", body
 
@@ -208,7 +209,7 @@ def _counted(n: int, what: str) -> str:
 
 def _power(fit: Fit) -> str:
     if not fit.visible < 1:
-        return "These are too few to see anything."
+        return "These are too few to detect anything."
     told = f"9 of 10 deviations of {fit.visible:.2g} or more (total variation) would be found."
     if fit.arithmetic > 1e-9:
         told += f" Batches alone shift it by {fit.arithmetic:.1g}, which is allowed for."

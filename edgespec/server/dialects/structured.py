@@ -81,7 +81,7 @@ class FormWishes(_Lenient):
             names = " and ".join(said)
             raise Refusal(
                 400,
-                f"{names} are both given: an answer has one form, so leave one out",
+                f"{names} are both given, but an answer has one form: leave one out",
                 param=list(said)[1].partition(".")[0],
                 code="invalid_value",
             )

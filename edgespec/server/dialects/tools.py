@@ -94,7 +94,7 @@ class ToolWishes(BaseModel):
                     code="invalid_value",
                 )
         if self.tool_choice == "required" and not functions:
-            sentence = "tool_choice is 'required' and there are no tools: give some"
+            sentence = "tool_choice is 'required', but there are no tools: give some"
             raise Refusal(400, sentence, param="tool_choice", code="invalid_value")
         return [
             {

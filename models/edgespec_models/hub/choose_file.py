@@ -104,7 +104,7 @@ def choose(repository: Repository, which: str, *, draft: bool, memory: int | Non
         models, incomplete = _models(repository, with_heads=True)
     if not models:
         raise HubError(
-            f"{repository.repo} {incomplete[0]}: look again later, or for another repository"
+            f"{repository.repo} {incomplete[0]}: try again later, or use another repository"
             if incomplete
             else f"{repository.repo} holds no GGUF model: look for a repository whose name ends in -GGUF"
         )
@@ -120,7 +120,7 @@ def choose(repository: Repository, which: str, *, draft: bool, memory: int | Non
     if len(found) > 1:
         names = " or ".join(model.first.name for model in found[:4])
         raise HubError(
-            f"{repository.repo} has several models that could be meant: say which, as "
+            f"{repository.repo} has several models: say which one, as in "
             f"{repository.repo}:{found[0].first.name} ({names})"
         )
     return found[0]

@@ -27,8 +27,7 @@ class HubError(Exception):
 
 
 _BAD_TOKEN = (
-    "the token for the hub has characters that no token has: set HF_TOKEN again, or log in with "
-    "`hf auth login`"
+    "the token for the hub has invalid characters: set HF_TOKEN again, or log in with `hf auth login`"
 )
 AGAIN = "pull again and it goes on where it stopped"
 
@@ -47,7 +46,7 @@ def told(what: str, endpoint: str, *, has_token: bool | None = None) -> Iterator
         raise HubError(_sentence(error, what, endpoint, has_token)) from None
     except (FileMetadataError, LocalEntryNotFoundError):
         raise HubError(
-            f"{endpoint} does not answer as the hub does when asked for {what}: check HF_ENDPOINT"
+            f"{endpoint} does not answer like the hub when asked for {what}: check HF_ENDPOINT"
         ) from None
     except OSError as error:
         raise HubError(_of_the_disk(error, what)) from None
@@ -61,7 +60,7 @@ def told(what: str, endpoint: str, *, has_token: bool | None = None) -> Iterator
             raise HubError(_BAD_TOKEN) from None
         reason = str(error).strip().splitlines()
         raise HubError(
-            f"{what} cannot be had from {endpoint}: {reason[0] if reason else 'its answer makes no sense'}"
+            f"{what} cannot be read from {endpoint}: {reason[0] if reason else 'its answer is invalid'}"
         ) from None
 
 
@@ -69,7 +68,7 @@ def _sentence(error: Exception, what: str, endpoint: str, has_token: bool | None
     if isinstance(error, OfflineModeIsEnabled):
         return f"{what} is not on this machine and offline mode is on: unset HF_HUB_OFFLINE to download it"
     if isinstance(error, HFValidationError):
-        return f"{what} is not a name of a repository: write owner/name, as in ggml-org/Qwen3-8B-GGUF"
+        return f"{what} is not the name of a repository: write owner/name, as in ggml-org/Qwen3-8B-GGUF"
     if isinstance(error, HfHubHTTPError):
         return _of_the_status(error, what, endpoint, bool(get_token()) if has_token is None else has_token)
     if isinstance(error, httpx2.LocalProtocolError):  # of the headers only the token is not ours
@@ -102,7 +101,7 @@ def _of_the_status(error: HfHubHTTPError, what: str, endpoint: str, has_token: b
     if status == 401:
         if has_token:
             return f"{endpoint} refuses your token for {what}: log in again, or correct HF_TOKEN"
-        return f"{endpoint} wants to know who asks for {what}: {log_in}"
+        return f"{endpoint} requires a login for {what}: {log_in}"
     if status == 403:
         return f"{endpoint} does not let you read {what}: use a token with the right to read it"
     if status == 404:
@@ -110,10 +109,10 @@ def _of_the_status(error: HfHubHTTPError, what: str, endpoint: str, has_token: b
     if status == 429:
         wait = error.response.headers.get("Retry-After", "")
         when = f"in {wait} s" if wait.isdigit() else "in a few minutes"
-        more = "" if has_token else "; those who log in may ask more often"
+        more = "" if has_token else "; a login allows more requests"
         return f"{endpoint} has had too many requests from here: pull again {when}{more}"
     if status >= 500:
-        return f"{endpoint} has a fault of its own ({status}) with {what}: try again in a few minutes"
+        return f"{endpoint} has an internal error ({status}) with {what}: try again in a few minutes"
     return f"{endpoint} answers {status} when asked for {what}: check the name, and HF_ENDPOINT if you set it"
 
 

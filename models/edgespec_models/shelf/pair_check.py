@@ -39,7 +39,7 @@ class Verdict:
         if self.fit == "exact":
             return "the vocabularies match"
         if self.fit == "head":
-            return "it is a head that is made for targets such as this"
+            return "it is a head made for such targets"
         knows = f"the draft has {self.coverage:.0%} of the tokens of a sample text"
         if self.fit == "translated":
             return f"the vocabularies differ ({self.reason}), and guesses are translated: {knows}"

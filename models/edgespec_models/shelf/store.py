@@ -71,9 +71,9 @@ class Store:
         pairs = self._read().pairs
         if name not in pairs:
             known = ", ".join(sorted(pairs)) or "none"
-            how = f"`edgespec pull {name}` gets one of the catalogue, `edgespec pull` lists it"
+            how = f"`edgespec pull {name}` gets one of the catalogue, and `edgespec pull` lists them"
             if name.lower().endswith(".gguf"):  # a file's
-                how = f"`edgespec import {name}` makes one of a file"
+                how = f"`edgespec import {name}` makes one from a file"
             raise StoreError(f"no pair {name!r} is installed (installed: {known}): {how}")
         return pairs[name]
 
@@ -184,9 +184,7 @@ class Store:
         except OSError as error:
             if not os.access(self.path.parent, os.X_OK):  # the home of somebody else: nothing is ours there
                 return _State({}, None, set())
-            raise StoreError(
-                f"{self.path} cannot be read ({error.strerror}): check what stands there"
-            ) from None
+            raise StoreError(f"{self.path} cannot be read ({error.strerror}): check that file") from None
         except UnicodeDecodeError:
             text = ""  # damaged
         try:

@@ -83,7 +83,7 @@ def fill_tokens(about: Loaded) -> FillTokens:
     if about.fill is None:
         sentence = (
             f"infill is not supported by {about.name}: its vocabulary has no tokens for filling in; "
-            "load a model made for it, as Qwen2.5-Coder is"
+            "load a model made for it, such as Qwen2.5-Coder"
         )
         raise Refusal(501, sentence, type="not_supported_error", code="no_fill_tokens")
     return about.fill

@@ -118,7 +118,7 @@ class LlamaCppDialect:
         """Returns a prompt as the worker takes it; texts among token ids are turned into tokens."""
         if isinstance(given, JsonPrompt):
             if given.multimodal_data:
-                raise unsupported("multimodal_data", "pictures and sound are not read: leave it out")
+                raise unsupported("multimodal_data", "images and audio are not supported: leave it out")
             return given.prompt_string
         if isinstance(given, str):
             return given
@@ -242,9 +242,7 @@ class LlamaCppDialect:
 
     async def embeddings(self) -> Response:
         """Refuses: a model that writes is not a model of embeddings."""
-        sentence = (
-            "embeddings are not made here: run an embedding model beside, as llama-server --embedding does"
-        )
+        sentence = "embeddings are not supported: run llama-server --embedding separately"
         raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
 
 

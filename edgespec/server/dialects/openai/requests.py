@@ -165,7 +165,7 @@ class Wishes(FormWishes):
         sampling, how, scoring = self.sampling(unsaid.sampling), self.speculation, self.scoring()
         form = form or self.form()
         if self.ignore_eos and form:
-            sentence = "what keeps to a form has an end: leave it out, or the form"
+            sentence = "structured output has an end: leave out ignore_eos, or the form"
             raise unsupported("ignore_eos", sentence)
         limit = self.limit()
         if limit is None and not self.says_limit:
@@ -289,10 +289,10 @@ class ChatRequest(Wishes, ToolWishes):
             sentence = "top_logprobs is for requests with logprobs: true: add it, or leave both out"
             raise Refusal(400, sentence, param="top_logprobs", code="invalid_value")
         if self.add_generation_prompt and self.continue_final_message:
-            sentence = "an answer begins anew or goes on, not both: leave one of them out"
+            sentence = "an answer starts anew or continues, not both: leave one of them out"
             raise unsupported("continue_final_message", sentence)
         if len(self.messages) > 1 and all(m.role == "assistant" for m in self.messages[-2:]):
-            sentence = "the last two messages are both the assistant's: an answer can go on from one alone"
+            sentence = "the last two messages are both the assistant's: only one can be continued"
             raise Refusal(400, sentence, param="messages", code="invalid_value")
 
     def goes_on(self) -> bool:
@@ -317,12 +317,12 @@ class CompletionRequest(Wishes):
     def check(self) -> None:
         """Refuses what would silently not be done."""
         if self.echo and self.logprobs is not None:
-            sentence = "those of an echoed prompt are not returned: leave out echo, or logprobs"
+            sentence = "logprobs of an echoed prompt are not returned: leave out echo, or logprobs"
             raise unsupported("logprobs", sentence)
         if self.suffix is not None and not isinstance(self.prompt, str):
-            raise unsupported("suffix", "text is filled in behind one prompt of text: give it as such")
+            raise unsupported("suffix", "suffix works with one text prompt: give the prompt as text")
         if self.echo and not all(isinstance(prompt, str) for prompt in self.prompts()):
-            raise unsupported("echo", "token ids are not turned back into text: give the prompt as text")
+            raise unsupported("echo", "token ids cannot be echoed: give the prompt as text")
 
     def prompts(self) -> list[str | tuple[int, ...]]:
         """Returns the prompts one by one; raises Refusal for none, or more than may be."""

@@ -115,7 +115,7 @@ class InputRequest(_Lenient):
     def fields(self) -> dict[str, Any]:
         """Returns the fields of a chat request that say the same; raises Refusal."""
         if self.previous_response_id:
-            sentence = "previous_response_id: responses are not kept here, send the items of the conversation"
+            sentence = "previous_response_id: responses are not stored, so send the conversation"
             raise Refusal(400, sentence, param="previous_response_id", code="unsupported_parameter")
         given = self.input
         items = [InputItem(role="user", content=given)] if isinstance(given, str) else given
