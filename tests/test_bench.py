@@ -154,9 +154,9 @@ def test_a_peer_that_fails_is_one_sentence_and_ours_goes_on(
 # ---- what is refused, before anything is loaded -----------------------------------------------------------
 
 REFUSED = [
-    (["--no-draft"], "leave out what switches it off"),
-    (["--drafter", "none"], "leave out what switches it off"),
-    (["--draft-length", "0"], "leave out what switches it off"),
+    (["--no-draft"], "leave out the flag that turns it off"),
+    (["--drafter", "none"], "leave out the flag that turns it off"),
+    (["--draft-length", "0"], "leave out the flag that turns it off"),
     (["-n", "4"], "-n is 4: a speed needs 5 tokens"),
     (["--repeat", "0"], "--repeat is 0"),
     (["--seconds", "0"], "--seconds is 0"),

@@ -82,9 +82,9 @@ def test_many_reports_come_in_parts(report: Path, tmp_path: Path, monkeypatch: p
     ("content", "said"),
     [
         (None, "cannot be read"),
-        ("{", "is no report"),
-        ("[1]", "is no report"),
-        ('{"format": 1}', "is no report"),
+        ("{", "is not a report"),
+        ("[1]", "is not a report"),
+        ('{"format": 1}', "is not a report"),
         ('{"edgespec_report": 1, "machine": 3}', "damaged report"),
     ],
 )

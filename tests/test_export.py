@@ -198,7 +198,7 @@ def test_the_embedded_pair_is_exported_with_the_length_that_it_has_shown(
     from edgespec.sampling.sampler import Sampling
 
     assert command.run(_asked("embedded", "--to", "llama-server")) == 0
-    assert "a usual length: the pair has not run here" in capsys.readouterr().err
+    assert "a usual length, because the pair has not run here" in capsys.readouterr().err
     with Pair(tiny_target, tiny_draft, PairSettings(n_ctx=512)) as pair:
         pair.costs()
         goes_on = dict.fromkeys(pair.target.end_tokens, -1e9)

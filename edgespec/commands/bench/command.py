@@ -44,7 +44,7 @@ SECONDS = 60.0
 SWEEP_TAKES = 4.0  # times as long, by default
 PEER_TAKES = 2.0
 WIDTH = 79  # of sentences
-NO_TEMPLATE = "the model has no chat template: prompts were continued as they stand, as with --raw"
+NO_TEMPLATE = "the model has no chat template: prompts were continued as they are, as with --raw"
 FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measured
 
 
@@ -67,9 +67,13 @@ class Plan:
 def plan(arguments: argparse.Namespace) -> Plan:
     """Reads the flags. Raises SettingError for whatever would fail later, and PeerError."""
     if arguments.no_draft or arguments.drafter == "none" or arguments.draft_length == 0:
-        raise SettingError("bench compares speculation with plain decoding: leave out what switches it off")
+        raise SettingError(
+            "bench compares speculation with plain decoding: leave out the flag that turns it off"
+        )
     if arguments.max_tokens <= FEWEST_STEPS:
-        raise SettingError(f"-n is {arguments.max_tokens}: a speed needs {FEWEST_STEPS + 1} tokens or more")
+        raise SettingError(
+            f"-n is {arguments.max_tokens}: measuring a speed needs {FEWEST_STEPS + 1} tokens or more"
+        )
     if arguments.repeat < 1:
         raise SettingError(f"--repeat is {arguments.repeat}: it must be 1 or more")
     seconds = arguments.seconds
@@ -305,7 +309,7 @@ def _tell(
         record.write(wanted.json, record.document(found, measured, described))
     if wanted.report:
         record.write(wanted.report, sendable.report(record.document(found, measured, described), facts))
-        print(f"\nThe report is in {wanted.report}; `bench --compare FILES` lays several side by side.")
+        print(f"\nThe report is in {wanted.report}; `bench --compare FILES` shows several side by side.")
     if wanted.markdown:
         record.write_text(wanted.markdown, markdown.document(found, head, notes))
     if wanted.picture and measured.samples:

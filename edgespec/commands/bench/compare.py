@@ -20,7 +20,7 @@ Row = tuple[str, list[str]]
 
 
 def compare(files: Sequence[str]) -> list[str]:
-    """Returns the table, line by line. Raises SettingError for what is no report."""
+    """Returns the table, line by line. Raises SettingError if a file is not a report."""
     reports = [read(Path(file)) for file in files]
     names = [Path(file).stem for file in files]
     width = max(NAME_WIDTH + COLUMN, shutil.get_terminal_size((100, 24)).columns)
@@ -42,11 +42,13 @@ def read(path: Path) -> Report:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or found.get("edgespec_report") != FORMAT:
-        raise SettingError(f"--compare {path} is no report: name files that `edgespec bench --report` wrote")
+        raise SettingError(
+            f"--compare {path} is not a report: name files that `edgespec bench --report` wrote"
+        )
     try:
         _rows([found])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError):
-        raise SettingError(f"--compare {path} is a damaged report: have it made again") from None
+        raise SettingError(f"--compare {path} is a damaged report: make it again") from None
     return found
 
 

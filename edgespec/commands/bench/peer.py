@@ -273,4 +273,4 @@ def _completion(said: dict[str, Any], wall_s: float) -> Completion:
             finish_reason=reason,
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise PeerError(f"{NAME} answered in a way that is not understood ({error!r})") from None
+        raise PeerError(f"{NAME} gave an answer that is not understood ({error!r})") from None

@@ -48,7 +48,7 @@ def parse_peer(text: str) -> Path:
     """Reads `llama-server=PATH` (or a command's name) and returns the program. Raises SettingError."""
     name, equals, program = text.partition("=")
     if name != NAME or not equals or not program:
-        raise SettingError(f"--peer {text!r} is not understood: write {NAME}=PATH, the peer there is")
+        raise SettingError(f"--peer {text!r} is not understood: write {NAME}=PATH, the only peer so far")
     found = shutil.which(program)
     if found is None:
         raise SettingError(f"--peer: there is no program {program}: give the path of a {NAME} that runs here")
@@ -85,7 +85,7 @@ def command(settings: PeerSettings, port: int) -> list[str]:
     """Returns the command line, in the flags that this version of llama-server knows. Raises PeerError."""
     known = said(settings.program, "--help")
     if "--model-draft" not in known or "--parallel" not in known:
-        raise PeerError(f"{settings.program} does not look like a {NAME}: its --help names no --model-draft")
+        raise PeerError(f"{settings.program} does not look like a {NAME}: its --help lists no --model-draft")
     words = [str(settings.program), "--host", HOST, "--port", str(port), "--parallel", "1"]
     words += ["--model", str(settings.target), "--ctx-size", str(settings.n_ctx)]
     words += ["--threads", str(settings.threads), "--threads-batch", str(settings.threads)]
@@ -100,7 +100,9 @@ def command(settings: PeerSettings, port: int) -> list[str]:
 def _draft_flags(settings: PeerSettings, known: str) -> list[str]:
     if settings.ngram:
         if settings.ngram not in known:
-            raise PeerError(f"{settings.program} does not guess by {settings.ngram}: its --help names it not")
+            raise PeerError(
+                f"{settings.program} does not guess by {settings.ngram}: its --help does not list it"
+            )
         return ["--spec-type", settings.ngram]
     if settings.draft is None and settings.head is None:
         return []
@@ -109,7 +111,7 @@ def _draft_flags(settings: PeerSettings, known: str) -> list[str]:
     if kind in known:  # since 2026 a draft model alone drafts nothing
         words += ["--spec-type", kind]
     elif settings.head:
-        raise PeerError(f"{settings.program} does not run heads of this kind: its --help names no {kind}")
+        raise PeerError(f"{settings.program} does not run heads of this kind: its --help lists no {kind}")
     if settings.n_gpu_layers >= 0:
         words += ["--n-gpu-layers-draft", str(settings.n_gpu_layers)]
     if "--cache-type-k-draft" in known:

@@ -22,7 +22,7 @@ def check_picture(path: Path) -> None:
     """Raises SettingError if no picture could be drawn there: found before anything is measured."""
     if path.suffix.lower() not in SUFFIXES:
         raise SettingError(
-            f"--picture {path} names no kind of picture: let it end in {' or '.join(SUFFIXES)}"
+            f"--picture {path} has no known picture format: let it end in {' or '.join(SUFFIXES)}"
         )
     if importlib.util.find_spec("matplotlib") is None:
         raise SettingError(

@@ -117,7 +117,7 @@ def asked_of(header: Header, passages: Sequence[str], own: Sequence[OwnText]) ->
         try:
             render(found.template, [{"role": "user", "content": "?"}], bos=found.bos, eos=found.eos)
         except TemplateError as error:
-            raise TemplateError(f"{header.name} cannot be asked: {error}") from None
+            raise TemplateError(f"{header.name} cannot be used: {error}") from None
     return found
 
 
@@ -160,6 +160,6 @@ def passages_in(folder: str) -> list[str]:
             found += passages_of(text, prose=False)
     if not found:
         raise SettingError(
-            f"--texts {folder}: its text files have no paragraph of 200 characters: name another folder"
+            f"--texts {folder}: no text file has a paragraph of 200 characters: name another folder"
         )
     return found

@@ -94,19 +94,19 @@ def run(arguments: argparse.Namespace) -> int:
         with FileLock(sitting.folder / "lock", timeout=0):
             return _sit(sitting, arguments, known_pair)
     except Timeout:
-        raise SettingError(f"another edgespec distill works in {sitting.folder}: wait for it") from None
+        raise SettingError(f"another edgespec distill is running in {sitting.folder}: wait for it") from None
     except OSError as error:
         if not known_pair.target.is_file():
-            raise ModelFileError(f"{known_pair.target} is gone: what was learned is kept") from None
+            raise ModelFileError(f"{known_pair.target} is gone; training state is kept") from None
         raise EdgeSpecError(
-            f"{error.filename or sitting.folder} cannot be written ({error.strerror or error}): what was "
-            "learned before is kept; make room, and the same command goes on"
+            f"{error.filename or sitting.folder} cannot be written ({error.strerror or error}): earlier "
+            "state is kept: make room, and the same command continues"
         ) from None
 
 
 def _check_numbers(arguments: argparse.Namespace) -> None:
     if not 0 <= arguments.minutes <= 60 * 24 * 30:
-        raise SettingError(f"--minutes is {arguments.minutes:g}: between 0 and a month's worth is wanted")
+        raise SettingError(f"--minutes is {arguments.minutes:g}: it must be from 0 to a month's worth")
     if not 0.01 <= arguments.disk <= 10_000:
         raise SettingError(f"--disk is {arguments.disk:g}: name gigabytes, 0.01 or more")
     check_threads(arguments.threads)
@@ -143,7 +143,7 @@ def _sit(sitting: Sitting, arguments: argparse.Namespace, pair: Known) -> int:
     with suppress(OSError, AttributeError):
         os.nice(19 - os.nice(0))
     course = sitting.course
-    stop = Stop("stopping where nothing is lost; Ctrl+C again ends it at once")
+    stop = Stop("stopping at the next safe point; press Ctrl+C again to stop now")
     claim(sitting)
     course.folder.mkdir(parents=True, exist_ok=True)
     for left in course.folder.glob("*.part"):  # by one that was killed
@@ -160,10 +160,8 @@ def _sit(sitting: Sitting, arguments: argparse.Namespace, pair: Known) -> int:
         raise SettingError(f"{error}: give it more --minutes") from None
     except RuntimeError as error:
         if not pair.target.is_file():
-            raise ModelFileError(f"{pair.target} is gone: what was learned is kept") from None
-        raise EdgeSpecError(
-            f"{error}; what was heard and learned before is kept in {course.folder}"
-        ) from None
+            raise ModelFileError(f"{pair.target} is gone; training state is kept") from None
+        raise EdgeSpecError(f"{error}; texts and training state are kept in {course.folder}") from None
     finally:
         take_log()
     _say(
@@ -182,7 +180,7 @@ def _listen(sitting: Sitting, until: float, stop: Stop) -> None:
 
     course, asked = sitting.course, sitting.asked
     if courses.is_open(course):
-        _say("going on with what was not learned yet")
+        _say("continuing with texts not trained on yet")
         return
     free = shutil.disk_usage(course.folder).free
     if free < course.disk // 4:
@@ -219,7 +217,7 @@ def _try(sitting: Sitting, arguments: argparse.Namespace, pair: Known, draft: Pa
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)
-    _say(f"trying it on {len(prompts)} prompts that it did not learn from")
+    _say(f"trying it on {len(prompts)} held-out prompts")
     try:
         trial = hold_trial(
             pair.target,
@@ -235,8 +233,8 @@ def _try(sitting: Sitting, arguments: argparse.Namespace, pair: Known, draft: Pa
     print("\n".join(told(trial)))
     if not trial.faster and not arguments.anyway:
         print(
-            "not installed: it is not shown to be faster here than what there is, or is slower than plain "
-            f"decoding. It is {draft}; the same command learns on (--anyway installs it)"
+            "not installed: it was not shown to be faster than the present setup, or is slower than plain "
+            f"decoding. It is {draft}; the same command continues training (--anyway installs it)"
         )
         return 1
     installed = install(pair, draft, arguments.target)
@@ -245,8 +243,8 @@ def _try(sitting: Sitting, arguments: argparse.Namespace, pair: Known, draft: Pa
 
 
 def _stopped(draft: Path | None) -> int:
-    so_far = f" What was learned so far is {draft}; --minutes 0 tries it." if draft else ""
-    _say(f"stopped; the same command goes on.{so_far}")
+    so_far = f" The draft so far is {draft}; --minutes 0 tries it." if draft else ""
+    _say(f"stopped; the same command continues.{so_far}")
     return INTERRUPTED
 
 

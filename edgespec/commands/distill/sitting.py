@@ -74,10 +74,10 @@ def _check_draft(draft: Path, target: Path) -> None:
     from edgespec_models.distill.target_file import open_target
 
     if check_pair(target, draft) is not None:
-        raise SettingError(f"--from {draft}: its vocabulary is not the target's, so it cannot be tuned to it")
+        raise SettingError(f"--from {draft}: its vocabulary is not the target's, so it cannot be fine-tuned")
     opened = open_target(draft)
     if not opened.block_is_plain or opened.architecture != "llama" or opened.has("output"):
-        raise SettingError(f"--from {draft}: only llama drafts whose output is their embedding can be tuned")
+        raise SettingError(f"--from {draft}: only llama drafts with tied embeddings can be fine-tuned")
 
 
 def claim(sitting: Sitting) -> None:
@@ -87,6 +87,6 @@ def claim(sitting: Sitting) -> None:
         note.write_text(sitting.target, encoding="utf-8")
     elif (other := note.read_text(encoding="utf-8", errors="replace")) != sitting.target:
         raise SettingError(
-            f"{sitting.folder} holds what {other} said, and the target is {sitting.target}: name another "
+            f"{sitting.folder} holds output of {other}, but the target is {sitting.target}: name another "
             "folder with --folder"
         )

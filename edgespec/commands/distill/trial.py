@@ -58,7 +58,7 @@ def hold_trial(
         accepted, first, n = _acceptance(new, prompts, seconds / 2, on_stage)
         with edgespec.load(target, today, settings) as old:
             speed, over_plain, over_today = _speeds(new, old, prompts, seconds / 2, on_stage)
-    on_stage("asking what plan expects ...")
+    on_stage("estimating the speed ...")
     planned = _planned(target, draft, settings, accepted[0.0])
     return Trial(accepted, first, n, planned, speed, over_plain, over_today)
 
@@ -111,7 +111,7 @@ def _speeds(
     ]
     if len(found) < FEWEST:
         raise EdgeSpecError(
-            f"a trial rests on {FEWEST + 1} held-out prompts, of which the first is not timed; here "
+            f"a trial needs {FEWEST + 1} held-out prompts, of which the first is not timed; here "
             f"{len(found)} of {len(prompts)} were timed: give distill more --minutes, or a calmer machine"
         )
     over_plain, over_today = (
@@ -142,9 +142,9 @@ def told(trial: Trial) -> list[str]:
             f"  temperature {t:.1f}: {trial.accepted[t]:.2f}, of the first guess {trial.first[t]:.2f}"
         )
     if trial.planned:
-        lines.append(f"plan expects {trial.planned:.1f} tok/s of the greedy one")
+        lines.append(f"plan expects {trial.planned:.1f} tok/s, greedy")
     lines.append(f"measured {trial.speed:.1f} tok/s, greedy")
-    for name, ratio in (("plain decoding", trial.over_plain), ("what there is today", trial.over_today)):
+    for name, ratio in (("plain decoding", trial.over_plain), ("the present setup", trial.over_today)):
         interval = f" (95 %: {ratio.low:.2f} to {ratio.high:.2f})" if ratio.low and ratio.high else ""
         lines.append(f"  {ratio.value:.2f} times {name}{interval}")
     return lines

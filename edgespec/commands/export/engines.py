@@ -54,8 +54,8 @@ def llama_server(pair: Exported) -> Export:
             words += ["--spec-draft-hf", f"{draft.repo}:{draft.quant}" if draft.quant else draft.repo]
         kind = "draft-simple" if guesses == "draft" else f"draft-{guesses}"
         words += ["--spec-type", kind, "--spec-draft-n-max", str(pair.length)]
-        notes.append(f"drafts are {pair.length} tokens long whatever they cost and bring")
-        notes.append("sampled answers gain less: a guess counts only where the target draws just that token")
+        notes.append(f"drafts are {pair.length} tokens long, whatever they cost and gain")
+        notes.append("sampled answers gain less: a guess counts only if the target draws exactly that token")
     return Export(tuple(words), notes=tuple(notes))
 
 
@@ -72,12 +72,12 @@ def ollama(pair: Exported) -> Export:
                 f"{pair.name}` gets it"
             )
     lines = [f"FROM {pair.target.path}"]
-    notes = ["ollama create NAME -f Modelfile", "a template of Ollama's own writes the conversation"]
+    notes = ["ollama create NAME -f Modelfile", "Ollama formats the conversation with its own template"]
     left_out = _left_out(pair, "Ollama")
     if pair.guesses and not left_out:
         lines += [f"DRAFT {pair.draft.path}"] if pair.draft else []
         lines.append(f"PARAMETER draft_num_predict {pair.length}")
-        notes.append("older versions of Ollama do not know DRAFT, and say so")
+        notes.append("older versions of Ollama reject DRAFT")
     notes += left_out
     lines.append(f"PARAMETER num_ctx {pair.n_ctx}")
     return Export(file="\n".join(lines), notes=tuple(notes))
@@ -131,11 +131,13 @@ def sglang(pair: Exported) -> Export:
 def _large(engine: str, pair: Exported, bases: list[str]) -> tuple[str, ...]:
     """Says what differs on an engine for many users."""
     loads = " and ".join(bases)
-    notes = [f"{engine} loads {loads}, of which the GGUF files were made: other rounding, so other texts"]
+    notes = [f"{engine} loads {loads}, from which the GGUF files were made: other rounding, so other texts"]
     if pair.target.quant not in ("", "F16", "BF16", "F32"):
         notes.append(f"these weights are not {pair.target.quant}, so several times as large")
     if pair.guesses:
-        notes.append(f"drafts are {pair.length} tokens long; a card's costs differ, so try others too")
+        notes.append(
+            f"drafts are {pair.length} tokens long; costs on a card differ, so try other lengths too"
+        )
     return tuple(notes)
 
 

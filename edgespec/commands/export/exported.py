@@ -95,6 +95,6 @@ def base_of(model: ExportedModel, flag: str, engine: str) -> str:
         return model.base
     what = model.path.name if model.path else model.file
     raise SettingError(
-        f"{engine} does not read GGUF files, and nothing says which repository {what} was made from: name it "
+        f"{engine} does not read GGUF files, and the repository {what} was made from is unknown: name it "
         f"with {flag} OWNER/NAME"
     )

@@ -84,8 +84,6 @@ def _why(arguments: argparse.Namespace, known: MeasuredLength | None) -> str:
         return "as --draft-length says"
     if known:
         return (
-            f"what pays on this machine, by its costs and the {known.accepted:.0%} of guesses accepted here"
+            f"the fastest on this machine, by its costs and the {known.accepted:.0%} of guesses accepted here"
         )
-    return (
-        "a usual length: the pair has not run here yet, or too little to tell (`edgespec bench` measures it)"
-    )
+    return "a usual length, because the pair has not run here enough to tell (`edgespec bench` measures it)"

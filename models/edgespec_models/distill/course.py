@@ -108,10 +108,10 @@ def hear(
 
         if not gather.there(course.folder, "watched"):
             soon = begun + (until - begun) * WATCHING / LISTENING
-            log(f"listening to texts that nothing learns from, {minutes(soon)}")
+            log(f"gathering held-out texts, {minutes(soon)}")
             _watch(course, said(watched(speaker), 1, soon))
         number = len(gather.there(course.folder, "heard"))
-        log(f"listening to what is to be learned, {minutes(until)}")
+        log(f"gathering texts to train on, {minutes(until)}")
         gather.keep(
             said(asked(speaker, number), number, until),
             course.folder,
@@ -154,7 +154,7 @@ def learn(course: Course, until: float, stop: Wish, log: Log) -> Learned:
     shards = gather.there(course.folder, "heard")
     watched = [text for path in gather.there(course.folder, "watched") for text in heard.read(path)]
     if not shards or not watched:
-        raise ValueError("nothing was heard yet")
+        raise ValueError("no text was gathered yet")
     kept = _kept(course, target, shards)
     numbers = None if kept is None else numbers_of(kept, target.vocab)
     record = _record(course)
@@ -253,7 +253,7 @@ def _next_round(
     """Fix the plan of another round by what this machine learns in a second, and write it down."""
     student = student.to(device.choose())
     if record is None:
-        log(f"trying what the draft knows already, and how fast it learns here; {minutes(until)}")
+        log(f"trying the present draft, and how fast it trains here; {minutes(until)}")
     before = record["before"] if record else held_out(student, watched, numbers)[0][2]
     micro = _micro(student)
     rate = _rate(student, shards, numbers, micro)
@@ -334,10 +334,10 @@ def _written(course: Course, target: TargetFile, student: Student, kept: NDArray
     name = course.target[0].stem
     size = f"{sum(p.numel() for p in student.parameters()) / 1e6:.0f}M"
     if isinstance(student, Llama):
-        about = About(f"{name} draft", f"A draft for {name}, tuned to what it says", size, "1")
+        about = About(f"{name} draft", f"A draft for {name}, fine-tuned on its output", size, "1")
         write_draft(student, target, made, about)
         return made
-    about = About(f"{name} EAGLE-3", f"An EAGLE-3 head for {name}, trained on what it says", size, "1")
+    about = About(f"{name} EAGLE-3", f"An EAGLE-3 head for {name}, trained on its output", size, "1")
     all_ = np.arange(target.vocab) if kept is None else kept
     layers = taps(course, target)
     assert layers is not None  # a head reads some

@@ -32,7 +32,7 @@ def gather(speak: Speak, folder: Path, name: str, sayings: Sayings, goal: int, l
             rate = made / (time.monotonic() - begun)
             left = max(0.0, (goal - done) / rate / 60)
             shown = f"{rate:5.0f}/s  {left:5.1f} min left"
-            log(f"{name}: {done / 1e6:6.3f}M of {goal / 1e6:.2f}M tokens said  {shown}")
+            log(f"{name}: {done / 1e6:6.3f}M of {goal / 1e6:.2f}M tokens gathered  {shown}")
     return shards
 
 
@@ -67,7 +67,7 @@ def keep(
             heard.write(shards[-1], waiting)
             room -= shards[-1].stat().st_size
             rate = said_now / (time.monotonic() - begun)
-            log(f"heard {said_now:,} tokens of the target's, {rate:,.0f} a second, {minutes(until)}")
+            log(f"gathered {said_now:,} tokens from the target, {rate:,.0f} a second, {minutes(until)}")
         waiting.clear()
         size, closed = 0, time.monotonic()
 
