@@ -165,7 +165,7 @@ REFUSED = [
     (["--modes", "fast"], "--modes 'fast' is not understood"),
     (["--prompts", "/nowhere/at/all.jsonl"], "cannot be read"),
     (["--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json cannot be written"),
-    (["--picture", "figure.jpg"], "--picture figure.jpg names no kind of picture"),
+    (["--picture", "figure.jpg"], "--picture figure.jpg has no known picture format"),
     (["--picture", "/nowhere/at/all.png"], "cannot be written"),
     (["--peer", "vllm=/bin/true"], "--peer 'vllm=/bin/true' is not understood"),
     (["--peer", "llama-server=/nowhere/llama-server"], "there is no program"),

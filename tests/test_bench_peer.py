@@ -77,7 +77,7 @@ def test_a_head_is_named_as_the_peer_names_it(program: Path) -> None:
     assert "--model-draft" not in own
     beside = " ".join(command(settings(program, head="eagle3"), 99))
     assert "--model-draft small.gguf --spec-type draft-eagle3" in beside
-    with pytest.raises(PeerError, match="its --help names no draft-dspark"):
+    with pytest.raises(PeerError, match="its --help lists no draft-dspark"):
         command(settings(program, head="dspark"), 99)
 
 

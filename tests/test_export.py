@@ -208,9 +208,9 @@ def test_the_embedded_pair_is_exported_with_the_length_that_it_has_shown(
     out, err = capsys.readouterr()
     words = shlex.split(out)
     assert words[words.index("--model") + 1] == str(tiny_target)
-    assert f"{words[-1]} is what pays on this machine" in err
+    assert f"{words[-1]} is the fastest on this machine" in err
     for engine in ("vllm", "sglang"):
-        with pytest.raises(SettingError, match="which repository target.gguf was made from"):
+        with pytest.raises(SettingError, match="the repository target.gguf was made from"):
             command.run(_asked("embedded", "--to", engine))
     assert command.run(_asked("embedded", "--to", "vllm", "--no-draft", "--target-repo", "o/x")) == 0
     assert capsys.readouterr().out == "vllm serve o/x --max-model-len 2048\n"

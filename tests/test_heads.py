@@ -473,7 +473,7 @@ def test_a_head_of_a_target_that_shows_no_layers_is_refused(tmp_path: Path) -> N
 
 def test_a_head_without_its_target_is_refused(tmp_path: Path) -> None:
     head = tiny_heads.write_eagle(tmp_path / "eagle.gguf")
-    with pytest.raises(ModelUnsupportedError, match="EAGLE-3 head alone, which cannot speak by itself"):
+    with pytest.raises(ModelUnsupportedError, match="EAGLE-3 head alone, which generates no text"):
         Pair(head)
 
 

@@ -427,7 +427,7 @@ def test_what_cannot_be_answered_is_refused_at_once() -> None:
     assert engine.idle and engine.step() == []
     for id in "abc":  # one for the slot, two wait
         engine.submit(id, prompt, Request(GREEDY, 3))
-    with pytest.raises(QueueFullError, match="3 requests wait"):
+    with pytest.raises(QueueFullError, match="3 requests are already waiting"):
         engine.submit("d", prompt, Request(GREEDY, 3))
     engine.step()
     with pytest.raises(SettingError, match="'b'"):
