@@ -157,7 +157,7 @@ REFUSED = [
     (["--no-draft"], "leave out the flag that turns it off"),
     (["--drafter", "none"], "leave out the flag that turns it off"),
     (["--draft-length", "0"], "leave out the flag that turns it off"),
-    (["-n", "4"], "-n is 4: a speed needs 5 tokens"),
+    (["-n", "4"], "-n is 4: measuring a speed needs 5 tokens"),
     (["--repeat", "0"], "--repeat is 0"),
     (["--seconds", "0"], "--seconds is 0"),
     (["--seconds", "nan"], "--seconds is nan"),

@@ -221,7 +221,7 @@ def test_a_conversation_on_a_terminal_without_a_screen(target: Path) -> None:
         terminal.wait_for("tok/s")
         terminal.wait_for("> ")
         terminal.type("/help\n")
-        terminal.wait_for("/clear: begins a new chat")
+        terminal.wait_for("/clear: start a new chat")
         terminal.wait_for("> ")
         terminal.type("\x04")  # Ctrl+D
         assert terminal.process.wait(20) == 0

@@ -112,7 +112,7 @@ def test_a_folder_belongs_to_one_target(tmp_path: Path) -> None:
     one, other = (Sitting(name, tmp_path, NOTHING, NOTHING) for name in ("one-1234", "other-5678"))
     claim(one)
     claim(one)
-    with pytest.raises(SettingError, match=r"holds what one-1234 said, and the target is other-5678"):
+    with pytest.raises(SettingError, match=r"holds output of one-1234, but the target is other-5678"):
         claim(other)
 
 

@@ -74,7 +74,7 @@ def test_a_head_beside_the_target_is_told_from_a_draft_model(tmp_path: Path) -> 
     assert found == Head("eagle3", 1, alone=True, layers=(0, 1, 2))
     assert why_not_driven(found, headers_of(head), headers_of(target)) is None
     assert said_by_doctor(target, head) == "good: e.gguf is an EAGLE-3 head, and may guess for the target"
-    assert "check   it is a head that is made for targets such as this" in said_by_show(target, head)
+    assert "check   it is a head made for such targets" in said_by_show(target, head)
     wide = tiny_heads.write_eagle(tmp_path / "w.gguf", target_d=32)
     assert said_by_doctor(target, wide).startswith("problem: w.gguf is an EAGLE-3 head that cannot guess")
 

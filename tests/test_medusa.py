@@ -228,7 +228,7 @@ def test_what_holds_no_heads_for_a_target_is_refused_in_a_sentence(
         pytest.raises(SettingError, match="was loaded without a Medusa head: name its file with --draft"),
     ):
         said(pair, replace(GREEDY, drafter="medusa"))
-    with pytest.raises(ModelUnsupportedError, match="a Medusa head alone, which cannot speak by itself"):
+    with pytest.raises(ModelUnsupportedError, match="a Medusa head alone, which generates no text"):
         Pair(head)
 
 

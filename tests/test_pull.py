@@ -262,9 +262,9 @@ def test_pull_says_what_it_found_and_what_comes_next(capsys: pytest.CaptureFixtu
     assert "check   the vocabularies match (" in text and "were read for this check)" in text
     assert "installed" not in text
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--name", "big"]) == 0
-    assert "installed as big, the pair that is taken from now on; next: edgespec chat" in said(capsys)
+    assert "installed as big, now the default pair; next: edgespec chat" in said(capsys)
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--check"]) == 0
-    assert "fetch   nothing: all of it is here already" in said(capsys)
+    assert "fetch   nothing: everything is already here" in said(capsys)
 
 
 @pytest.mark.usefixtures("at_local_hub")
@@ -516,7 +516,7 @@ def test_a_head_in_the_targets_repository_is_proposed_before_a_draft_model(
     assert cli.main(["pull", "acme/Tall-9B-GGUF", "--yes", "--name", "tall"]) == 0
     said(capsys)
     assert cli.main(["show", "tall"]) == 0
-    assert "check   it is a head that is made for targets such as this" in said(capsys)
+    assert "check   it is a head made for such targets" in said(capsys)
 
 
 @pytest.mark.usefixtures("at_local_hub")
@@ -527,7 +527,7 @@ def test_a_target_that_brings_its_head_needs_no_draft(
         "acme/Own-9B-GGUF", {"Own-9B-Q4_K_M.gguf": tiny_heads.write_mtp(tmp_path / "o.gguf").read_bytes()}
     )
     assert cli.main(["pull", "acme/Own-9B-GGUF"]) == 0
-    assert "brings an MTP head in its file, which guesses: it needs no draft" in said(capsys)
+    assert "has an MTP head in its file, so it needs no draft" in said(capsys)
 
 
 @pytest.mark.usefixtures("at_local_hub")
@@ -542,7 +542,7 @@ def test_a_head_goes_before_the_catalogues_draft(
     local.add(entry.target.repo, {entry.target.file: own})
     assert cli.main(["pull", entry.name, "--check"]) == 0
     text = said(capsys)
-    assert "brings an MTP head in its file, which guesses: it needs no draft" in text
+    assert "has an MTP head in its file, so it needs no draft" in text
     assert entry.draft.repo not in text.splitlines()[-1]
     plain = tiny_gguf.write_llama(tmp_path / "t.gguf", layers=3, d=64, n_vocab=512, ffn=8192).read_bytes()
     heads = {"eagle3/a.gguf": tiny_heads.write_eagle(tmp_path / "e.gguf").read_bytes()}
