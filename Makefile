@@ -12,13 +12,13 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help chat test test-all gpu-test check format map clean ready
 
 help:
-	@echo "make chat      talk to a small real model, fetched once (93 MB); offline to the pair that ships"
-	@echo "make test      the tests, in a few minutes (make test ARGS='-k sampling' for some)"
-	@echo "make test-all  the tests with those that take long"
-	@echo "make gpu-test  the tests of graphics cards, on a Vulkan device in software (a build of 12 minutes first)"
+	@echo "make chat      chat with a small real model (downloads 93 MB once; offline: the embedded pair)"
+	@echo "make test      run the tests, in a few minutes (ARGS='-k sampling' selects some)"
+	@echo "make test-all  run all tests, including the slow ones"
+	@echo "make gpu-test  run the graphics card tests on a software Vulkan device (builds for 12 minutes first)"
 	@echo "make check     lint, format and types"
-	@echo "make format    put the code into the house format"
-	@echo "make map       write docs/map.md, every module in a sentence"
+	@echo "make format    format the code"
+	@echo "make map       regenerate docs/map.md, every module in a sentence"
 	@echo "make clean     remove .venv and the caches"
 
 ready:

@@ -29,7 +29,7 @@ def main() -> None:
             if store.default() is None:
                 install(store, say)
     except (DownloadError, SettingError) as error:
-        say(f"{error}; the pair that ships answers until `edgespec pull {NAME}` gets a real model.")
+        say(f"{error}; the embedded pair answers until `edgespec pull {NAME}` gets a real model.")
         return
     except KeyboardInterrupt:
         say(f"stopped: `edgespec pull {NAME}` gets it at any time")

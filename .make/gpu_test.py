@@ -71,7 +71,7 @@ def device(env: Mapping[str, str], folders: Sequence[Path] = DRIVERS) -> dict[st
         return {}
     found = [str(file) for folder in folders for file in sorted(folder.glob("lvp_icd*.json"))]
     if not found:
-        raise Obstacle(f"There is no Vulkan device in software (Mesa's lavapipe) on this machine: {DRIVER}.")
+        raise Obstacle(f"There is no software Vulkan device (Mesa's lavapipe) on this machine: {DRIVER}.")
     # llama.cpp passes over devices of type CPU unless they are named
     return {"VK_ICD_FILENAMES": found[0], "VK_DRIVER_FILES": found[0], "GGML_VK_VISIBLE_DEVICES": "0"}
 
@@ -211,12 +211,12 @@ def main() -> int:
         say(str(obstacle))
         return 1
     except KeyboardInterrupt:
-        say("Stopped: run make gpu-test again and the build goes on.")
+        say("Stopped: run make gpu-test again to continue the build.")
         return 130
     compiled = {"MESA_SHADER_CACHE_DIR": str(folder / "shaders")}  # each test has a home of its own
     env = {**compiled, **os.environ, **chosen, "PYTHONPATH": before(site, os.environ)}
     if not (cards := found_cards(env)):
-        say("llama.cpp was built with its Vulkan back end and finds no device: see what `vulkaninfo` lists.")
+        say("llama.cpp was built with its Vulkan back end and finds no device: check what `vulkaninfo` lists.")
         return 1
     say(f"Tests run on {cards}.")
     named = [argument for argument in sys.argv[1:] if Path(argument.partition("::")[0]).exists()]

@@ -88,7 +88,7 @@ FAILURES = (
     ),
     (
         r"CERTIFICATE_VERIFY_FAILED|SSLError",
-        "The package registry's certificate is not trusted here: set PIP_CERT to the one and run make again",
+        "The package registry's certificate is not trusted here: set PIP_CERT to the right one and run make again",
     ),
     (
         r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|ConnectionResetError"
@@ -106,7 +106,7 @@ FAILURES = (
     ),
     (
         r"Failed (?:building wheel|to build)[^\n]*llama[-_]cpp[-_]python|CMake Error",
-        "llama.cpp did not compile: the compiler's own words are near the end of the log",
+        "llama.cpp did not compile: the compiler's messages are near the end of the log",
     ),
 )
 

@@ -218,7 +218,7 @@ def heal_llama(spec: str, env: Mapping[str, str]) -> None:
         install("-v", *again, env={**env, "CMAKE_ARGS": options})
         status, fault = self_test()
     if status == 3:
-        say(f"llama.cpp computes right only without repacked weights ({fault}): EdgeSpec leaves them out.")
+        say(f"llama.cpp computes correctly only without repacked weights ({fault}): EdgeSpec leaves them out.")
     elif status:
         raise Obstacle(f"llama.cpp does not compute correctly on this processor: {fault}; {OTHER_BUILD}")
 
@@ -239,7 +239,7 @@ def set_up(env: Mapping[str, str]) -> None:
     check_space({ROOT: 1, Path(tempfile.gettempdir()): 0.5})
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if update := how_it_stands(env) == ready.OUTDATED:
-        say("Updating .venv (pyproject.toml has changed, or other CMAKE_ARGS are asked for).")
+        say("Updating .venv (pyproject.toml or CMAKE_ARGS has changed).")
         want["version"] = record["version"]
         (VENV / "ready").unlink()
     else:
@@ -283,7 +283,7 @@ def main() -> int:
         say(str(obstacle))
         return 1
     except KeyboardInterrupt:
-        say("Stopped before .venv was finished: run make again and it is made anew.")
+        say("Stopped before .venv was finished: run make again to make it.")
         return 130
     return 0
 

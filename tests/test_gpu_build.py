@@ -69,7 +69,7 @@ def test_the_software_device_is_the_only_one(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Obstacle, match="no Vulkan device in software.*apt install mesa-vulkan-drivers"):
+    with pytest.raises(Obstacle, match="no software Vulkan device.*apt install mesa-vulkan-drivers"):
         gpu_test.device({}, [tmp_path])
     monkeypatch.setattr(gpu_test, "check_compilers", lambda env: None)
     with pytest.raises(Obstacle, match="glslc, which is not here.*apt install"):
