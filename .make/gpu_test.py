@@ -216,7 +216,9 @@ def main() -> int:
     compiled = {"MESA_SHADER_CACHE_DIR": str(folder / "shaders")}  # each test has a home of its own
     env = {**compiled, **os.environ, **chosen, "PYTHONPATH": before(site, os.environ)}
     if not (cards := found_cards(env)):
-        say("llama.cpp was built with its Vulkan back end and finds no device: check what `vulkaninfo` lists.")
+        say(
+            "llama.cpp was built with its Vulkan back end and finds no device: check what `vulkaninfo` lists."
+        )
         return 1
     say(f"Tests run on {cards}.")
     named = [argument for argument in sys.argv[1:] if Path(argument.partition("::")[0]).exists()]

@@ -88,7 +88,8 @@ FAILURES = (
     ),
     (
         r"CERTIFICATE_VERIFY_FAILED|SSLError",
-        "The package registry's certificate is not trusted here: set PIP_CERT to the right one and run make again",
+        "The package registry's certificate is not trusted here: set PIP_CERT to the right one and "
+        "run make again",
     ),
     (
         r"NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|ConnectionResetError"

@@ -218,7 +218,9 @@ def heal_llama(spec: str, env: Mapping[str, str]) -> None:
         install("-v", *again, env={**env, "CMAKE_ARGS": options})
         status, fault = self_test()
     if status == 3:
-        say(f"llama.cpp computes correctly only without repacked weights ({fault}): EdgeSpec leaves them out.")
+        say(
+            f"llama.cpp computes correctly only without repacked weights ({fault}): EdgeSpec leaves them out."
+        )
     elif status:
         raise Obstacle(f"llama.cpp does not compute correctly on this processor: {fault}; {OTHER_BUILD}")
 

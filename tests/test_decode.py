@@ -295,7 +295,7 @@ def test_longer_generations_have_the_targets_distribution_exactly(
 
 
 def by_index(draft: Draft, p: Callable[[int], fakes.Distribution], rng: np.random.Generator) -> Verdict:
-    """Subtracts the i-th largest of q from the i-th largest of p (algorithms 1.4)."""
+    """Subtracts the i-th largest of q from the i-th largest of p."""
     for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
         if rng.random() * q.prob(token) >= p(i).prob(token):
             order = np.argsort(-p(i).probs)
@@ -308,7 +308,7 @@ def by_index(draft: Draft, p: Callable[[int], fakes.Distribution], rng: np.rando
 
 
 class Discarding(DraftModel):
-    """Throws the last guesses away where they turned out to be unlikely ones (the trap of algorithms 4.2)."""
+    """Throws the last guesses away where they turned out to be unlikely ones."""
 
     def draft(self, tokens: np.ndarray, limit: int, rule: Rule, otherwise: Reach = ()) -> Drafting:
         guess = yield from super().draft(tokens, limit, rule, otherwise)

@@ -540,7 +540,7 @@ def run_counting(
 def test_the_draft_evaluates_one_token_after_a_rejection_and_two_after_full_acceptance(
     k: int, judge: fakes.Judge
 ) -> None:
-    """No token is evaluated twice by either model (algorithms 1.7)."""
+    """No token is evaluated twice by either model."""
     target = TableModel(V, seed=9)
     draft = TableModel(V, seed=10, near=target, spread=0.7)
     rounds, calls = run_counting(target, draft, PLAIN, k, Independent(np.random.default_rng(3), judge))

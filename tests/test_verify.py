@@ -193,7 +193,7 @@ def test_nobody_looks_at_rows_behind_a_certain_rejection(judge: fakes.Judge) -> 
 
 
 def subtracting_by_index(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
-    """Subtracts the i-th candidate of q from the i-th of p, whatever tokens they are (algorithms 1.4)."""
+    """Subtracts the i-th candidate of q from the i-th of p, whatever tokens they are."""
     for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
         p_i = p(i)
         if rng.random() * q.prob(token) >= p_i.prob(token):
@@ -224,7 +224,7 @@ def test_a_broken_rule_is_seen_to_be_inexact(mutant: fakes.Judge, k: int) -> Non
 
 
 def test_a_rule_for_sampled_guesses_is_seen_to_be_wrong_for_the_likeliest_guess() -> None:
-    """The negative test of algorithms 1.4: proposes argmax q, accepts with p/q, subtracts by index."""
+    """A negative test: proposes argmax q, accepts with p/q, subtracts by index."""
     rng = np.random.default_rng(11)
 
     def claiming(judge: fakes.Judge, q: Distribution) -> fakes.Judge:
@@ -242,7 +242,7 @@ def test_a_rule_for_sampled_guesses_is_seen_to_be_wrong_for_the_likeliest_guess(
 
 @RULES
 def test_discarding_a_guess_after_looking_at_it_is_seen_to_be_inexact(judge: fakes.Judge) -> None:
-    """The trap of algorithms 4.2: dropping an unlikely last token, so that the bonus row replaces it."""
+    """A trap: dropping an unlikely last token, so that the bonus row replaces it."""
 
     def discarding(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
         unlikely = draft.probs[-1].prob(draft.tokens[-1]) < 0.5

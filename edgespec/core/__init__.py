@@ -16,24 +16,24 @@ Read when needed: `request.py` (what is wanted of one generation), `scores.py` (
 Words, as the field uses them:
 
 target            the model the user chose; p is its distribution
-draft             a guess of k tokens, and for short the small model or head that makes it; q is its
+draft             a guess of k tokens; also, for short, the small model or head that makes it; q is its
                   distribution
-drafter           whoever makes drafts; a guesser is one that evaluates nothing, and makes offers
+drafter           anything that makes drafts; a guesser is one that evaluates no model, and makes offers
 k                 draft length: how many tokens are guessed ahead in one round
 round             one draft and its verification: between 1 and k + 1 tokens
 accepted token    a guess that verification keeps
 recovered token   drawn from what p has beyond q where a guess is rejected
 bonus token       drawn from p when all guesses were accepted
-silent guess      one that nobody verifies: what is said instead tells what such guesses are worth
+silent guess      one that is not verified: the token that the target emits then shows whether it was right
 acceptance rate   accepted / guessed; "by place": for the first guess, the second, ...
 prefill, chunk    evaluating the prompt, in chunks of at most one batch
-row               the logits behind one token; a batch of n tokens costs t(n) and gives up to n rows
+row               the logits after one token; a batch of n tokens costs t(n) and gives up to n rows
 confidence        how sure a guesser is of a token, 0 to 1, on a scale of its own
 odds              how often guesses of a confidence were accepted, in ten bins
-point mass        q of a guess that was not drawn: all of it on one token
+point mass        q of a guess that was not drawn: all its probability on one token
 coupled           the mode of a seeded request: draft and target draw with the same noise
-settled, tail     tokens that stay; guesses behind them, not judged yet
-reach             how likely a guess is to be arrived at: the odds of all before it, multiplied
+settled, tail     tokens that are final; guesses after them, not judged yet
+reach             how likely a guess and all before it are to be accepted: their odds, multiplied
 gain              expected tokens of a round per time it takes, against plain decoding
 slot              one sequence of the KV cache and the tokens it holds
 TTFT, TPOT        time to first token; time per output token after it

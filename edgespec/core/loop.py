@@ -51,7 +51,7 @@ def generate(
     limits: Limits,
     scoring: Scoring | None = None,
 ) -> Loop:
-    """Generates behind `prompt`; ends with a Round that has a finish reason.
+    """Generates after `prompt`; ends with a Round that has a finish reason.
 
     scoring: how likely each token was is told with it.
 
@@ -102,7 +102,7 @@ def generate(
 def _settled(
     masks: Masks | None, tokens: NDArray[np.int32], n: int, fresh: Sequence[int], end: int
 ) -> tuple[int, ...]:
-    """Writes `fresh` behind tokens[:n], then what a grammar leaves no choice about, and returns that."""
+    """Writes `fresh` after tokens[:n], then what a grammar leaves no choice about, and returns that."""
     tokens[n : n + len(fresh)] = fresh
     if masks is None:
         return ()
@@ -134,7 +134,7 @@ def _target_distributions(
 ) -> tuple[Callable[[int], Distribution], dict[int, Distribution]]:
     """Returns i -> p at draft position i, computed when first asked for; and where it is kept then.
 
-    The guesses are written behind the settled tokens, so that each position's history is a view.
+    The guesses are written after the settled tokens, so that each position's history is a view.
     """
     seen: dict[int, Distribution] = {}
     tokens[n : n + len(draft.tokens)] = draft.tokens

@@ -41,7 +41,7 @@ class Ask(NamedTuple):  # quicker to make than a dataclass: there are two for ea
 
     model: ModelName
     tokens: NDArray[np.int32]  # (n,) settled tokens
-    tail: tuple[int, ...]  # drafted tokens behind them, not settled yet; for a draft, in its own vocabulary
+    tail: tuple[int, ...]  # drafted tokens after them, not settled yet; for a draft, in its own vocabulary
     rows: int  # logits wanted for the last `rows` positions of tokens + tail
     reach: Reach = ()
     otherwise: Reach = ()
@@ -81,7 +81,7 @@ class Judged:
 
     tokens: prompt and output so far, the last `fresh` of them from this round. draft: what was judged.
     p: the target's distributions at the draft's positions, as far as they were looked at: at least up to
-    the first token that did not stay. behind: the target's rows behind that one, as long as this
+    the first token that did not stay. behind: the target's rows after that one, as long as this
     is being learned from.
     """
 

@@ -82,13 +82,13 @@ def verify_block(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
 
     Algorithm 2 of Sun et al.: P_i = min(1, P_{i-1} p_i/q_i); prefix i passes with
     S_i / (S_i + 1 - P_i), S_i = sum max(0, P_i p_{i+1} - q_{i+1}); the whole block with P_k.
-    Where there is no p behind some guesses, that is raised only if they stay, as without a draft.
+    Where there is no p after some guesses, that is raised only if they stay, as without a draft.
     """
     k, carries = len(draft.tokens), [1.0]
     for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
         try:
             p_i = p(i)
-        except EdgeSpecError:  # behind guesses that may not stay; the draft ends here, whatever comes of them
+        except EdgeSpecError:  # after guesses that may not stay; the draft ends here, whatever comes of them
             k = i
             break
         carry = min(1.0, carries[i] * p_i.prob(token) / q.prob(token))

@@ -1,4 +1,4 @@
-"""Which tokens a grammar allows behind each position of one text: masks, for target and draft alike.
+"""Which tokens a grammar allows after each position of one text: masks, for target and draft alike.
 
 As with caches, there is one verb: a matcher is synced to a list of tokens. What it shares with the tokens
 held is kept, the rest is taken back, what is missing is consumed. So a rejected guess needs no care, and the
@@ -23,7 +23,7 @@ from edgespec.errors import GrammarError
 from edgespec.sampling.distribution import Ids
 
 FEW = 8  # where less than a FEWth of the vocabulary is allowed, the others are not looked at
-KEPT = 64  # masks behind the newest one that are kept: no draft is longer
+KEPT = 64  # positions before the newest whose masks are kept: no draft is longer
 History = Sequence[int] | NDArray[np.int32]
 
 
@@ -84,7 +84,7 @@ class Masks:
         self._newest: Allowed | None = None
 
     def after(self, history: History) -> Allowed | None:
-        """Returns what may follow; None behind an end token, or what the grammar forbids: nobody gets there.
+        """Returns what may follow; None after an end token, or what the grammar forbids: nobody gets there.
 
         history: prompt and text so far. Raises GrammarError where the grammar turns out too complex, or
         leads to where nothing may follow.

@@ -147,7 +147,7 @@ class Repetition:
     def _limit(self, last: NDArray[np.int64]) -> int:
         """Returns how long a repetition may be: as far back as the last breaker."""
         for at in np.flatnonzero(np.isin(last, self._heads))[::-1].tolist():
-            behind = last.size - 1 - at  # tokens behind it
+            behind = last.size - 1 - at  # tokens after it
             for length, tails in self._tails[int(last[at])]:
                 if length <= behind and tuple(last[at + 1 : at + 1 + length].tolist()) in tails:
                     return int(behind - length)

@@ -197,9 +197,9 @@ def _nucleus(logits: Row, top_p: float, least: float, most: float, mass: Callabl
 
 
 def _ids_at(at: Ids, opened: Ids, n: int) -> Ids:
-    """Returns the ids behind indices into what was opened.
+    """Returns the ids of `at`, indices into what was opened.
 
-    That are some of n blocks, (BLOCK, opened) raveled, and behind them the logits that are in no block.
+    That are some of n blocks, (BLOCK, opened) raveled, and after them the logits that are in no block.
     """
     inside = int(at.searchsorted(BLOCK * opened.size))
     if inside < at.size:

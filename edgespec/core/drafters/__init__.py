@@ -35,7 +35,7 @@ class Drafter(Protocol):
     """Something that guesses. It may keep state, which it syncs to the tokens that it is given."""
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
-        """Guesses at most `limit` tokens behind `tokens` ((n,) int32, prompt and output so far)."""
+        """Guesses at most `limit` tokens after `tokens` ((n,) int32, prompt and output so far)."""
         ...
 
     def learn(self, judged: Judged) -> None:
@@ -93,7 +93,7 @@ class Guesser(Protocol):
         ...
 
     def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
-        """Offers at most `limit` tokens behind `tokens`; deterministic, given what it learned.
+        """Offers at most `limit` tokens after `tokens`; deterministic, given what it learned.
 
         confidence: any number in [0, 1]; equal numbers should be equally likely to be right.
         """

@@ -37,7 +37,7 @@ class DemandedText:
         return self
 
     def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
-        """Offers at most `limit` tokens of the text demanded behind `tokens`."""
+        """Offers at most `limit` tokens of the text demanded after `tokens`."""
         text = self._masks.only_text(tokens)[:LONGEST_TEXT]
         if not text:
             return Offer()

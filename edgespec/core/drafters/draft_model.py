@@ -115,7 +115,7 @@ class DraftModel:
             confidence.append(sure)
             sources.append("model")
             if sampler.masks and guesses[-1] in sampler.masks.end_tokens:
-                break  # behind a token that is kept: exact
+                break  # after a token that is kept: exact
         return Draft(tuple(guesses), tuple(probs), tuple(sources), tuple(confidence))
 
     def _add(self, token: int, guesses: list[int], tail: list[int]) -> None:
@@ -134,9 +134,9 @@ class DraftModel:
         return -(-over // step) * step if over > 0 and self.n_ctx >= SHORTEST else 0
 
     def _forced(self, tokens: NDArray[np.int32], guesses: list[int]) -> int | None:
-        """Returns the token behind the guesses that a grammar leaves no choice about, if it is so.
+        """Returns the token after the guesses that a grammar leaves no choice about, if it is so.
 
-        Behind settled tokens the loop has settled them.
+        After settled tokens the loop has settled them.
         """
         masks = self.sampler.masks
         assert masks

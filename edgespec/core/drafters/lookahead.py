@@ -1,9 +1,9 @@
-"""Lookahead: what the target thought would come behind guesses that it rejected.
+"""Lookahead: what the target thought would come after guesses that it rejected.
 
-Behind a rejected guess the rows of a verification are of no use to it, but they were computed: each says what
+After a rejected guess the rows of a verification are of no use to it, but they were computed: each says what
 the target would find likeliest there, had the guess been right. Read on from the token that was said instead,
 they are the next iterate of Jacobi's method, and their pieces fill a pool of n-grams (Fu et al., ICML 2024,
-arXiv 2402.02057). A guess is the piece of the pool behind the last token, or else that iterate. Behind it go
+arXiv 2402.02057). A guess is the piece of the pool after the last token, or else that iterate. After it go
 rows that only look ahead: nobody expects them to stay, so the pace takes them where a row more costs nothing.
 """
 
@@ -20,7 +20,7 @@ from edgespec.core.drafters import Offer
 from edgespec.core.pace.odds import Odds
 from edgespec.core.values import Judged
 
-GRAM = 4  # tokens of a piece, behind the one that it is found by
+GRAM = 4  # tokens of a piece, after the one that it is found by
 MOST = 1 << 14  # pieces; a new one takes the place of the oldest
 WINDOW = 8  # tokens ahead that the iterate is kept for
 STEADY = 3  # times that a piece was found anew, counted up to here
@@ -29,7 +29,7 @@ ASSUMED = (0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.4)  # acceptance 
 
 
 class Lookahead:
-    """A pool of n-grams and the last iterate, fed by rows behind rejected guesses."""
+    """A pool of n-grams and the last iterate, fed by rows after rejected guesses."""
 
     name = "lookahead"
 
@@ -37,7 +37,7 @@ class Lookahead:
         self.odds = odds or Odds(ASSUMED)
         self._pool: dict[int, tuple[tuple[int, ...], int]] = {}  # token -> (what followed, times in a row)
         self._iterate: tuple[int, ...] = ()
-        self._size = 0  # of the text that the iterate lies behind
+        self._size = 0  # of the text that the iterate lies after
 
     def for_text(self) -> Lookahead:
         """Returns one with the same pool, and no iterate."""
@@ -46,7 +46,7 @@ class Lookahead:
         return made
 
     def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
-        """Offers a piece of the pool or the iterate, and rows that look ahead behind it."""
+        """Offers a piece of the pool or the iterate, and rows that look ahead after it."""
         if not tokens.size:
             return Offer()
         iterate = self._iterate if self._size == tokens.size else ()
@@ -61,7 +61,7 @@ class Lookahead:
         return Offer(tuple(guesses), tuple(sure), reach)
 
     def learn(self, judged: Judged) -> None:
-        """Notes what stands behind rejected guesses."""
+        """Notes what stands after rejected guesses."""
         self._iterate = tuple([row.argmax().item() for row in judged.behind[:WINDOW]])
         self._size = judged.tokens.size
         if judged.fresh != judged.accepted + 1:  # more was settled, or less kept: they stand elsewhere

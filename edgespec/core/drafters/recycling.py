@@ -1,7 +1,7 @@
 """Token recycling: what the target last thought would follow these tokens.
 
-Every verification shows what the target finds likeliest behind each token it looks at, rejected guesses
-included (Luo et al., ACL 2025, arXiv 2408.08696). That is noted in a table: behind two tokens, and behind
+Every verification shows what the target finds likeliest after each token it looks at, rejected guesses
+included (Luo et al., ACL 2025, arXiv 2408.08696). That is noted in a table: after two tokens, and after
 one where the two are new. A guess is a walk through the table. It costs no evaluation, and the table, of
 fixed size, is kept from one request to the next.
 """
@@ -59,7 +59,7 @@ class TokenRecycling:
         return offer(guesses, confidence, self.odds)
 
     def learn(self, judged: Judged) -> None:
-        """Notes the likeliest token behind each place that the target looked at."""
+        """Notes the likeliest token after each place that the target looked at."""
         before = judged.tokens.size - judged.fresh
         context = judged.tokens[max(0, before - 2) : before].tolist()
         context += judged.draft.tokens

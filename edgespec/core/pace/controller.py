@@ -3,7 +3,7 @@
 Everything is counted in the time of one token of plain decoding. A round that costs c of these and emits
 e tokens has the gain e / c; plain decoding has 1. A guess is worth making where the probability that it
 counts exceeds its marginal cost times the gain that time has elsewhere (Dinkelbach's rule for
-renewal-reward; algorithms 4.8). Plain decoding always competes, and what a draft may lose against it is
+renewal-reward processes). Plain decoding always competes, and what a draft may lose against it is
 bounded by a budget, whatever the draft does (`Record`). What things cost says the `Load` of each round;
 free offers of all streams are cut together, there (`Load.allot`).
 

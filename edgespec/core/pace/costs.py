@@ -61,7 +61,7 @@ class CostTable:
             raise ValueError(f"these are no seconds: {self.points}")
 
     def seconds(self, n: int, n_ctx: int = 0) -> float:
-        """Returns the expected seconds of evaluating `n` tokens behind `n_ctx` others."""
+        """Returns the expected seconds of evaluating `n` tokens after `n_ctx` others."""
         return self.level * (self._point(n) + self.slope * self.points[1] * n * n_ctx / 1000)
 
     def prices(self, up_to: int, n_ctx: int = 0) -> NDArray[np.float64]:
@@ -87,7 +87,7 @@ class CostTable:
         return (1 - share) * self.points[low] + share * self.points[high]
 
     def learn(self, n: int, n_ctx: int, seconds: float) -> None:
-        """Takes note of one evaluation of `n` tokens behind `n_ctx` others.
+        """Takes note of one evaluation of `n` tokens after `n_ctx` others.
 
         What was off is shared out between level (the machine), point (this size) and slope (the context).
         """

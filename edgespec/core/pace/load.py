@@ -2,7 +2,7 @@
 
 Several streams share an evaluation, and a row of one costs what it adds for all; so each stream's pace is
 shown prices that depend on what the others hold by now. One stream alone is the same with nothing beside
-it. Free offers are cut all together, by one sorted list (algorithms, section 6).
+it. Free offers are cut all together, by one sorted list.
 
 EXACTNESS: as for one stream. How much the others hold may follow from their own drafted tokens, and
 whether this one goes on from guesses that it keeps; nobody's guess is withdrawn after it was drawn.
