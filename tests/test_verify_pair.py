@@ -95,7 +95,7 @@ def test_a_sound_pair_passes(pair: Pair) -> None:
     assert report.verdict().startswith("LOSSLESS")
     assert len(report.greedy) == len(report.seeded) == 4
     assert all(f.samples == 400 and f.visible < 0.5 and f.drafted > 400 for f in report.fits)
-    assert {"greedy texts", "seeded texts", "first tokens", "batches behind 64 tokens"} <= set(seen)
+    assert {"greedy texts", "seeded texts", "first tokens", "batches after 64 tokens"} <= set(seen)
     assert json.loads(json.dumps(report.as_dict(), allow_nan=False))["verdict"] == report.verdict()
 
 

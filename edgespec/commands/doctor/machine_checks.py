@@ -173,10 +173,10 @@ def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
     """Looks at how many threads evaluation uses. chosen: by --threads. busy: cores that others keep busy."""
     cores, said = performance_cores(), os.environ.get("EDGESPEC_THREADS", "")
     wanted = chosen or (int(said) if said.isdecimal() else cores)
-    by = "--threads" if chosen else "EDGESPEC_THREADS" if said else "the cores that suit it"
+    by = "--threads" if chosen else "EDGESPEC_THREADS" if said else "the default"
     logical = os.cpu_count() or cores
     facts = {"threads": wanted, "cores": cores, "logical": logical, "busy": round(busy, 2)}
-    text = f"{wanted} by {by}; {cores} fast physical cores are available, {logical} logical ones in all"
+    text = f"{wanted} ({by}); {cores} fast physical cores are available, {logical} logical ones in all"
     found: list[Finding]
     if wanted > cores:
         remedy = f"leave {by} out, or give {cores}: threads that share a core wait for each other"

@@ -128,17 +128,17 @@ class Report:
         apart = [c for c in compared if c.difference]
         if not compared:
             return f"{name}: not compared, for lack of time.", []
-        same = f"{len(apart)} of {len(compared)} differ" if apart else "the same with a draft as without"
+        same = f"{len(apart)} of {len(compared)} differ" if apart else "the same with and without a draft"
         kinds, drafters = dict.fromkeys(c.kind for c in compared), dict.fromkeys(str(c.way) for c in compared)
         prompts = len({c.prompt for c in compared})
         drafted, accepted = sum(c.drafted for c in compared), sum(c.accepted for c in compared)
         fewer = f" ({self.prompts} with more time)" if prompts < self.prompts else ""
         fewer += f" ({self.left_out} more do not fit the context)" if self.left_out else ""
         body = [
-            f"{_counted(len(compared), 'text')} of up to {max(c.n_tokens for c in compared)} tokens behind "
+            f"{_counted(len(compared), 'text')} of up to {max(c.n_tokens for c in compared)} tokens after "
             f"{_counted(prompts, 'prompt')}{fewer}: {', '.join(kinds)}; {how}.",
             f"Drafted by {', '.join(drafters)}: {accepted:,} of {drafted:,} guesses accepted. Compared token "
-            "by token: no chance, so no false alarms.",
+            "by token, so there are no false alarms.",
         ]
         for c in apart[:SHOWN]:
             assert c.difference
@@ -167,8 +167,8 @@ class Report:
             )
         rate = sum(fit.false_alarm for fit in self.fits)
         body.append(
-            f"Fails at p < {self.fits[0].false_alarm:.0e}: of {1 / rate:,.0f} runs of a sound method one is "
-            f"a false alarm. Repeat this one with --rng-seed {self.rng_seed}."
+            f"Fails at p < {self.fits[0].false_alarm:.0e}: one in {1 / rate:,.0f} runs of a correct method "
+            f"is a false alarm. Repeat this run with --rng-seed {self.rng_seed}."
         )
         return f"Sampled text: {verdict}.", body
 
@@ -186,7 +186,7 @@ class Report:
             equal = ", ".join(str(s.size) for s in here if s.identical) or "none"
             other = ", ".join(str(s.size) for s in here if not s.identical)
             body.append(
-                f"Behind {held} tokens: identical for batches of {equal}"
+                f"After {held} tokens: identical for batches of {equal}"
                 + (
                     f"; not for {other} (up to {max(s.logits_differ for s in here):.2g} in a logit)"
                     if other

@@ -128,5 +128,5 @@ def check_batches(pair: Pair, speed: Speed, *, watch: Watch, on_progress: Progre
         narrow = replace(settings, n_ctx=min(settings.n_ctx, tokens.size + 1))
         shapes = batch_shapes(pair.target, narrow, tokens, held, SIZES, over=watch.over)
         for done, shape in enumerate(shapes):
-            on_progress(f"batches behind {held} tokens", done + 1, len(SIZES))
+            on_progress(f"batches after {held} tokens", done + 1, len(SIZES))
             yield shape
