@@ -12,13 +12,13 @@ from edgespec.core.loop import Scorer
 from edgespec.core.pace.costs import Costs
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed, ModelName, Round
-from edgespec.engine.engine import Engine, Loaded
+from edgespec.engine.engine import Engine, LoadedPair
 
 ID = "alone"
 
 
 def alone(
-    pair: Loaded,
+    pair: LoadedPair,
     prompt: Sequence[int] | NDArray[np.int32],
     request: Request,
     *,

@@ -50,7 +50,7 @@ AHEAD = LONGEST_DRAFT + 1  # tokens that a request should find room for, beyond 
 CHUNK = 512  # tokens of a prompt that are read at once, at most, as in a context
 
 
-class Loaded(Protocol):
+class LoadedPair(Protocol):
     """A loaded pair as the engine sees it; `engine.Pair` is one, the tests have others."""
 
     @property
@@ -92,7 +92,7 @@ class Engine:
 
     def __init__(
         self,
-        pair: Loaded,
+        pair: LoadedPair,
         *,
         slots: int,
         queue: int = 64,

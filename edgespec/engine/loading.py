@@ -28,7 +28,7 @@ OnProgress = Callable[[Literal["target", "draft", "caches"], float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModels:
     """Models and contexts of a pair."""
 
     target: Model
@@ -46,7 +46,7 @@ def load_what_fits(
     settings: PairSettings,
     n_rows: int,
     on_progress: OnProgress,
-) -> tuple[Loaded, PairSettings, tuple[str, ...]]:
+) -> tuple[LoadedModels, PairSettings, tuple[str, ...]]:
     """Loads a pair as `load_pair` does, by a smaller plan where a graphics card is full before it should be.
 
     Returns with it the settings it was loaded with, and in words what was given up to fit into memory.
@@ -73,7 +73,7 @@ def load_pair(
     settings: PairSettings,
     n_rows: int,
     on_progress: OnProgress,
-) -> Loaded:
+) -> LoadedModels:
     """Loads the weights and makes the contexts; `opened` closes them.
 
     head: what the draft's file holds, or, without one, the target's. translation: for a draft with another
@@ -112,7 +112,7 @@ def load_pair(
     context = opened.enter_context(Context(large, replace(wanted, n_rows=n_rows)))
     guessing = small or (large if in_target else None)
     if guessing is None:
-        return Loaded(large, None, context, None)
+        return LoadedModels(large, None, context, None)
     n_ctx = wanted.n_ctx
     if isinstance(guessing, Model) and not head:
         n_ctx = min(n_ctx, guessing.n_ctx_train)
@@ -122,7 +122,7 @@ def load_pair(
         assert isinstance(guessing, Model)
         own = opened.enter_context(Context(guessing, wanted))
         seen = TranslatedContext(own, translation, large.n_vocab) if translation else own
-        return Loaded(large, small, context, seen)
+        return LoadedModels(large, small, context, seen)
     try:
         made = head_context(guessing, context, wanted, head)
     except ModelUnsupportedError:
@@ -130,9 +130,9 @@ def load_pair(
             raise
         context.close()  # it may have begun to keep hidden rows
         context = opened.enter_context(Context(large, replace(settings_for(large, settings), n_rows=n_rows)))
-        return Loaded(large, None, context, None)
+        return LoadedModels(large, None, context, None)
     opened.callback(made.close)
-    return Loaded(large, small, context, made)
+    return LoadedModels(large, small, context, made)
 
 
 def _share(target: Path, draft: Path | None) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.worth import at_load
 from edgespec.engine.experience import load, save
-from edgespec.engine.loading import Loaded
+from edgespec.engine.loading import LoadedModels
 from edgespec.engine.measuring import costs_path, measure_costs
 from edgespec.errors import EdgeSpecError
 from edgespec.llama.context import Context
@@ -58,8 +58,8 @@ class Place:
         return None
 
     def choose(
-        self, opened: ExitStack, loaded: Loaded, settings: PairSettings, translation: Translation | None
-    ) -> tuple[Loaded, PairSettings]:
+        self, opened: ExitStack, loaded: LoadedModels, settings: PairSettings, translation: Translation | None
+    ) -> tuple[LoadedModels, PairSettings]:
         """Times the draft in the other place too; returns the pair with it in the better one, and how."""
         here = loaded.draft_context.own if isinstance(loaded.draft_context, TranslatedContext) else None
         here = here or (loaded.draft_context if isinstance(loaded.draft_context, Context) else None)

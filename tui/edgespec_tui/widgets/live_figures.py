@@ -22,7 +22,7 @@ SAMPLE_S = 0.5
 SAMPLES = 120
 PLAIN_ROUNDS = 12  # that must have been seen for their cost to be believed
 ESTIMATED_FROM = 50  # tokens; a speed-up of fewer says more of the machine's last second than of the draft
-NAMES = {"model": "draft model", "target": "target itself"}
+NAMES = {"model": "draft model"}  # others are called what they are
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Sparkline, Static
 
 from edgespec.client.answer import Info
-from edgespec_tui.widgets.live_figures import LiveFigures
+from edgespec_tui.widgets.live_figures import NAMES, LiveFigures
 
 NOTHING = "-"
 NAME_WIDTH, VALUE_WIDTH = 11, 20
@@ -103,8 +103,6 @@ def shares(figures: LiveFigures) -> list[tuple[str, float]]:
 class SpeculationPanel(Vertical):
     """At the side where there is room; one line where there is not."""
 
-    WORDS = {"model": "draft model", "target": "model itself"}  # others are called what they are
-
     def compose(self) -> ComposeResult:
         yield Static("Speculation", id="panel-title")
         yield Static("", id="panel-lead")
@@ -146,7 +144,7 @@ class SpeculationPanel(Vertical):
     def _legend(self, figures: LiveFigures | None) -> Content:
         lines = []
         for name, share in shares(figures) if figures else []:
-            label = self.WORDS.get(name, name)
+            label = NAMES.get(name, name)
             lines.append(Content.assemble((" ■ ", f"$origin-{name}"), f"{label} {share:.0%}"))
         return Content("\n").join(lines)
 
