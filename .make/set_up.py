@@ -1,6 +1,6 @@
 """Makes the .venv that every make target shares, once, and says what it is doing.
 
-Standard library only: nothing is installed yet when this runs, and with_python saw to Python 3.11 to 3.14.
+Standard library only: nothing is installed yet when this runs, and with_python saw to Python 3.11 to 3.15.
 `.venv/ready` is written last, so a build that was interrupted has none and is done anew.
 """
 

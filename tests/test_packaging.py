@@ -309,7 +309,7 @@ def test_when_all_is_there_make_starts_at_once(clone: Path) -> None:
         assert make.communicate() == ("", "") and make.returncode == 0
     record.unlink()
     with make_ready(clone, PATH=str(clone / "bin")) as make:
-        assert "EdgeSpec needs Python 3.11 to 3.14" in make.communicate()[1] and make.returncode == 2
+        assert "EdgeSpec needs Python 3.11 to 3.15" in make.communicate()[1] and make.returncode == 2
 
 
 def registry(address: tuple[str, int]) -> dict[str, str]:
@@ -410,9 +410,9 @@ def test_a_python_without_venv_is_taken_when_there_is_no_other(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("version", "asked", "message"),
     [
-        (None, "", "needs Python 3.11 to 3.14 and none was found: install one"),
+        (None, "", "needs Python 3.11 to 3.15 and none was found: install one"),
         ("3.10.13", "", "none was found, only Python 3.10.13: install one"),
-        ("3.15.0", "", "none was found, only Python 3.15.0: install one"),
+        ("3.16.0", "", "none was found, only Python 3.16.0: install one"),
         ("3.12.1", "python3.99", "PYTHON=python3.99 does not run: name another"),
         ("3.10.13", "python3", "PYTHON=python3 is Python 3.10.13: name another"),
     ],

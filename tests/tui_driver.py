@@ -59,6 +59,7 @@ class Driven:
         before = None
         while (place := self._place(words)) != before:
             before = place
+            await self.pilot.pause()  # what waits in the app's queues may move them yet
             await self.pilot.pause(0.05)
         await self.pilot.click(offset=place)
         await self.pilot.pause()
