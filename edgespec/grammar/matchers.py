@@ -18,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 import llguidance
@@ -34,8 +35,10 @@ REMEMBERED = 16  # compiled grammars: clients send the same schema again and aga
 VOCABULARIES = 4  # by the control tokens that are shown: one or two for a chat template
 Shown = frozenset[int]
 _Asked = tuple[Grammar, Shown]
+_Compiled = tuple[Any, Callable[[], Any]]  # a matcher of which copies are made; and what compiles another
 NOTHING: Shown = frozenset()
 _Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 ALLOWANCE_S = 0.02  # what a mask may take again and again
 PATIENCE_S = 0.4  # what masks may take beyond that, together: others wait meanwhile
 WORDY = 300  # characters of a complaint that are passed on
@@ -56,8 +59,8 @@ class Matchers:
         self.lark = lark_of  # how a grammar is read; `Trials.lark` does so in a child
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._vocabularies: OrderedDict[Shown, Any] = OrderedDict()
-        self._compiled: OrderedDict[_Asked, Any] = OrderedDict()
-        self._making: dict[_Asked, Future[Any]] = {}
+        self._compiled: OrderedDict[_Asked, _Compiled] = OrderedDict()
+        self._making: dict[_Asked, Future[_Compiled]] = {}
 
     def compile(self, grammar: Grammar, shown: Shown = NOTHING) -> None:
         """Makes a grammar ready, and the vocabulary when it is the first (half a second for a large one).
@@ -68,20 +71,21 @@ class Matchers:
 
     def masks(self, grammar: Grammar, start: int, shown: Shown = NOTHING) -> Masks:
         """Returns the masks of a text that begins behind `start` tokens. Raises GrammarError."""
-        compiled, name = self._matcher(grammar, shown), NAMES[grammar.kind]
+        compiled, compile_again = self._matcher(grammar, shown)
 
-        def forget() -> None:  # its copies share a lexer, which gives up on all texts once it did on one
+        def again() -> Any:  # copies share a lexer, which gives up on all texts once it did on one
             with self._lock:
                 self._compiled.pop((grammar, shown - self._end_tokens), None)
+            return compile_again()
 
-        matcher = LLGuidance(compiled.deep_copy(), self._n_vocab, name, forget)
+        matcher = LLGuidance(compiled.deep_copy(), self._n_vocab, NAMES[grammar.kind], again)
         return Masks(matcher, n_vocab=self._n_vocab, start=start, end_tokens=self._end_tokens)
 
     def knows(self, grammar: Grammar, shown: Shown = NOTHING) -> bool:
         """True where a grammar has been compiled, and is remembered."""
         return (grammar, shown - self._end_tokens) in self._compiled
 
-    def _matcher(self, grammar: Grammar, shown: Shown) -> Any:
+    def _matcher(self, grammar: Grammar, shown: Shown) -> _Compiled:
         """Returns the matcher of a grammar, known or new. Who wants one waits for no other."""
         key = grammar, shown - self._end_tokens
         with self._lock:
@@ -108,18 +112,19 @@ class Matchers:
             with self._lock:
                 del self._making[key]
 
-    def _build(self, grammar: Grammar, shown: Shown) -> Any:
+    def _build(self, grammar: Grammar, shown: Shown) -> _Compiled:
         name, lark = NAMES[grammar.kind], self.lark(grammar)
-        matcher = matcher_for(self._vocabulary(shown), lark)
+        again = partial(matcher_for, self._vocabulary(shown), lark)
+        matcher = again()
         if matcher.is_error():
             why = _why(matcher.get_error())
             if why.startswith(("Unimplemented keys", "Unknown format")):
                 why += ', which cannot be enforced: leave it out, or ignore it with "strict": false'
             raise GrammarError(f"the {name} cannot be used: {why}")
-        first = LLGuidance(matcher.deep_copy(), self._n_vocab, name)
+        first = LLGuidance(matcher.deep_copy(), self._n_vocab, name, again)
         if not first.mask().any():
             raise GrammarError(f"the {name} cannot be used: no text fits it")
-        return matcher
+        return matcher, again
 
     def _vocabulary(self, shown: Shown) -> Any:
         with self._reading:
@@ -130,7 +135,7 @@ class Matchers:
             return known
 
 
-def _remember(known: OrderedDict[_Key, Any], key: _Key, value: object, most: int) -> None:
+def _remember(known: OrderedDict[_Key, _Value], key: _Key, value: _Value, most: int) -> None:
     known[key] = value
     while len(known) > most:
         known.popitem(last=False)
@@ -164,13 +169,20 @@ def matcher_for(vocabulary: llguidance.LLTokenizer, lark: str) -> llguidance.LLM
 class LLGuidance:
     """A matcher of llguidance's: `masks.Matcher`."""
 
-    def __init__(
-        self, matcher: Any, n_vocab: int, name: str, gave_up: Callable[[], None] = lambda: None
-    ) -> None:
-        """gave_up: told that the matcher is of no use any more."""
-        self._matcher, self._name, self._gave_up = matcher, name, gave_up
+    def __init__(self, matcher: Any, n_vocab: int, name: str, again: Callable[[], Any]) -> None:
+        """again: returns another such matcher, which shares nothing with this one."""
+        self._matcher, self._name, self._again = matcher, name, again
         self._words = np.zeros((n_vocab + 31) // 32, np.uint32)
         self._spent = 0.0  # seconds past the allowance
+
+    @property
+    def broken(self) -> bool:
+        return bool(self._matcher.is_error())
+
+    def begin_anew(self) -> None:
+        began = time.thread_time()
+        self._matcher = self._again()
+        self._spent = time.thread_time() - began
 
     def mask(self) -> NDArray[np.uint32]:
         began = time.thread_time()  # of this thread alone, whatever else the machine does
@@ -203,7 +215,6 @@ class LLGuidance:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            self._gave_up()
             why = _why(self._matcher.get_error())
             if why.startswith("NoExtension"):
                 raise GrammarError(f"the {self._name} reached a point where nothing fits it any more")

@@ -5,6 +5,10 @@ held is kept, the rest is taken back, what is missing is consumed. So a rejected
 mask of a position is computed once, whoever asks first: the draft before it draws, the target before it
 judges.
 
+A guess may ask more of a matcher than any text that is said would, and what breaks one breaks all that share
+its grammar. So a matcher that fails is made anew and asked once more; it fails for good where the text itself
+is at fault. Guesses end there (`strained`), for they might be to blame.
+
 EXACTNESS: a mask holds every token that some allowed text goes on with, however the text is cut into tokens.
 A token is forced where it is the only one; a text that can only go on in one way may still be written with
 several tokens, and which the target says.
@@ -12,9 +16,9 @@ several tokens, and which the target says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +29,7 @@ from edgespec.sampling.distribution import Ids
 FEW = 8  # where less than a FEWth of the vocabulary is allowed, the others are not looked at
 KEPT = 64  # positions before the newest whose masks are kept: no draft is longer
 History = Sequence[int] | NDArray[np.int32]
+_Found = TypeVar("_Found")
 
 
 @dataclass(slots=True)
@@ -50,12 +55,21 @@ class Allowed:
 class Matcher(Protocol):
     """A grammar and what was consumed of it. Tokens are those of one vocabulary."""
 
+    @property
+    def broken(self) -> bool:
+        """True where it has given up, and will never answer again."""
+        ...
+
+    def begin_anew(self) -> None:
+        """Has nothing consumed any more, and is not broken."""
+        ...
+
     def mask(self) -> NDArray[np.uint32]:
         """Returns a bit for each token, the lowest first; raises GrammarError where it gives up."""
         ...
 
     def takes(self, token: int) -> bool:
-        """Consumes a token; False, and nothing consumed, where the grammar forbids it."""
+        """Consumes a token; False, and nothing consumed, where the grammar forbids it, or it is broken."""
         ...
 
     def take_back(self, n: int) -> None:
@@ -75,6 +89,7 @@ class Masks:
     ) -> None:
         """start: tokens of the prompt, to which the grammar does not apply. end_tokens: they end the text."""
         self.banned: frozenset[int] = frozenset()  # by a logit bias of the request
+        self.strained = False  # the matcher has failed; nobody guesses any more
         self.n_vocab, self.end_tokens = n_vocab, end_tokens
         self._matcher, self._start = matcher, start
         self._held = np.empty(256, np.int32)
@@ -89,6 +104,12 @@ class Masks:
         history: prompt and text so far. Raises GrammarError where the grammar turns out too complex, or
         leads to where nothing may follow.
         """
+        try:
+            return self._after(history)
+        except GrammarError as error:
+            return self._once_more(error, lambda: self._after(history))
+
+    def _after(self, history: History) -> Allowed | None:
         if not self._sync(history):
             return None
         known = self._known.get(self._n)
@@ -127,6 +148,12 @@ class Masks:
 
     def fitting(self, history: History, guesses: Sequence[int]) -> int:
         """Returns how many first guesses the grammar allows, an end token included."""
+        try:
+            return self._fitting(history, guesses)
+        except GrammarError as error:
+            return self._once_more(error, lambda: self._fitting(history, guesses))
+
+    def _fitting(self, history: History, guesses: Sequence[int]) -> int:
         for n, token in enumerate(guesses):
             if not self._sync(np.append(history, np.array(guesses[:n], np.int32)) if n else history):
                 return n
@@ -139,7 +166,22 @@ class Masks:
 
     def only_text(self, history: History) -> bytes:
         """Returns the bytes that have to follow, whatever tokens they are written with."""
+        try:
+            return self._only_text(history)
+        except GrammarError as error:
+            return self._once_more(error, lambda: self._only_text(history))
+
+    def _only_text(self, history: History) -> bytes:
         return self._matcher.only_text() if self._sync(history) else b""
+
+    def _once_more(self, error: GrammarError, ask: Callable[[], _Found]) -> _Found:
+        """Asks again behind an error, which others may be to blame for; raises it where they are not."""
+        first, self.strained = not self.strained, True
+        if not (first or self._matcher.broken):
+            raise error
+        self._matcher.begin_anew()
+        self._n, self._known = 0, {}
+        return ask()
 
     def _sync(self, history: History) -> bool:
         """Makes the matcher hold the text of `history`; False where it does not lead there."""
@@ -152,7 +194,13 @@ class Masks:
             for n in [n for n in self._known if n > keep]:
                 del self._known[n]
             self._n = keep
-        return all(token not in self.end_tokens and self._take(token) for token in wanted[keep:].tolist())
+        for token in wanted[keep:].tolist():
+            if token in self.end_tokens:
+                return False
+            if not self._take(token):
+                self._matcher.mask()  # one that is broken refuses every token, and says why only here
+                return False
+        return True
 
     def _take(self, token: int) -> bool:
         if not self._matcher.takes(token):

@@ -1,6 +1,7 @@
 """All drafters at once: the free ones make their offers, and the pace chooses between the best and the model.
 
-Under a grammar an offer ends before the first token that it forbids: that one could never be accepted.
+Under a grammar an offer ends before the first token that it forbids: that one could never be accepted. Where
+guesses may have run it out of what it can take, nobody guesses any more.
 
 Free offers are also scored where they were not taken, by what was said instead: so what each is worth is
 known without trying it.
@@ -17,6 +18,7 @@ from edgespec.core.drafters import Drafting, Guesser, Offer, certain
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.values import NO_DRAFT, Draft, Judged
 from edgespec.core.verify import Rule
+from edgespec.errors import GrammarError
 from edgespec.sampling.masks import Masks
 
 
@@ -39,10 +41,13 @@ class Competition:
         self._looked = False  # in this round
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
-        self._looked = self._looks()
+        self._looked = self._looks() and not (self.masks and self.masks.strained)
         if not self._looked:
             return NO_DRAFT
-        self._offers = [self._fitting(tokens, guesser.offer(tokens, limit)) for guesser in self.guessers]
+        try:
+            self._offers = [self._fitting(tokens, guesser.offer(tokens, limit)) for guesser in self.guessers]
+        except GrammarError:  # it costs speed, not the answer
+            return NO_DRAFT
         best, name = Offer(), ""
         for guesser, made in zip(self.guessers, self._offers, strict=True):
             if sum(made.reach) > sum(best.reach):

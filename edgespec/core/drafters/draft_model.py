@@ -140,7 +140,10 @@ class DraftModel:
         """
         masks = self.sampler.masks
         assert masks
-        found = masks.forced(self._history(tokens, guesses), 1)
+        try:
+            found = masks.forced(self._history(tokens, guesses), 1)
+        except GrammarError:  # the sampler finds the same, and the guess ends there
+            return None
         return found[0] if found and not (self.n_vocab and found[0] >= self.n_vocab) else None
 
     def _adjust(self) -> None:
