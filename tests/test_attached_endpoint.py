@@ -18,10 +18,12 @@ from typing import cast
 
 import psutil
 import pytest
+from tui_driver import driven
 
 from edgespec.client.answer import Ended, Told, Wishes
 from edgespec.client.attach import Attached, OnProgress, Progress, Wanted
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
+from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Cancelled, attaching, connecting
 from edgespec_tui.endpoint.endpoint import Happening, Message
 
@@ -32,6 +34,11 @@ GREEDY = Wishes(sampling={"temperature": 0.0}, max_tokens=24)
 async def heard(endpoint: AttachedEndpoint, wishes: Wishes = GREEDY) -> tuple[str, list[Happening]]:
     happenings = [happening async for happening in endpoint.answer(HELLO, wishes)]
     return "".join(h.round.text for h in happenings if isinstance(h, Told)), happenings
+
+
+def worker_of(server: psutil.Process) -> psutil.Process:
+    (worker,) = [own for own in server.children() if "edgespec.engine.worker" in own.cmdline()]
+    return worker
 
 
 def engines() -> list[psutil.Process]:
@@ -76,14 +83,46 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
         assert (await heard(endpoint))[0] == text
 
         (child,) = [engine for engine in engines() if engine not in before]
-        (worker,) = [own for own in child.children() if "edgespec.engine.worker" in own.cmdline()]
-        worker.kill()
+        worker_of(child).kill()
         assert await endpoint.count(HELLO) == count, "its server starts it again: a question waits for that"
         assert (await heard(endpoint))[0] == text
         await endpoint.close()
         assert not [engine for engine in engines() if engine not in before]
 
     asyncio.run(talk())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="ends an engine by a signal")
+def test_a_chat_goes_on_by_itself_where_the_worker_dies_in_mid_answer() -> None:
+    """It asked for F9, although the server starts its engine again by itself."""
+
+    async def goes_on() -> None:
+        before = engines()
+        async with driven(ChatApp(AttachedEndpoint(attaching(Wanted()))), ready=False) as it:
+            await it.until(lambda: it.app.context.engine.state == "ready", "an engine", seconds=60)
+            (child,) = [engine for engine in engines() if engine not in before]
+            worker, talk = worker_of(child), it.chat.conversation
+            # with this seed it says some thousand words without an end
+            talk.max_tokens, talk.seed, talk.sampling = (
+                1900,
+                1,
+                {"temperature": 9.0, "top_p": 1.0, "min_p": 0.0},
+            )
+            await it.say("Tell me a long story.")
+            await it.until(lambda: it.chat.asking.figures and it.chat.asking.figures.n_tokens, "a part of it")
+            worker.kill()
+            await it.until(lambda: not it.chat.answering, "the end of the answer")
+            answer = talk.path()[1]
+            assert answer.text and "it is being started again" in str(answer.figures.get("reason"))
+            await it.until(lambda: "the engine stopped while answering" in it.text(), "what happened")
+            await it.until(lambda: "Ctrl+R asks again" in it.text(), "what can be done")
+            assert it.app.context.engine.state == "ready"
+            talk.max_tokens = 8
+            await it.say("And a short one?")
+            await it.until(lambda: not it.chat.answering, "an answer", seconds=60)
+            assert it.texts()[1] == answer.text and it.texts()[3]
+
+    asyncio.run(goes_on())
 
 
 def test_a_borrowed_engine_that_goes_with_its_owner_is_replaced_by_one_of_our_own() -> None:

@@ -154,9 +154,9 @@ def test_a_file_that_is_refused_is_not_put_before_the_next_question_too(
     refused = FakeEndpoint([EndpointError("It is too long.", status=400), "fine."])
     talked = place.talk("/read a.txt", "sum up", "hello", endpoint=refused)
     assert talked.asked[-1] == ["hello"] and "is dropped" in talked.err and talked.out == "fine.\n"
-    died = FakeEndpoint([EngineDiedError("It was killed."), "fine."])
-    talked = place.talk("/read a.txt", "sum up", "sum up", endpoint=died)
-    assert talked.asked[-1] == ["a.txt:\n```txt\nx\n```\n\nsum up"], "the same may be asked again"
+    for error in (EngineDiedError("It was killed."), EndpointError("Again.", status=503, retry_s=0.5)):
+        talked = place.talk("/read a.txt", "sum up", "sum up", endpoint=FakeEndpoint([error, "fine."]))
+        assert talked.asked[-1] == ["a.txt:\n```txt\nx\n```\n\nsum up"], "the same may be asked again"
 
 
 def test_an_answer_is_continued_and_a_saved_prompt_is_taken(place: Place) -> None:

@@ -198,8 +198,8 @@ class AttachedEndpoint:
         def count() -> int | None:
             try:
                 return attached.client.count(_as_told(messages))
-            except EngineDiedError as error:  # its server, which tells so, starts it again
-                raise EndpointError(str(error), status=503, retry_s=LOOK_S) from None
+            except EngineDiedError as error:
+                raise _coming_back(error) from None
             except EndpointLostError as error:
                 if not attached.lent and (reason := _fault(attached)):
                     raise EngineDiedError(reason) from None
@@ -253,8 +253,15 @@ def _listen(answer: Answer, attached: Attached, put: Callable[[Happening | EdgeS
     except EndpointLostError as error:
         reason = _fault(attached)
         put(EngineDiedError(reason) if reason else error)
+    except EngineDiedError as error:
+        put(_coming_back(error))
     except EdgeSpecError as error:
         put(error)
+
+
+def _coming_back(error: EngineDiedError) -> EndpointError:
+    """Returns what is told of an engine whose server is there to tell that it died, and starts it again."""
+    return EndpointError(f"{error}; it is being started again", status=503, retry_s=LOOK_S)
 
 
 def _fault(attached: Attached) -> str | None:

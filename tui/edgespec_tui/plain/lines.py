@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError, SettingError
+from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError, SettingError
 from edgespec.system import config
 from edgespec_tui.plain.plain import PlainChat
 from edgespec_tui.sessions.conversation import Conversation, Turn
@@ -96,11 +96,10 @@ class PlainLines:
             read, self._read = self._read, []
             try:
                 self._chat.ask("\n".join([*read, self._with_files(line)]))
-            except (EngineDiedError, EndpointLostError):
-                self._read = read  # the same question may be asked again
-                raise
-            except EdgeSpecError:
-                if read:
+            except EdgeSpecError as error:
+                if _may_help_to_ask_again(error):
+                    self._read = read
+                elif read:
                     self._chat.tell("(the text added by /read is dropped)")
                 raise
 
@@ -292,3 +291,9 @@ def age_of(seconds: float) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {name}"
     return "now"
+
+
+def _may_help_to_ask_again(error: EdgeSpecError) -> bool:
+    """True where the engine is to blame, and comes back."""
+    comes_back = isinstance(error, EndpointError) and error.retry_s is not None
+    return comes_back or isinstance(error, EngineDiedError | EndpointLostError)
