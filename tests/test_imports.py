@@ -74,6 +74,7 @@ TUI_MAY_SEE = {
     "edgespec.pairs.planned",
     "edgespec.pairs.store",
     "edgespec.system.config",
+    "edgespec.system.named_file",
     "edgespec.system.terminal",
 }
 

@@ -12,9 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import SettingError, TemplateError
+from edgespec.system.named_file import read_text
 
 if TYPE_CHECKING:
     from edgespec.engine.pair import Pair
+
+
+LONGEST_FILE = 2**24  # characters; Spec-Bench has 0.7 million
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +115,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     A line is of Spec-Bench (question_id, category, turns: the first turn is asked) or has "prompt" and, if
     wanted, "kind" and "raw". Raises SettingError, naming the line, for what is not understood.
     """
-    try:
-        content = path.read_bytes().decode("utf-8", "replace")
-    except OSError as error:
-        raise SettingError(f"--prompts {path} cannot be read: {error.strerror or error}") from None
+    content = read_text("--prompts", path, most=LONGEST_FILE, errors="replace")
     if path.suffix.lower() != ".jsonl":
         if not content.strip():
             raise SettingError(f"--prompts {path} is empty: put a prompt into it")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from edgespec.core.request import Request
 from edgespec.engine.pair import Pair
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import LONGEST_GRAMMAR, Grammar, grammar_text
 from edgespec.sampling.settings import NUMBERS, sampler_order, sampling_for
+from edgespec.system.named_file import read_text
 
 
 def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Request:
@@ -36,23 +36,10 @@ def grammar_for(arguments: argparse.Namespace) -> Grammar | None:
     """Returns what the answer may look like, by the flags. Raises SettingError."""
     schema, grammar, regex = (getattr(arguments, name, None) for name in ("json_schema", "grammar", "regex"))
     if schema is not None:
-        return Grammar("json_schema", _file(schema, "--json-schema"))
+        return Grammar("json_schema", read_text("--json-schema", schema, most=LONGEST_GRAMMAR))
     if grammar is not None:
-        return grammar_text(_file(grammar, "--grammar"))
+        return grammar_text(read_text("--grammar", grammar, most=LONGEST_GRAMMAR))
     return None if regex is None else Grammar("regex", regex)
-
-
-def _file(path: str, flag: str) -> str:
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            text = file.read(LONGEST_GRAMMAR + 1)
-    except UnicodeDecodeError:
-        raise SettingError(f"{flag} {path} is not text in UTF-8: name a text file") from None
-    except OSError as error:
-        raise SettingError(f"{flag} {path} cannot be read: {error.strerror}") from None
-    if len(text) > LONGEST_GRAMMAR:
-        raise SettingError(f"{flag} {path} has more than {LONGEST_GRAMMAR:,} characters: name another file")
-    return text
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -17,6 +17,7 @@ from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
 from edgespec.system import config
 from edgespec.system.machines import addresses
+from edgespec.system.named_file import read_text
 from edgespec_models import tiny
 
 LONGEST_TEMPLATE = 2**20  # characters; what is longer is some other file
@@ -126,20 +127,10 @@ def chat_template(arguments: argparse.Namespace) -> str | None:
         return well_known(arguments.chat_template)
     if arguments.chat_template_file is None:
         return None
-    flag = f"--chat-template-file {arguments.chat_template_file}"
-    try:
-        with Path(arguments.chat_template_file).open(encoding="utf-8") as file:
-            template = file.read(LONGEST_TEMPLATE + 1)
-    except OSError as error:
-        raise SettingError(f"{flag} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SettingError(f"{flag} cannot be read: it is not text") from None
-    if len(template) > LONGEST_TEMPLATE:
-        raise SettingError(
-            f"{flag} has more than {LONGEST_TEMPLATE:,} characters, which no template has: name another file"
-        )
+    flag, path = "--chat-template-file", arguments.chat_template_file
+    template = read_text(flag, path, most=LONGEST_TEMPLATE)
     if not template.strip():
-        raise SettingError(f"{flag} is empty: name another file, or leave it out")
+        raise SettingError(f"{flag} {path} is empty: name another file, or leave it out")
     return template
 
 

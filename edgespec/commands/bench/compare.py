@@ -12,8 +12,10 @@ from typing import Any
 from edgespec.commands.bench.lines import MODES, OURS, PLAIN
 from edgespec.commands.bench.sendable import FORMAT
 from edgespec.errors import SettingError
+from edgespec.system.named_file import read_text
 from edgespec.system.terminal import one_line
 
+LONGEST_REPORT = 2**24  # characters
 NAME_WIDTH, COLUMN = 24, 26
 Report = Mapping[str, Any]
 Row = tuple[str, list[str]]
@@ -36,9 +38,7 @@ def compare(files: Sequence[str]) -> list[str]:
 def read(path: Path) -> Report:
     """Returns a report. Raises SettingError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingError(f"--compare {path} cannot be read: {error.strerror}") from None
+        found = json.loads(read_text("--compare", path, most=LONGEST_REPORT))
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or found.get("edgespec_report") != FORMAT:

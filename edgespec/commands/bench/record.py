@@ -52,9 +52,11 @@ def check_writable(flag: str, path: Path) -> None:
     try:
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")
-        if path.exists():
+        if path.is_file():
             with path.open("ab"):
                 return
+        if path.exists():  # opening a pipe waits for a reader; and a device would be replaced by a file
+            raise OSError(0, "it is not an ordinary file")
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:

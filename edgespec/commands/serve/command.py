@@ -9,7 +9,6 @@ import socket
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 
 from edgespec.commands import flags
 from edgespec.commands.serve.listening import addresses, listening, refuse_strangers
@@ -25,12 +24,14 @@ from edgespec.server.settings import ServerSettings, Unsaid
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import config
 from edgespec.system.cores import threads_wanted
+from edgespec.system.named_file import read_text
 from edgespec_models.shelf.store import Store
 
 DESCRIPTION = """Answers OpenAI-style requests over HTTP, at http://HOST:PORT/v1, once the model is loaded."""
 EPILOG = """Every user of this machine can read a key given on the command line; --api-key-file and
 EDGESPEC_API_KEY keep it private. Ctrl+C lets running answers finish; a second Ctrl+C does not wait."""
 SLOTS = 4  # where nobody says
+LONGEST_KEYS = 2**16  # characters of a file of keys
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -270,7 +271,7 @@ def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
     if arguments.api_key == "":
         raise SettingError("--api-key is empty: give a key, or leave it out")
     if arguments.api_key_file:
-        lines = _text("--api-key-file", arguments.api_key_file).splitlines()
+        lines = read_text("--api-key-file", arguments.api_key_file, most=LONGEST_KEYS).splitlines()
         keys = [line.strip() for line in lines if line.strip()]
         if not keys:
             raise SettingError(f"--api-key-file {arguments.api_key_file} holds no key: write one into it")
@@ -278,14 +279,6 @@ def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
     if not all(key.isascii() and key.isprintable() for key in given if key):
         raise SettingError("an API key has characters that HTTP cannot carry: use letters, digits and signs")
     return tuple(key for key in given if key)
-
-
-def _text(flag: str, path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise SettingError(f"{flag} {path} cannot be read: {reason}") from None
 
 
 def _load(arguments: argparse.Namespace) -> Load:

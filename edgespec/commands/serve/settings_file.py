@@ -15,8 +15,10 @@ from typing import Any
 
 from edgespec.errors import SettingError
 from edgespec.system import config
+from edgespec.system.named_file import read_text
 
 NAME = "serve.toml"
+LONGEST = 2**20  # characters
 OF_MODEL = ("pair", "target", "draft", "no-draft", "grow")
 PATHS = ("target", "draft", "chat-template-file", "api-key-file")
 NOT_HERE = ("config", "owned", "help")
@@ -47,11 +49,8 @@ def flags_in(path: Path, command: argparse.ArgumentParser, *, model: bool) -> li
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise SettingError(f"--config {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        return tomllib.loads(read_text("--config", path, most=LONGEST))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SettingError(f"--config {path} is not TOML: {error or 'it is nested too deeply'}") from None
 
 

@@ -15,12 +15,14 @@ from edgespec.client.answer import Wishes
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import SessionError, SettingError
 from edgespec.system import config
+from edgespec.system.named_file import read_text
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import short_title
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import FILE, Known, Settings, read
 from edgespec_tui.settings.values import ANSWER, SAMPLING
 
+LONGEST_KEY = 2**12  # characters
 MOST_BIAS = 1e9
 
 
@@ -156,11 +158,7 @@ def api_key(arguments: argparse.Namespace) -> str | None:
             raise SettingError("--api-key - prompts in the terminal, but there is none: use EDGESPEC_API_KEY")
         return getpass.getpass("API key: ") or None
     if arguments.api_key_file:
-        try:
-            lines = Path(arguments.api_key_file).read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise SettingError(f"--api-key-file {arguments.api_key_file} cannot be read: {reason}") from None
+        lines = read_text("--api-key-file", arguments.api_key_file, most=LONGEST_KEY).split()
         if len(lines) != 1:
             raise SettingError(f"--api-key-file {arguments.api_key_file} must hold one key and nothing else")
         return lines[0]

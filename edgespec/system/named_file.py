@@ -1,0 +1,62 @@
+"""Text files that somebody names: of a bounded size, and read without waiting for what never comes.
+
+What is named may be a folder, a device without an end, or a pipe into which nobody writes. A pipe that has a
+writer is read to its end: a shell's `<(...)` is one.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from pathlib import Path
+
+from edgespec.errors import SettingError
+
+WRITER_S = 1.0  # a writer that is started beside us may open its pipe a moment later
+FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def read_text(flag: str, path: str | Path, *, most: int, errors: str = "strict") -> str:
+    """Returns the text of a file that a flag names. errors: as `bytes.decode` has them.
+
+    Raises SettingError, naming both, where it cannot be read, is no UTF-8, or has over `most` characters.
+    """
+    try:
+        file = os.open(path, FLAGS)
+        try:
+            content = _content(file, 4 * most)
+        finally:
+            os.close(file)
+        text = content.decode("utf-8-sig", errors)
+    except UnicodeDecodeError:
+        raise SettingError(f"{flag} {path} cannot be read: it is not text in UTF-8") from None
+    except ValueError:  # a zero byte
+        raise SettingError(f"{flag} {str(path)!r} is not the name of a file") from None
+    except OSError as error:
+        raise SettingError(f"{flag} {path} cannot be read: {error.strerror or error}") from None
+    if len(content) > 4 * most or len(text) > most:
+        raise SettingError(f"{flag} {path} has more than {most:,} characters: name another file")
+    return text
+
+
+def _content(file: int, most: int) -> bytearray:
+    """Returns what is in it, a byte more than `most` where it has more. Raises OSError."""
+    content = bytearray()
+    pipe, waited = stat.S_ISFIFO(os.fstat(file).st_mode), False
+    while len(content) <= most:
+        try:
+            piece = os.read(file, min(most + 1 - len(content), 2**20))
+        except BlockingIOError:  # there is a writer, who has not written yet
+            select.select([file], [], [])
+            continue
+        content += piece
+        if piece:
+            continue
+        if content or not pipe:
+            break
+        if waited:
+            raise OSError(0, "nothing is written into this pipe")
+        waited = True
+        select.select([file], [], [], WRITER_S)
+    return content

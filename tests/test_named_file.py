@@ -1,0 +1,96 @@
+"""Whatever a flag names for a file, it is read, or refused in a sentence: nobody waits for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from commands import refused
+
+from edgespec.commands.bench import record
+from edgespec.errors import SettingError
+from edgespec.system import named_file
+from edgespec.system.named_file import read_text
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and devices with names")
+FLAGS = (
+    ("run", "--json-schema", "hello"),
+    ("run", "--grammar", "hello"),
+    ("run", "--chat-template-file", "hello"),
+    ("serve", "--api-key-file"),
+    ("serve", "--config"),
+    ("bench", "--prompts"),
+    ("bench", "--compare"),
+    ("chat", "--api-key-file", "--endpoint", "127.0.0.1:1"),
+)
+
+
+@pytest.fixture
+def pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(named_file, "WRITER_S", 0.02)
+    os.mkfifo(tmp_path / "pipe")
+    return tmp_path / "pipe"
+
+
+@pytest.mark.parametrize("command, flag, rest", [(c, f, r) for c, f, *r in FLAGS])
+def test_a_pipe_a_folder_and_a_device_are_refused_where_a_file_is_wanted(
+    command: str, flag: str, rest: list[str], pipe: Path
+) -> None:
+    """A pipe without a writer was waited for, and a device without an end was read until memory was gone."""
+    said = refused(command, flag, pipe, *rest)
+    assert f"{flag} {pipe} cannot be read: nothing is written into this pipe" in said
+    assert f"{flag} {pipe.parent} cannot be read: Is a directory" in refused(
+        command, flag, pipe.parent, *rest
+    )
+    assert f"{flag} /dev/zero has more than" in refused(command, flag, "/dev/zero", *rest)
+
+
+def test_a_pipe_with_a_writer_is_read_to_its_end(pipe: Path) -> None:
+    def write() -> None:
+        with pipe.open("w", encoding="utf-8") as file:
+            for _ in range(3):
+                file.write("é" * 50_000)
+                file.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        named_file.WRITER_S = 10.0
+        assert read_text("--x", pipe, most=150_000) == "é" * 150_000
+    finally:
+        writer.join()
+
+
+def test_what_a_shell_writes_into_a_pipe_of_its_own_is_read() -> None:
+    """`--api-key-file <(pass show key)`: the writer takes its time."""
+    with subprocess.Popen(["sh", "-c", "sleep 0.1; printf key"], stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        assert read_text("--x", f"/dev/fd/{child.stdout.fileno()}", most=10) == "key"
+
+
+@pytest.mark.parametrize(
+    "content, why",
+    [
+        (b"\xff\xfe", "cannot be read: it is not text in UTF-8"),
+        (b"a" * 11, "has more than 10 characters: name another file"),
+        (b"a" * 1000, "has more than 10 characters: name another file"),
+    ],
+)
+def test_what_is_no_text_or_too_long_is_told(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "x").write_bytes(content)
+    with pytest.raises(SettingError, match=f"^--x {tmp_path / 'x'} {why}$"):
+        read_text("--x", tmp_path / "x", most=10)
+    (tmp_path / "x").write_bytes("é".encode() * 10)
+    assert len(read_text("--x", tmp_path / "x", most=10)) == 10
+    with pytest.raises(SettingError, match="is not the name of a file"):
+        read_text("--x", "a\0b", most=10)
+
+
+def test_a_report_takes_the_place_of_a_file_alone(pipe: Path) -> None:
+    """A pipe was waited for; a device like /dev/null would have been replaced."""
+    for there in (pipe, Path("/dev/null")):
+        with pytest.raises(SettingError, match="cannot be written: it is not an ordinary file"):
+            record.check_writable("--json", there)
