@@ -18,6 +18,7 @@ from edgespec.server.answering import Answering, with_pair
 from edgespec.server.bodies import CheckedRoute
 from edgespec.server.dialects.anthropic.routes import AnthropicDialect
 from edgespec.server.dialects.llama_cpp.filling import FillIn, FillWishes
+from edgespec.server.dialects.llama_cpp.requests import ALIASES
 from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
 from edgespec.server.dialects.openai.answers import Answer
 from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
@@ -228,6 +229,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = _most_telling(error.errors())
     path = [str(step) for step in first["loc"][1:]]
+    path[:1] = [_as_given(name, error.body) for name in path[:1]]
     steps = (step for step in path if (step.isidentifier() or step.isdigit()) and step not in TYPES)
     field = ".".join(steps) or "the body"
     given = repr(first["input"])
@@ -237,6 +239,13 @@ async def _invalid(request: Request, error: Exception) -> Response:
     param = path[0] if path else None
     code = "missing_required_parameter" if missing else "invalid_value"
     return await _refusal(request, Refusal(400, sentence, param=param, code=code))
+
+
+def _as_given(name: str, body: object) -> str:
+    """Returns the name that a client gave a field of several names."""
+    given = body if isinstance(body, dict) else {}
+    others = (other for other, own in ALIASES.items() if own == name and other in given)
+    return name if name in given else next(others, name)
 
 
 def _most_telling(errors: Sequence[Any]) -> Any:

@@ -72,6 +72,21 @@ def test_why_it_ended_is_told(dialects: Served) -> None:
     assert full["stop_type"] == "eos" or full["truncated"]
 
 
+@pytest.mark.parametrize("name", ["n_predict", "max_tokens", "max_completion_tokens"])
+def test_how_many_tokens_may_come_has_three_names_and_two_ways_to_say_what_fits(
+    dialects: Served, name: str
+) -> None:
+    """-2, until the context is full, was refused under the name max_tokens."""
+    fields = {"prompt": SEEN, "temperature": 0, "ignore_eos": True}
+    for fits in (-1, -2):
+        full = dialects.ask("/completion", {**fields, "prompt": [300] * 2030, name: fits}).json
+        assert full["truncated"] and full["stop_type"] == "limit", full
+        assert full["tokens_evaluated"] + full["tokens_predicted"] >= 2047
+        assert full["generation_settings"]["n_predict"] == -1
+    assert dialects.ask("/completion", {**fields, name: 5}).json["tokens_predicted"] == 5
+    assert dialects.ask("/completion", {**fields, name: 0}).json["content"] == ""
+
+
 def test_an_answer_that_may_not_end_goes_on_to_its_limit(dialects: Served) -> None:
     """As benchmarks ask, with speculation or without."""
     asked = "<|im_start|>user\nWhat is EdgeSpec?<|im_end|>\n<|im_start|>assistant\n"
@@ -256,9 +271,12 @@ def test_chunks_without_text_are_refused(dialects: Served, extra: object) -> Non
         ("/completion", {"image_data": [1]}, 400, "image_data"),
         ("/completion", {"prompt": [999999]}, 400, "999999"),
         ("/completion", {"prompt": []}, 400, "prompt"),
-        ("/completion", {"n_predict": "many"}, 400, "many"),
+        ("/completion", {"n_predict": "many"}, 400, "n_predict is 'many'"),
+        ("/completion", {"max_completion_tokens": "many"}, 400, "max_completion_tokens is 'many'"),
+        ("/completion", {"repeat_last_n": "x"}, 400, "repeat_last_n is 'x'"),
+        ("/completion", {"n_cmpl": 0}, 400, "n_cmpl is 0"),
         ("/completion", {"prompt": "a " * 3000}, 400, "exceeds the available context size"),
-        ("/completion", {"logit_bias": [["x", "y"]]}, 400, "y"),
+        ("/completion", {"logit_bias": [["x", "y"]]}, 400, "logit_bias is [['x', 'y']]"),
         ("/infill", {}, 400, "input_prefix"),
         ("/v1/embeddings", {"input": "x"}, 501, "embedding"),
         ("/slots/0?action=save", {"filename": "x"}, 501, "slot"),

@@ -24,8 +24,6 @@ from edgespec.server.refusal import Refusal
 from edgespec.server.settings import Unsaid
 
 ALIASES = {
-    "n_predict": "max_tokens",
-    "max_completion_tokens": "max_tokens",
     "repeat_last_n": "penalty_last_n",
     "n_cmpl": "n",
     "logprobs": "n_probs",
@@ -49,8 +47,14 @@ Prompt = StrictStr | JsonPrompt | list[TokenId | StrictStr]
 
 
 class GenerationWishes(Wishes):
-    """What /completion and /infill have in common."""
+    """What /completion and /infill have in common.
 
+    How many tokens may come has three names. Below 0 it is what fits: llama.cpp's -1 (no limit) and -2 (until
+    the context is full) are one here, where no context is shifted.
+    """
+
+    max_tokens: StrictInt | None = None
+    max_completion_tokens: StrictInt | None = None
     n_probs: Annotated[StrictInt, Field(ge=0, le=100)] | None = None
     return_tokens: StrictBool | None = None
     response_fields: list[StrictStr] | None = None
@@ -87,12 +91,22 @@ class GenerationWishes(Wishes):
                 raise unsupported(name, f"it is not supported: leave it out, or {instead}")
 
     @property
+    def _most(self) -> int | None:
+        names = self.max_tokens, self.n_predict, self.max_completion_tokens
+        return next((most for most in names if most is not None), None)
+
+    @property
+    def says_limit(self) -> bool:
+        return self._most is not None
+
+    @property
     def warms_up(self) -> bool:
         """True where nothing is to be said: the prompt alone is to be read, for a request that comes soon."""
-        return self.max_tokens == 0
+        return self._most == 0
 
     def limit(self) -> int | None:
-        return 1 if self.warms_up else super().limit()
+        most = self._most
+        return None if most is None or most < 0 else max(1, most)
 
     def scoring(self) -> Scoring | None:
         return Scoring(self.n_probs, bool(self.post_sampling_probs)) if self.n_probs else None
