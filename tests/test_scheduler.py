@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -477,6 +477,25 @@ def test_a_failure_of_llama_cpp_ends_those_who_were_evaluated() -> None:
     assert set(told.failed) == {"a", "b"} and engine.idle
     engine.submit("c", np.zeros(3, np.int32), Request(GREEDY, 20))
     assert run(engine, told).tokens("c") == pair.alone(np.zeros(3, np.int32), Request(GREEDY, 20))
+
+
+def test_a_step_out_of_which_a_stream_falls_says_nothing_of_free_guesses() -> None:
+    """Its tokens were missing among those expected, so that all later streams trusted free guesses less."""
+    pair = FakePair(slots=2, drafter="lookup", order=1)
+    engine, told = make(pair), Told()
+    for i in range(2):
+        engine.submit(str(i), np.full(3, i, np.int32), Request(GREEDY, 200))
+    trust = engine._trust[2]
+    while trust.expected == 0:
+        told.take(engine.step())
+    before = replace(trust)
+
+    def broken(wants: Sequence[Want]) -> list[Rows]:
+        raise FatalDecodeError("the backend failed")
+
+    pair.target.score = broken  # type: ignore[method-assign]
+    told.take(engine.step())
+    assert len(told.failed) == 2 and trust == before
 
 
 # ---- what is evaluated -------------------------------------------------------------------------------------

@@ -305,11 +305,11 @@ class Step:
                 self._costs.steady = False
             return
         self._costs.steady = False
-        if self._expected:
+        if not self._expected:
+            self._trust.rest()
+        elif not (self.failures or self.suspended):  # tokens of theirs were expected, too
             tokens = sum(round_.accepted + 1 for _, round_ in self.rounds)
             self._trust.note(self._expected, tokens * load.one / seconds)
-        else:
-            self._trust.rest()
         parts = load.parts(seconds, [slot.seq for slot, _ in self.rounds])
         for i, (slot, round_) in enumerate(self.rounds):
             part = 0.0 if slot.seq in self._prompts else parts[slot.seq]
