@@ -19,7 +19,7 @@ from edgespec.core.pace.costs import Beside, Costs, CostTable
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.engine import experience
-from edgespec.engine.experience import FORMAT, Known, load, save
+from edgespec.engine.experience import FORMAT, MOST_KINDS, Known, load, save
 
 
 def some_known() -> Known:
@@ -63,6 +63,24 @@ def test_kinds_are_kept_apart_and_new_ones_begin_anew() -> None:
     fresh.record.lost = 3.0
     fresh.model.note(0.5, True)
     assert Known().at("other") == experience.Experience(), "and what they learn is their own"
+
+
+def test_as_many_kinds_are_known_as_are_used(path: Path) -> None:
+    """Each temperature to a tenth is a kind: their number grew without a bound, in memory and in the file."""
+    known = some_known()
+    usual = known.at("drawn at temperature 0.8")
+    for i in range(3 * MOST_KINDS):
+        known.at(f"coupled at temperature {i / 10:.1f}")
+        assert known.at("drawn at temperature 0.8") is usual, "what is used stays"
+    assert len(known.kinds) == MOST_KINDS
+    save(path, known)
+    assert load(path) == known and list(load(path).kinds) == list(known.kinds), "the order is kept, too"
+
+    held = json.loads(path.read_text())
+    one = held["kinds"]["drawn at temperature 0.8"]
+    held["kinds"] = {f"older {i}": one for i in range(MOST_KINDS)} | held["kinds"]
+    path.write_text(json.dumps(held))
+    assert load(path) == known, "a file that had grown is cut"
 
 
 def test_without_costs_nothing_is_saved(path: Path) -> None:

@@ -23,6 +23,7 @@ from edgespec.core.pace.tuning import TUNING
 from edgespec.system.whole_file import write_whole
 
 FORMAT = 2  # of the file; others are not read
+MOST_KINDS = 64  # each temperature has its own, alone and among so many streams
 
 
 @dataclass(slots=True)
@@ -43,16 +44,21 @@ class Experience:
 
 @dataclass(slots=True)
 class Known:
-    """Costs (None: not measured yet) and experience by kind of request."""
+    """Costs (None: not measured yet) and experience by kind of request, the kind used last at the end."""
 
     costs: Costs | None = None
     kinds: dict[str, Experience] = field(default_factory=dict)
 
     def at(self, kind: str) -> Experience:
-        """Returns the experience with one kind of request, a new one where there is none."""
-        if kind not in self.kinds:  # asked for in each round
-            self.kinds[kind] = Experience()
-        return self.kinds[kind]
+        """Returns the experience with one kind of request, a new one where there is none.
+
+        The kind that was used longest ago gives way to it.
+        """
+        found = self.kinds.pop(kind) if kind in self.kinds else Experience()
+        self.kinds[kind] = found
+        if len(self.kinds) > MOST_KINDS:
+            del self.kinds[next(iter(self.kinds))]
+        return found
 
 
 def load(path: Path) -> Known:
@@ -69,7 +75,8 @@ def load(path: Path) -> Known:
             rereads=held.get("rereads") is True,
             at_once=held.get("at_once") is True,
         )
-        return Known(costs, {kind: _experience(held) for kind, held in found["kinds"].items()})
+        kinds = [(kind, _experience(held)) for kind, held in found["kinds"].items()]
+        return Known(costs, dict(kinds[-MOST_KINDS:]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Known()
 
