@@ -532,6 +532,19 @@ def test_a_lenient_schema_passes_over_what_cannot_be_kept_to() -> None:
         matchers.compile(Grammar("json_schema", '{"type": "array"}'))
 
 
+def test_an_end_that_the_draft_does_not_know_is_guessed_where_a_grammar_ends() -> None:
+    """A text that its grammar ends needs no row for that: the draft was asked how sure it was of the end."""
+    s = replace(WARM, logit_bias={0: 0.1})
+    for seed in range(5):
+        masks = masks_of("[ab]{2,3}")
+        drafter = Competition([], DraftModel(Sampler(s, END, masks), n_ctx=99, n_vocab=END), masks)
+        found = speculate(
+            TARGET, PROMPT, sampler=Sampler(s, N, masks), rule=Coupled(seed), drafter=drafter,
+            draft=TableModel(END, seed=5), pace=5, max_tokens=9, end=ENDS, piece=PIECES.__getitem__,
+        )  # fmt: skip
+        assert tokens_of(found) == tokens_of(generation("[ab]{2,3}", Coupled(seed), "none", s, 9))
+
+
 def test_a_certain_guess_of_what_is_forbidden_is_never_accepted() -> None:
     class Forbidden:
         def draft(self, tokens: np.ndarray, limit: int, rule: Rule) -> Drafting:

@@ -101,8 +101,8 @@ class DraftModel:
             except (LogitsError, GrammarError, SettingError):  # it costs speed, not the answer
                 break
             best, sure = q.likeliest()
-            if sure == 1.0:  # greedy: the logits know more
-                sure = lead(row[0, : sampler.n_vocab], sampler.place(best))
+            if sure == 1.0 and 0 <= (place := sampler.place(best)) < sampler.n_vocab:
+                sure = lead(row[0, : sampler.n_vocab], place)  # greedy: the logits know more
             reach *= odds.of(sure)
             expected = _onward(reach, falls, n + 1, TUNING.ahead)
             onward = (reach, *expected)
