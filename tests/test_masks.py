@@ -41,7 +41,8 @@ ENDS = frozenset({END})
 PROMPT = [0, 1, 0, 1]
 LONGEST = 11  # characters of the texts that are tried
 EXPRESSIONS = ("ab", "abc?", "(ab)*c", "a*b|ba*c", "[ab]{2,4}", "(a|ab)(c|bc)", "abab", "b(ab|ba)+")
-RULES = pytest.mark.parametrize("judge", [verify_block, verify_tokens])
+JUDGES = verify_block, verify_tokens
+RULES = pytest.mark.parametrize("judge", JUDGES)
 DRAFTERS = ("none", "model", "lookup", "demanded", "all")
 WARM = Sampling(temperature=1.0, top_p=1.0, min_p=0.0)
 CUT = Sampling(temperature=0.8, top_p=0.9, min_p=0.05, repeat_penalty=1.3, penalty_last_n=3)
@@ -530,6 +531,39 @@ def test_a_lenient_schema_passes_over_what_cannot_be_kept_to() -> None:
     every_byte.compile(Grammar("json_schema", '{"type": "array", "uniqueItems": true}', lenient=True))
     with pytest.raises(GrammarError, match="nothing fits"):  # no text can be written in this vocabulary
         matchers.compile(Grammar("json_schema", '{"type": "array"}'))
+
+
+class Certain:
+    """Guesses the text that is expected."""
+
+    def draft(self, tokens: np.ndarray, limit: int, rule: Rule) -> Drafting:
+        guess = (1, 0, 1, 0)[tokens.size - len(PROMPT) :][:limit]
+        return Draft(guess, tuple(map(point_mass, guess)), ("x",) * len(guess))
+        yield
+
+    def learn(self, judged: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("rule", [Coupled(1), *(Independent(np.random.default_rng(1), j) for j in JUDGES)])
+@pytest.mark.parametrize("banned", [True, False])
+def test_what_stands_behind_a_stop_string_ends_no_text(rule: Rule, banned: bool) -> None:
+    """Guesses behind it are judged before it is seen, and nothing may follow them: it was an error."""
+    s = replace(WARM, temperature=0.0, logit_bias=dict.fromkeys((2, 5, 3 if banned else 5), -np.inf))
+
+    def said(drafter: Drafter, *stop: str) -> list[Round]:
+        masks = masks_of("babac" if banned else "babaz")  # no token writes z
+        masks.banned = frozenset(s.logit_bias)
+        return speculate(
+            TARGET, PROMPT, sampler=Sampler(s, N, masks), rule=rule, drafter=drafter, max_tokens=9,
+            end=ENDS, stop=stop, piece=PIECES.__getitem__,
+        )  # fmt: skip
+
+    for drafter in (NoDrafter(), Certain()):
+        found = said(drafter, "bab")
+        assert (tokens_of(found), text_of(found), found[-1].finish) == ((1, 0, 1), "", "stop")
+        with pytest.raises(GrammarError):  # the text goes there, where it is not stopped
+            said(drafter)
 
 
 def test_an_end_that_the_draft_does_not_know_is_guessed_where_a_grammar_ends() -> None:

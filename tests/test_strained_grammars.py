@@ -147,17 +147,19 @@ def test_a_guess_that_runs_a_grammar_out_of_its_fuel_ends_no_text(
 def test_texts_keep_their_distribution_where_guesses_break_the_grammar() -> None:
     """Tokens drawn before the grammar broke are judged like others: dropping them would be seen here."""
 
+    few = dict.fromkeys((END, 4), -np.inf)  # never said, for there would be many more texts
+
     def law(make: Callable[[Masks], Drafter] | None) -> dict[tuple[int, ...], float]:
         def run(world: fakes.World) -> tuple[int, ...]:
             rule = Independent(world, verify_block)  # type: ignore[arg-type]
             try:
-                return tokens_of(generation(rule, make, new_matchers(), {}, 4))
+                return tokens_of(generation(rule, make, new_matchers(), few, 4))
             except GrammarError:  # where the target itself says what breaks it
                 return ()
 
         return fakes.law(run)
 
-    guessed = law(lambda masks: drafter_named("model", masks, {}))
+    guessed = law(lambda masks: drafter_named("model", masks, few))
     assert fakes.distance(guessed, law(None)) < 1e-6
 
 

@@ -20,7 +20,7 @@ from edgespec.core.scores import Scoring, of_distribution, of_logits
 from edgespec.core.text import TextRelease
 from edgespec.core.values import LONGEST_DRAFT, NO_DRAFT, Ask, Draft, FinishReason, Judged, Round, TokenScore
 from edgespec.core.verify import Rule, Verdict
-from edgespec.errors import PromptTooLongError, SettingError
+from edgespec.errors import EdgeSpecError, GrammarError, PromptTooLongError, SettingError
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.sampler import Distribution, Sampler
 
@@ -78,7 +78,12 @@ def generate(
         assert rows is not None
         draft = draft.cut(len(rows) - 1)
         p, seen = _target_distributions(sampler, rows, tokens, n, draft)
-        verdict = rule.verify(draft, p, n)
+        try:
+            verdict = rule.verify(draft, p, n)
+        except EdgeSpecError:  # behind guesses that stay: the next round's, if the text goes on there
+            if not seen:
+                raise
+            verdict = Verdict(len(seen) - 1, draft.tokens[len(seen) - 1])
         looked_at = tuple(map(p, range(max([verdict.accepted, *seen]) + 1)))
         fresh = (*draft.tokens[: verdict.accepted], verdict.token)
         after = _settled(settling, tokens, n, fresh, end)
@@ -107,7 +112,12 @@ def _settled(
     if masks is None:
         return ()
     n += len(fresh)
-    forced = tuple(masks.forced(tokens[:n], end - n))
+    try:
+        forced = tuple(masks.forced(tokens[:n], end - n))
+    except GrammarError:  # the next round's, if the text goes on
+        if not fresh:
+            raise
+        return ()
     tokens[n : n + len(forced)] = forced
     return forced
 
