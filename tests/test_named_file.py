@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import threading
 from pathlib import Path
 
 import pytest
-from commands import refused
+from commands import EDGESPEC, refused
 
 from edgespec.commands.bench import record
 from edgespec.errors import SettingError
@@ -69,6 +71,15 @@ def test_what_a_shell_writes_into_a_pipe_of_its_own_is_read() -> None:
     with subprocess.Popen(["sh", "-c", "sleep 0.1; printf key"], stdout=subprocess.PIPE) as child:
         assert child.stdout
         assert read_text("--x", f"/dev/fd/{child.stdout.fileno()}", most=10) == "key"
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="the shell that has <(...)")
+def test_a_shells_own_pipe_is_there_in_the_child_too() -> None:
+    """It was "No such file or directory": the command runs in a child, which had none of our open files."""
+    run = f"{shlex.join(EDGESPEC)} run --pair embedded"
+    line = f"{run} --json-schema <(sleep 0.1; echo '{{\"const\": 12}}') hello"
+    ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "12\n", ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Requ
         seed=arguments.seed,
         drafter="none" if arguments.no_draft else arguments.drafter,
         draft_length=arguments.draft_length,
-        grammar=grammar_for(arguments),
     )
 
 

@@ -12,7 +12,7 @@ from edgespec.chat.renderer import RENDERER
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.commands import flags
 from edgespec.commands.open_pair import open_pair
-from edgespec.commands.request import request_for
+from edgespec.commands.request import grammar_for, request_for
 from edgespec.core.stats import Statistics, Tally
 from edgespec.core.values import Round
 from edgespec.errors import SettingError
@@ -61,21 +61,21 @@ def read_prompt(prompt: str | None) -> str:
 def run(arguments: argparse.Namespace) -> int:
     """Answers one prompt; returns the exit code (130 after Ctrl+C, what was said kept)."""
     request_for(arguments)  # nonsense is refused before anything is loaded
-    template = chat_template(arguments)
+    grammar, given = grammar_for(arguments), chat_template(arguments)  # once: they may come through a pipe
     prompt = read_prompt(arguments.prompt)
     if not arguments.raw:
         RENDERER.warm()
     with open_pair(arguments) as pair, Interrupt() as interrupt:
-        request = request_for(arguments, pair)
+        request = replace(request_for(arguments, pair), grammar=grammar)
         tally = Tally(pair.busy)
         if arguments.raw:
             tokens = pair.prompt_tokens(prompt)
         else:
             system = [{"role": "system", "content": arguments.system}] if arguments.system else []
-            template = template or template_or_fallback(pair.target.chat_template)
+            template = given or template_or_fallback(pair.target.chat_template)
             tokens = pair.chat_tokens([*system, {"role": "user", "content": prompt}], template)
             request = replace(request, stop=(*request.stop, *turn_end(template)))
-            if not (arguments.quiet or pair.target.chat_template or chat_template(arguments)):
+            if not (arguments.quiet or pair.target.chat_template or given):
                 print(
                     f"edgespec: {pair.target.path.name} has no chat template: {NO_TEMPLATE}", file=sys.stderr
                 )

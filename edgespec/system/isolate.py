@@ -53,10 +53,11 @@ def run_isolated(argv: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
         noise = Path(folder) / "stderr"
         environment = {**os.environ, _NOISE: str(noise)}
-        kept_open: tuple[int, ...] = ()
+        reading: int | None = None
         if os.name == "posix":
             reading, writing = os.pipe()
-            environment[_PARENT], kept_open = str(reading), (reading,)
+            os.set_inheritable(reading, True)
+            environment[_PARENT] = str(reading)
         command = [
             sys.executable,
             "-P",
@@ -66,9 +67,10 @@ def run_isolated(argv: Sequence[str]) -> int:
         ]  # -P: never import a stray json.py from this folder
         signal.signal(signal.SIGINT, lambda *_: None)  # the child gets Ctrl+C too, and decides
         kills = kills_for_memory()
-        child = subprocess.Popen(command, env=environment, pass_fds=kept_open)
-        for fd in kept_open:
-            os.close(fd)
+        # what we were given open is for the child: a shell's `<(...)` is /dev/fd/63
+        child = subprocess.Popen(command, env=environment, close_fds=reading is None)
+        if reading is not None:
+            os.close(reading)
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         code = child.wait()
         return _explain(code, noise.read_text(errors="replace") if noise.exists() else "", kills)
