@@ -489,7 +489,7 @@ def test_a_head_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 def test_a_drafter_that_is_not_loaded_is_named(attending: Path) -> None:
     with (
         Pair(attending, settings=PairSettings(remember=False)) as pair,
-        pytest.raises(SettingError, match="the drafter is eagle, and mtp.gguf was loaded without an EAGLE-3"),
+        pytest.raises(SettingError, match="the drafter is eagle, but mtp.gguf was loaded without an EAGLE-3"),
     ):
         said(pair, changed(GREEDY, drafter="eagle"))
 

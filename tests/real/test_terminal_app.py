@@ -66,7 +66,7 @@ def test_a_chat_outlives_its_engine_and_its_app(home: Path) -> None:
     texts = kept(home)
     assert texts[0] == "What does os.path.join do?" and texts[1] and texts[-1]
     with Terminal("chat", "-c") as terminal:
-        terminal.wait_for("Sessions")
+        terminal.wait_for("Chats")
         terminal.resize(120, 70)  # then the question is on it, however much of the answer was kept
         terminal.wait_for("And what does os.path.split do?")
         terminal.type("\x11")  # Ctrl+Q

@@ -59,7 +59,7 @@ def test_a_browser_is_shown_that_it_runs_and_how_to_use_it(server: Served) -> No
 def test_the_page_opens_without_a_key_and_then_names_no_model(tmp_path: Path) -> None:
     with served(tmp_path, EDGESPEC_API_KEY="secret") as server:
         page = server.ask("/")
-        assert page.status == 200 and b"asks for a key" in page.body and b"embedded" not in page.body
+        assert page.status == 200 and b"requires a key" in page.body and b"embedded" not in page.body
         assert server.ask("/v1/models").status == 401
 
 
