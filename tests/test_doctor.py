@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import tiny_gguf
+from announced import announced
 
 from edgespec.client import state_file
 from edgespec.commands import cli
@@ -327,7 +328,7 @@ def test_the_measurement_is_one_of_the_real_thing(tiny_target: Path, tiny_draft:
 def test_a_server_that_has_gone_is_a_note(home: Path) -> None:
     absent = next(pid for pid in range(2**21, 2**21 + 100) if not psutil.pid_exists(pid))
     state = state_file.ServerState("127.0.0.1", 9, absent, "model")
-    with state_file.announced(state):
+    with announced(state):
         (found,) = surroundings.endpoint()
         assert found.status == "note" and "has gone without notice" in found.text
     (found,) = surroundings.endpoint()
@@ -335,7 +336,7 @@ def test_a_server_that_has_gone_is_a_note(home: Path) -> None:
 
 
 def test_a_server_that_does_not_answer_is_a_problem(home: Path) -> None:
-    with state_file.announced(state_file.ServerState("127.0.0.1", 9, os.getpid(), "model")):
+    with announced(state_file.ServerState("127.0.0.1", 9, os.getpid(), "model")):
         (found,) = surroundings.endpoint()
     assert found.status == "problem" and f"kill {os.getpid()}" in found.remedy
 

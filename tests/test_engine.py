@@ -20,10 +20,11 @@ import tiny_gguf
 from gguf import GGUFReader, GGUFWriter
 from numpy.typing import NDArray
 from real.embedded import LOGITS_DIFFER_AT_MOST, complaint
+from same_bytes import byte_identical
 from wrong_rules import accept_always, flipped, without_residual
 
 from edgespec.commands.verify import goodness
-from edgespec.commands.verify.equality import Output, byte_identical, difference, output
+from edgespec.commands.verify.equality import Output, difference, output
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.core.values import Draft

@@ -12,8 +12,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -91,16 +90,6 @@ class Announcement:
             with suppress(OSError):
                 if (there := _read(path)) and there.secret == secret:  # else another server has this port now
                     path.unlink()
-
-
-@contextmanager
-def announced(state: ServerState) -> Iterator[Path]:
-    """Keeps the file of a server while it runs. OSError where it cannot be written."""
-    announcement = Announcement()
-    try:
-        yield announcement.write(state)
-    finally:
-        announcement.close()
 
 
 def states() -> list[ServerState]:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from real.embedded import BYTE_IDENTICAL, ELSEWHERE, complaint, held_out_prompts, pair_files
+from same_bytes import byte_identical
 
-from edgespec.commands.verify.equality import byte_identical, difference, output
+from edgespec.commands.verify.equality import difference, output
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.core.verify import Verdict

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from real.embedded import BYTE_IDENTICAL, LOGITS_DIFFER_AT_MOST, held_out_prompts, pair_files
+from same_bytes import byte_identical
 
-from edgespec.commands.verify.equality import byte_identical, first_difference
+from edgespec.commands.verify.equality import first_difference
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed

@@ -15,12 +15,13 @@ from typing import Any
 import filelock
 import psutil
 import pytest
+from announced import announced
 from commands import posix
 from served import NO_END, served, until
 
 from edgespec.client.attach import Attached, Progress, Wanted, attach, connect, start_lock
 from edgespec.client.client import Client, Ended, Wishes
-from edgespec.client.state_file import ServerState, announced
+from edgespec.client.state_file import ServerState
 from edgespec.errors import EndpointError, EndpointLostError
 from edgespec_models import tiny
 

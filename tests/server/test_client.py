@@ -15,11 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
+from announced import announced
 from served import NO_END, Served, served, until
 
 from edgespec.client.answer import Span, Spans
 from edgespec.client.client import Client, Ended, Told, Wishes
-from edgespec.client.state_file import ServerState, announced
+from edgespec.client.state_file import ServerState
 from edgespec.errors import EndpointError, EndpointLostError, PromptTooLongError, SettingError
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]

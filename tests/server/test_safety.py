@@ -10,6 +10,7 @@ from typing import Any
 
 import anthropic
 import pytest
+from announced import announced
 from anthropic import Anthropic
 from openai import AuthenticationError, OpenAI
 from served import Served, served
@@ -172,7 +173,7 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(
 
     monkeypatch.setattr("json.dump", full)
     state = state_file.ServerState("127.0.0.1", 8080, 1, "x")
-    with pytest.raises(OSError, match="8080.json"), state_file.announced(state):
+    with pytest.raises(OSError, match="8080.json"), announced(state):
         pass
     assert not [path for path in home.rglob("8080*")]
 

@@ -129,12 +129,6 @@ def batch_shapes(
                 yield BatchShape(size, start, identical, differ)
 
 
-def byte_identical(model: Model, settings: ContextSettings, tokens: NDArray[np.int32], k: int) -> bool:
-    """True where this machine computes the same bytes for single tokens and for batches of up to k + 1."""
-    shapes = batch_shapes(model, settings, tokens, tokens.size // 2, range(2, k + 2))
-    return all(shape.identical for shape in shapes)
-
-
 def largest_difference(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     """Returns the largest difference between two logits of one token that could be drawn at all.
 

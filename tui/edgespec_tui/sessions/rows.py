@@ -34,7 +34,6 @@ class Listed:
     id: int
     title: str  # its own, or how its first question begins
     changed: float  # seconds since 1970
-    n_turns: int
     excerpt: str = ""  # where a search found it, else empty
 
 
@@ -195,16 +194,13 @@ TITLE = (
     "CASE WHEN title != '' THEN title ELSE coalesce((SELECT trim(text) FROM turns WHERE session = s.id "
     "AND role = 'user' ORDER BY id LIMIT 1), '') END"
 )
-LIST = (
-    f"SELECT s.id, {TITLE}, changed, (SELECT count(*) FROM turns WHERE session = s.id) FROM sessions s "
-    "WHERE deleted IS NULL"
-)
+LIST = f"SELECT s.id, {TITLE}, changed FROM sessions s WHERE deleted IS NULL"
 
 
 def listed(connection: sqlite3.Connection, *, limit: int) -> list[Listed]:
     """Returns the sessions, the one that changed last first."""
     rows = connection.execute(f"{LIST} ORDER BY changed DESC LIMIT ?", (limit,))
-    return [Listed(id, short_title(title), changed, n) for id, title, changed, n in rows]
+    return [Listed(id, short_title(title), changed) for id, title, changed in rows]
 
 
 def short_title(text: str) -> str:
@@ -232,8 +228,8 @@ def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[
         (*texts, *titles, *texts, limit),
     )
     return [
-        Listed(id, short_title(title), changed, n, excerpt(text or "", words))
-        for id, title, changed, n, text in rows
+        Listed(id, short_title(title), changed, excerpt(text or "", words))
+        for id, title, changed, text in rows
     ]
 
 
