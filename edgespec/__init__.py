@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.errors import EdgeSpecError
 
 if TYPE_CHECKING:
-    from edgespec.client.answer import Ended, Told, Wishes
+    from edgespec.client.answer import AnswerOptions, Ended, Told
     from edgespec.client.attach import attach
     from edgespec.client.client import Client
     from edgespec.core.request import Request
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Answer",
+    "AnswerOptions",
     "Client",
     "EdgeSpecError",
     "Ended",
@@ -47,7 +48,6 @@ __all__ = [
     "Sampling",
     "Statistics",
     "Told",
-    "Wishes",
     "attach",
     "generate",
     "load",
@@ -56,6 +56,7 @@ __all__ = [
 
 _PLACES = {
     "Answer": "engine.generation",
+    "AnswerOptions": "client.answer",
     "Client": "client.client",
     "Ended": "client.answer",
     "Generation": "engine.generation",
@@ -67,7 +68,6 @@ _PLACES = {
     "Sampling": "sampling.sampler",
     "Statistics": "core.stats",
     "Told": "client.answer",
-    "Wishes": "client.answer",
     "attach": "client.attach",
     "generate": "engine.generation",
 }

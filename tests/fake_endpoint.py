@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edgespec.client.answer import Ended, Info, Told, Wishes
+from edgespec.client.answer import AnswerOptions, Ended, Info, Told
 from edgespec.core.values import Round
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint.endpoint import Happening, Message
@@ -54,7 +54,7 @@ class FakeEndpoint:
     info: Info = FAKE
     start_error: EdgeSpecError | None = None
     start_s: float = 0.0
-    asked: list[tuple[tuple[Message, ...], Wishes]] = field(default_factory=list)
+    asked: list[tuple[tuple[Message, ...], AnswerOptions]] = field(default_factory=list)
     used: list[tuple[Path, Path | None]] = field(default_factory=list)
     cancelled: int = 0
     restarts: int = 0
@@ -76,14 +76,16 @@ class FakeEndpoint:
         self.info = replace(self.info, model=target.stem, draft=draft.stem if draft else None)
         return await self.start()
 
-    async def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:
-        self.asked.append((tuple(messages), wishes))
+    async def answer(
+        self, messages: Sequence[Message], options: AnswerOptions
+    ) -> AsyncGenerator[Happening, None]:
+        self.asked.append((tuple(messages), options))
         chosen = self.answers[min(len(self.asked), len(self.answers)) - 1]
         if isinstance(chosen, EdgeSpecError):
             raise chosen
         rounds = rounds_of(chosen) if isinstance(chosen, str) else chosen
         pace = self.tok_per_s
-        if not wishes.speculation:
+        if not options.speculation:
             rounds, pace = list(_one_by_one(rounds)), self.plain_tok_per_s or self.tok_per_s
         ended = False
         began, n = time.monotonic(), 0
@@ -102,7 +104,7 @@ class FakeEndpoint:
                 cached_tokens=0,
                 n_tokens=n,
                 tpot_s=max(1e-9, time.monotonic() - began) / max(n, 1),
-                speedup=1.6 if wishes.speculation else 1.0,
+                speedup=1.6 if options.speculation else 1.0,
             )
         finally:
             self.cancelled += not ended

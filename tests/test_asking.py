@@ -12,7 +12,7 @@ from fake_endpoint import FAKE, FakeEndpoint
 from test_tui_chat import Slow, on_a_loop
 from tui_driver import driven
 
-from edgespec.client.answer import Ended, Wishes
+from edgespec.client.answer import AnswerOptions, Ended
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Happening, Message
@@ -26,8 +26,10 @@ class Held(FakeEndpoint):
 
     let = asyncio.Event()
 
-    async def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:
-        async for happening in super().answer(messages, wishes):
+    async def answer(
+        self, messages: Sequence[Message], options: AnswerOptions
+    ) -> AsyncGenerator[Happening, None]:
+        async for happening in super().answer(messages, options):
             if isinstance(happening, Ended):
                 await self.let.wait()
             yield happening

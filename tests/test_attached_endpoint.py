@@ -20,7 +20,7 @@ import psutil
 import pytest
 from tui_driver import driven
 
-from edgespec.client.answer import Ended, Told, Wishes
+from edgespec.client.answer import AnswerOptions, Ended, Told
 from edgespec.client.attach import Attached, OnProgress, Progress, Wanted
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
 from edgespec_tui.app import ChatApp
@@ -28,11 +28,11 @@ from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Cancelled, a
 from edgespec_tui.endpoint.endpoint import Happening, Message
 
 HELLO = [Message("system", "Be brief."), Message("user", "What is EdgeSpec?")]
-GREEDY = Wishes(sampling={"temperature": 0.0}, max_tokens=24)
+GREEDY = AnswerOptions(sampling={"temperature": 0.0}, max_tokens=24)
 
 
-async def heard(endpoint: AttachedEndpoint, wishes: Wishes = GREEDY) -> tuple[str, list[Happening]]:
-    happenings = [happening async for happening in endpoint.answer(HELLO, wishes)]
+async def heard(endpoint: AttachedEndpoint, options: AnswerOptions = GREEDY) -> tuple[str, list[Happening]]:
+    happenings = [happening async for happening in endpoint.answer(HELLO, options)]
     return "".join(h.round.text for h in happenings if isinstance(h, Told)), happenings
 
 
@@ -69,7 +69,7 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
         plain, _ = await heard(endpoint, replace(GREEDY, speculation=False))
         assert plain == text
 
-        long = Wishes(sampling={"temperature": 1.5}, max_tokens=2000, seed=1)
+        long = AnswerOptions(sampling={"temperature": 1.5}, max_tokens=2000, seed=1)
         async with aclosing(endpoint.answer(HELLO, long)) as answer:
             async for _ in answer:
                 break  # as Esc does
@@ -219,7 +219,7 @@ def test_a_server_that_goes_away_in_the_middle_is_told_and_what_came_is_kept() -
         await endpoint.start()
         came = []
         with pytest.raises(EndpointError, match="in the middle of its answer"):
-            async for happening in endpoint.answer(HELLO, Wishes()):
+            async for happening in endpoint.answer(HELLO, AnswerOptions()):
                 assert isinstance(happening, Told)
                 came.append(happening.round.text)
         return came

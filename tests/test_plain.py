@@ -132,9 +132,9 @@ def test_settings_of_this_chat_are_sent(place: Place) -> None:
     talked = place.talk(
         "/system Be brief.", "/set temp 0", "/set seed=5", "/speculation off", "hello", "/set"
     )
-    ((messages, wishes),) = talked.endpoint.asked
+    ((messages, options),) = talked.endpoint.asked
     assert (messages[0].role, messages[0].text) == ("system", "Be brief.")
-    assert (wishes.sampling, wishes.seed, wishes.speculation) == ({"temperature": 0.0}, 5, False)
+    assert (options.sampling, options.seed, options.speculation) == ({"temperature": 0.0}, 5, False)
     assert talked.err.splitlines()[-1] == "Set here: temperature 0, seed 5"
 
 

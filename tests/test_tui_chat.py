@@ -207,7 +207,7 @@ async def test_speculation_is_turned_off_and_on_within_a_chat() -> None:
         await it.ask("without")
         await it.say("/speculation on")
         await it.ask("with")
-        assert [wishes.speculation for _, wishes in endpoint.asked] == [True, False, True]
+        assert [options.speculation for _, options in endpoint.asked] == [True, False, True]
         assert "estimated" in it.text()
 
 
@@ -218,8 +218,8 @@ async def test_settings_of_a_chat_reach_the_endpoint_and_wrong_ones_are_refused(
         for line in ("/set temperature 0.2", "/set seed=7", "/set max_tokens 9", "/system Be brief."):
             await it.say(line)
         await it.ask("now")
-        messages, wishes = endpoint.asked[0]
-        assert wishes.sampling == {"temperature": 0.2} and (wishes.seed, wishes.max_tokens) == (7, 9)
+        messages, options = endpoint.asked[0]
+        assert options.sampling == {"temperature": 0.2} and (options.seed, options.max_tokens) == (7, 9)
         assert messages[0].text == "Be brief."
         for line, said in (
             ("/set temperature hot", "temperature is 'hot': it must be a number from 0 to 100"),

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from fake_endpoint import FakeEndpoint
 
-from edgespec.client.answer import Told, Wishes
+from edgespec.client.answer import AnswerOptions, Told
 from edgespec.core.values import Round
 from edgespec.errors import SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.bench import summary, together
 from edgespec_tui.screens.race import Leg, compared, drawn
-from edgespec_tui.widgets.answering import known_finish
 from edgespec_tui.widgets.attached_files import read_file
 from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
 from edgespec_tui.widgets.live_figures import LiveFigures
@@ -26,6 +25,7 @@ from edgespec_tui.widgets.quiet_moments import QuietMoments
 from edgespec_tui.widgets.reasoning import ReasoningSplitter
 from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, segments
 from edgespec_tui.widgets.slash_commands import parsed
+from edgespec_tui.widgets.turn_writer import known_finish
 
 PARAGRAPHS = "".join(f"Paragraph {i} has **some** words in it.\n\n" for i in range(60))
 LONG_CODE = "Before.\n\n```python\n" + "".join(f"line_{i} = {i}\n" for i in range(400)) + "```\n\nAfter.\n"
@@ -198,28 +198,30 @@ def test_a_race_says_whether_both_said_the_same_and_explains_a_difference() -> N
 
 def test_the_order_is_drawn_and_sampled_answers_get_a_seed() -> None:
     messages = [Message("user", "?")]
-    orders = {drawn(FakeEndpoint(), messages, Wishes(), rng=random.Random(i)).order[0] for i in range(20)}
+    orders = {
+        drawn(FakeEndpoint(), messages, AnswerOptions(), rng=random.Random(i)).order[0] for i in range(20)
+    }
     assert orders == {"plain", "speculative"}
-    assert drawn(FakeEndpoint(), messages, Wishes(), rng=random.Random(1)).wishes.seed is not None
-    greedy = Wishes(sampling={"temperature": 0.0})
-    assert drawn(FakeEndpoint(), messages, greedy, rng=random.Random(1)).wishes.seed is None
-    assert drawn(FakeEndpoint(), messages, Wishes(seed=5), rng=random.Random(1)).wishes.seed == 5
+    assert drawn(FakeEndpoint(), messages, AnswerOptions(), rng=random.Random(1)).options.seed is not None
+    greedy = AnswerOptions(sampling={"temperature": 0.0})
+    assert drawn(FakeEndpoint(), messages, greedy, rng=random.Random(1)).options.seed is None
+    assert drawn(FakeEndpoint(), messages, AnswerOptions(seed=5), rng=random.Random(1)).options.seed == 5
 
 
 def test_a_second_race_says_something_new_unless_a_seed_was_wished_for() -> None:
     """The engine remembers what it said, so the same text again would flatter speculation."""
     messages, rng = [Message("user", "?")], random.Random(1)
-    race = drawn(FakeEndpoint(), messages, Wishes(), rng=rng)
+    race = drawn(FakeEndpoint(), messages, AnswerOptions(), rng=rng)
     again = race.again(rng)
-    assert again.order == race.order[::-1] and again.wishes.seed != race.wishes.seed
-    assert drawn(FakeEndpoint(), messages, Wishes(seed=5), rng=rng).again(rng).wishes.seed == 5
+    assert again.order == race.order[::-1] and again.options.seed != race.options.seed
+    assert drawn(FakeEndpoint(), messages, AnswerOptions(seed=5), rng=rng).again(rng).options.seed == 5
 
 
 def test_both_legs_are_asked_the_same_but_for_speculation_after_the_prompt_was_read_once() -> None:
     endpoint = FakeEndpoint(answers=["warm", "some words to say", "some words to say"])
 
     async def run() -> None:
-        race = drawn(endpoint, [Message("user", "?")], Wishes(), rng=random.Random(1))
+        race = drawn(endpoint, [Message("user", "?")], AnswerOptions(), rng=random.Random(1))
         await race.warm()
         for runner in race.order:
             async for _ in race.run(runner):
@@ -227,7 +229,7 @@ def test_both_legs_are_asked_the_same_but_for_speculation_after_the_prompt_was_r
         assert race.comparison().startswith("Both texts are identical")
 
     asyncio.run(run())
-    first, *legs = [wishes for _, wishes in endpoint.asked]
+    first, *legs = [options for _, options in endpoint.asked]
     assert first.max_tokens == 1 and {leg.speculation for leg in legs} == {True, False}
     assert len({(leg.seed, leg.max_tokens) for leg in legs}) == 1
 

@@ -12,7 +12,7 @@ Drafter = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup",
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class AnswerOptions:
     """How an answer is to be made. None leaves a value to the server."""
 
     # temperature, top_k, top_p, min_p and the others, by the name they have in a request

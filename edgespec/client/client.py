@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from edgespec.client.answer import Ended, EngineState, Info, Span, Told, Wishes
+from edgespec.client.answer import AnswerOptions, Ended, EngineState, Info, Span, Told
 from edgespec.client.connection import Server, complaint
 from edgespec.client.state_file import PROOF_PATH, ServerState, states
-from edgespec.client.stream import SILENCE_S, Answer, chunk_of, sent_events
+from edgespec.client.stream import SILENCE_S, AnswerStream, chunk_of, sent_events
 from edgespec.errors import EndpointError, EndpointLostError, SettingError
 
-__all__ = ["Answer", "Client", "Ended", "EngineState", "Info", "Span", "Told", "Wishes"]
+__all__ = ["AnswerOptions", "AnswerStream", "Client", "Ended", "EngineState", "Info", "Span", "Told"]
 _STATE_FIELDS = tuple(one.name for one in fields(EngineState))
 PROOF_S = 2.0  # what a server on this machine has for its proof
 ANSWER_S = 30.0  # for what takes no evaluation
@@ -75,7 +75,9 @@ class Client:
     def where(self) -> str:
         return self.server.where
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], wishes: Wishes | None = None) -> Answer:
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], options: AnswerOptions | None = None
+    ) -> AnswerStream:
         """Returns the answer to a conversation; it is asked for with the first step of iterating.
 
         messages: as OpenAI has them. Iterating yields `Told`, and last `Ended`. It raises EndpointError where
@@ -83,8 +85,8 @@ class Client:
         its engine died, PromptTooLongError with both counts where it tells them.
         """
         ours = self.speculates()
-        body = (wishes or Wishes()).body(messages, ours=ours)
-        return Answer(self.server, "/chat/completions", body)
+        body = (options or AnswerOptions()).body(messages, ours=ours)
+        return AnswerStream(self.server, "/chat/completions", body)
 
     def speculates(self) -> bool:
         """True where it is a server of ours; asks it once where that is not known."""

@@ -20,7 +20,7 @@ from edgespec.errors import EndpointError, EndpointLostError
 SILENCE_S = 300.0  # without a word, a ping included: other servers send none while they read a prompt
 
 
-class Answer:
+class AnswerStream:
     """One answer. Iterate it once, in one thread; `cancel` it from any; closing it cancels it too.
 
     After a cancellation iterating ends with `Ended("cancelled")`, with the figures as far as they are known.
@@ -48,7 +48,7 @@ class Answer:
     def __next__(self) -> Told | Ended:
         return next(self._events)
 
-    def __enter__(self) -> Answer:
+    def __enter__(self) -> AnswerStream:
         return self
 
     def __exit__(self, *_: object) -> None:

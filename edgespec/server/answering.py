@@ -85,11 +85,11 @@ class Answering:
             return "given"
         return "model" if about.chat_template else "chatml"
 
-    async def composed(self, wishes: ChatRequest) -> Composed:
+    async def composed(self, body: ChatRequest) -> Composed:
         """Returns the prompt of a conversation; raises Refusal."""
         about = self.loaded()
         template = self.template(about)
-        tools, messages = wishes.usable_tools(), [message.for_template() for message in wishes.messages]
+        tools, messages = body.usable_tools(), [message.for_template() for message in body.messages]
 
         thinking = self.settings.unsaid.thinking
         usual = {} if thinking is None else {"enable_thinking": thinking}
@@ -101,10 +101,10 @@ class Answering:
                 bos=about.bos,
                 eos=about.eos,
                 tools=tools,
-                documents=wishes.documents,
-                variables={**usual, **wishes.variables()},
-                add_generation_prompt=wishes.add_generation_prompt is not False,
-                go_on=wishes.goes_on(),
+                documents=body.documents,
+                variables={**usual, **body.variables()},
+                add_generation_prompt=body.add_generation_prompt is not False,
+                go_on=body.goes_on(),
             )
 
         try:
@@ -112,18 +112,18 @@ class Answering:
         except TemplateError as error:
             raise Refusal(400, str(error), param="messages", code="template_refused") from None
 
-    async def chat_submits(self, wishes: ChatRequest, composed: Composed) -> tuple[list[Submit], Composed]:
+    async def chat_submits(self, body: ChatRequest, composed: Composed) -> tuple[list[Submit], Composed]:
         """Returns the generations that a conversation asks for, and what reads them. Raises Refusal."""
         form = None
-        if wishes.must_call:
+        if body.must_call:
             composed, schema = forced(composed)
             try:
                 form = json_schema(schema, lenient=True)
             except GrammarError as error:
                 raise Refusal(400, f"tools: {error}", param="tools", code="invalid_value") from None
-        elif (wanted := wishes.form()) and composed.family.thoughts:
+        elif (wanted := body.form()) and composed.family.thoughts:
             form = behind_thoughts(wanted, composed, self.template(self.loaded()))
-        submits = wishes.submits(
+        submits = body.submits(
             composed.text,
             add_bos=self.wants_bos(composed.text),
             unsaid=self.unsaid(),
@@ -138,9 +138,9 @@ class Answering:
         bos = self.loaded().bos
         return not (bos and text.startswith(bos))
 
-    async def n_tokens(self, wishes: ChatRequest) -> int:
+    async def n_tokens(self, body: ChatRequest) -> int:
         """Returns how many tokens the prompt of a conversation has."""
-        text = (await self.composed(wishes)).text
+        text = (await self.composed(body)).text
         return len(await self.worker.tokenize(text, add_bos=self.wants_bos(text)))
 
     async def wait_for(self, lease: AbstractAsyncContextManager[Loaded], request: Request | None) -> None:
@@ -187,7 +187,7 @@ class Answering:
         if not await unless_gone(request, generation.submit()):
             return Response(status_code=GONE)
         if stream:
-            return Stream(answerer.stream(generation), generation, self.settings.send_s)
+            return EventStream(answerer.stream(generation), generation, self.settings.send_s)
         whole: Any = await unless_gone(request, answerer.whole(generation))
         return Response(status_code=GONE) if whole is None else JSONResponse(whole)
 
@@ -237,7 +237,7 @@ def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
     return under_a_lease
 
 
-class Stream(EventSourceResponse):
+class EventStream(EventSourceResponse):
     """A stream that leaves no request behind, also where it was never begun."""
 
     def __init__(self, events: AsyncIterator[ServerSentEvent], generation: Generation, send_s: float) -> None:

@@ -17,10 +17,10 @@ from edgespec.client.state_file import PROOF_PATH, ServerState
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.bodies import CheckedRoute
 from edgespec.server.dialects.anthropic.routes import AnthropicDialect
-from edgespec.server.dialects.llama_cpp.filling import FillIn, FillWishes
+from edgespec.server.dialects.llama_cpp.filling import FillIn, GapFields
 from edgespec.server.dialects.llama_cpp.requests import ALIASES
 from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
-from edgespec.server.dialects.openai.answers import Answer
+from edgespec.server.dialects.openai.answers import CompletionAnswer
 from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest
 from edgespec.server.dialects.responses.routes import ResponsesDialect
@@ -132,87 +132,87 @@ class Endpoint:
         return Response(body, headers={"content-type": media_type, **began})
 
     @with_pair
-    async def chat(self, wishes: ChatRequest, request: Request) -> Response:
+    async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Says the assistant's next turn."""
-        wishes.check()
+        body.check()
         about = self.answering.loaded()
-        composed = await self.answering.composed(wishes)
-        submits, composed = await self.answering.chat_submits(wishes, composed)
-        several = wishes.parallel_tool_calls is not False
-        verbose = self.answering.settings.verbose if wishes.verbose is None else wishes.verbose
+        composed = await self.answering.composed(body)
+        submits, composed = await self.answering.chat_submits(body, composed)
+        several = body.parallel_tool_calls is not False
+        verbose = self.answering.settings.verbose if body.verbose is None else body.verbose
         answer = ChatAnswer(
             self.answering.name(),
             about.plain_s,
-            usage=wishes.usage_in_stream,
-            events=wishes.speculation.events,
-            scoring=wishes.scoring(),
-            turns=readers(composed, len(submits), apart=wishes.shows_thoughts_apart, several=several),
+            usage=body.usage_in_stream,
+            events=body.speculation.events,
+            scoring=body.scoring(),
+            turns=readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several),
             prompt=composed.text if verbose else None,
-            timings=bool(wishes.timings_per_token),
-            silent=wishes.warms_up,
-            functions=wishes.calls_functions,
+            timings=bool(body.timings_per_token),
+            silent=body.warms_up,
+            functions=body.calls_functions,
         )
         return await self.answering.answer(
-            request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
+            request, submits, answer, stream=bool(body.stream), progress=bool(body.return_progress)
         )
 
     @with_pair
-    async def count(self, wishes: ChatRequest) -> dict[str, int]:
+    async def count(self, body: ChatRequest) -> dict[str, int]:
         """Says how many tokens the prompt of a conversation has; evaluates nothing."""
         about = self.answering.loaded()
-        return {"n_tokens": await self.answering.n_tokens(wishes), "n_ctx": about.n_ctx}
+        return {"n_tokens": await self.answering.n_tokens(body), "n_ctx": about.n_ctx}
 
     @with_pair
-    async def input_tokens(self, wishes: ChatRequest) -> dict[str, Any]:
+    async def input_tokens(self, body: ChatRequest) -> dict[str, Any]:
         """Says the same as OpenAI and llama-server do."""
-        return {"object": "response.input_tokens", "input_tokens": await self.answering.n_tokens(wishes)}
+        return {"object": "response.input_tokens", "input_tokens": await self.answering.n_tokens(body)}
 
     @with_pair
-    async def complete(self, wishes: CompletionRequest, request: Request) -> Response:
+    async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Lets text go on."""
-        wishes.check()
+        body.check()
         about = self.answering.loaded()
-        prompts = wishes.prompts()
-        if wishes.suffix is not None:
-            filled = FillWishes(input_prefix=str(prompts[0]), input_suffix=wishes.suffix)
-            prompts = [await FillIn(self.answering).prompt(filled, wishes.limit())]
+        prompts = body.prompts()
+        if body.suffix is not None:
+            filled = GapFields(input_prefix=str(prompts[0]), input_suffix=body.suffix)
+            prompts = [await FillIn(self.answering).prompt(filled, body.limit())]
         submits = [
             submit
             for prompt in prompts
-            for submit in wishes.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
+            for submit in body.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
         ]
         echo = tuple(str(submit.prompt).encode("utf-8", "replace").decode() for submit in submits)
-        answer = Answer(
+        answer = CompletionAnswer(
             self.answering.name(),
             about.plain_s,
-            usage=wishes.usage_in_stream,
-            events=wishes.speculation.events,
-            echo=echo if wishes.echo else (),
-            scoring=wishes.scoring(),
-            timings=bool(wishes.timings_per_token),
-            silent=wishes.warms_up,
+            usage=body.usage_in_stream,
+            events=body.speculation.events,
+            echo=echo if body.echo else (),
+            scoring=body.scoring(),
+            timings=bool(body.timings_per_token),
+            silent=body.warms_up,
         )
         return await self.answering.answer(
-            request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
+            request, submits, answer, stream=bool(body.stream), progress=bool(body.return_progress)
         )
 
     @with_pair
-    async def fill(self, wishes: FillRequest, request: Request) -> Response:
+    async def fill(self, body: FillRequest, request: Request) -> Response:
         """Fills in what stands between two texts, as Mistral's clients ask for it."""
         about = self.answering.loaded()
-        if wishes.seed is None:
-            wishes.seed = wishes.random_seed
-        gap = FillWishes(input_prefix=wishes.prompt, input_suffix=wishes.suffix)
-        prompt = await FillIn(self.answering).prompt(gap, wishes.limit())
-        submits = wishes.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
+        if body.seed is None:
+            body.seed = body.random_seed
+        gap = GapFields(input_prefix=body.prompt, input_suffix=body.suffix)
+        prompt = await FillIn(self.answering).prompt(gap, body.limit())
+        submits = body.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
         answer = FillAnswer(
             self.answering.name(),
             about.plain_s,
-            usage=wishes.usage_in_stream,
-            events=wishes.speculation.events,
-            silent=wishes.warms_up,
+            usage=body.usage_in_stream,
+            events=body.speculation.events,
+            silent=body.warms_up,
         )
-        return await self.answering.answer(request, submits, answer, stream=bool(wishes.stream))
+        return await self.answering.answer(request, submits, answer, stream=bool(body.stream))
 
 
 # -- mistakes

@@ -65,18 +65,18 @@ class ModelRoutes:
         """Lists the pairs, and says where the engine stands."""
         return {"object": "list", "data": self._models(), "engine": self._told(self._worker.situation)}
 
-    async def change(self, wishes: ModelChange, request: Request) -> Response:
+    async def change(self, body: ModelChange, request: Request) -> Response:
         """Loads or unloads; answers when it is done, or with events until it is."""
-        load = self._pairs.named(wishes.model) if wishes.model else None
+        load = self._pairs.named(body.model) if body.model else None
 
         async def work() -> bool:
-            if wishes.action == "load":
-                await self._worker.load(load, force=wishes.force)
+            if body.action == "load":
+                await self._worker.load(load, force=body.force)
             else:
-                await self._worker.unload(force=wishes.force)
+                await self._worker.unload(force=body.force)
             return True
 
-        if wishes.stream:
+        if body.stream:
             return EventSourceResponse(self._progress(work), ping=PING_S, sep="\n")
         if await unless_gone(request, work()) is None:
             return Response(status_code=GONE)

@@ -20,13 +20,13 @@ from commands import posix
 from served import NO_END, served, until
 
 from edgespec.client.attach import Attached, Progress, Wanted, attach, connect, start_lock
-from edgespec.client.client import Client, Ended, Wishes
+from edgespec.client.client import AnswerOptions, Client, Ended
 from edgespec.client.state_file import ServerState
 from edgespec.errors import EndpointError, EndpointLostError
 from edgespec_models import tiny
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
-ENDLESS = Wishes(sampling={"temperature": 2}, beside={"logit_bias": NO_END})
+ENDLESS = AnswerOptions(sampling={"temperature": 2}, beside={"logit_bias": NO_END})
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def gone(processes: Iterable[psutil.Process]) -> bool:
 def test_an_engine_is_started_and_a_second_program_shares_it(engine: Attached) -> None:
     """The second is told whose it is, and, when it goes, that it went; then it may have its own."""
     assert engine.private and not engine.lent and engine.fault() is None
-    [*_, ended] = engine.client.chat(HELLO, Wishes(max_tokens=2))
+    [*_, ended] = engine.client.chat(HELLO, AnswerOptions(max_tokens=2))
     assert isinstance(ended, Ended) and ended.n_tokens == 2
     key, running = engine.client.server.key, [web_process(), *web_process().children()]
     assert key and len(running) == 3, "the web process, its engine, and what renders its templates"

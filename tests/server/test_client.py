@@ -19,12 +19,12 @@ from announced import announced
 from served import NO_END, Served, served, until
 
 from edgespec.client.answer import Span, Spans
-from edgespec.client.client import Client, Ended, Told, Wishes
+from edgespec.client.client import AnswerOptions, Client, Ended, Told
 from edgespec.client.state_file import ServerState
 from edgespec.errors import EndpointError, EndpointLostError, PromptTooLongError, SettingError
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
-ENDLESS = Wishes(sampling={"temperature": 2, "top_p": 1, "min_p": 0}, beside={"logit_bias": NO_END})
+ENDLESS = AnswerOptions(sampling={"temperature": 2, "top_p": 1, "min_p": 0}, beside={"logit_bias": NO_END})
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +42,18 @@ def client(server: Served, monkeypatch: pytest.MonkeyPatch) -> Client:
     return client
 
 
-def whole(client: Client, wishes: Wishes, messages: list[dict[str, str]] = HELLO) -> tuple[list[Told], Ended]:
+def whole(
+    client: Client, options: AnswerOptions, messages: list[dict[str, str]] = HELLO
+) -> tuple[list[Told], Ended]:
     """Returns the rounds of an answer and its end."""
-    *told, ended = client.chat(messages, wishes)
+    *told, ended = client.chat(messages, options)
     assert isinstance(ended, Ended)
     return [one for one in told if isinstance(one, Told)], ended
 
 
 def test_rounds_come_as_the_engine_made_them(client: Client) -> None:
     """The client finds the server by its file, and its key there."""
-    told, ended = whole(client, Wishes(seed=1, draft_length=4))
+    told, ended = whole(client, AnswerOptions(seed=1, draft_length=4))
     rounds = [one.round for one in told]
     assert "".join(round_.text for round_ in rounds).startswith("EdgeSpec makes a GGUF model answer")
     assert [one.number for one in told] == list(range(1, len(told) + 1))
@@ -69,19 +71,19 @@ def test_rounds_come_as_the_engine_made_them(client: Client) -> None:
     assert ended.ttft_s and ended.tpot_s and ended.tok_per_s
     said = "".join(round_.text for round_ in rounds)
     turns = [*HELLO, {"role": "assistant", "content": said}, {"role": "user", "content": "Why?"}]
-    _, again = whole(client, Wishes(seed=1, max_tokens=1), turns)
+    _, again = whole(client, AnswerOptions(seed=1, max_tokens=1), turns)
     assert again.cached_tokens and again.cached_tokens >= 50 and again.tok_per_s is None
 
 
 def test_text_is_told_by_who_produced_it(client: Client) -> None:
-    told, _ = whole(client, Wishes(seed=1, drafter="model", draft_length=4, stop=("sooner than",)))
+    told, _ = whole(client, AnswerOptions(seed=1, drafter="model", draft_length=4, stop=("sooner than",)))
     assert all("".join(span.text for span in one.spans) == one.round.text for one in told)
     assert {span.source for one in told for span in one.spans} == {"model", "target"}
     assert any("guessed" in one.why for one in told)
 
 
 def test_speculation_is_left_out_where_it_is_not_wished(client: Client) -> None:
-    told, ended = whole(client, Wishes(seed=1, speculation=False))
+    told, ended = whole(client, AnswerOptions(seed=1, speculation=False))
     assert ended.drafted == 0 and all(one.why.startswith("plain") for one in told)
 
 
@@ -89,7 +91,7 @@ def test_a_seed_gives_the_same_text_with_and_without_speculation(client: Client)
     """One slot: among several, the order of cells in the cache may tip a close choice (see the README)."""
 
     def said(question: str, **wished: Any) -> tuple[str, int]:
-        asked = Wishes(max_tokens=48, sampling={"temperature": 1.2}, **{"seed": 7, **wished})
+        asked = AnswerOptions(max_tokens=48, sampling={"temperature": 1.2}, **{"seed": 7, **wished})
         told, ended = whole(client, asked, [{"role": "user", "content": question}])
         assert ended.drafted is not None
         return "".join(one.round.text for one in told), ended.drafted
@@ -144,16 +146,16 @@ def test_closing_an_answer_cancels_it(client: Client) -> None:
     with client.chat(HELLO, ENDLESS) as answer:
         next(answer)
     assert list(answer) == []
-    _, ended = whole(client, Wishes(max_tokens=2))
+    _, ended = whole(client, AnswerOptions(max_tokens=2))
     assert ended.finish == "length"
 
 
 def test_what_goes_wrong_is_a_sentence(client: Client) -> None:
     with pytest.raises(EndpointError, match="temperature is -1") as caught:
-        whole(client, Wishes(sampling={"temperature": -1}))
+        whole(client, AnswerOptions(sampling={"temperature": -1}))
     assert caught.value.status == 400 and caught.value.code == "invalid_value"
     with pytest.raises(PromptTooLongError) as long:
-        whole(client, Wishes(), [{"role": "user", "content": "word " * 3000}])
+        whole(client, AnswerOptions(), [{"role": "user", "content": "word " * 3000}])
     assert (long.value.n_prompt, long.value.n_ctx) == (3009, 2048)
     with pytest.raises(EndpointError, match="API key") as refused:
         Client.at(client.where, "wrong").models()
@@ -232,7 +234,7 @@ def test_another_server_is_asked_as_it_knows_it() -> None:
     )  # fmt: skip
     with other([(200, MODELS), (200, answer + b"data: [DONE]\n\n")]) as (port, asked):
         client = Client.at(f"http://127.0.0.1:{port}/", key="sk-1")
-        told, ended = whole(client, Wishes(seed=1, speculation=False, draft_length=4))
+        told, ended = whole(client, AnswerOptions(seed=1, speculation=False, draft_length=4))
         assert client.count(HELLO) is None
     assert [(one.reasoning, one.round.text) for one in told[:3]] == [("hm", ""), ("", "a"), ("", "b")]
     assert told[1].spans == (Span("a", ""),) and not told[1].why and told[3].tool_calls
@@ -256,7 +258,7 @@ def test_another_server_is_asked_as_it_knows_it() -> None:
 def test_what_other_servers_do_wrong_is_a_sentence(answer: tuple[int, bytes], words: str) -> None:
     with other([(200, MODELS), answer]) as (port, _):
         with pytest.raises(EndpointError, match=words):
-            whole(Client.at(f"127.0.0.1:{port}"), Wishes())
+            whole(Client.at(f"127.0.0.1:{port}"), AnswerOptions())
     for listing in (b"[]", b"hello", b'{"data": 1}'):
         with other([(200, listing)]) as (port, _), pytest.raises(EndpointError, match="OpenAI-style"):
             Client.at(f"127.0.0.1:{port}").info()

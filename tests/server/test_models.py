@@ -16,13 +16,13 @@ from served import NO_END, Served, served, until
 from tiny_gguf import write_llama
 
 from edgespec.client.attach import Wanted
-from edgespec.client.client import Client, Ended, Wishes
+from edgespec.client.client import AnswerOptions, Client, Ended
 from edgespec.errors import EndpointError
 from edgespec_models import tiny
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
-LONG = Wishes(sampling={"temperature": 2}, max_tokens=300, beside={"logit_bias": NO_END})
+LONG = AnswerOptions(sampling={"temperature": 2}, max_tokens=300, beside={"logit_bias": NO_END})
 
 
 def install(store: Store, name: str, target: Path) -> None:
@@ -86,10 +86,10 @@ def test_another_pair_is_loaded_with_progress_and_found_by_its_file(
     [_, *states] = client.unload()
     assert states[-1].state == "unloaded" and not any(info.loaded for info in client.models())
     assert server.ask("/health").status == 200
-    *_, ended = client.chat(HELLO, Wishes(max_tokens=2, model="first"))  # loads it again
+    *_, ended = client.chat(HELLO, AnswerOptions(max_tokens=2, model="first"))  # loads it again
     assert isinstance(ended, Ended) and ended.model == "first"
     list(client.unload())
-    *_, ended = client.chat(HELLO, Wishes(max_tokens=2))
+    *_, ended = client.chat(HELLO, AnswerOptions(max_tokens=2))
     assert isinstance(ended, Ended)
     until(lambda: "first is loaded again" in server.said())
 
@@ -97,8 +97,10 @@ def test_another_pair_is_loaded_with_progress_and_found_by_its_file(
 def test_a_request_that_names_another_pair_waits_for_those_before_it(client: Client) -> None:
     """What runs is not cut off, and the names of nobody's pairs do not switch."""
 
-    def answer(model: str, wishes: Wishes = LONG) -> tuple[Ended, float]:
-        *_, ended = client.chat(HELLO, Wishes(wishes.sampling, 300, beside=wishes.beside, model=model))
+    def answer(model: str, options: AnswerOptions = LONG) -> tuple[Ended, float]:
+        *_, ended = client.chat(
+            HELLO, AnswerOptions(options.sampling, 300, beside=options.beside, model=model)
+        )
         assert isinstance(ended, Ended)
         return ended, time.monotonic()
 
@@ -120,7 +122,7 @@ def client_state(client: Client) -> bytes:
 
 
 def test_a_forced_switch_ends_what_runs(client: Client) -> None:
-    answer = client.chat(HELLO, Wishes(LONG.sampling, 500, beside=LONG.beside))
+    answer = client.chat(HELLO, AnswerOptions(LONG.sampling, 500, beside=LONG.beside))
     next(answer)
     Timer(0.2, lambda: list(client.load("other", force=True))).start()
     with pytest.raises(EndpointError, match="unloaded by force"):
@@ -131,9 +133,9 @@ def test_a_forced_switch_ends_what_runs(client: Client) -> None:
 def test_a_client_that_leaves_while_it_waits_for_a_pair_has_nothing_loaded(
     server: Served, client: Client
 ) -> None:
-    running = client.chat(HELLO, Wishes(LONG.sampling, 500, beside=LONG.beside))
+    running = client.chat(HELLO, AnswerOptions(LONG.sampling, 500, beside=LONG.beside))
     next(running)
-    waiting = client.chat(HELLO, Wishes(max_tokens=2, model="other"))
+    waiting = client.chat(HELLO, AnswerOptions(max_tokens=2, model="other"))
     Timer(0.3, waiting.cancel).start()
     assert [ended for ended in waiting if isinstance(ended, Ended)][-1].finish == "cancelled"
     until(lambda: b'"next":null' in client_state(client))
@@ -153,7 +155,7 @@ def test_what_cannot_be_loaded_is_said_and_what_was_there_comes_back(server: Ser
         assert refused.status == status and words in refused.error["message"], refused
         with pytest.raises(EndpointError, match=words.replace("'", ".")):
             list(client.load(model))
-    *_, ended = client.chat(HELLO, Wishes(max_tokens=2))
+    *_, ended = client.chat(HELLO, AnswerOptions(max_tokens=2))
     assert isinstance(ended, Ended) and ended.model == "first"
     assert server.ask("/edgespec/models", {"action": "explode"}).status == 400
     assert server.worker.is_running() and os.path.basename(server.worker.exe())

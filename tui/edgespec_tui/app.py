@@ -14,7 +14,7 @@ from textual.app import App, SuspendNotSupported, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
-from edgespec.client.answer import Wishes
+from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, SessionError
 from edgespec_tui import faults, hang_up, palette
 from edgespec_tui.endpoint.endpoint import Endpoint
@@ -67,7 +67,7 @@ class ChatApp(App[int]):
         settings: Settings | None = None,
         settings_file: Path | None = None,
         first: Conversation | None = None,
-        wishes: Wishes | None = None,
+        options: AnswerOptions | None = None,
         notices: list[str] | None = None,
         shelf: Shelf | None = None,
         typed: TypedAhead | None = None,
@@ -86,7 +86,7 @@ class ChatApp(App[int]):
         self.context = ChatContext(endpoint, engine, sessions)
         if shelf is not None:  # from another thread: the list is looked at now and then
             shelf.on_end = self._pull_ended
-        self.context.wishes = wishes or Wishes()
+        self.context.options = options or AnswerOptions()
         self.context.new_conversation = self.settings.new_conversation
         self.context.first_conversation = first or self.settings.new_conversation()
         self.chat = ChatScreen(self.context, ChatCommands(self))

@@ -63,7 +63,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
             settings=beginning.settings,
             settings_file=settings_path(),
             first=first_conversation(arguments, sessions, beginning),
-            wishes=beginning.wishes,
+            options=beginning.options,
             notices=notices,
             shelf=Shelf(open_store()),
             typed=typed,

@@ -45,7 +45,7 @@ class StructuredOutputs(_Lenient):
     json_object: StrictBool | None = None
 
 
-class FormWishes(_Lenient):
+class FormFields(_Lenient):
     """What a request may say of the form of its answer. One of them at most."""
 
     response_format: ResponseFormat | None = None

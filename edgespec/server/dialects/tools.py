@@ -42,7 +42,7 @@ class NamedTool(_Lenient):
     function: NamedFunction
 
 
-class ToolWishes(BaseModel):
+class ToolFields(BaseModel):
     """The part of a chat request that this file is about.
 
     functions, function_call: what tools and tool_choice were called before there were tools.

@@ -15,10 +15,10 @@ def as_chat(fields: Mapping[str, Any]) -> ChatRequest:
     """Returns a chat request of these fields; raises RequestValidationError for what is wrong in it."""
     given = {name: value for name, value in fields.items() if value is not None}
     try:
-        wishes = ChatRequest.model_validate(given)
+        body = ChatRequest.model_validate(given)
     except ValidationError as error:
         raise RequestValidationError(
             [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
         ) from None
-    wishes.check()
-    return wishes
+    body.check()
+    return body

@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from edgespec.client.answer import Ended, Info, Wishes
+from edgespec.client.answer import AnswerOptions, Ended, Info
 from edgespec.client.attach import Attached, OnProgress, Progress, Wanted, attach, connect
-from edgespec.client.client import Answer, Client
+from edgespec.client.client import AnswerStream, Client
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_models.shelf.store import EMBEDDED
 from edgespec_tui.endpoint.endpoint import Happening, Message
@@ -146,10 +146,12 @@ class AttachedEndpoint:
         info = self._attached.info
         return replace(info, model=EMBEDDED if info.embedded else info.model, lent=self._attached.lent)
 
-    async def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:
+    async def answer(
+        self, messages: Sequence[Message], options: AnswerOptions
+    ) -> AsyncGenerator[Happening, None]:
         """Yields rounds, and last the end; closing the generator cancels the answer in the engine."""
         attached = self._ready()
-        answer = attached.client.chat(_as_told(messages), wishes)
+        answer = attached.client.chat(_as_told(messages), options)
         happenings: asyncio.Queue[Happening | EdgeSpecError] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -245,7 +247,9 @@ async def _in_thread(work: Callable[[], _T]) -> _T:
     return await done
 
 
-def _listen(answer: Answer, attached: Attached, put: Callable[[Happening | EdgeSpecError], None]) -> None:
+def _listen(
+    answer: AnswerStream, attached: Attached, put: Callable[[Happening | EdgeSpecError], None]
+) -> None:
     """Hands on what an answer brings; in a thread of its own."""
     try:
         for happening in answer:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from edgespec.client.answer import Ended, Info, Told, Wishes
+from edgespec.client.answer import AnswerOptions, Ended, Info, Told
 
 Role = Literal["system", "user", "assistant"]
 
@@ -50,7 +50,7 @@ class Endpoint(Protocol):
         """
         ...
 
-    def answer(self, messages: Sequence[Message], wishes: Wishes) -> AsyncGenerator[Happening, None]:
+    def answer(self, messages: Sequence[Message], options: AnswerOptions) -> AsyncGenerator[Happening, None]:
         """Yields the rounds of an answer, and last its end. Closing the generator cancels the answer."""
         ...
 

@@ -58,7 +58,7 @@ def _talk(
             conversation,
             sessions,
             runner,
-            wishes=beginning.wishes,
+            options=beginning.options,
             quiet=arguments.quiet or once,
             by_sentence=talking and sys.stdout.isatty(),
         )

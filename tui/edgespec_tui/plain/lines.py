@@ -216,7 +216,7 @@ class PlainLines:
     def _speculation(self, text: str) -> None:
         if text not in ("on", "off"):
             raise SettingError(f"/speculation takes on or off, not {text!r}")
-        self._chat.wishes = replace(self._chat.wishes, speculation=text == "on")
+        self._chat.options = replace(self._chat.options, speculation=text == "on")
         self._chat.tell(f"Speculation is {text}.")
 
     def _keep(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TextIO
 
-from edgespec.client.answer import Info, Wishes
+from edgespec.client.answer import AnswerOptions, Info
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
 from edgespec_tui.endpoint.endpoint import Endpoint
@@ -20,8 +20,8 @@ from edgespec_tui.plain.text import AsItComes, WholeSentences, figure_lines
 from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.widgets.answering import Answering
 from edgespec_tui.widgets.live_figures import LiveFigures
+from edgespec_tui.widgets.turn_writer import TurnWriter
 
 INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
 
@@ -35,7 +35,7 @@ class PlainChat:
     sessions: Sessions
     runner: asyncio.Runner
     # what is asked for besides the conversation's own settings
-    wishes: Wishes = field(default_factory=Wishes)
+    options: AnswerOptions = field(default_factory=AnswerOptions)
     quiet: bool = False  # no figures
     by_sentence: bool = False  # see `WholeSentences`
     out: TextIO = field(default_factory=lambda: sys.stdout)
@@ -102,22 +102,22 @@ class PlainChat:
         fitting = await fit(self.endpoint, talk, last, n_ctx=info.n_ctx, max_tokens=talk.max_tokens)
         if len(fitting.left_out) > left_out_before(talk.path()):
             self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")
-        wishes = replace(
-            self.wishes, sampling=dict(talk.sampling), seed=talk.seed, max_tokens=talk.max_tokens
+        options = replace(
+            self.options, sampling=dict(talk.sampling), seed=talk.seed, max_tokens=talk.max_tokens
         )
         turn = begun or talk.add("assistant", parent=question.id, model=info.model)
-        told = {"seed": wishes.seed, "max_tokens": wishes.max_tokens}
-        settings = {**wishes.sampling, **{name: value for name, value in told.items() if value is not None}}
-        settings |= {"speculation": wishes.speculation, "left_out": len(fitting.left_out)}
-        figures = LiveFigures(plain_s=info.plain_s, speculation=wishes.speculation)
-        making = Answering(
+        told = {"seed": options.seed, "max_tokens": options.max_tokens}
+        settings = {**options.sampling, **{name: value for name, value in told.items() if value is not None}}
+        settings |= {"speculation": options.speculation, "left_out": len(fitting.left_out)}
+        figures = LiveFigures(plain_s=info.plain_s, speculation=options.speculation)
+        making = TurnWriter(
             self.endpoint, talk, replace(turn, settings=settings), figures, lambda: self.sessions.save(talk)
         )
         task = asyncio.current_task()
         assert task is not None
         writer.on_failure = task.cancel
         try:
-            await making.run(fitting.messages, wishes, writer)
+            await making.run(fitting.messages, options, writer)
         except asyncio.CancelledError:
             task.uncancel()
         if writer.failure:

@@ -14,19 +14,19 @@ from typing import Protocol
 
 from textual.worker import Worker, WorkerCancelled
 
-from edgespec.client.answer import Wishes
+from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.context_fit import left_out_before, path_to
 from edgespec_tui.sessions.conversation import Conversation, Figure, Turn
-from edgespec_tui.widgets.answering import Answering, reason_in_short
 from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import Question
 from edgespec_tui.widgets.transcript import Transcript
 from edgespec_tui.widgets.turn_view import AnswerView
+from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
 
 TITLE_LENGTH = 60
 INTERRUPTED = "interrupted before it began"
@@ -44,7 +44,7 @@ class Stage(Protocol):
     @property
     def prompt(self) -> PromptInput: ...
 
-    def wishes(self) -> Wishes: ...
+    def options(self) -> AnswerOptions: ...
 
     def tell(self, sentence: str) -> None: ...
 
@@ -198,8 +198,8 @@ class Asking:
             prepared = await self._prepare(talk, turn, view)
             if prepared is None:
                 return False
-            making, messages, wishes = prepared
-            await making.run(messages, wishes, view)
+            making, messages, options = prepared
+            await making.run(messages, options, view)
         except asyncio.CancelledError:
             if talk.turns[turn.id].finish is None:  # it had not begun
                 self._unanswered(talk, turn, INTERRUPTED)
@@ -210,7 +210,7 @@ class Asking:
 
     async def _prepare(
         self, talk: Conversation, turn: Turn, view: AnswerView
-    ) -> tuple[Answering, list[Message], Wishes] | None:
+    ) -> tuple[TurnWriter, list[Message], AnswerOptions] | None:
         """Waits for the engine and makes the request; None where there is none, which is told."""
         screen, context = self._screen, self._screen.context
         starting = context.engine.state == "starting"
@@ -232,12 +232,12 @@ class Asking:
             screen.tell_failure(error)
             return None
         await screen.transcript.mark_left_out(fitting.left_out, told=len(fitting.left_out) > before)
-        wishes = screen.wishes()
-        turn = replace(turn, settings={**settings_of(wishes), "left_out": len(fitting.left_out)})
+        options = screen.options()
+        turn = replace(turn, settings={**settings_of(options), "left_out": len(fitting.left_out)})
         self._prompt_tokens = fitting.n_tokens
-        self.figures = LiveFigures(plain_s=self._plain_s or info.plain_s, speculation=wishes.speculation)
+        self.figures = LiveFigures(plain_s=self._plain_s or info.plain_s, speculation=options.speculation)
         view.show_waiting("reading the prompt")
-        making = Answering(
+        making = TurnWriter(
             context.endpoint,
             talk,
             turn,
@@ -245,7 +245,7 @@ class Asking:
             keep=lambda: context.keep(talk),
             since_key=context.moments.since_key,
         )
-        return making, fitting.messages, wishes
+        return making, fitting.messages, options
 
     def _unanswered(self, talk: Conversation, turn: Turn, reason: str) -> Turn:
         """Ends an answer that could not be begun; returns what its place shows."""
@@ -254,7 +254,7 @@ class Asking:
         self._screen.context.keep(talk)
         return shown
 
-    def _ended(self, making: Answering) -> None:
+    def _ended(self, making: TurnWriter) -> None:
         told = making.figures.told
         self._plain_s = making.figures.seen_plain_s or self._plain_s
         if told and told.prompt_tokens is not None:
@@ -287,7 +287,7 @@ class Asking:
         return question.typed()
 
 
-def settings_of(wishes: Wishes) -> dict[str, Figure]:
+def settings_of(options: AnswerOptions) -> dict[str, Figure]:
     """Returns what is kept with a turn of how it was asked for."""
-    others = {"seed": wishes.seed, "max_tokens": wishes.max_tokens, "speculation": wishes.speculation}
-    return {**wishes.sampling, **{name: value for name, value in others.items() if value is not None}}
+    others = {"seed": options.seed, "max_tokens": options.max_tokens, "speculation": options.speculation}
+    return {**options.sampling, **{name: value for name, value in others.items() if value is not None}}

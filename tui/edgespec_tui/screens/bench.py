@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
-from edgespec.client.answer import Wishes
+from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.screens.race import Race, drawn
@@ -43,11 +43,16 @@ class BenchScreen(ModalScreen[Measured | None]):
     ]
 
     def __init__(
-        self, endpoint: Endpoint, wishes: Wishes, prompts: Sequence[tuple[str, str]], *, rng: random.Random
+        self,
+        endpoint: Endpoint,
+        options: AnswerOptions,
+        prompts: Sequence[tuple[str, str]],
+        *,
+        rng: random.Random,
     ) -> None:
         super().__init__()
         self._endpoint, self._prompts, self._rng = endpoint, prompts, rng
-        self._wishes = replace(wishes, max_tokens=LONGEST)
+        self._options = replace(options, max_tokens=LONGEST)
         self._results: list[Measured] = []
 
     def compose(self) -> ComposeResult:
@@ -68,7 +73,7 @@ class BenchScreen(ModalScreen[Measured | None]):
         try:
             for n, (kind, prompt) in enumerate(self._prompts, 1):
                 self._note(f"{n} of {len(self._prompts)}: {kind}")
-                race = drawn(self._endpoint, [Message("user", prompt)], self._wishes, rng=self._rng)
+                race = drawn(self._endpoint, [Message("user", prompt)], self._options, rng=self._rng)
                 await race.warm()
                 for runner in race.order:
                     async for _ in race.run(runner):

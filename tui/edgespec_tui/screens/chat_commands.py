@@ -172,7 +172,7 @@ class ChatCommands:
             messages = [*talk.messages(), Message("user", text)]
         else:
             text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
-        race = drawn(screen.context.endpoint, messages, screen.wishes(), rng=random.Random())
+        race = drawn(screen.context.endpoint, messages, screen.options(), rng=random.Random())
         said = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
         self._app.push_screen(RaceScreen(race, text, said=said), screen.take_measured)
 
@@ -187,5 +187,5 @@ class ChatCommands:
             raise SettingError(f"/bench takes a number from 1 to {len(PROMPTS)}, not {text!r}")
         await screen.stop_and_wait()
         prompts = PROMPTS[: int(text or DEFAULT_PROMPTS)]
-        bench = BenchScreen(screen.context.endpoint, screen.wishes(), prompts, rng=random.Random())
+        bench = BenchScreen(screen.context.endpoint, screen.options(), prompts, rng=random.Random())
         self._app.push_screen(bench, screen.take_measured)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edgespec.client.answer import Wishes
+from edgespec.client.answer import AnswerOptions
 from edgespec.system import config
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import EngineState
@@ -34,7 +34,7 @@ class ChatContext:
     new_conversation: Callable[[], Conversation] = Conversation
     moments: QuietMoments = field(default_factory=QuietMoments)
     first_conversation: Conversation = field(default_factory=Conversation)
-    wishes: Wishes = field(default_factory=Wishes)  # what every answer is asked for with
+    options: AnswerOptions = field(default_factory=AnswerOptions)  # what every answer is asked for with
     tint: bool = False  # tokens are coloured from the start
     prompts: SystemPrompts = field(
         default_factory=lambda: SystemPrompts(config.settings_folder() / "prompts")

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from edgespec.client.answer import Ended, Wishes
+from edgespec.client.answer import AnswerOptions, Ended
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.widgets.panel import Measured
 
@@ -62,7 +62,7 @@ class Race:
 
     endpoint: Endpoint
     messages: Sequence[Message]
-    wishes: Wishes
+    options: AnswerOptions
     order: tuple[Runner, Runner]  # who runs first and second
     own_seed: bool = False  # the chat's: it stays when raced again
     clock: Callable[[], float] = time.monotonic  # seconds, monotonic
@@ -73,27 +73,27 @@ class Race:
 
     @property
     def is_greedy(self) -> bool:
-        return self.wishes.sampling.get("temperature") == 0
+        return self.options.sampling.get("temperature") == 0
 
     def again(self, rng: random.Random) -> Race:
         """Returns another race in the other order; with another seed, so that nothing is said twice."""
-        seed = self.wishes.seed if self.own_seed or self.is_greedy else rng.randrange(2**31)
+        seed = self.options.seed if self.own_seed or self.is_greedy else rng.randrange(2**31)
         order = (self.order[1], self.order[0])
-        return Race(self.endpoint, self.messages, replace(self.wishes, seed=seed), order, self.own_seed)
+        return Race(self.endpoint, self.messages, replace(self.options, seed=seed), order, self.own_seed)
 
     async def warm(self) -> None:
         """Lets the prompt be read once, so that neither runner has to. Raises EdgeSpecError."""
-        wishes = replace(self.wishes, max_tokens=1, speculation=False)
-        async with aclosing(self.endpoint.answer(self.messages, wishes)) as happenings:
+        options = replace(self.options, max_tokens=1, speculation=False)
+        async with aclosing(self.endpoint.answer(self.messages, options)) as happenings:
             async for _ in happenings:
                 pass
 
     async def run(self, runner: Runner) -> AsyncIterator[Leg]:
         """Runs one leg; yields it after each round. Raises EdgeSpecError."""
         leg = self.legs[runner]
-        wishes = replace(self.wishes, speculation=runner == "speculative")
+        options = replace(self.options, speculation=runner == "speculative")
         began = self.clock()
-        async with aclosing(self.endpoint.answer(self.messages, wishes)) as happenings:
+        async with aclosing(self.endpoint.answer(self.messages, options)) as happenings:
             async for happening in happenings:
                 if isinstance(happening, Ended):
                     leg.ended = happening
@@ -112,14 +112,16 @@ class Race:
         return compared(self.legs["plain"].text, self.legs["speculative"].text, greedy=self.is_greedy)
 
 
-def drawn(endpoint: Endpoint, messages: Sequence[Message], wishes: Wishes, *, rng: random.Random) -> Race:
+def drawn(
+    endpoint: Endpoint, messages: Sequence[Message], options: AnswerOptions, *, rng: random.Random
+) -> Race:
     """Returns a race in an order that was drawn; sampled answers get a seed where they have none."""
-    greedy, own_seed = wishes.sampling.get("temperature") == 0, wishes.seed is not None
-    seed = wishes.seed if wishes.seed is not None or greedy else rng.randrange(2**31)
-    wishes = replace(wishes, seed=seed, max_tokens=min(wishes.max_tokens or LONGEST, LONGEST))
+    greedy, own_seed = options.sampling.get("temperature") == 0, options.seed is not None
+    seed = options.seed if options.seed is not None or greedy else rng.randrange(2**31)
+    options = replace(options, seed=seed, max_tokens=min(options.max_tokens or LONGEST, LONGEST))
     runners: list[Runner] = ["plain", "speculative"]
     rng.shuffle(runners)
-    return Race(endpoint, messages, wishes, (runners[0], runners[1]), own_seed)
+    return Race(endpoint, messages, options, (runners[0], runners[1]), own_seed)
 
 
 def compared(plain: str, speculative: str, *, greedy: bool) -> str:

@@ -86,7 +86,7 @@ class RaceScreen(ModalScreen[Measured | None]):
         race = self._race
         first, second = race.order
         verdict = self.query_one("#race-verdict", Static)
-        how = "greedy" if race.is_greedy else f"seed {race.wishes.seed}"
+        how = "greedy" if race.is_greedy else f"seed {race.options.seed}"
         try:
             verdict.update(Content(f"Reading the prompt once for both ({how})."))
             await race.warm()

@@ -13,7 +13,7 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Footer, Static
 
-from edgespec.client.answer import Wishes
+from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_tui.screens.asking import Asking
 from edgespec_tui.screens.chat_context import ChatContext
@@ -192,11 +192,11 @@ class TalkScreen(Screen[None]):
             restart = () if self.context.engine.is_foreign else (("F9", "restarts the engine", "restart"),)
             self.show_banner("", ("Ctrl+R", "asks again", "again"), *restart)
 
-    def wishes(self) -> Wishes:
+    def options(self) -> AnswerOptions:
         """Returns how the next answer is wanted."""
         talk = self.conversation
         return replace(
-            self.context.wishes,
+            self.context.options,
             sampling=dict(talk.sampling),
             seed=talk.seed,
             max_tokens=talk.max_tokens,

@@ -44,7 +44,7 @@ class Conversation:
     id: int | None = None  # of the session it is kept in, None where it is not kept
     title: str = ""
     system: str = ""
-    # see `Wishes.sampling`; seed, max_tokens likewise
+    # see `AnswerOptions.sampling`; seed, max_tokens likewise
     sampling: dict[str, float] = field(default_factory=dict)
     seed: int | None = None
     max_tokens: int | None = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from edgespec.client.answer import Wishes
+from edgespec.client.answer import AnswerOptions
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import SessionError, SettingError
 from edgespec.system import config
@@ -31,7 +31,7 @@ class Beginning:
     """What a chat begins with."""
 
     settings: Settings  # the file's with the flags over them
-    wishes: Wishes
+    options: AnswerOptions
     complaints: tuple[str, ...] = ()  # of the file
     # settings of an answer that flags named; they hold in a session that is gone on with, too
     explicit: Mapping[str, float] = field(default_factory=dict)
@@ -66,14 +66,14 @@ def begin(arguments: argparse.Namespace, *, known: Known | None = None) -> Begin
         draft_length=settings.draft_length if length is None else length,
     )
     bias = dict(_bias(text) for text in arguments.logit_bias)
-    wishes = Wishes(
+    options = AnswerOptions(
         stop=tuple(arguments.stop),
         speculation=settings.speculation,
         drafter=None if drafter == "none" else drafter,
         draft_length=settings.draft_length,
         beside={"logit_bias": bias} if bias else {},
     )
-    return Beginning(settings, wishes, complaints, explicit, arguments.system)
+    return Beginning(settings, options, complaints, explicit, arguments.system)
 
 
 def _number(arguments: argparse.Namespace, name: str) -> float:

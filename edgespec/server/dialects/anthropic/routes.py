@@ -31,10 +31,10 @@ class AnthropicDialect:
     @with_pair
     async def messages(self, wanted: MessagesRequest, request: Request) -> Response:
         """Says the assistant's next turn."""
-        wishes = wanted.as_chat()
-        composed = await self.answering.composed(wishes)
-        [submit], composed = await self.answering.chat_submits(wishes, composed)
-        several = wishes.parallel_tool_calls is not False
+        body = wanted.as_chat()
+        composed = await self.answering.composed(body)
+        [submit], composed = await self.answering.chat_submits(body, composed)
+        several = body.parallel_tool_calls is not False
         answer = MessageAnswer(
             self.answering.name(),
             readers(composed, 1, several=several)[0],

@@ -26,7 +26,7 @@ class ExtraChunk(BaseModel):
     time: StrictInt | StrictFloat | None = None
 
 
-class FillWishes(BaseModel):
+class GapFields(BaseModel):
     """What stands around the gap. prompt: what of it is written already."""
 
     model_config = ConfigDict(extra="ignore")
@@ -43,19 +43,19 @@ class FillIn:
     def __init__(self, answering: Answering) -> None:
         self._answering = answering
 
-    async def prompt(self, wishes: FillWishes, limit: int | None) -> tuple[int, ...]:
+    async def prompt(self, body: GapFields, limit: int | None) -> tuple[int, ...]:
         """Returns the prompt as token ids. limit: tokens that may come. Raises Refusal."""
         about = self._answering.loaded()
         marks = fill_tokens(about)
         answer = EXPECTED if limit is None else limit
         room = max(0, about.n_ctx - min(answer, about.n_ctx // 2) - MARKS)
         window = min(WINDOW, room)
-        gap = await self._gap(wishes)
+        gap = await self._gap(body)
         return arranged(gap, marks, bos=about.bos_token, window=window, room=room)
 
-    async def _gap(self, wishes: FillWishes) -> Gap:
-        chunks = wishes.input_extra or []
-        texts = [wishes.input_prefix, wishes.prompt, wishes.input_suffix, REPOSITORY, LAST_FILE, SNIPPET]
+    async def _gap(self, body: GapFields) -> Gap:
+        chunks = body.input_extra or []
+        texts = [body.input_prefix, body.prompt, body.input_suffix, REPOSITORY, LAST_FILE, SNIPPET]
         names = [f"{chunk.filename}\n" for chunk in chunks]
         tokens = await asyncio.gather(
             *(self._tokens(text) for text in (*texts, *names, *(chunk.text for chunk in chunks)))

@@ -18,8 +18,8 @@ from pydantic import (
 
 from edgespec.core.scores import Scoring
 from edgespec.engine.messages import Submit
-from edgespec.server.dialects.llama_cpp.filling import FillWishes
-from edgespec.server.dialects.openai.requests import TokenId, Wishes, unsupported
+from edgespec.server.dialects.llama_cpp.filling import GapFields
+from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId, unsupported
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import Unsaid
 
@@ -46,8 +46,8 @@ class JsonPrompt(BaseModel):
 Prompt = StrictStr | JsonPrompt | list[TokenId | StrictStr]
 
 
-class GenerationWishes(Wishes):
-    """What /completion and /infill have in common.
+class LlamaGenerationRequest(GenerationRequest):
+    """What /completion and /infill share.
 
     How many tokens may come has three names. Below 0 it is what fits: llama.cpp's -1 (no limit) and -2 (until
     the context is full) are one here, where no context is shifted.
@@ -118,7 +118,7 @@ class GenerationWishes(Wishes):
         return [(_token(token), float("-inf") if bias is False else float(bias)) for token, bias in pairs]
 
 
-class LlamaCompletion(GenerationWishes):
+class LlamaCompletion(LlamaGenerationRequest):
     """POST /completion. prompt: one, or several."""
 
     prompt: Prompt | list[Prompt]
@@ -137,7 +137,7 @@ class LlamaCompletion(GenerationWishes):
         return prompts
 
 
-class InfillRequest(GenerationWishes, FillWishes):
+class InfillRequest(LlamaGenerationRequest, GapFields):
     """POST /infill."""
 
 
@@ -165,12 +165,12 @@ def _token(given: int | str) -> int | str:
 
 
 def llama_submits(
-    wishes: GenerationWishes,
+    body: LlamaGenerationRequest,
     prompt: str | tuple[int, ...],
     *,
     bias: Mapping[int, float],
     unsaid: Unsaid,
 ) -> list[Submit]:
     """Returns the generations of one prompt. bias: all of `logit_bias`, by token."""
-    wishes.logit_bias = {str(token): value for token, value in bias.items()} or None
-    return wishes.submits(prompt, add_bos=True, unsaid=unsaid)
+    body.logit_bias = {str(token): value for token, value in bias.items()} or None
+    return body.submits(prompt, add_bos=True, unsaid=unsaid)

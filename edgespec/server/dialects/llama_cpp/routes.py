@@ -20,10 +20,10 @@ from edgespec.server.dialects.llama_cpp.answers import Limits, LlamaAnswer, samp
 from edgespec.server.dialects.llama_cpp.filling import FillIn, fill_tokens
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
-    GenerationWishes,
     InfillRequest,
     JsonPrompt,
     LlamaCompletion,
+    LlamaGenerationRequest,
     Prompt,
     TokenizeRequest,
     llama_submits,
@@ -65,34 +65,34 @@ class LlamaCppDialect:
     # -- text
 
     @with_pair
-    async def complete(self, wishes: LlamaCompletion, request: Request) -> Response:
+    async def complete(self, body: LlamaCompletion, request: Request) -> Response:
         """Lets text go on."""
-        wishes.check()
-        given = wishes.prompts()
+        body.check()
+        given = body.prompts()
         prompts = [await self._prompt(prompt) for prompt in given]
-        several = isinstance(wishes.prompt, list) and not any(isinstance(x, int) for x in wishes.prompt)
-        return await self._answer(wishes, prompts, several or (wishes.n or 1) > 1, request)
+        several = isinstance(body.prompt, list) and not any(isinstance(x, int) for x in body.prompt)
+        return await self._answer(body, prompts, several or (body.n or 1) > 1, request)
 
     @with_pair
-    async def infill(self, wishes: InfillRequest, request: Request) -> Response:
+    async def infill(self, body: InfillRequest, request: Request) -> Response:
         """Fills in what stands between two texts."""
-        wishes.check()
+        body.check()
         fill_tokens(self.answering.loaded())
-        prompt = await FillIn(self.answering).prompt(wishes, wishes.limit())
-        return await self._answer(wishes, [prompt], (wishes.n or 1) > 1, request)
+        prompt = await FillIn(self.answering).prompt(body, body.limit())
+        return await self._answer(body, [prompt], (body.n or 1) > 1, request)
 
     async def _answer(
         self,
-        wishes: GenerationWishes,
+        body: LlamaGenerationRequest,
         prompts: Sequence[str | tuple[int, ...]],
         several: bool,
         request: Request,
     ) -> Response:
         about = self.answering.loaded()
-        bias = await self._bias(wishes)
+        bias = await self._bias(body)
         submits, texts = [], []
         for prompt in prompts:
-            made = llama_submits(wishes, prompt, bias=bias, unsaid=self.answering.unsaid())
+            made = llama_submits(body, prompt, bias=bias, unsaid=self.answering.unsaid())
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
         answer = LlamaAnswer(
@@ -101,17 +101,17 @@ class LlamaCppDialect:
             about.n_ctx,
             submits,
             texts,
-            Limits(max(0, wishes.t_max_predict_ms or 0), wishes.n_indent or 0),
-            wishes.scoring(),
+            Limits(max(0, body.t_max_predict_ms or 0), body.n_indent or 0),
+            body.scoring(),
             several,
-            silent=wishes.warms_up,
-            return_tokens=bool(wishes.return_tokens),
-            timings_per_token=bool(wishes.timings_per_token),
-            streamed=bool(wishes.stream),
-            fields=tuple(wishes.response_fields or ()),
+            silent=body.warms_up,
+            return_tokens=bool(body.return_tokens),
+            timings_per_token=bool(body.timings_per_token),
+            streamed=bool(body.stream),
+            fields=tuple(body.response_fields or ()),
         )
         return await self.answering.answer(
-            request, submits, answer, stream=bool(wishes.stream), progress=bool(wishes.return_progress)
+            request, submits, answer, stream=bool(body.stream), progress=bool(body.return_progress)
         )
 
     async def _prompt(self, given: Prompt) -> str | tuple[int, ...]:
@@ -143,10 +143,10 @@ class LlamaCppDialect:
             return ""  # the worker says what is wrong with it
         return b"".join(await self.answering.worker.spell(prompt)).decode("utf-8", "replace")
 
-    async def _bias(self, wishes: GenerationWishes) -> dict[int, float]:
+    async def _bias(self, body: LlamaGenerationRequest) -> dict[int, float]:
         """Returns what is added to logits: a text's tokens each get its bias."""
         found: dict[int, float] = {}
-        for token, value in wishes.biased():
+        for token, value in body.biased():
             if isinstance(token, str):
                 tokens = await self.answering.worker.tokenize(token, add_bos=False, special=False)
                 found.update(dict.fromkeys(tokens, value))
@@ -173,10 +173,10 @@ class LlamaCppDialect:
         return {"content": b"".join(pieces).decode("utf-8", "replace")}
 
     @with_pair
-    async def apply_template(self, wishes: ChatRequest) -> dict[str, str]:
+    async def apply_template(self, body: ChatRequest) -> dict[str, str]:
         """Shows the prompt of a conversation."""
-        wishes.check()
-        return {"prompt": (await self.answering.composed(wishes)).text}
+        body.check()
+        return {"prompt": (await self.answering.composed(body)).text}
 
     # -- what it is
 

@@ -1,6 +1,6 @@
 """Generations -> what OpenAI's clients read: whole answers, and chunks of a stream.
 
-`Answer` has what both of its dialects share, and is the text completion itself; chat is in `chat.py`.
+`CompletionAnswer` has what both dialects share, and answers text completions; chat is in `chat.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def as_json(value: object) -> str:
 
 
 @dataclass(slots=True)
-class Answer:
+class CompletionAnswer:
     """How one request is answered: its identity, and what its stream carries."""
 
     kind: ClassVar[str] = "cmpl"

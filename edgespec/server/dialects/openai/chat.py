@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
-from edgespec.server.dialects.openai.answers import Answer
+from edgespec.server.dialects.openai.answers import CompletionAnswer
 from edgespec.server.generation import Generation, Part
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.turns import TurnReader
 
 
 @dataclass(slots=True)
-class ChatAnswer(Answer):
+class ChatAnswer(CompletionAnswer):
     """How one conversation is answered."""
 
     kind: ClassVar[str] = "chatcmpl"
@@ -26,7 +26,7 @@ class ChatAnswer(Answer):
     functions: bool = False  # a call is told as it was before there were tools
 
     async def whole(self, generation: Generation) -> dict[str, Any]:
-        answer = await Answer.whole(self, generation)
+        answer = await CompletionAnswer.whole(self, generation)
         return answer if self.prompt is None else {**answer, "__verbose": {"prompt": self.prompt}}
 
     def _opening(self, index: int) -> dict[str, Any] | None:
@@ -78,7 +78,7 @@ def _in_older_words(said: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "function_call": calls[0]["function"]}
 
 
-class FillAnswer(Answer):
+class FillAnswer(CompletionAnswer):
     """How a gap is filled, as Mistral's `fim/completions` says it: text, in the shape of a chat."""
 
     kind: ClassVar[str] = "fim"

@@ -17,8 +17,8 @@ from edgespec.engine.messages import DrafterChoice, Submit
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
-from edgespec.server.dialects.structured import FormWishes
-from edgespec.server.dialects.tools import ToolWishes
+from edgespec.server.dialects.structured import FormFields
+from edgespec.server.dialects.tools import ToolFields
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import Unsaid
 
@@ -50,7 +50,7 @@ class Speculation(_Lenient):
     events: StrictBool = False
 
 
-class Wishes(FormWishes):
+class GenerationRequest(FormFields):
     """What both dialects have in common."""
 
     model: StrictStr | None = None
@@ -123,7 +123,7 @@ class Wishes(FormWishes):
         return None if value == -1 else value
 
     def sampling(self, of_model: Mapping[str, str]) -> Sampling:
-        """Returns the wishes over the model's own settings over the defaults; raises Refusal."""
+        """Returns the requested sampling, over the model's own settings over the defaults; raises Refusal."""
         wanted: dict[str, object] = {name: getattr(self, name) for name in NUMBERS}
         if self.top_k == -1:  # as several servers write "no limit"
             wanted["top_k"] = 0
@@ -262,7 +262,7 @@ def _older_id(name: object) -> str:
     return f"call_{name}"
 
 
-class ChatRequest(Wishes, ToolWishes):
+class ChatRequest(GenerationRequest, ToolFields):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -303,7 +303,7 @@ class ChatRequest(Wishes, ToolWishes):
         return last.role == "assistant" and not (last.tool_calls or last.function_call)
 
 
-class CompletionRequest(Wishes):
+class CompletionRequest(GenerationRequest):
     """POST /v1/completions: text goes on where the prompt ends."""
 
     prompt: StrictStr | list[TokenId] | list[StrictStr] | list[list[TokenId]]
@@ -338,7 +338,7 @@ class CompletionRequest(Wishes):
         return prompts
 
 
-class FillRequest(Wishes):
+class FillRequest(GenerationRequest):
     """POST /v1/fim/completions, as Mistral has it: text between a prompt and a suffix."""
 
     prompt: StrictStr

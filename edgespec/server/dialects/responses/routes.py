@@ -40,11 +40,11 @@ class ResponsesDialect:
     @with_pair
     async def respond(self, wanted: ResponsesRequest, request: Request) -> Response:
         """Says the assistant's next turn."""
-        wishes = wanted.as_chat()
+        body = wanted.as_chat()
         about = self.answering.loaded()
-        composed = await self.answering.composed(wishes)
-        [submit], composed = await self.answering.chat_submits(wishes, composed)
-        several = wishes.parallel_tool_calls is not False
+        composed = await self.answering.composed(body)
+        [submit], composed = await self.answering.chat_submits(body, composed)
+        several = body.parallel_tool_calls is not False
         answer = ResponseAnswer(
             self.answering.name(),
             readers(composed, 1, several=several)[0],

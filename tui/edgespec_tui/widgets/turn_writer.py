@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, get_args
 
-from edgespec.client.answer import Ended, Told, Wishes
+from edgespec.client.answer import AnswerOptions, Ended, Told
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
@@ -46,7 +46,7 @@ def reason_in_short(error: EdgeSpecError) -> str:
 
 
 @dataclass(slots=True)
-class Answering:
+class TurnWriter:
     """Makes the text of one turn, behind what the turn has already."""
 
     endpoint: Endpoint
@@ -71,12 +71,12 @@ class Answering:
             self._runs = list(self.turn.runs) or [("", len(self.turn.text))]
             self._splitter = ReasoningSplitter.behind_thoughts()
 
-    async def run(self, messages: Sequence[Message], wishes: Wishes, screen: AnswerScreen) -> Turn:
+    async def run(self, messages: Sequence[Message], options: AnswerOptions, screen: AnswerScreen) -> Turn:
         """Streams the answer; returns the turn as it stays, also where it was cancelled or failed."""
         drawing = asyncio.create_task(self._draw(screen))
         finish: FinishReason = "cancelled"
         try:
-            async with contextlib.aclosing(self.endpoint.answer(messages, wishes)) as happenings:
+            async with contextlib.aclosing(self.endpoint.answer(messages, options)) as happenings:
                 async for happening in happenings:
                     if isinstance(happening, Ended):
                         self.figures.end(happening)
