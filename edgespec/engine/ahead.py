@@ -1,14 +1,14 @@
-"""Drafting while the target verifies: the draft goes on as if all its guesses were right.
+"""Drafting while the target verifies: the draft continues as if all its guesses were right.
 
-What runs ahead is evaluation, not guessing. While the target judges x_1..x_k, the draft reads, in a thread
-of its own, the likeliest token after them, the likeliest after that, and so on, and the logits are
-remembered. Where the loop then asks for just these, it has them at once; else they are forgotten. So guesses
-are drawn from the logits they would be drawn from anyway, and neither loop nor drafters nor rules know.
+Only evaluation runs ahead, not guessing. While the target judges x_1..x_k, the draft reads, in its own
+thread, the likeliest token after them, the likeliest after that, and so on, and keeps the logits. If the
+loop then asks for exactly these, they are ready; otherwise they are discarded. So guesses are drawn from
+the same logits as without it, and neither loop nor drafters nor rules know about it.
 (The idea: PEARL, Liu et al., ICLR 2025, arXiv 2408.11850; Mirror-SD, arXiv 2510.13161.)
 
-It pays where the draft has hardware of its own, or cores that the target leaves idle. So it is measured when
-a pair is loaded (`costs.measure_beside`), and used only while what it hides, going by how often it was right,
-is more than what it costs.
+It pays if the draft has hardware of its own, or cores that the target leaves idle. So it is measured when
+a pair is loaded (`costs.measure_beside`), and used only while the time it hides, given how often it was
+right, exceeds its cost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from edgespec.core.loop import Rows, Scorer, Want
 from edgespec.core.pace.costs import FURTHER, Beside
 from edgespec.errors import EngineError
 
-FADE = 0.95  # of what earlier rounds say about being right, with each new one
-PRIOR = 4.0  # rounds that the first idea is worth
-BONUS_RIGHT = 0.7  # the first idea: how often, all guesses being right, the likeliest token is the target's
+FADE = 0.95  # weight of earlier rounds' hits, with each new round
+PRIOR = 4.0  # rounds that the initial estimate is worth
+BONUS_RIGHT = 0.7  # initial estimate: how often the likeliest token is right after right guesses
 
 
 class _Share:
-    """How often something was so, lately."""
+    """How often something was so, recently."""
 
     def __init__(self, first: float) -> None:
         self._so, self._seen = PRIOR * first, PRIOR
@@ -44,9 +44,9 @@ class _Share:
 
 
 class Ahead:
-    """The draft of one pair, reading ahead; `draft` and `target` stand where the two contexts stood.
+    """The draft of one pair, reading ahead; `draft` and `target` replace the two contexts.
 
-    Between calls of `target.score` no thread runs, so everything else may use the contexts as before.
+    Between calls of `target.score` no thread runs, so the contexts can be used as usual.
     Close it before them.
     """
 
@@ -54,9 +54,9 @@ class Ahead:
         """n_ctx: tokens the draft holds. n_vocab: ids that target and draft share."""
         self.beside = beside
         self.draft, self.target = _Draft(self, draft), _Target(self, target)
-        self.used = 0  # rows that were ready when they were asked for
+        self.used = 0  # rows that were ready when asked for
         self._reads, self._n_ctx, self._n_vocab = draft, n_ctx, n_vocab
-        self._pool = ThreadPoolExecutor(1, "draft-ahead")  # one thread: it keeps its team of helpers
+        self._pool = ThreadPoolExecutor(1, "draft-ahead")  # one thread: it keeps its OpenMP team
         self._accepted, self._right = _Share(0.6), _Share(BONUS_RIGHT)
         self._path: NDArray[np.int32] = np.empty(0, np.int32)  # what was read, in the draft's window
         self._rows: list[Rows] = []  # row i follows the path without its last len(rows) - 1 - i tokens
@@ -69,7 +69,7 @@ class Ahead:
 
     @property
     def expected(self) -> float:
-        """Returns how likely what is read ahead will be of use."""
+        """Returns the probability that what is read ahead will be used."""
         return self._accepted.value * self._right.value
 
     def row(self, want: Want) -> Rows | None:
@@ -83,7 +83,7 @@ class Ahead:
         return self._rows[i] if same else None
 
     def beside_target(self, want: Want, last: Want | None, verify: Callable[[], list[Rows]]) -> list[Rows]:
-        """Verifies, and reads ahead meanwhile where that should pay. last: what the draft was asked last."""
+        """Verifies, and reads ahead meanwhile if that should pay. last: the draft's last ask."""
         self._look_back(want)
         self._rows = []
         path = _path(want, last)
@@ -105,7 +105,7 @@ class Ahead:
                 self._foretold = self._foretold[0], int(self._path[path.size])
 
     def _read(self, stop: Event, most: int) -> None:
-        """Reads the likeliest tokens one by one, in the thread, until it is to stop."""
+        """Reads the likeliest tokens one by one, in the thread, until told to stop."""
         try:
             while len(self._rows) < most and not (self._rows and stop.is_set()):
                 if self._rows:
@@ -114,11 +114,11 @@ class Ahead:
                         return
                     self._path = np.append(self._path, np.int32(best))
                 self._rows.append(self._reads.score([Want(self._path, (), 1, self._seq)])[0].copy())
-        except EngineError:  # whoever asks next will meet it where it can be told
+        except EngineError:  # the next ask meets it, where it can be reported
             self._rows = []
 
     def _look_back(self, want: Want) -> None:
-        """Sees what came of the last verification."""
+        """Checks whether the last guess ahead was right."""
         if self._foretold is None:
             return
         tokens, bonus = self._foretold
@@ -140,7 +140,7 @@ def _path(want: Want, last: Want | None) -> NDArray[np.int32] | None:
 
 
 class _Draft:
-    """The draft's context, with what was read ahead before it."""
+    """The draft's context, with what was read ahead."""
 
     def __init__(self, ahead: Ahead, context: Scorer) -> None:
         self._ahead, self._context = ahead, context

@@ -1,15 +1,15 @@
 """The engine with slots: several streams on one loaded pair, evaluated together.
 
-`core.loop.generate` runs once for each stream, and `Engine.step` gathers what all of them ask; one stream
-is the engine with one slot. A step is either a chunk of a new prompt, or a round of all: steps of the draft,
-one evaluation for all who want one, until nobody is granted another; then one evaluation of the target with
+`core.loop.generate` runs once for each stream, and `Engine.step` gathers all their asks; one stream is the
+engine with one slot. A step is either a chunk of a new prompt, or a round of all: steps of the draft, one
+evaluation for all who want one, until nobody is granted another; then one evaluation of the target with
 the rows of all. Requests join and leave between steps.
 
-Prompts are read one chunk at a time, so that a first token is told before anything else is evaluated; between
-two rounds as much of them as a short pause allows (`PromptReader`): running streams never wait for more.
-Where the machine is too slow for that, parts of prompts join the evaluations of those who run. Otherwise a
+Prompts are read one chunk at a time, so that a first token is sent before anything else is evaluated. Between
+two rounds as much of them is read as a short pause allows (`PromptReader`): running streams wait no longer.
+If the machine is too slow for that, parts of prompts join the evaluations of running streams. Otherwise a
 prompt is read in the chunks it would be read in alone, or in whole tiles of them, and evaluations of several
-sequences stay below 64 tokens: so arithmetic is the same beside others as alone, as far as the order of cells
+sequences stay below 64 tokens: so the arithmetic is the same as alone, as far as the order of cells
 in the cache allows.
 """
 
@@ -46,16 +46,16 @@ from edgespec.engine.step import Step
 from edgespec.errors import NoRoomError, QueueFullError, SettingError
 from edgespec.llama.saved import PrefixStore
 
-AHEAD = LONGEST_DRAFT + 1  # tokens that a request should find room for, beyond those it has, when it comes
-CHUNK = 512  # tokens of a prompt that are read at once, at most, as in a context
+AHEAD = LONGEST_DRAFT + 1  # tokens for which a new request should find room, beyond its own
+CHUNK = 512  # most tokens of a prompt that are read at once, as in a context
 
 
 class LoadedPair(Protocol):
-    """A loaded pair as the engine sees it; `engine.Pair` is one, the tests have others."""
+    """A loaded pair as the engine sees it; `engine.Pair` is one, tests have others."""
 
     @property
     def slots(self) -> int:
-        """Sequences that its contexts hold."""
+        """Number of sequences in its contexts."""
         ...
 
     @property
@@ -70,12 +70,12 @@ class LoadedPair(Protocol):
 
     @property
     def contexts(self) -> Mapping[ModelName, Cache]:
-        """The contexts of target and, where there is one, draft."""
+        """The contexts of the target and, if there is one, the draft."""
         ...
 
     @property
     def scorers(self) -> Mapping[ModelName, Scorer]:
-        """Who evaluates: the contexts, or what stands before them."""
+        """What evaluates: the contexts, or wrappers around them."""
         ...
 
     def costs(self) -> Costs:
@@ -83,12 +83,12 @@ class LoadedPair(Protocol):
         ...
 
     def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
-        """Makes a generation ready."""
+        """Prepares a generation."""
         ...
 
 
 class Engine:
-    """Runs requests on one loaded pair. Not for two threads at once."""
+    """Runs requests on one loaded pair. Not thread-safe."""
 
     def __init__(
         self,
@@ -102,9 +102,9 @@ class Engine:
         costs: Costs | None = None,
         scorers: Mapping[ModelName, Scorer] | None = None,
     ) -> None:
-        """slots: requests evaluated at once, at most as many as the pair has; queue: that may wait.
+        """slots: requests evaluated at once, at most as many as the pair has; queue: requests that may wait.
 
-        cache_ram: bytes of host memory for prompts that are in no slot any more. costs, scorers: in place of
+        cache_ram: bytes of host memory for prompts that are in no slot. costs, scorers: instead of
         the pair's.
         """
         if not 1 <= slots <= pair.slots:
@@ -119,7 +119,7 @@ class Engine:
         self._longest_queue, self._chunk, self._clock = queue, chunk, clock
         self._reader = PromptReader(self._contexts["target"], self._costs, chunk=chunk, n_rows=pair.n_rows)
         self._pending: list[Happening] = []
-        self._trust = defaultdict[int, Trust](Trust)  # in free offers, by how many streams there are
+        self._trust = defaultdict[int, Trust](Trust)  # in free offers, by the number of streams
         self._keeps_cells: bool | None = None
         self._submitted = self._steps = 0
         self.in_slots = 0  # requests that had a slot in the last step
@@ -136,13 +136,13 @@ class Engine:
         if len(self._queue) >= self._longest_queue + len(self._slots) - len(self._running()):
             raise QueueFullError(f"{len(self._queue)} requests are already waiting: try again later")
         stream = self._pair.stream(prompt, request)
-        ask = next(stream.loop)  # as far as here nothing is evaluated, and prompt and settings are checked
+        ask = next(stream.loop)  # this evaluates nothing, but checks prompt and settings
         assert isinstance(ask, Ask)
         self._submitted += 1
         self._queue.append(Running(id, prompt, stream, ask, self._submitted, self._clock()))
 
     def cancel(self, id: str) -> None:
-        """Ends a request; its last round comes with the next step. One that is not there is passed over."""
+        """Ends a request; its last round comes with the next step. An unknown one is ignored."""
         for running in self._known():
             if running.id == id:
                 last = Round((), running.stream.text.flush(), 0, 0, (), "cancelled")
@@ -185,11 +185,11 @@ class Engine:
                 context.keep_cells(on)
 
     def tidy(self) -> bool:
-        """Does what spares later requests time, for when nobody waits; False where nothing is left to do."""
+        """Does work that saves later requests time, while nobody waits; False if nothing is left to do."""
         return self.idle and self._prefixes.tidy()
 
     def _tell(self, step: Step, happened: list[Happening]) -> None:
-        """Tells what a step brought; who is done leaves."""
+        """Reports what a step brought; finished requests leave."""
         ended = []
         for slot, round_ in step.rounds:
             happened.append(Emitted(slot.request.id, round_))
@@ -220,7 +220,7 @@ class Engine:
     def _admit(self, happened: list[Happening]) -> None:
         """Gives free slots to those who wait, first come, first served.
 
-        Whose beginning another is reading waits until it can be shared; others go first.
+        A request whose beginning another is reading waits until it can be shared; others go first.
         """
         for running in list(self._queue):
             if all(slot.running for slot in self._slots) or not self._fits(running):
@@ -233,17 +233,17 @@ class Engine:
             slot.lend(running)
             if not running.told:
                 running.told = True
-                known = min(cached, running.prompt.size)  # a grammar may have settled the tokens behind it
+                known = min(cached, running.prompt.size)  # a grammar may have settled the tokens after it
                 happened.append(Started(running.id, running.prompt.size, known))
 
     def _fits(self, running: Running) -> bool:
-        """Is there room for one more beside those who run? Idle sequences do not count: they give theirs."""
+        """Returns whether one more fits beside the running ones. Idle sequences do not count."""
         others = [slot.request for slot in self._running()]
         wanted = sum(one.ask.tokens.size + AHEAD for one in [running, *others])
         return not others or wanted <= self._pair.cells
 
     def _fitting(self, ready: list[Slot], rows: int) -> list[Slot]:
-        """Returns who takes part in the next evaluation: all whose drawn guesses find room beside `rows`."""
+        """Returns who takes part in the next evaluation: all whose drawn guesses fit beside `rows`."""
         if len(ready) < 2:
             return ready
         fitting: list[Slot] = []
@@ -270,7 +270,7 @@ class Engine:
     # ---- prompts -----------------------------------------------------------------------------------------
 
     def _show(self, slot: Slot, want: Want, happened: list[Happening]) -> None:
-        """Shows the target a chunk of a prompt, by itself."""
+        """Has the target read a chunk of a prompt, by itself."""
         step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
         n, began = self._contexts["target"].missing(want), self._clock()
         step.read(slot, want)
@@ -281,7 +281,7 @@ class Engine:
     def _tell_reading(
         self, step: Step, parts: Sequence[tuple[Slot, Want]], happened: list[Happening]
     ) -> None:
-        """Tells how far prompts are read that are not read to their ends."""
+        """Reports progress on prompts that are not fully read."""
         fallen = [*step.suspended, *(slot for slot, _ in step.failures)]
         for slot, want in parts:
             request = slot.request

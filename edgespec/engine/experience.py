@@ -1,7 +1,7 @@
-"""What a pair has shown so far: its costs, and what its guesses were worth at each kind of request.
+"""What is known of a pair: its costs, and how good its guesses were for each kind of request.
 
-Kept from one request to the next, and in the cache folder from one start to the next. A file that cannot
-be read or written is no reason to stop: what it held is then measured and learned anew.
+Kept from one request to the next, and in the cache folder between starts. If the file cannot be read or
+written, that is no error: its content is measured and learned anew.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Experience:
     temperature: DraftTemperature = field(default_factory=DraftTemperature)
 
     def take_up(self, guesser: Guesser) -> Guesser:
-        """Gives a guesser the odds of its name; what it begins with are those of the first."""
+        """Gives a guesser the odds stored under its name; the first starts with its own."""
         guesser.odds = self.free.setdefault(guesser.name, guesser.odds)
         return guesser
 
@@ -62,7 +62,7 @@ class Known:
 
 
 def load(path: Path) -> Known:
-    """Reads what was saved; nothing where there is no such file or it makes no sense."""
+    """Reads what was saved; empty if there is no such file or it makes no sense."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
@@ -82,7 +82,7 @@ def load(path: Path) -> Known:
 
 
 def save(path: Path, known: Known) -> None:
-    """Writes the file whole or not at all; a full disk or a folder that is closed is passed over."""
+    """Writes the file whole or not at all; a full disk or a closed folder is ignored."""
     if known.costs is None:
         return
     text = json.dumps(
@@ -120,7 +120,7 @@ def _beside(held: Mapping[str, Any] | None) -> Beside | None:
 
 
 def _number(value: object, *, above: float = 0.0) -> float:
-    """Returns a float that can be reckoned with."""
+    """Returns a float that can be calculated with."""
     if not isinstance(value, int | float) or not above <= value < math.inf:
         raise ValueError(f"{value!r} is out of range")
     return float(value)
@@ -134,7 +134,7 @@ def _experience(held: Mapping[str, Any]) -> Experience:
     emitted, since_plain = (int(_number(kept[of])) for of in ("emitted", "since_plain"))
     lost, free_lost = (_number(kept[of], above=-TUNING.credit) for of in ("lost", "free_lost"))
     start = TUNING.start
-    trying = _number(kept.get("trying", start), above=-start)  # older files have none
+    trying = _number(kept.get("trying", start), above=-start)  # older files lack it
     saving = max(start, _number(kept.get("saving", start)))
     record = Record(model, all_, lost, free_lost, emitted, since_plain, trying, saving)
     return Experience(

@@ -11,7 +11,7 @@ from edgespec.core.stats import Statistics, Tally
 from edgespec.core.values import FinishReason, Round
 from edgespec.engine.pair import Pair
 
-Message = Mapping[str, Any]  # {"role": "user", "content": "..."}, as chat templates take it
+Message = Mapping[str, Any]  # {"role": "user", "content": "..."}, as chat templates expect
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Answer:
 class Generation(Iterator[Round]):
     """An answer as it comes: iterate over its rounds; `answer` has what came so far.
 
-    One at a time per pair: the next begins where this one ended or was cancelled.
+    One at a time per pair: the next may start once this one has ended or was cancelled.
     """
 
     def __init__(self, pair: Pair, prompt: str | Sequence[Message], request: Request | None = None) -> None:
@@ -49,18 +49,18 @@ class Generation(Iterator[Round]):
         return round_
 
     def cancel(self) -> None:
-        """Ends it after the round that is being made; from any thread."""
+        """Ends it after the current round; from any thread."""
         self._cancelled = True
 
     @property
     def answer(self) -> Answer:
-        """Returns what was said so far, with its figures."""
+        """Returns the answer so far, with its figures."""
         figures = self._tally.statistics(self._n_prompt)
         return Answer("".join(self._text), tuple(self._tokens), self._tally.finish, figures)
 
 
 def generate(pair: Pair, prompt: str | Sequence[Message], request: Request | None = None) -> Answer:
-    """Answers a prompt (a text to go on with) or a conversation. Raises what Generation raises."""
+    """Answers a prompt (a text to continue) or a conversation. Raises what Generation raises."""
     generation = Generation(pair, prompt, request)
     for _ in generation:
         pass

@@ -1,9 +1,9 @@
-"""What the owner says, read in a thread of its own from the first moment, and made ready for the engine.
+"""The owner's messages, read in a thread of their own, and prepared for the engine.
 
 INVARIANT: the reader never waits for a request. What takes long (a new grammar, a long text) is done by a few
-other threads, so a heavy request delays nobody else, and a ping is answered at once. Whatever goes wrong with
-one request refuses that request; where the reader itself fails, the worker ends, and is started again: one
-that runs and does not hear would leave everybody waiting.
+other threads, so a heavy request delays nobody else, and a ping is answered at once. Whatever is wrong with
+one request refuses only that request; if the reader itself fails, the worker ends and is restarted, because
+one that runs and does not listen would keep everybody waiting.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
 
 LAST_STEP_S = 5.0  # how long the engine may take to notice that its owner is gone
-THREADS = 4  # heavy requests made ready at a time
-QUICK = 32_768  # characters or tokens that the reader turns into the other itself, in some milliseconds
+THREADS = 4  # heavy requests prepared at a time
+QUICK = 32_768  # characters or tokens that the reader itself converts, in some milliseconds
 STACK = 2**26  # bytes for each thread: llguidance recurses, and the trial of a grammar had 8 MiB
 DEAF = 70  # exit code of a worker whose reader failed
 Tokens = NDArray[np.int32]
@@ -55,13 +55,13 @@ class Ready:
 
 
 class Intake:
-    """Reads what the owner says; `items` is what of it is for the engine, None where the owner is gone."""
+    """Reads the owner's messages; `items` has those for the engine, and None when the owner is gone."""
 
     def __init__(self, pipe: BinaryIO, outlet: Outlet, *, most: int) -> None:
-        """most: heavy requests that may be made ready, or wait for that, at the same time."""
+        """most: heavy requests that may be in preparation, or wait for it, at the same time."""
         self._pipe, self._outlet, self._most = pipe, outlet, most
-        self.pair: Pair | None = None  # set before the owner is told that there is one
-        self.step_began: float | None = None  # set by the engine's thread; what a ping is told
+        self.pair: Pair | None = None  # set before the owner learns that there is one
+        self.step_began: float | None = None  # set by the engine's thread; reported to pings
         self.items: queue.SimpleQueue[Ready | Cancel | None] = queue.SimpleQueue()
         threading.stack_size(STACK)
         self._pool = ThreadPoolExecutor(THREADS, "intake")
@@ -71,11 +71,11 @@ class Intake:
 
     @property
     def idle(self) -> bool:
-        """True where nothing is being made ready."""
+        """True if nothing is being prepared."""
         return not self._preparing
 
     def prepare(self, message: Submit | Tokenize | Spell) -> None:
-        """Makes a request ready: at once where that is quick, else in another thread."""
+        """Prepares a request: at once if that is quick, else in another thread."""
         with self._lock:
             full = len(self._preparing) >= self._most
             if not full:
@@ -121,7 +121,7 @@ class Intake:
         return len(message.prompt) <= QUICK and self.is_prepared(message)
 
     def is_prepared(self, message: Submit) -> bool:
-        """True where what a request needs once for a vocabulary is there already, or is not needed."""
+        """True if all that a vocabulary needs once for this request is there already."""
         if message.grammar is None and not message.sampling.repeats_dry:
             return True
         assert self.pair
@@ -132,20 +132,20 @@ class Intake:
         return self.pair.is_prepared(message.grammar, message.sampling, shown)
 
     def _make_ready(self, message: Submit | Tokenize | Spell) -> None:
-        """Hands a request on; whatever is wrong with it, it is refused and nothing else happens."""
+        """Passes a request on; whatever is wrong with it, only this request is refused."""
         made: Ready | Tokenized | Spelt | Refused
         try:
             made = self._made(message)
         except EdgeSpecError as error:
             made = refused(message.id, error)
-        except Exception as error:  # ours: the fault of one request is no reason to stop hearing the others
+        except Exception as error:  # ours: the fault of one request must not stop the reader
             traceback.print_exc()
             made = refused(message.id, error)
         with self._lock:
             wanted = message.id in self._preparing
             self._preparing.discard(message.id)
             if wanted and isinstance(made, Ready):
-                self.items.put(made)  # under the lock: a `Cancel` comes before or behind it, and is seen
+                self.items.put(made)  # under the lock: a `Cancel` comes before or after it, and is seen
         if wanted and not isinstance(made, Ready):
             self._outlet.send(made)
 
@@ -170,14 +170,14 @@ class Intake:
 
 
 def shown_tokens(pair: Pair, texts: tuple[str, ...]) -> frozenset[int]:
-    """Returns the tokens that are written so; texts that are no single token are shown anyway."""
+    """Returns the tokens with these texts; texts that are no single token are shown anyway."""
     tokenize = pair.target.tokenize
     found = (tokenize(text.encode(), special=True, add_bos=False) for text in texts)
     return frozenset(tokens.item(0) for tokens in found if tokens.size == 1)
 
 
 def refused(id: str, error: Exception) -> Refused:
-    """Returns why a request is not answered; an error that is none of EdgeSpec's is a fault of ours."""
+    """Returns why a request is refused; an error that is none of EdgeSpec's is a bug."""
     if isinstance(error, PromptTooLongError):
         return Refused(id, "too_long", str(error), error.n_prompt, error.n_ctx)
     if not isinstance(error, EdgeSpecError):

@@ -23,7 +23,7 @@ from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.heads import Head
 from edgespec_models.gguf.translation import Translation
 
-WEIGHTS = 0.9  # of the time of loading
+WEIGHTS = 0.9  # of the loading time
 OnProgress = Callable[[Literal["target", "draft", "caches"], float], None]
 
 
@@ -47,9 +47,9 @@ def load_what_fits(
     n_rows: int,
     on_progress: OnProgress,
 ) -> tuple[LoadedModels, PairSettings, tuple[str, ...]]:
-    """Loads a pair as `load_pair` does, by a smaller plan where a graphics card is full before it should be.
+    """Loads a pair as `load_pair` does, with a smaller plan if a graphics card is full sooner than planned.
 
-    Returns with it the settings it was loaded with, and in words what was given up to fit into memory.
+    Also returns the settings it was loaded with, and in words what was given up to fit into memory.
     """
     full = DeviceFullError("no plan was tried")
     for planned, gave_up in plans(target, draft, settings, cards()):
@@ -76,9 +76,9 @@ def load_pair(
 ) -> LoadedModels:
     """Loads the weights and makes the contexts; `opened` closes them.
 
-    head: what the draft's file holds, or, without one, the target's. translation: for a draft with another
+    head: in the draft's file or, without one, in the target's. translation: for a draft with another
     vocabulary. n_rows: logits rows that one evaluation of the target may have. A head in the target's file
-    that this build of llama.cpp cannot run is passed over.
+    that this build of llama.cpp cannot run is ignored.
     """
     share = _share(target, draft)
     layers = settings.n_gpu_layers
@@ -126,9 +126,9 @@ def load_pair(
     try:
         made = head_context(guessing, context, wanted, head)
     except ModelUnsupportedError:
-        if head.alone:  # somebody named it
+        if head.alone:  # the user named it
             raise
-        context.close()  # it may have begun to keep hidden rows
+        context.close()  # it may keep hidden rows already
         context = opened.enter_context(Context(large, replace(settings_for(large, settings), n_rows=n_rows)))
         return LoadedModels(large, None, context, None)
     opened.callback(made.close)
@@ -136,6 +136,6 @@ def load_pair(
 
 
 def _share(target: Path, draft: Path | None) -> float:
-    """Returns what part of loading the target is, as far as sizes of files tell."""
+    """Returns the target's part of loading, going by file sizes."""
     sizes = [file.stat().st_size if file.exists() else 0 for file in (target, draft) if file]
     return WEIGHTS * (sizes[0] / max(sum(sizes), 1))

@@ -34,12 +34,12 @@ TARGET_BUDGET, DRAFT_BUDGET = 0.65, 0.15  # seconds; about one together with wha
 BESIDE_BUDGET = 0.2  # for one verification with the draft beside it; there are three
 VERIFIED = 5  # tokens of these
 LOOKS, LOOKED_AT = 3, 16  # times that each size is timed again when idle, up to this one
-READING = 64  # tokens of a prompt that the draft is timed on
-BEFORE = 4  # tokens in front of those that are timed
+READING = 64  # tokens of a prompt on which the draft is timed
+BEFORE = 4  # tokens before those that are timed
 STRIDE = 7919  # between the tokens of a verification
-CHECK_BUDGET = 0.3  # seconds that a look at whether old figures still hold may take
+CHECK_BUDGET = 0.3  # seconds that checking old figures may take
 AGAIN_BUDGET, AGAIN = 0.4, 20  # for timing sizes again: seconds at most, and token times
-STRANGE = 2.0  # times that the draft's share of the target's cost may have changed, or a token be slower
+STRANGE = 2.0  # factor by which the draft's share of the target's cost may have changed, or a token be slower
 FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 
 
@@ -60,7 +60,7 @@ def measure_costs(target: Context, draft: DraftContext | None) -> Costs:
 
 
 def _beside(target: Context, draft: Context, alone: float, step: float) -> Beside | None:
-    """Times verifications with the draft at work beside them; None where that takes too long to measure."""
+    """Times verifications with the draft at work beside them; None if that takes too long to measure."""
     if any(context.model.has_recurrent_state for context in (target, draft)):
         return None  # what was read ahead in vain cannot just be dropped
     if (target.model.layers & draft.model.layers).keys() - {PROCESSOR}:
@@ -81,10 +81,10 @@ def _measured(
 
 
 def still_true(costs_: Costs, target: Context, draft: DraftContext | None) -> bool:
-    """Times single tokens again, and adapts the tables to a machine that is faster or slower than then.
+    """Times single tokens again, and scales the tables to a machine that is faster or slower than before.
 
-    False where the two models no longer compare as they did, or where one token is said to cost far more than
-    the first two did just now, with all that is read for the first time: a measurement was disturbed.
+    False if the two models no longer compare as they did, or if the recorded cost of one token is far above
+    that of the first two just now, cold caches included: then the measurement had been disturbed.
     """
     shares = []
     for context, table in ((target, costs_.target), (draft, costs_.draft)):
@@ -98,9 +98,9 @@ def still_true(costs_: Costs, target: Context, draft: DraftContext | None) -> bo
 
 
 def time_again(costs_: Costs, target: Context, budget: float | None = None) -> None:
-    """Times verifications again, for about `budget` seconds: of the sizes that were seen most rarely.
+    """Times verifications again, for about `budget` seconds: the sizes that were seen least.
 
-    Done at each start, so that no moment of the first is believed for ever, by programs that are never idle.
+    Done at each start, so that programs which are never idle do not trust one moment of the first for ever.
     """
     table, evaluate = costs_.target, _verification(target)
     level = table.level  # known from single tokens by now
@@ -119,9 +119,9 @@ def time_again(costs_: Costs, target: Context, budget: float | None = None) -> N
 
 
 class SecondLook:
-    """Times sizes again while nobody waits, one at a time, so that one slow moment is not believed for ever.
+    """Times sizes again while nobody waits, one at a time, so that one slow moment is not trusted for ever.
 
-    What a draft length is thought to cost decides whether it is tried; one wrongly thought dear never is.
+    The estimated cost of a draft length decides whether it is tried; one wrongly thought expensive never is.
     """
 
     def __init__(self, target: Context, table: CostTable) -> None:
@@ -129,7 +129,7 @@ class SecondLook:
         self._turns = [n for _ in range(LOOKS) for n in costs.SIZES if n in table.measured and n <= LOOKED_AT]
 
     def take(self) -> bool:
-        """Evaluates one size behind the longest text that is held; False where all were seen often enough.
+        """Evaluates one size after the longest text held; False if all were seen often enough.
 
         The sequence then holds some tokens more, which the next request removes.
         """
@@ -142,7 +142,7 @@ class SecondLook:
             return False
         want = Want(held, (0,) * (n - 1), n, seq)
         try:
-            self._target.score([want])  # a warm-up: idle cores are slow ones
+            self._target.score([want])  # a warm-up: idle cores are slow
             before = self._target.seconds
             self._target.score([want])
         except NoRoomError:
@@ -156,7 +156,7 @@ def _verification(context: Context) -> Callable[[int], None]:
     n_vocab = context.model.n_vocab
 
     def evaluate(n: int) -> None:
-        # all different: of a mixture of experts, the same token again would wake the same experts
+        # all different: in a mixture of experts, the same token would wake the same experts
         tail = tuple(STRIDE * i % n_vocab for i in range(1, n))
         context.score([Want(np.append(_front(context, n), np.int32(0)), tail, n)])
 
@@ -181,9 +181,9 @@ def _reading(context: DraftContext) -> Callable[[int], None]:
 
 
 def _front(context: Context, n: int) -> NDArray[np.int32]:
-    """Returns tokens behind which n can be evaluated, and no others with them.
+    """Returns tokens after which n can be evaluated, and no others with them.
 
-    A recurrent model goes back by evaluating again what stands before, so there the text grows instead.
+    A recurrent model rewinds by evaluating its text again, so there the text grows instead.
     """
     held = context.held(0)
     if context.model.has_recurrent_state and 0 < held.size <= context.n_ctx - n:
@@ -199,7 +199,7 @@ def _hardware(model: Model | MedusaModel) -> Hardware:
 
 
 def costs_path(target: Context, draft: DraftContext | None, elsewhere: Sequence[object] = ()) -> Path:
-    """Returns the file that keeps what is known of this pair on this machine with these settings.
+    """Returns the file with what is known of this pair on this machine with these settings.
 
     elsewhere: what its costs depend on besides: which other machines have how much of the target.
     """
@@ -217,9 +217,9 @@ def costs_path_of(
     on_gpu: bool,
     draft_on_gpu: bool,
 ) -> Path:
-    """Returns the same for a pair that is not loaded. head: what its draft's or its target's file holds.
+    """Returns the same for a pair that is not loaded. head: in its draft's or its target's file.
 
-    on_gpu: a card has all layers of the target; draft_on_gpu: of what guesses.
+    on_gpu: a card has all layers of the target; draft_on_gpu: of the draft or head.
     """
     guessing = draft or (target if head else None)
     identities = [
@@ -252,7 +252,7 @@ def _identity(context: DraftContext) -> list[str]:
 
 
 def _placed(on_gpu: bool) -> object:
-    """Returns what tells a card with all layers from the processor, and from the card by another build."""
+    """Distinguishes a card with all layers from the processor, and from the card with another build."""
     return built_for() if on_gpu else False
 
 

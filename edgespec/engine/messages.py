@@ -1,8 +1,8 @@
-"""What the web process and the engine worker say to each other, and how it gets through the pipe.
+"""The messages between web process and engine worker, and their encoding in the pipe.
 
-Frozen dataclasses, pickled, with their length in front. Pickle and not JSON: both ends are one program in
-one version, started by one another over a pipe that nobody else holds, so what is unpickled is what we
-pickled; and rounds, samplings and token tuples arrive as the types they were, with no second schema to keep.
+Frozen dataclasses, pickled, preceded by their length. Pickle and not JSON: both ends are one program in
+one version, one started by the other over a pipe that nobody else holds, so we unpickle only what we
+pickled; and rounds, samplings and token tuples arrive with their types, without a second schema.
 Nothing that came from a network is ever unpickled, only strings and numbers inside these classes.
 """
 
@@ -31,7 +31,7 @@ HEAD = struct.Struct("<Q")
 class Load:
     """The first message to a worker: what to load, and how. One worker has one pair for all its life.
 
-    queue: requests that may wait. Two that are equal are the same pair, loaded in the same way.
+    queue: requests that may wait. Equal ones mean the same pair, loaded in the same way.
     """
 
     target: str
@@ -42,11 +42,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A generation is wanted."""
+    """Asks for a generation."""
 
     id: str
     prompt: str | tuple[int, ...]  # text as a template rendered it, or token ids
-    add_bos: bool  # put the start token in front of text
+    add_bos: bool  # put the start token before text
     sampling: Sampling
     max_tokens: int | None  # None: as many as fit
     stop: tuple[str, ...]
@@ -56,8 +56,8 @@ class Submit:
     draft_length: int | None
     pieces: bool  # send the text of every single token as well
     scoring: Scoring | None = None  # log probabilities of the tokens, if wanted
-    shown: tuple[str, ...] = ()  # texts of control tokens that are to be in the answer's text
-    grammar: Grammar | None = None  # what the text may look like
+    shown: tuple[str, ...] = ()  # texts of control tokens to show in the answer's text
+    grammar: Grammar | None = None  # the form of the text
     ignore_eos: bool = False  # the model may not end it
     fresh: bool = False  # as in `Request`
 
@@ -71,7 +71,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Tokenize:
-    """The tokens of a text are wanted; add_bos as in `Submit`. special: control tokens in it are meant."""
+    """Asks for the tokens of a text; add_bos as in `Submit`. special: control tokens in it count as such."""
 
     id: str
     prompt: str
@@ -89,7 +89,7 @@ class Tokenized:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """The bytes of tokens are wanted."""
+    """Asks for the bytes of tokens."""
 
     id: str
     tokens: tuple[int, ...]
@@ -105,14 +105,14 @@ class Spelt:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Do you hear? number: of this one."""
+    """Asks whether the worker listens. number: of this ping."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """It hears."""
+    """The answer to a ping."""
 
     number: int  # of the ping
     step_s: float  # how long the engine has been in its step, 0 between two
@@ -122,13 +122,13 @@ class Pong:
 class Loading:
     """How far loading is."""
 
-    stage: Stage  # what is being done
+    stage: Stage
     progress: float  # of the whole, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The pair is there."""
+    """The pair is loaded."""
 
     name: str
     draft_name: str | None
@@ -141,12 +141,12 @@ class Loaded:
     eos: str
     sampling: Mapping[str, str]  # the file's `general.sampling.*`
     plain_s: float  # a token of plain decoding
-    plain_growth_s: float  # what it takes longer for each token before it
+    plain_growth_s: float  # how much longer it takes for each token before it
     path: str
     slots: int
-    bos_token: int | None  # the start token, where the model wants one in front of text
+    bos_token: int | None  # the start token, if the model wants one before text
     fill: FillTokens | None  # None where it cannot
-    place: str = ""  # which graphics cards evaluate, in words; "" where the processor does all of it
+    place: str = ""  # which graphics cards evaluate, in words; "" if the processor does all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A request will not be answered, or not to its end. The counts are those of a prompt too long."""
+    """A request will not be answered, or not to its end. The counts are those of too long a prompt."""
 
     id: str
     kind: RefusalKind
@@ -180,15 +180,15 @@ class Refused:
 class Step:
     """What one step of the engine brought."""
 
-    began: float  # its begin and end, seconds on the worker's clock
+    began: float  # begin and end, seconds on the worker's clock
     at: float
     happenings: tuple[Started | Reading | Emitted | Refused, ...]
-    # for each token of an `Emitted`, its own text, where that was asked for
+    # the text of each token of an `Emitted`, if asked for
     pieces: Mapping[str, tuple[str, ...]]
     busy: tuple[float, float]  # seconds spent so far inside llama.cpp, (draft, target)
-    plain_s: float  # what a token of plain decoding costs, as known by now
-    decodes: int = 0  # evaluations of the target since the `Step` before
-    in_slots: int = 0  # the requests that were in slots, summed over these evaluations
+    plain_s: float  # current estimate of a token of plain decoding
+    decodes: int = 0  # evaluations of the target since the previous `Step`
+    in_slots: int = 0  # requests in slots, summed over these evaluations
 
 
 ToWorker = Load | Submit | Cancel | Tokenize | Spell | Ping
@@ -196,7 +196,7 @@ FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Sp
 
 
 def packed(message: ToWorker | FromWorker) -> bytes:
-    """Returns a message as it goes through the pipe."""
+    """Returns the encoded message."""
     body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return HEAD.pack(len(body)) + body
 
@@ -207,7 +207,7 @@ def unpacked(body: bytes) -> Any:
 
 
 def receive(pipe: BinaryIO) -> Any | None:
-    """Returns the next message, None where the other side has closed the pipe."""
+    """Returns the next message, None if the other side has closed the pipe."""
     head = pipe.read(HEAD.size)
     if len(head) < HEAD.size:
         return None

@@ -1,4 +1,4 @@
-"""The worker's way to its owner: messages, from any thread."""
+"""The worker's messages to its owner, from any thread."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edgespec.engine.messages import FromWorker, packed
 
 @dataclass(slots=True)
 class Outlet:
-    """The way to the owner. One that does not listen any more ends the worker."""
+    """The way to the owner. If the owner no longer listens, the worker ends."""
 
     pipe: BinaryIO
     lock: threading.Lock = field(default_factory=threading.Lock)
     held: list[FromWorker] = field(default_factory=list)
 
     def send(self, message: FromWorker) -> None:
-        """Sends a message, and what was held before it; from any thread."""
+        """Sends a message, and those held before it; from any thread."""
         with self.lock:
             self.held.append(message)
             self._write()
@@ -36,7 +36,7 @@ class Outlet:
                 self._write()
 
     def _write(self) -> None:
-        """Writes what is held; all at once, for the first one brings into the cache what all need."""
+        """Writes what is held, all at once: the first brings into the cache what all need."""
         try:
             self.pipe.write(b"".join(map(packed, self.held)))
             self.pipe.flush()

@@ -1,7 +1,7 @@
-"""What a target said to its user, kept for `edgespec distill` where the user wants it: token ids alone.
+"""A target's texts for its user, kept for `edgespec distill` if the user wants it: token ids alone.
 
 Off unless asked for; in the data folder, readable by its owner alone, bounded in size: the oldest go first.
-A disk that is full or a folder that is closed is no reason to stop an answer: that text is then not kept.
+A full disk or a closed folder does not stop an answer; its text is then not kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OwnText:
 
 
 def name_of(target: Path, header: Header) -> str:
-    """Returns what a model's texts go by: another file has other token ids, or says other things."""
+    """Returns a name for a model's texts: another file has other token ids, or writes other texts."""
     return f"{target.stem[:40]}-{zlib.crc32(header.raw):08x}"
 
 
@@ -39,7 +39,7 @@ class OwnTexts:
     """The texts of one model. Only its engine writes them, one at a time."""
 
     def __init__(self, data: Path, name: str, most_bytes: int = 0) -> None:
-        """data: the data folder. most_bytes: what all files together may have; 0 keeps nothing."""
+        """data: the data folder. most_bytes: limit of all files together; 0 keeps nothing."""
         self.folder = data / FOLDER / name
         self._part_bytes = most_bytes // PARTS
 
@@ -69,7 +69,7 @@ class OwnTexts:
         return sorted(self.folder.glob("[0-9]" * 8 + ".jsonl"))
 
     def texts(self) -> list[OwnText]:
-        """Returns what is kept, the oldest first; lines that make no sense are passed over."""
+        """Returns the kept texts, the oldest first; skips damaged lines."""
         found = []
         for part in self._parts():
             with suppress(OSError):
@@ -89,7 +89,7 @@ class OwnTexts:
 
 
 class Overheard:
-    """The answers that are being made, each kept once it has ended."""
+    """The answers in progress, each kept once it has ended."""
 
     def __init__(self, texts: OwnTexts) -> None:
         self._texts = texts
@@ -100,7 +100,7 @@ class Overheard:
         self._open[id] = tuple(map(int, prompt)), [], temperature
 
     def add(self, id: str, tokens: Sequence[int], *, ended: bool) -> None:
-        """Notes what was said, and keeps all of it where that is the end."""
+        """Adds to an answer, and keeps it if this is the end."""
         if id in self._open:
             self._open[id][1].extend(tokens)
             if ended:
@@ -117,7 +117,7 @@ def texts_for(data: Path, target: Path, most_bytes: int = 0) -> OwnTexts:
 
 
 def all_kept(data: Path) -> list[OwnTexts]:
-    """Returns the texts of every model of which some are kept."""
+    """Returns the texts of every model that has some."""
     folders = sorted((data / FOLDER).glob("*/")) if (data / FOLDER).is_dir() else []
     return [OwnTexts(data, folder.name) for folder in folders if folder.is_dir()]
 

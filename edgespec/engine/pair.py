@@ -60,9 +60,9 @@ MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash atte
 
 
 class Pair:
-    """A target and, where there is one, its draft. Use it in a `with`, or close it.
+    """A target and, if there is one, its draft. Use it in a `with`, or close it.
 
-    `generate` makes one text at a time; `stream` makes ready what an `Engine` runs beside others. Raises
+    `generate` makes one text at a time; `stream` prepares one for an `Engine` with several. Raises
     the errors of Model and Context, and PairMismatchError before any weights are loaded.
     """
 
@@ -74,7 +74,7 @@ class Pair:
         *,
         on_progress: OnProgress = lambda stage, progress: None,
     ) -> None:
-        """on_progress: told what is being loaded, and how much of the whole is, 0 to 1."""
+        """on_progress: called with the current stage and the part of the whole that is done, 0 to 1."""
         settings = settings or PairSettings()
         self.head = find_head(target, draft) if draft is not None or settings.head else None
         self.translation = check_pair(target, draft) if draft is not None and self.head is None else None
@@ -113,7 +113,7 @@ class Pair:
         self.close()
 
     def close(self) -> None:
-        """Keeps what was learned of the pair, and frees models and caches."""
+        """Saves what was learned of the pair, and frees models and caches."""
         if self.settings.remember:
             save(self._known_in, self._known)
         if self._ahead:
@@ -127,12 +127,12 @@ class Pair:
 
     @property
     def place(self) -> str:
-        """Which graphics cards evaluate, in words; "" where the processor does all of it."""
+        """Which graphics cards evaluate, in words; "" if the processor does all of it."""
         return place_of(self.target, self.draft)
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that prompt and output may have together."""
+        """Limit of prompt and output together, in tokens."""
         return self._target_context.n_ctx
 
     @property
@@ -156,7 +156,7 @@ class Pair:
         return self._target_context.calls
 
     def costs(self) -> Costs:
-        """Returns what evaluations cost here: as known, if still true, else measured in about a second."""
+        """Returns what evaluations cost here: stored figures if they hold, else measured in a second."""
         contexts = self._target_context, self._draft_context
         if not self._costs_checked:
             self._costs_checked = True
@@ -169,13 +169,13 @@ class Pair:
         return self._known.costs
 
     def look_again(self) -> bool:
-        """Times one size again, for when nobody waits; False where there is nothing left to time."""
+        """Times one size again, while nobody waits; False if there is nothing left to time."""
         self._second_look = self._second_look or SecondLook(self._target_context, self.costs().target)
         return self._second_look.take()
 
     @property
     def contexts(self) -> dict[ModelName, DraftContext]:
-        """The contexts of target and, where there is one, draft."""
+        """The contexts of the target and, if there is one, the draft."""
         contexts: dict[ModelName, DraftContext] = {"target": self._target_context}
         if self._draft_context:
             contexts["draft"] = self._draft_context
@@ -183,7 +183,7 @@ class Pair:
 
     @property
     def scorers(self) -> Mapping[ModelName, Scorer]:
-        """Returns who evaluates: the contexts, with the draft reading ahead where that was seen to pay."""
+        """Returns what evaluates: the contexts, with the draft reading ahead if that was measured to pay."""
         if self._ahead is None and isinstance(self._draft_context, Context) and self._known.costs:
             beside = self._known.costs.beside
             if beside and beside.pays(1.0):
@@ -201,7 +201,7 @@ class Pair:
     def forget(self) -> None:
         """Forgets all texts, so that a generation can be repeated evaluation for evaluation.
 
-        What was learned of costs and acceptance stays.
+        Learned costs and acceptance stay.
         """
         for context in self.contexts.values():
             for seq in range(self.slots):
@@ -209,19 +209,19 @@ class Pair:
         self._guessers = {}
 
     def _pieces(self, shown: frozenset[int]) -> list[bytes]:
-        """Returns the text of every token; behind CONTROL that of those which are not text."""
+        """Returns the text of every token; tokens that are not text have theirs after CONTROL."""
         piece, every = self.spelling(shown), range(self.target.n_vocab)
         named = partial(self.target.piece, special=True)
         return [piece(i) or (CONTROL + name if (name := named(i)) else b"") for i in every]
 
     def prepare(self, grammar: Grammar | None, sampling: Sampling, shown: frozenset[int]) -> None:
-        """Does what a request needs once for a vocabulary. From any thread. Raises GrammarError."""
+        """Does what a vocabulary needs once for a request. From any thread. Raises GrammarError."""
         if grammar:
             self.matchers.compile(grammar, shown)
         self._repetition(sampling)
 
     def is_prepared(self, grammar: Grammar | None, sampling: Sampling, shown: frozenset[int]) -> bool:
-        """True where `prepare` would do nothing."""
+        """True if `prepare` would do nothing."""
         known = not sampling.repeats_dry or self._breakers.knows(sampling.dry_sequence_breakers)
         return known and (grammar is None or self.matchers.knows(grammar, shown))
 
@@ -234,7 +234,7 @@ class Pair:
         return [self.target.piece(token, special=True) for token in range(self.target.n_vocab)]
 
     def _masks(self, request: Request, start: int) -> Masks | None:
-        """Returns the masks of a text behind a prompt of so many tokens, where a grammar is asked for."""
+        """Returns the masks of a text after a prompt of so many tokens, if a grammar is asked for."""
         if request.grammar is None:
             return None
         masks = self.matchers.masks(request.grammar, start, request.shown)
@@ -243,20 +243,20 @@ class Pair:
         return masks
 
     def _repetition(self, sampling: Sampling) -> Repetition:
-        """Returns the penalties of DRY, with the breakers as this vocabulary writes them."""
+        """Returns the penalties of DRY, with the breakers as this vocabulary spells them."""
         if not sampling.repeats_dry:
             return Repetition(sampling)
         return Repetition(sampling, self._breakers.tails(sampling.dry_sequence_breakers), self.n_ctx)
 
     def _free(self, request: Request, known: Experience) -> list[Guesser]:
-        """Returns the free guessers of a text: their tables are one, their odds those of its kind."""
-        masked = request.grammar is not None  # what grammars allow follows other tables
+        """Returns the free guessers of a text: they share tables, and have the odds of its kind."""
+        masked = request.grammar is not None  # text under a grammar has other tables
         if masked not in self._guessers:
             self._guessers[masked] = free_guessers(self.target.n_vocab)
         return [known.take_up(guesser.for_text()) for guesser in self._guessers[masked]]
 
     def prompt_tokens(self, text: str, *, special: bool = False) -> NDArray[np.int32]:
-        """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it are meant."""
+        """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it count as such."""
         return self.target.tokenize(text.encode("utf-8", "replace"), special=special)
 
     def chat_tokens(self, messages: Sequence[chat.Message], template: str | None = None) -> NDArray[np.int32]:
@@ -275,29 +275,29 @@ class Pair:
         cancelled: Callable[[], bool] = lambda: False,
         scorers: Mapping[ModelName, Scorer] | None = None,
     ) -> Iterator[Round]:
-        """Generates behind `prompt` (token ids); what it shares with the one before is not evaluated again.
+        """Generates after `prompt` (token ids); what it shares with the one before is not evaluated again.
 
-        cancelled: asked before each step; the last round then tells so. scorers: who evaluates in place of
-        `contexts`, as a memory in front of them does.
+        cancelled: asked before each step; the last round then reports it. scorers: what evaluates instead of
+        `contexts`, such as a memory in front of them.
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
         costs = self.costs() if request.fixed_length is None or self._costs_checked else unmeasured()
         return alone(self, prompt, request, cancelled=cancelled, costs=costs, scorers=scorers)
 
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
-        """Makes a generation ready to run in an engine. Raises PromptTooLongError or SettingError."""
+        """Prepares a generation for an engine. Raises PromptTooLongError or SettingError."""
         text = TextRelease(self.spelling(request.shown), request.stop)
         pace = self._pace(request)
         loop = self._loop(prompt, request, text, pace)
         return Stream(loop, text, pace, request.grammar is not None, request.fresh)
 
     def spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
-        """Returns what tells the bytes of a token, of the control tokens only those `shown`."""
+        """Returns a function for the bytes of a token; of the control tokens, only those `shown` have any."""
         piece = self.target.piece
         return (lambda token: piece(token, special=token in shown)) if shown else piece
 
     def _record(self, kind: str, streams: int) -> Record:
-        """Returns what requests of a kind have shown among about so many: each power of two has its own."""
+        """Returns the record of a kind of request at about so many streams: each power of two has its own."""
         among = 1 << (streams - 1).bit_length()
         return self._known.at(kind if among == 1 else f"{kind}, among {among}").record
 
@@ -368,7 +368,7 @@ class Pair:
     def draft_sampler(
         self, sampling: Sampling, masks: Masks | None = None, repetition: Repetition | None = None
     ) -> Sampler:
-        """Returns what makes distributions over the target's tokens of the draft's rows."""
+        """Returns what turns the draft's rows into distributions over the target's tokens."""
         assert self._draft_context
         if self._translated:
             return TranslatedSampler(self._translated.shared, sampling, masks, repetition)
@@ -376,7 +376,7 @@ class Pair:
         return Sampler(_shared_bias(sampling, shared), shared, masks, repetition)
 
     def _check_drafter(self, request: Request) -> None:
-        """Raises SettingError where a drafter is asked for by name that is not loaded."""
+        """Raises SettingError if the named drafter is not loaded."""
         if request.drafter == "model" and not self._draft_context:
             raise SettingError("the drafter is model, but no draft is loaded: name one with --draft")
         kinds = HEADS.get(request.drafter)

@@ -1,4 +1,4 @@
-"""The streams that take part in a step, and those that fall out of it: by an error, or for lack of cells."""
+"""The streams that take part in a step, and those that drop out of it: by an error, or for lack of cells."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from edgespec.errors import EdgeSpecError, EngineError, NoRoomError
 
 
 class Participants:
-    """Evaluates for them, and hands each its answer. A slot is in `failures` once at most."""
+    """Evaluates for the streams, and gives each its answer. A slot is in `failures` once at most."""
 
     def __init__(
         self, slots: Sequence[Slot], scorers: Mapping[ModelName, Scorer], prefixes: Prefixes
     ) -> None:
-        """prefixes: where cells come from when they have run out."""
+        """prefixes: frees cells when they have run out."""
         self.slots = list(slots)
         self.failures: list[tuple[Slot, EdgeSpecError]] = []
-        self.suspended: list[Slot] = []  # for lack of cells; they go on where they stood
+        self.suspended: list[Slot] = []  # for lack of cells; they continue where they were
         self._scorers, self._prefixes = scorers, prefixes
 
     def score(self, model: ModelName, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
-        """Returns the rows of all; None where the draft has no cells, or where llama.cpp failed, for all.
+        """Returns the rows of all; None if the draft has no cells, or if llama.cpp failed for all.
 
-        Where cells run out, idle sequences give theirs. Of the target's, the youngest then waits: it is taken
-        out of both lists.
+        If cells run out, idle sequences are emptied. Of the target's, the youngest then waits: it is removed
+        from both lists.
         """
         while slots:
             try:
@@ -35,7 +35,7 @@ class Participants:
             except NoRoomError:
                 if self._prefixes.make_room():
                     continue
-                if model == "draft":  # whoever asked does without
+                if model == "draft":  # its stream continues without guesses
                     return None
                 youngest = max(slots, key=lambda slot: slot.request.number)
                 self.suspended.append(youngest)
@@ -51,7 +51,7 @@ class Participants:
         return None
 
     def advance(self, slot: Slot, answer: Rows | None) -> Round | None:
-        """Answers what a stream asks; returns the round that this ends, or None where it asks on."""
+        """Answers a stream's ask; returns the round that this ends, or None if it asks again."""
         if slot not in self.slots:  # it failed in this step
             return None
         request = slot.request

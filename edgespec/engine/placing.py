@@ -1,8 +1,8 @@
 """Where the draft evaluates, on the card or on the processor: measured when a pair is first loaded.
 
-On the card a guess is mostly cheaper; on the processor it can be made while the card verifies, and the
-card's memory is the target's. So both are timed, and what is worth more is kept in the cache folder. Plain
-decoding is among the choices of every round (`core/pace`), wherever the draft lies.
+A guess is usually cheaper on the card; on the processor it can be made while the card verifies, and the
+target keeps the card's memory. So both are timed, and the better place is kept in the cache folder. Plain
+decoding is among the choices of every round (`core/pace`), wherever the draft is.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from edgespec.system.whole_file import write_whole
 from edgespec_models.fit.need import Device
 from edgespec_models.gguf.translation import Translation
 
-CLEARLY = 1.03  # times the worth that a move has to bring: less is noise
+CLEARLY = 1.03  # gain that a move has to bring: less is noise
 
 
 class Place:
-    """The place of one pair's draft; nothing is asked or kept where somebody said how many layers."""
+    """The place of one pair's draft; nothing is measured or kept if the user gave a number of layers."""
 
     def __init__(
         self, target: Path, draft: Path | None, settings: PairSettings, cards: Sequence[Device]
@@ -50,7 +50,7 @@ class Place:
             self._file = cache_folder() / "places" / f"{digest}.json"
 
     def known(self) -> int | None:
-        """Returns the draft's layers on the card (-1: all) as they were chosen before; None where never."""
+        """Returns the draft's layers on the card (-1: all) as chosen before; None if never."""
         if self.open:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 layers = json.loads(self._file.read_text(encoding="utf-8"))["draft_gpu_layers"]
@@ -75,7 +75,7 @@ class Place:
                 other_costs = measure_costs(loaded.target_context, there)
             except EdgeSpecError:  # there is no room for it
                 return loaded, settings
-            # the target's costs are the same in both: measured twice, they would differ by what is noise
+            # the target's costs are the same in both: measured twice, they would differ by noise
             other = at_load(replace(other_costs, target=costs.target))
             moved = other > CLEARLY * worth
             with suppress(OSError):
@@ -93,7 +93,7 @@ class Place:
 
 
 def _keep(target: Context, draft: Context, costs: Costs) -> None:
-    """Keeps what was measured, so that it need not be again."""
+    """Saves the measurements for later starts."""
     path = costs_path(target, draft)
     known = load(path)
     known.costs = costs

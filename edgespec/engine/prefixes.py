@@ -1,11 +1,11 @@
-"""Where a request begins: in the slot, or behind the saved prefix, that spares most of its prompt.
+"""Where a request starts: in the slot, or after the saved prefix, that spares most of its prompt.
 
-A beginning may be in a free slot, which is then taken as it is; in another slot, busy or too good to be
-overwritten, whose cells are then shared; or in host memory, from where it is copied back. Who comes while
-another reads the same beginning (choices of one prompt, agents that start together) waits for it. What a
-slot holds is saved before it is lost. Where cells run out, idle slots are emptied first, the one used
-longest ago before others; so they are when nobody waits (`tidy`), because texts that were written at the
-same time lie in each other's cells, and what is read among them takes longer.
+A beginning may be in a free slot, which is then used as it is; in another slot, busy or too good to be
+overwritten, whose cells are then shared; or in host memory, from where it is copied back. A request that
+comes while another reads the same beginning (choices of one prompt, agents that start together) waits for
+it. A slot's content is saved before it is overwritten. If cells run out, idle slots are emptied first, the
+least recently used before others; the same happens when nobody waits (`tidy`), because texts written at the
+same time are interleaved in the cells, and reading among them takes longer.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from edgespec.engine.slots import Cache, Slot
 from edgespec.errors import EngineError
 from edgespec.llama.saved import PrefixStore, Saved, same_beginning
 
-WORTH_MOVING = 64  # tokens: for fewer, evaluating them is as quick, and keeps arithmetic as it is alone
-MOSTLY = 0.5  # a slot of which less stays in use is not overwritten where another can be
+WORTH_MOVING = 64  # tokens: fewer are evaluated as quickly, and keep the arithmetic as it is alone
+MOSTLY = 0.5  # a slot of which less would be reused is not overwritten if another can be
 
 
 def chunk_of(lag: int, chunk: int) -> int:
@@ -31,7 +31,7 @@ def chunk_of(lag: int, chunk: int) -> int:
 
 
 class Prefixes:
-    """All that is known of prompts evaluated before: in slots and, if there is a store, in host memory."""
+    """All prompts evaluated before: in slots and, if there is a store, in host memory."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Prefixes:
         self._unmoved = -1  # when the slot was used last whose text is too long for the store
 
     def place_fresh(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
-        """Returns what `place` does, for a prompt of which only chunks read from nothing may be used again.
+        """Returns what `place` does, for a prompt that may reuse only chunks read from nothing.
 
-        What else is held was evaluated in other company, and differs in last digits from a fresh reading.
+        Other tokens were evaluated in other company, and differ in last digits from a fresh reading.
         """
         free = [slot for slot in self._slots if not slot.running]
         best = max(free, key=lambda slot: (self._whole(slot, prompt), not slot.holds, -slot.used))
@@ -61,7 +61,7 @@ class Prefixes:
         return best, best.whole
 
     def _whole(self, slot: Slot, prompt: NDArray[np.int32]) -> int:
-        """Returns how many tokens of a prompt a slot holds in the chunks that it is read in from nothing."""
+        """Returns how many tokens of a prompt a slot holds in the chunks of a reading from nothing."""
         shared = min(slot.whole, same_beginning(self._tokens(slot), prompt.tobytes()))
         n = 0
         while n + self._chunk <= shared and chunk_of(prompt.size - n, self._chunk) == self._chunk:
@@ -92,9 +92,9 @@ class Prefixes:
         into = self._least_missed([slot for slot in free if slot is not source] or free)
         restores = saved if n_saved > own[source] else None
         if restores and self.store:
-            self.store.use(restores)  # first: what is kept now may push out what was used longest ago
+            self.store.use(restores)  # first: saving may push out the least recently used
         self.keep(into)
-        into.whole = 0  # what comes into it was evaluated elsewhere
+        into.whole = 0  # its new content was evaluated elsewhere
         if restores:
             for name, context in self._contexts.items():
                 if name not in restores or not self._restored(context, into, restores[name]):
@@ -108,7 +108,7 @@ class Prefixes:
         return into, self._spared("target", into, prompt)
 
     def is_being_read(self, prompt: NDArray[np.int32]) -> bool:
-        """Is a running slot about to hold so much of a prompt that it is worth waiting for?"""
+        """Returns whether a running slot is about to hold so much of a prompt that waiting for it pays."""
         if not self._contexts["target"].batches:  # recurrent state is not shared
             return False
         reading = [slot for slot in self._slots if slot.running and slot.request.reading]
@@ -122,7 +122,7 @@ class Prefixes:
         return coming[reader] > held[reader] and coming[reader] >= elsewhere + WORTH_MOVING
 
     def keep(self, slot: Slot) -> None:
-        """Saves what a slot holds, where that is worth it and not saved yet."""
+        """Saves what a slot holds, if that is worth it and not done yet."""
         store = self.store
         if store is None:
             return
@@ -139,7 +139,7 @@ class Prefixes:
         store.put(prefix)
 
     def make_room(self) -> bool:
-        """Has the idle slot that was used longest ago give its cells; False where there is none."""
+        """Empties the least recently used idle slot; False if there is none."""
         holding = [slot for slot in self._slots if not slot.running and slot.holds]
         if not holding:
             return False
@@ -148,9 +148,9 @@ class Prefixes:
         return True
 
     def tidy(self) -> bool:
-        """Moves the text that was used longest ago to host memory; False where all is in order.
+        """Moves the least recently used text to host memory; False if there is nothing to move.
 
-        The one used last stays, since it is the likeliest to go on; and all do where half of the memory is
+        The last one stays, because it is the likeliest to continue; and all stay if half of the memory is
         taken, because what was saved before is worth as much.
         """
         holding = sorted((s for s in self._slots if not s.running and s.holds), key=lambda s: s.used)
@@ -167,7 +167,7 @@ class Prefixes:
         return True
 
     def put_aside(self, slot: Slot) -> None:
-        """Moves what a slot holds to host memory, as far as there is a store for it."""
+        """Moves what a slot holds to host memory, if there is a store for it."""
         self.keep(slot)
         slot.holds = False
         for context in self._contexts.values():

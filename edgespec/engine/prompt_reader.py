@@ -9,18 +9,18 @@ from edgespec.core.pace.costs import Costs
 from edgespec.engine.prefixes import chunk_of
 from edgespec.engine.slots import Cache, Slot
 
-PAUSE_S = 0.4  # longest that running streams should stand still, a round apart from that; or as long as one
-SOON_S = 4.0  # seconds of reading that come before the draft reads for those who run
-PATIENCE = 8.0  # times as long as reading its prompt takes: who waited so long goes before all who came later
-TILE = 64  # llama.cpp adds up in tiles of so many tokens: whole ones are as in a longer chunk
-FADE = 0.7  # of what earlier chunks say of the speed of reading, with each new one
+PAUSE_S = 0.4  # longest that running streams should pause, rounds excluded; or as long as one round
+SOON_S = 4.0  # seconds of reading that come before the draft reads for running streams
+PATIENCE = 8.0  # times as long as reading its prompt takes: who waited so long goes before all later ones
+TILE = 64  # llama.cpp sums in tiles of so many tokens: whole ones compute as in a longer chunk
+FADE = 0.7  # weight of earlier chunks in the speed of reading, with each new one
 
 
 class PromptReader:
-    """Bounds reading in time, by what it was seen to take. Counted is in tokens."""
+    """Limits the time of reading, by measured speed. Counts in tokens."""
 
     def __init__(self, target: Cache, costs: Costs, *, chunk: int, n_rows: int) -> None:
-        """chunk: tokens that are read at once at most, however fast; n_rows: that several sequences share."""
+        """chunk: most tokens that are read at once, however fast; n_rows: that several sequences share."""
         self._target, self._draft, self._chunk, self._n_rows = target, costs.draft, chunk, n_rows
         self._pause_s = max(PAUSE_S, costs.target.seconds(1))
         self._token_s = costs.target.seconds(chunk) / chunk
@@ -34,20 +34,20 @@ class PromptReader:
 
     @property
     def _in_a_pause(self) -> int:
-        """What one pause has room for, 1 at least."""
+        """Tokens that fit into one pause, at least 1."""
         return max(1, min(self._chunk, int(self._pause_s / self._token_s)))
 
     def next_chunk(
         self, running: Sequence[Slot], joining: list[tuple[Slot, Want]]
     ) -> tuple[Slot, Want] | None:
-        """Returns which chunk of a new prompt the target is shown by itself; None where a round is due.
+        """Returns which chunk of a new prompt the target reads by itself; None if a round is due.
 
-        Who is read soonest comes first, as long as nobody loses patience. A last chunk that is short joins
-        the evaluation of all, which then comes before what is behind it. Where not even a tile can be read
-        in a pause, parts of prompts join it, too: they are added to `joining`.
+        The prompt that is read soonest comes first, while nobody loses patience. A short last chunk joins
+        the evaluation of all, which then comes before what follows it. If not even a tile can be read
+        in a pause, parts of prompts join it too: they are added to `joining`.
         """
         lags = {slot: self._target.missing(slot.want()) for slot in running if slot.request.reading}
-        alone = len(lags) == len(running)  # nobody waits for what he has begun to hear
+        alone = len(lags) == len(running)  # nobody waits for more of an answer
         slow = not alone and self._in_a_pause < min(TILE, self._chunk)
         room, due = self._n_rows - len(running), False
         if alone:
@@ -72,7 +72,7 @@ class PromptReader:
         return None
 
     def _latest(self, slot: Slot, lag: int) -> tuple[float, int]:
-        """Returns when a prompt is to be read at the latest, and its number."""
+        """Returns when a prompt should be read at the latest, and its number."""
         return slot.request.since + PATIENCE * lag * self._token_s, slot.request.number
 
     def _beginning(self, slot: Slot, want: Want, lag: int, size: int) -> Want:
@@ -84,15 +84,15 @@ class PromptReader:
         return Want(want.tokens[: end - lag + size], (), 1, slot.seq) if size < lag else want
 
     def note(self, n: int, seconds: float) -> None:
-        """Takes note of an evaluation that read prompts; small ones say little."""
+        """Learns from an evaluation that read prompts; small ones say little."""
         if n >= TILE // 2:
             fade, self._fade = self._fade, FADE
             self._token_s = fade * self._token_s + (1 - fade) * seconds / n
 
     def end_pause(self, waiting: int = 0) -> int:
-        """Begins anew behind a round; returns how many tokens the draft may read in that.
+        """Starts anew after a round; returns how many tokens the draft may read in that.
 
-        waiting: tokens of prompts that the target has not read before that. Where it soon will have, the
+        waiting: tokens of prompts that the target has not read before that. If it soon will have, the
         draft reads none before.
         """
         left, self._used = self._left, 0

@@ -25,7 +25,7 @@ class Cache(Scorer, Protocol):
 
     @property
     def batches(self) -> bool:
-        """False where several sequences are evaluated one after another."""
+        """False if several sequences are evaluated one after another."""
         ...
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
@@ -37,11 +37,11 @@ class Cache(Scorer, Protocol):
         ...
 
     def restore(self, s: int, saved: Saved) -> bool:
-        """Makes a sequence hold what was saved; False, and nothing is held, where there is no room."""
+        """Makes a sequence hold what was saved; False, and nothing is held, if there is no room."""
         ...
 
     def share(self, source: int, s: int, n: int) -> bool:
-        """Makes a sequence hold the first n tokens of another; False where that cannot be."""
+        """Makes a sequence hold the first n tokens of another; False if that is impossible."""
         ...
 
     def clear(self, s: int = 0) -> None:
@@ -49,21 +49,21 @@ class Cache(Scorer, Protocol):
         ...
 
     def cut(self, s: int, n: int) -> None:
-        """Forgets what a sequence holds behind its first n tokens, or more where it cannot go back there."""
+        """Forgets what a sequence holds after its first n tokens, or more if it cannot go back there."""
         ...
 
     def keep_cells(self, on: bool) -> None:
-        """on: what is removed leaves its cells taken, so that those of others stay in their order."""
+        """on: removed tokens keep their cells occupied, so that those of others stay in their order."""
         ...
 
     def give_back_cells(self) -> bool:
-        """Frees the cells that were kept; False where there were none."""
+        """Frees the cells that were kept; False if there were none."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A request, waiting or in its slot: its loop stands at `ask`. Entering it checks prompt and settings."""
+    """A request, waiting or in its slot: its loop is at `ask`. Entering it checks prompt and settings."""
 
     id: str
     prompt: NDArray[np.int32]
@@ -71,11 +71,11 @@ class Running:
     ask: Ask
     number: int  # of the requests so far
     since: float  # when it came, by the engine's clock
-    reading: bool = True  # the target lacks more than what one evaluation beside others may hold
-    first: bool = True  # no round has ended since it came into its slot
-    told: bool = False  # that it has started
+    reading: bool = True  # the target lacks more than one evaluation beside others may hold
+    first: bool = True  # no round has ended since it got its slot
+    told: bool = False  # its start has been reported
     read_from: int = 0  # the draft reads the settled tokens from here on
-    catching_up: bool = False  # it has been shown a chunk of what it had not read, and not all
+    catching_up: bool = False  # it has read a chunk of what it had not read, and not all
     pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class Running:
         return 0 if self.ask.model == "draft" or self.ask.reach else len(self.ask.tail)
 
     def go_on(self) -> bool:
-        """Goes from a round to the next ask; False where there is none."""
+        """Continues from a round to the next ask; False if there is none."""
         try:
             item = self.stream.loop.send(None)
         except StopIteration:
@@ -103,8 +103,8 @@ class Slot:
 
     seq: int
     running: Running | None = None
-    request: Running = field(init=False)  # the one that runs, or ran last: looked at many times in each step
-    used: int = 0  # the step in which it was last given back
+    request: Running = field(init=False)  # the one that runs, or ran last: read many times in each step
+    used: int = 0  # the step in which it was last released
     holds: bool = False  # tokens of a request that has ended
     whole: int = 0  # first tokens that the target read in whole chunks, as it would from nothing
 

@@ -1,7 +1,7 @@
-"""The child that tries grammars: from its text to what llguidance reads, and compiled once, within limits.
+"""The child process that tries grammars: converts one to llguidance's format and compiles it, within limits.
 
-The kernel ends it where one grammar takes more processor time than it may: nothing that runs in it, Rust
-included, could be asked to stop. Its owner reads that from the end of the pipe. It ends with its owner, too.
+The kernel ends it if one grammar takes too much processor time: nothing that runs in it, Rust
+included, could be asked to stop. Its owner sees that from the end of the pipe. It ends with its owner, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edgespec.grammar.grammar import NAMES, Grammar
 from edgespec.grammar.matchers import lark_of, matcher_for, tokenizer_of
 
 CPU_S = 5.0  # for one grammar
-MEMORY = 2**31  # bytes that all of them may take besides what the child has at its start
+MEMORY = 2**31  # bytes that all of them may take besides the child's own at its start
 
 
 def _limit_memory() -> None:
@@ -32,12 +32,12 @@ def _limit_memory() -> None:
             now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, resource.RLIM_INFINITY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    except (OSError, ValueError):  # macOS has no such limit; that of time holds
+    except (OSError, ValueError):  # macOS has no such limit; the limit of time holds
         pass
 
 
 def _limit_time(seconds: float) -> None:
-    """Has the kernel end this process after so much processor time; 0 takes that back."""
+    """Has the kernel end this process after so much processor time; 0 removes the limit."""
     if sys.platform != "win32":  # there the owner's clock is the only limit
         import signal
 
@@ -45,14 +45,14 @@ def _limit_time(seconds: float) -> None:
 
 
 def _tried(grammar: Grammar, vocabulary: llguidance.LLTokenizer) -> tuple[str | None, str | None]:
-    """Returns the grammar as llguidance reads it, or what is wrong with it."""
+    """Returns the grammar in llguidance's format, or what is wrong with it."""
     try:
         lark = lark_of(grammar)
     except GrammarError as error:
         return None, str(error)
     except RecursionError:
         return None, f"the {NAMES[grammar.kind]} cannot be used: it is nested too deeply; make it flatter"
-    matcher_for(vocabulary, lark)  # what is wrong with it is told where the real vocabulary is
+    matcher_for(vocabulary, lark)  # with the real vocabulary, this reports what is wrong with it
     return lark, None
 
 

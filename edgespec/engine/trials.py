@@ -1,9 +1,9 @@
 """Grammars tried in child processes first, where one that never ends can be stopped.
 
-A thread cannot be stopped, a process can: so a grammar that somebody sent is read, and compiled for a
-vocabulary of bytes, in a child with a limit of processor time and memory (`trial_child.py`). What comes back
-is the grammar as llguidance reads it; to compile it again takes no longer than it took there. Children are
-started when they are wanted, a few at most, and kept: who tries one that takes long holds up no other.
+A thread cannot be stopped, a process can: so a client's grammar is read, and compiled for a
+vocabulary of bytes, in a child with limits on processor time and memory (`trial_child.py`). It returns
+the grammar in llguidance's format; compiling it again takes no longer than it took there. Children are
+started when needed, a few at most, and kept: a slow grammar does not delay others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHILDREN = 4
 
 
 class Trials:
-    """The children of one vocabulary. For several threads at once; close it, or use it in a `with`."""
+    """The children of one vocabulary. Thread-safe; close it, or use it in a `with`."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Trials:
     ) -> None:
         """controls: the control tokens that a grammar may name, as `matchers.CONTROL` and their names.
 
-        cpu_s, patience_s: what one grammar may take, of the processor and of the clock.
+        cpu_s, patience_s: limits for one grammar, of the processor and of the clock.
         """
         self._controls, self._cpu_s, self._patience_s = controls, cpu_s, patience_s
         self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()
@@ -57,7 +57,7 @@ class Trials:
             self._end(child)
 
     def lark(self, grammar: Grammar) -> str:
-        """Returns a grammar as llguidance reads it. Raises GrammarError: it is wrong, or takes too much."""
+        """Returns a grammar in llguidance's format. Raises GrammarError: it is wrong, or takes too much."""
         child = self._idle.get()
         try:
             if child and child.poll() is not None:
@@ -84,14 +84,14 @@ class Trials:
             [sys.executable, "-P", "-m", "edgespec.engine.trial_child", str(self._cpu_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # Rust's last words say nothing to anybody here
+            stderr=subprocess.DEVNULL,  # Rust's last words help nobody here
         )
         self._started.add(child)
         _send(child, tuple(self._controls()))
         return child
 
     def _asked(self, child: subprocess.Popen[bytes], grammar: Grammar) -> Any | None:
-        """Returns what a child says of a grammar; None where it died of it, or took too long."""
+        """Returns a child's answer for a grammar; None if it died of it, or took too long."""
         assert child.stdout
         late = threading.Timer(self._patience_s, child.kill)
         late.start()
@@ -108,7 +108,7 @@ class Trials:
         child.stdout.close()
         try:
             child.stdin.close()
-        except OSError:  # what was not read of a grammar
+        except OSError:  # an unread rest of a grammar
             pass
         self._started.discard(child)
 
@@ -119,5 +119,5 @@ def _send(child: subprocess.Popen[bytes], value: object) -> None:
     try:
         child.stdin.write(HEAD.pack(len(body)) + body)
         child.stdin.flush()
-    except OSError:  # it died, which its answer tells
+    except OSError:  # it died, which its answer shows
         pass

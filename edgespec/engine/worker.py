@@ -1,11 +1,11 @@
-"""The engine in a process of its own: requests come in at stdin, what became of them goes out at stdout.
+"""The engine in its own process: requests come in at stdin, results go out at stdout.
 
-It runs the engine and nothing else: no HTTP, no JSON, no templates. One thread reads and has requests made
-ready (`intake.py`), the main thread submits, cancels and steps. The pipe is the life line: when its owner is
-gone, even by kill -9, the pipe closes and the worker ends. Ctrl+C is for the owner; SIGTERM ends the worker
-once what was accepted is answered.
+It runs the engine and nothing else: no HTTP, no JSON, no templates. One thread reads and has requests
+prepared (`intake.py`), the main thread submits, cancels and steps. When the owner ends, even by kill -9,
+the pipe closes and the worker ends. Ctrl+C is for the owner; SIGTERM ends the worker
+once all accepted requests are answered.
 
-stdout belongs to the messages alone: it is moved aside before llama.cpp is loaded, and whatever else is
+stdout is for the messages alone: it is moved aside before llama.cpp is loaded, and whatever else is
 printed goes to stderr, whose last lines the owner shows when a worker died.
 """
 
@@ -50,10 +50,10 @@ from edgespec.system import config
 
 MOST_CACHE_RAM = 8 * 2**30
 LAST_STAGE = 0.95  # of loading is done when measuring begins
-# Rounds within so many seconds are told together: each message wakes the owner and its client, who take a
-# core from the evaluation; a reader sees a fiftieth of a second as at once.
+# Rounds within so many seconds are sent together: each message wakes the owner and its client, which take a
+# core from the evaluation; a reader does not notice a fiftieth of a second.
 TOGETHER_S = 0.02
-FAR = 1000  # tokens; what a token takes longer behind so many is told per token
+FAR = 1000  # tokens; how much longer a token takes after so many is reported per token
 
 
 class Worker:
@@ -67,15 +67,15 @@ class Worker:
         outlet: Outlet,
         overheard: Overheard | None = None,
     ) -> None:
-        """overheard: who keeps what is said; None: nobody."""
+        """overheard: keeps the texts, if wanted."""
         self._overheard = overheard
         self._pair, self._engine, self._intake, self._outlet = pair, engine, intake, outlet
-        self._pieces: dict[str, _Pieces] = {}  # of those who want them
-        self._speaking: set[str] = set()  # requests whose first round was told
-        self._held_since = 0.0  # when the first round was held of those that are
+        self._pieces: dict[str, _Pieces] = {}  # of those that want them
+        self._speaking: set[str] = set()  # requests whose first round was sent
+        self._held_since = 0.0  # when the oldest held round was held
         self.draining = False
-        self._used = False  # costs are looked at again only where somebody has use for them
-        self._decodes = self._in_slots = 0  # what the next `Step` tells
+        self._used = False  # costs are measured again only if somebody uses them
+        self._decodes = self._in_slots = 0  # for the next `Step`
 
     def run(self) -> None:
         """Works until the owner is gone, or, after SIGTERM, until nothing is left to answer."""
@@ -123,7 +123,7 @@ class Worker:
         except EdgeSpecError as error:
             self._outlet.send(refused(message.id, error))
             return
-        except Exception as error:  # ours: nothing was begun, so others go on
+        except Exception as error:  # ours: nothing was begun, so others continue
             traceback.print_exc()
             self._outlet.send(refused(message.id, error))
             return
@@ -183,9 +183,9 @@ class Worker:
             self._outlet.release()
 
     def _may_wait(self, step: Step) -> bool:
-        """Is it as good to tell this with the step that comes, which will take as long as this one took?
+        """Returns whether this may be sent with the next step, which will take as long as this one took.
 
-        First and last rounds are told at once, and whatever is no round.
+        First and last rounds, and whatever is no round, are sent at once.
         """
         usual = True
         for happening in step.happenings:
@@ -225,7 +225,7 @@ class _Pieces:
 
 
 class Progress:
-    """Tells the owner how far loading is: each new stage, and every hundredth of the whole."""
+    """Reports loading to the owner: each new stage, and every hundredth of the whole."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet, self._said = outlet, ("", -1)
@@ -237,7 +237,7 @@ class Progress:
 
 
 def open_pair(load: Load, outlet: Outlet) -> Pair:
-    """Loads what the owner asks for, and measures it where its costs are not known."""
+    """Loads what the owner asks for, and measures it if its costs are unknown."""
     progress = Progress(outlet)
     pair = Pair(load.target, load.draft, load.settings, on_progress=progress)
     progress("measuring", LAST_STAGE)
@@ -246,7 +246,7 @@ def open_pair(load: Load, outlet: Outlet) -> Pair:
 
 
 def cache_ram(settings: PairSettings) -> int:
-    """Returns how many bytes of host memory may keep prompts that are in no slot any more."""
+    """Returns how many bytes of host memory may keep prompts that are in no slot."""
     if settings.cache_ram is not None:
         return settings.cache_ram
     free, _ = free_memory()

@@ -1,1 +1,1 @@
-"""`edgespec serve`: the web process. It never imports llama_cpp; the engine is `edgespec.engine.worker`'s."""
+"""`edgespec serve`: the web process. It never imports llama_cpp; `edgespec.engine.worker` runs the engine."""

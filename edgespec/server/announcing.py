@@ -1,4 +1,4 @@
-"""Tells where the endpoint is, and its pair: at the terminal, in the server's file, to its owner."""
+"""Announces the endpoint and its pair: in the terminal, in the server's file, and to its owner."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def _with_pair(state: ServerState, load: Load, pairs: Pairs) -> ServerState:
 
 
 class Announcer:
-    """Follows what becomes of the engine until the server ends."""
+    """Follows the engine's state until the server ends."""
 
     def __init__(
         self, worker: Supervisor, pairs: Pairs, state: ServerState, owner: Owner | None, lock: Any
     ) -> None:
-        """lock: see `lock_for_starting`; given back when the engine can be found, or never will be."""
+        """lock: see `lock_for_starting`; released when the engine can be found, or never will be."""
         self._worker, self._pairs, self._state, self._owner = worker, pairs, state, owner
         self._file = Announcement()
         self._ready: Load | None = None
@@ -54,7 +54,7 @@ class Announcer:
         self._lock = lock
 
     async def follow(self) -> None:
-        """Tells each change once; ends with the supervisor."""
+        """Reports each change once; ends with the supervisor."""
         asleep = False
         async for now in self._worker.changes():
             if now.state == "loading":
@@ -71,7 +71,7 @@ class Announcer:
             self._before = now.state, now.load
 
     def close(self) -> None:
-        """Takes the server's file away."""
+        """Removes the server's file."""
         self._file.close()
         self._let_others_start()
 

@@ -1,7 +1,7 @@
-"""What every dialect asks of the server: the loaded pair, a conversation's prompt, and answers.
+"""What all dialects need from the server: the loaded pair, a conversation's prompt, and answers.
 
-A dialect turns its requests into `Submit`s and what comes of them into its own words (`Answerer`); waiting,
-streaming, clients that leave and clients that do not read are the same for all, and here.
+A dialect turns its requests into `Submit`s and the results into its own format (`Answerer`); waiting,
+streaming, clients that leave and clients that do not read are handled here, the same for all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PING_S = 15
 
 
 class Answerer(Protocol):
-    """Says in a dialect's words what a generation brings. Both raise Refusal before their first word."""
+    """Writes a generation in a dialect's format. Both raise Refusal before their first output."""
 
     def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]: ...
 
@@ -47,7 +47,7 @@ class Answerer(Protocol):
 
 
 class Answering:
-    """The pair, seen from the dialects."""
+    """The pair, as the dialects see it."""
 
     def __init__(
         self, worker: Supervisor, settings: ServerSettings, audience: Audience, pairs: Pairs
@@ -57,17 +57,17 @@ class Answering:
         self._random = random.Random()
 
     def loaded(self) -> Loaded:
-        """Returns what is loaded; raises Refusal where nothing is."""
+        """Returns the loaded pair; raises Refusal if there is none."""
         if self.worker.about is None or self.worker.state != "ready":
             raise self.worker.absence()
         return self.worker.about
 
     def name(self) -> str:
-        """Returns what clients see the model called."""
+        """Returns the model's name for clients."""
         return self.pairs.name_of(self.worker.situation.load)
 
     def unsaid(self) -> Unsaid:
-        """Returns what holds for a request that says nothing: nobody drafts for the share that compares."""
+        """Returns the defaults of a request. A share of the requests gets no drafter, for comparison."""
         unsaid = self.settings.unsaid
         drafter = "none" if self._random.random() < self.settings.canary else unsaid.drafter
         return replace(unsaid, sampling={**self.loaded().sampling, **unsaid.sampling}, drafter=drafter)
@@ -113,7 +113,7 @@ class Answering:
             raise Refusal(400, str(error), param="messages", code="template_refused") from None
 
     async def chat_submits(self, body: ChatRequest, composed: Composed) -> tuple[list[Submit], Composed]:
-        """Returns the generations that a conversation asks for, and what reads them. Raises Refusal."""
+        """Returns the generations that a conversation asks for, and how to read them. Raises Refusal."""
         form = None
         if body.must_call:
             composed, schema = forced(composed)
@@ -134,7 +134,7 @@ class Answering:
         return submits, composed
 
     def wants_bos(self, text: str) -> bool:
-        """Returns whether the start token goes in front of a prompt: most templates write it themselves."""
+        """Returns whether the start token goes before a prompt: most templates write it themselves."""
         bos = self.loaded().bos
         return not (bos and text.startswith(bos))
 
@@ -144,7 +144,7 @@ class Answering:
         return len(await self.worker.tokenize(text, add_bos=self.wants_bos(text)))
 
     async def wait_for(self, lease: AbstractAsyncContextManager[Loaded], request: Request | None) -> None:
-        """Takes a lease; raises Refusal where that takes too long, or the client leaves meanwhile."""
+        """Takes a lease; raises Refusal if that takes too long, or the client leaves meanwhile."""
         taken: list[Loaded] = []
 
         async def take() -> bool:
@@ -158,7 +158,7 @@ class Answering:
                 elif not await unless_gone(request, take()):
                     raise Refusal(GONE, "the client has left")
         except BaseException as error:
-            if taken:  # the time was up at the very moment that it came: nobody else would give it back
+            if taken:  # time ran out just as it came: nobody else would release it
                 await lease.__aexit__(None, None, None)
             if isinstance(error, TimeoutError):
                 sentence = "the request waited too long for its model: try again in a moment"
@@ -174,8 +174,8 @@ class Answering:
         stream: bool,
         progress: bool = False,
     ) -> Response:
-        """Answers a request. progress: a stream tells how far its prompt has been read. Raises Refusal
-        where it cannot be begun."""
+        """Answers a request. progress: a stream reports how much of its prompt has been read. Raises Refusal
+        if it cannot be started."""
         generation = Generation(
             self.worker,
             submits,
@@ -204,21 +204,21 @@ _Handler = Callable[Concatenate[_D, _P], Coroutine[Any, Any, _T]]
 
 
 def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar:
-    """Returns a form that leaves a model its thought: the answer is what comes behind it."""
+    """Returns a form that leaves a model its reasoning: the answer is what follows it."""
     opening, closing = composed.family.thoughts[0]
     if composed.opened:
         return replace(form, behind=closing)
     told_not_to = composed.text.rstrip().endswith(closing.strip())
-    if told_not_to or opening.strip() not in template:  # or does not think
+    if told_not_to or opening.strip() not in template:  # or does not reason
         return form
     return replace(form, behind=closing, opening=opening)
 
 
 def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
-    """Has the pair loaded that the request names, or was last, and stay until the handler has returned.
+    """Loads the pair that the request names, or the last one, and keeps it until the handler has returned.
 
-    What it handed to the worker meanwhile keeps the pair on. Raises Refusal where it cannot be had. A client
-    that leaves while it waits has nothing loaded.
+    What the handler submits keeps the pair loaded after that. Raises Refusal if it cannot be loaded. If
+    the client leaves while it waits, nothing is loaded for it.
     """
 
     @wraps(handler)
@@ -238,7 +238,7 @@ def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
 
 
 class EventStream(EventSourceResponse):
-    """A stream that leaves no request behind, also where it was never begun."""
+    """A stream that closes its generation at the end, even if it was never started."""
 
     def __init__(self, events: AsyncIterator[ServerSentEvent], generation: Generation, send_s: float) -> None:
         super().__init__(events, ping=PING_S, sep="\n", send_timeout=send_s)
@@ -254,7 +254,7 @@ class EventStream(EventSourceResponse):
 
 
 async def unless_gone(request: Request, work: Awaitable[_T]) -> _T | None:
-    """Returns what `work` gives, or None where the client left before: then it is cancelled."""
+    """Returns what `work` gives, or None if the client leaves first: then it is cancelled."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":

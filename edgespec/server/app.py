@@ -1,4 +1,4 @@
-"""The routes: what is asked, by whom it is answered, and every mistake in OpenAI's error shape."""
+"""The routes, and every error in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.turns import readers
 
-TYPES = frozenset({"int", "float", "str", "bool", "dict", "list"})  # which of several is no part of a name
-HEARS_S = 2.0  # how long a worker may take to say that it is there
+TYPES = frozenset({"int", "float", "str", "bool", "dict", "list"})  # not part of a field's name
+HEARS_S = 2.0  # how long a worker may take to answer a ping
 WRONG_TYPE = ("_type", "_parsing", "literal_error", "model_attributes_type")  # ends of pydantic's names
 SHOWN = 100  # characters of a wrong value that an error quotes
 
 
 def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs) -> ASGIApp:
-    """Returns the whole web application, behind its gate. state: what the server's file says of it."""
+    """Returns the whole web application, behind its checks. state: what the server's file says of it."""
     app = FastAPI(
         title="EdgeSpec",
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        max_body_size=None,  # the gate knows better, and says so in the right shape
+        max_body_size=None,  # the gate limits it, with an error in the right format
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     app.router.route_class = CheckedRoute
@@ -71,7 +71,7 @@ def _add_routes(app: FastAPI, endpoint: Endpoint, models: ModelRoutes) -> None:
     app.add_api_route("/edgespec/models", models.change, methods=["POST"], response_model=None)
     app.add_api_route("/v1/completions", endpoint.complete, methods=["POST"], response_model=None)
     app.add_api_route("/v1/fim/completions", endpoint.fill, methods=["POST"], response_model=None)
-    for prefix in ("/v1", ""):  # both are in use: some clients are told the root, some add /v1
+    for prefix in ("/v1", ""):  # both are in use: some clients are given the root, some add /v1
         visible = prefix == "/v1"
         for path, handler, method in (
             ("/chat/completions", endpoint.chat, "POST"),
@@ -93,7 +93,7 @@ def _add_routes(app: FastAPI, endpoint: Endpoint, models: ModelRoutes) -> None:
 
 
 class Endpoint:
-    """Answers requests with what the worker says."""
+    """Answers requests with the worker's results."""
 
     def __init__(
         self, worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs
@@ -104,7 +104,7 @@ class Endpoint:
         self.answering = Answering(worker, settings, self.metrics, pairs)
 
     async def health(self) -> Response:
-        """Says whether the engine is there."""
+        """Says whether the engine runs."""
         state: str = self._worker.state
         if state == "unloaded":  # the next request loads it
             return JSONResponse({"status": "ok"})
@@ -120,20 +120,20 @@ class Endpoint:
         return JSONResponse({"status": state, **refusal.body()}, refusal.status, refusal.headers())
 
     async def proof(self, nonce: Annotated[str, Query(min_length=16, max_length=200)]) -> dict[str, str]:
-        """Shows that this server wrote the file which a client has read."""
+        """Proves that this server wrote the file which a client has read."""
         return {"proof": self._state.proof(nonce)}
 
     async def figures(self) -> Response:
-        """Tells Prometheus what was done."""
+        """Returns Prometheus's figures."""
         if self.answering.settings.no_metrics:
             raise closed("/metrics", "--no-metrics")
         body, media_type = self.metrics.text()
-        began = {"process-start-time-unix": str(self._began)}  # as llama-server says it
+        began = {"process-start-time-unix": str(self._began)}  # as in llama-server
         return Response(body, headers={"content-type": media_type, **began})
 
     @with_pair
     async def chat(self, body: ChatRequest, request: Request) -> Response:
-        """Says the assistant's next turn."""
+        """Answers with the assistant's next turn."""
         body.check()
         about = self.answering.loaded()
         composed = await self.answering.composed(body)
@@ -158,18 +158,18 @@ class Endpoint:
 
     @with_pair
     async def count(self, body: ChatRequest) -> dict[str, int]:
-        """Says how many tokens the prompt of a conversation has; evaluates nothing."""
+        """Returns how many tokens the prompt of a conversation has; evaluates nothing."""
         about = self.answering.loaded()
         return {"n_tokens": await self.answering.n_tokens(body), "n_ctx": about.n_ctx}
 
     @with_pair
     async def input_tokens(self, body: ChatRequest) -> dict[str, Any]:
-        """Says the same as OpenAI and llama-server do."""
+        """Returns the same in the format of OpenAI and llama-server."""
         return {"object": "response.input_tokens", "input_tokens": await self.answering.n_tokens(body)}
 
     @with_pair
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
-        """Lets text go on."""
+        """Continues text."""
         body.check()
         about = self.answering.loaded()
         prompts = body.prompts()
@@ -198,7 +198,7 @@ class Endpoint:
 
     @with_pair
     async def fill(self, body: FillRequest, request: Request) -> Response:
-        """Fills in what stands between two texts, as Mistral's clients ask for it."""
+        """Fills the gap between two texts, as Mistral's clients ask for it."""
         about = self.answering.loaded()
         if body.seed is None:
             body.seed = body.random_seed
@@ -225,7 +225,7 @@ async def _refusal(request: Request, refusal: Exception) -> Response:
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """Names the first field that is wrong, and what it holds."""
+    """Names the first wrong field, and its value."""
     assert isinstance(error, RequestValidationError)
     first = _most_telling(error.errors())
     path = [str(step) for step in first["loc"][1:]]
@@ -249,7 +249,7 @@ def _as_given(name: str, body: object) -> str:
 
 
 def _most_telling(errors: Sequence[Any]) -> Any:
-    """Returns the first mistake; where a field may be of several types, that of the type which was given."""
+    """Returns the first error; for a field of several types, the one for the type that was given."""
     first = errors[0]
     same = [error for error in errors if error["loc"][:2] == first["loc"][:2]]
     return next((error for error in same if not error["type"].endswith(WRONG_TYPE)), first)

@@ -1,8 +1,8 @@
-"""JSON bodies, read once: what no field may hold is refused here, by the name of the field.
+"""JSON bodies, read once. What no field may contain is refused here, with the field's name.
 
-- Half a character: JSON can spell one half of a pair of surrogates (`\\ud800`), which no text can hold, and
-  which nothing behind can encode. A client that cut a text in the middle of a character sends that.
-- Depth: what is nested hundreds of levels deep ends every reader that recurses.
+- Half a character: JSON can spell one half of a pair of surrogates (`\\ud800`), which no text can contain
+  and nothing downstream can encode. Clients that cut a text in the middle of a character send that.
+- Depth: hundreds of nested levels crash every reader that recurses.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class CheckedRoute(APIRoute):
-    """A route whose JSON bodies are checked before their fields are looked at."""
+    """A route that checks JSON bodies before their fields are read."""
 
     def get_route_handler(self) -> _Handler:
-        """Returns what answers requests of this route."""
+        """Returns the handler of this route's requests."""
         inner = super().get_route_handler()
 
         async def checked(request: Request) -> Response:
@@ -53,7 +53,7 @@ class _Read(Request):
 
 
 def parsed(body: bytes) -> Any:
-    """Returns the value of a body; raises Refusal where it is not JSON, or holds what no field may hold."""
+    """Returns the value of a body; raises Refusal if it is not JSON, or has what no field may contain."""
     try:
         value = json.loads(body)
     except json.JSONDecodeError as error:
@@ -82,7 +82,7 @@ def _too_deep() -> Refusal:
 
 
 def _is_deeper(value: Any, most: int) -> bool:
-    """Returns whether there are more levels of objects and arrays, without recursion."""
+    """Returns whether there are more levels of objects and arrays; does not recurse."""
     level = [value]
     for _ in range(most + 1):
         level = [part for part in level if isinstance(part, dict | list)]
@@ -93,7 +93,7 @@ def _is_deeper(value: Any, most: int) -> bool:
 
 
 def _halves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yields where texts hold half a character. The value is no deeper than `DEEPEST`."""
+    """Yields the places of texts with half a character. The value is no deeper than `DEEPEST`."""
     if isinstance(value, str):
         if HALF.search(value):
             yield path

@@ -1,7 +1,7 @@
-"""What a browser shows at the address that the server prints: that it runs, with what, and how to use it.
+"""The page that a browser shows at the server's address: that it runs, with what, and how to use it.
 
-One page without scripts or anything from elsewhere. It opens without a key, as llama-server's does, so where
-keys are asked for it names no model.
+One page without scripts or anything from elsewhere. It opens without a key, as llama-server's does, so if
+keys are required it names no model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ShownModel:
 
 
 def front_page(root: str, state: State, models: Sequence[ShownModel] | None) -> str:
-    """Returns the page. root: the address without /v1. models: None where a key is asked for."""
+    """Returns the page. root: the address without /v1. models: None if a key is required."""
     kind, status = STATES[state]
     name = models[0].name if models else "MODEL"
     return _PAGE.substitute(

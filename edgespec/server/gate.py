@@ -1,13 +1,13 @@
-"""Who may ask at all: the checks before any route is looked at, as ASGI layers.
+"""Who may ask: the checks before any route, as ASGI layers.
 
-- Host: a web page can make a name of its own point to 127.0.0.1 (DNS rebinding) and then read what comes
-  from there as its own. It cannot choose an address as its name, so addresses, this machine's names and
+- Host: a web page can let a name of its own resolve to 127.0.0.1 (DNS rebinding) and then read the
+  answers as its own. It cannot take an address as its name, so addresses, this machine's names and
   those allowed by a flag pass.
-- Origin: a browser says which page asks. Pages that were not allowed are turned away before they cost
-  anything; programs send none. Browsers leave it out where a page only shows something of ours, as a
-  picture or a script; then Sec-Fetch-Site tells that it is another's page. Links that people follow open.
+- Origin: a browser says which page asks. Pages that are not allowed are refused before they cost
+  anything; programs send none. Browsers omit it if a page only embeds something of ours, such as a
+  picture or a script; then Sec-Fetch-Site shows that another site's page asks. Links that people follow open.
 - Key: compared in constant time with every key there is.
-- Body: has a size and a time to arrive in. What is refused is still read, or the answer would be lost.
+- Body: has a limit on size and time. The rest of a refused body is still read, or the answer would be lost.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from edgespec.server.settings import ServerSettings
 DRAIN_S = 5.0
 LOCAL = "localhost"  # in place of an origin: pages that this machine serves, at any port
 OF_THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
-OPEN_PATHS = frozenset({"/", "/health", "/v1/health", PROOF_PATH})  # say nothing of use to a stranger
+OPEN_PATHS = frozenset({"/", "/health", "/v1/health", PROOF_PATH})  # tell a stranger nothing useful
 
 
 def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
     """Returns the app behind its checks, the outermost first: Host and Origin, CORS, key, body.
 
-    own_key: opens too, where keys are asked for; it is in the server's file.
+    own_key: also opens, if keys are required; it is in the server's file.
     """
     app = _Key(
         _Body(app, settings.body_s, settings.max_body), (*settings.keys, own_key) if settings.keys else ()
@@ -62,9 +62,9 @@ async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) 
 
 
 class _Drain:
-    """Reads what a client still sends when it is refused: else the refusal is lost with the connection.
+    """Reads what a refused client still sends; otherwise the refusal is lost with the connection.
 
-    What is read is thrown away, and that goes on for `DRAIN_S` at most.
+    What it reads is discarded, for `DRAIN_S` at most.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -117,7 +117,7 @@ class _Door:
             await _refuse(Refusal(403, sentence, code="wrong_host"), scope, receive, send)
         elif origin and not self._may(origin, headers.get("host", "")):
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-                await Response()(scope, receive, send)  # allows nothing, which is what a browser looks for
+                await Response()(scope, receive, send)  # allows nothing, which is what a browser checks
                 return
             sentence = f"web pages of {origin!r} may not use this server: --cors-origin {origin} allows them"
             await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
@@ -128,7 +128,7 @@ class _Door:
             await self._app(scope, receive, send)
 
     def _embeds(self, headers: Headers) -> bool:
-        """Is it another site's page that asks, without saying which?"""
+        """Returns whether another site's page asks, without an Origin."""
         site = headers.get("sec-fetch-site", "")
         if site not in ("cross-site", "same-site") or "*" in self._origins:
             return False
@@ -156,7 +156,7 @@ def _is_address(host: str) -> bool:
 
 
 class _Key:
-    """Lets in who has a key, where there are keys."""
+    """Admits who has a key, if keys are required."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app, self._keys = app, [key.encode() for key in keys]
@@ -179,7 +179,7 @@ class _Key:
 
 
 class _Body:
-    """Gives a body a size and a time to arrive in, and calls every body JSON, as `curl -d` does not."""
+    """Limits a body's size and time, and calls every body JSON, because `curl -d` does not."""
 
     def __init__(self, app: ASGIApp, seconds: float, most: int) -> None:
         self._app, self._seconds, self._most = app, seconds, most

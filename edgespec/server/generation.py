@@ -16,37 +16,37 @@ from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.supervisor import Said, Supervisor
 
 _ids = itertools.count(1)
-UNREAD_MOST = 50_000  # tokens, and others named with them, that may wait for a client: some 10 MB
+UNREAD_MOST = 50_000  # tokens, and their alternatives, that may wait for a client: some 10 MB
 
 
 class Audience(Protocol):
-    """Who counts what generations do; `metrics.Metrics` is one."""
+    """Counts what generations do; `metrics.Metrics` is one."""
 
     def emitted(self, round_: Round) -> None: ...
 
     def ended(self, choice: Choice, *, plain: bool) -> None: ...
 
     def plain_s(self) -> float | None:
-        """Returns what a token of plain decoding really took lately; None where it did not run."""
+        """Returns what a token of plain decoding took recently; None if there was none."""
         ...
 
 
 @dataclass(slots=True)
 class Choice(Counts):
-    """What one choice has brought so far. Times are the worker's clock."""
+    """The results of one choice so far. Times are the worker's clock."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    known_tokens: int = 0  # those of the prompt that the target has, as far as told
+    known_tokens: int = 0  # of the prompt, that the target has, as far as reported
     rounds: int = 0
     started: float = 0.0
     first: float = 0.0
     last: float = 0.0
     finish: FinishReason | None = None
-    plain_s: float | None = None  # what a token of plain decoding costs, as known when the last round ended
-    growth_s: float = 0.0  # what it takes longer for each token before it
+    plain_s: float | None = None  # estimated cost of a token of plain decoding when the last round ended
+    growth_s: float = 0.0  # how much longer it takes for each token before it
     n_ctx: int | None = None
-    # what one really took lately, on average; None where plain decoding did not run
+    # what one took recently, on average; None if plain decoding did not run
     measured_s: float | None = None
     text: list[str] = field(default_factory=list)
     scored: list[Scored] = field(default_factory=list)
@@ -67,14 +67,14 @@ class Choice(Counts):
         self.known_tokens = self.cached_tokens = said.cached_tokens
 
     def read(self, known_tokens: int, at: float) -> bool:
-        """Notes how much of its prompt has been read; False where that is nothing new."""
-        if self.rounds or known_tokens <= self.known_tokens:  # it had to give its place up, and reads again
+        """Notes how much of its prompt has been read; False if that is nothing new."""
+        if self.rounds or known_tokens <= self.known_tokens:  # it lost its slot, and reads again
             return False
         self.known_tokens, self.first, self.last = known_tokens, at, at
         return True
 
     def progress(self) -> dict[str, Any]:
-        """Returns how far the prompt has been read, as llama-server says it."""
+        """Returns how much of the prompt has been read, in llama-server's format."""
         return {
             "total": self.prompt_tokens,
             "cache": self.cached_tokens,
@@ -83,12 +83,12 @@ class Choice(Counts):
         }
 
     def timings(self, plain_s: float) -> dict[str, Any]:
-        """Returns the figures as llama-server names them, and what speculation brought.
+        """Returns the figures under llama-server's names, and what speculation gained.
 
-        speedup_estimated: what plain decoding would have needed, by the cost of one token at this length of
-        text (plain_s: at its beginning), over what was needed; speedup_measured: by what tokens of plain
-        decoding took here lately. Both are left out where too little was said to tell, or nothing was
-        decoded plainly, and n_ctx where it is not known: no figure is null.
+        speedup_estimated: what plain decoding would have taken, by the cost of one token at this length of
+        text (plain_s: at its beginning), over what was taken; speedup_measured: by what tokens of plain
+        decoding took here recently. Both are left out if too little was generated, or nothing was
+        decoded plainly; n_ctx is left out if unknown: no figure is null.
         """
         prompt_n = self.known_tokens - self.cached_tokens
         prompt_s, predicted_s = max(0.0, self.first - self.started), max(0.0, self.last - self.first)
@@ -119,13 +119,13 @@ class Choice(Counts):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A round of one choice. Where asked for."""
+    """A round of one choice, with what was asked for beside its text."""
 
     index: int
     round: Round
     pieces: tuple[str, ...]  # the text of each token
     scored: tuple[Scored, ...] = ()  # of shown ones
-    reading: bool = False  # it is not a round, but tells that more of the prompt has been read
+    reading: bool = False  # not a round: reports that more of the prompt has been read
 
 
 NO_ROUND = Round((), "", 0, 0, ())
@@ -153,7 +153,7 @@ class Generation:
     ) -> None:
         """wanted: one for each choice; they get their ids here. seconds: how long all of it may take.
 
-        progress: `parts` tells, too, how far prompts have been read.
+        progress: `parts` also reports how much of the prompts has been read.
         """
         self._progress = progress
         self._worker, self._audience = worker, audience
@@ -167,9 +167,9 @@ class Generation:
         self._scores = [ScoreRelease() if submit.scoring else None for submit in wanted]
 
     async def submit(self) -> bool:
-        """Hands all choices to the worker; True once they are in its queue.
+        """Submits all choices to the worker; returns True once they are in its queue.
 
-        Raises Refusal, and then none of them runs: where one is refused, or it takes longer than all may.
+        Raises Refusal, and then none of them runs, if one is refused or time runs out.
         """
         try:
             async with asyncio.timeout_at(self._until):
@@ -185,7 +185,7 @@ class Generation:
         return True
 
     async def _accepted(self) -> None:
-        """Waits until all are; what else is said meanwhile comes behind it."""
+        """Waits until all are accepted; other messages that come meanwhile follow."""
         missing = set(self._index)
         early = []
         while missing:
@@ -204,14 +204,14 @@ class Generation:
     def _hear(self, id: str, said: Said, at: float, pieces: tuple[str, ...]) -> None:
         if isinstance(said, Emitted):
             self._unread += _weight(said.round)
-            if self._unread > UNREAD_MOST:  # nobody else is held up, but what waits for this client is memory
+            if self._unread > UNREAD_MOST:  # others go on, but what waits for this client takes memory
                 said = Refusal(408, "this client does not read its answer: it was ended", code="not_read")
                 for other in self._open:
                     self._worker.cancel(other)
         self._said.put_nowait((id, said, at, pieces))
 
     async def parts(self) -> AsyncIterator[Part]:
-        """Yields the rounds of all choices as they come. Raises Refusal where the worker fails.
+        """Yields the rounds of all choices as they come. Raises Refusal if the worker fails.
 
         What is not finished in time ends with the reason "length".
         """
@@ -219,7 +219,7 @@ class Generation:
             while self._open:
                 try:
                     async with asyncio.timeout_at(self._until):
-                        if self._late():  # what waits to be read is no longer waited for either
+                        if self._late():  # nobody waits any longer for what is still unread either
                             raise TimeoutError
                         id, said, at, pieces = await self._said.get()
                 except TimeoutError:
@@ -296,7 +296,7 @@ class Generation:
         self._open.discard(id)
         i = self._index[id]
         self.choices[i].measured_s = self._audience.plain_s()
-        if self.choices[i].started:  # what never had its turn is not an answer
+        if self.choices[i].started:  # a choice that never got a slot is not an answer
             self._audience.ended(self.choices[i], plain=self._wanted[i].drafter == "none")
 
     def usage(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Scores of tokens -> `logprobs`, as OpenAI's clients read them and llama-server writes them.
+"""Scores of tokens -> `logprobs`, in the formats of OpenAI and llama-server.
 
-Text is held back where it may still become a stop string, and its tokens' scores with it: a token is told
-of together with its first character, and not at all where that is never shown.
+Text is held back while it may become a stop string, and its tokens' scores with it: a token is reported
+together with its first character, and not at all if that is never shown.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Scored:
 
 @dataclass(slots=True)
 class ScoreRelease:
-    """Lets scores out with the text that they belong to."""
+    """Releases scores together with the text that they belong to."""
 
     _waiting: deque[Scored] = field(default_factory=deque)
     _said: int = 0  # characters of the tokens so far
-    _shown: int = 0  # and of the text
+    _shown: int = 0  # of the text
 
     def feed(self, round_: Round, pieces: Sequence[str]) -> tuple[Scored, ...]:
         """Takes a round and its tokens' texts; returns what belongs to the text shown by now."""

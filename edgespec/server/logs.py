@@ -1,8 +1,8 @@
-"""What the server writes to the terminal: its sentences, its faults and, if wished, a line for each request.
+"""What the server writes to the terminal: messages, faults and, if asked for, a line for each request.
 
-Each request has an id, its client's own (x-request-id) or one drawn here; it is in the answer's head, in its
-line and beside a fault's traceback. Written are method, path, status, time and counts of tokens: no header,
-no query and no text of anybody's, so that no key and no conversation can be in a log.
+Each request has an id, its client's own (x-request-id) or a random one; it is in the answer's headers, in its
+line and beside a fault's traceback. A line has method, path, status, time and token counts: no headers,
+no query and nobody's text, so that no key and no conversation can be in a log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LogFormat = Literal["quiet", "text", "json"]
 REQUEST_ID = "x-request-id"
 SENSIBLE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 SHOWN_PATH = 200
-NO_NEWS = (  # of what uvicorn logs
+NO_NEWS = (  # of uvicorn's messages
     "Invalid HTTP request",
     "Exception in ASGI",
     "Unsupported upgrade request",
@@ -36,7 +36,7 @@ _requests = logging.getLogger("edgespec.requests")
 
 
 def set_up(log: LogFormat) -> None:
-    """Has this process write to stderr: quiet and text as sentences, json as one object a line."""
+    """Makes this process log to stderr: quiet and text as sentences, json as one object a line."""
     handler = logging.StreamHandler()
     handler.setFormatter(_AsJson() if log == "json" else logging.Formatter("edgespec: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
@@ -46,15 +46,15 @@ def set_up(log: LogFormat) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for what clients do wrong, which they are told, and for faults, logged already with their id.
+    """False for client errors, which the client is told, and for faults, already logged with their id.
 
-    Nor is it news that a client offers HTTP/2, as Java's does with each request: it is answered in HTTP/1.1.
+    An offer of HTTP/2, as Java's clients send with each request, is no news either: HTTP/1.1 answers it.
     """
     return not record.msg.startswith(NO_NEWS)
 
 
 def say(sentence: str) -> None:
-    """Tells the person at the terminal something."""
+    """Prints a message for the person at the terminal."""
     _sentences.info(sentence)
 
 

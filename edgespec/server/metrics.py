@@ -1,6 +1,6 @@
-"""What /metrics tells, in Prometheus's format; llama-server's names where it has the same figure.
+"""The figures of /metrics, in Prometheus's format; under llama-server's names where it has the same figure.
 
-Plain and speculative requests are counted apart (`mode`), so that a canary shows the live speed-up:
+Plain and speculative requests are counted separately (`mode`), so that a canary shows the live speed-up:
 rate(edgespec_decode_seconds_total) over rate(edgespec_decode_tokens_total), plain against speculative.
 """
 
@@ -19,13 +19,13 @@ FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 ANSWERS = frozenset({"ready", "unloaded"})  # states of the engine; the next request loads what was unloaded
-ENOUGH = 50  # tokens of plain decoding from which its speed is said to be known
-KEPT = 0.8  # weight of older ones after that many new ones
+ENOUGH = 50  # tokens of plain decoding after which its speed counts as known
+KEPT = 0.8  # weight of older tokens after that many new ones
 
 
 @dataclass(slots=True)
 class Window:
-    """What was done since somebody last looked."""
+    """What was done since the last look."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -34,7 +34,7 @@ class Window:
         self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
 
     def take(self) -> float:
-        """Returns tokens per second, 0 where there were none, and begins anew."""
+        """Returns tokens per second, 0 if there were none, and starts anew."""
         rate = self.tokens / self.seconds if self.seconds else 0.0
         self.tokens, self.seconds = 0, 0.0
         return rate
@@ -42,7 +42,7 @@ class Window:
 
 @dataclass(slots=True)
 class Plain:
-    """What plain decoding takes on one engine: sums of answers, the older ones counting less and less."""
+    """What plain decoding takes on one engine: sums over answers, in which older ones fade."""
 
     pid: int | None = None
     tokens: float = 0.0
@@ -58,7 +58,7 @@ class Plain:
 
 
 class Metrics:
-    """The figures of one server, in a registry of its own."""
+    """The figures of one server, in its own registry."""
 
     def __init__(self, worker: Supervisor) -> None:
         self.registry = registry = CollectorRegistry()
@@ -140,23 +140,23 @@ class Metrics:
             self._each.labels(mode).observe((choice.last - choice.first) / (choice.n_tokens - 1))
 
     def plain_s(self) -> float | None:
-        """Returns seconds per token of recent plain decoding; None where too little was decoded plainly."""
+        """Returns seconds per token of recent plain decoding; None if there was too little of it."""
         return self._recent().seconds_per_token
 
     def _recent(self) -> Plain:
-        """Returns what is known of this engine: another pair, or another worker, begins anew."""
+        """Returns what is known of this engine; another pair, or another worker, starts anew."""
         if self._plain.pid != self._worker.pid:
             self._plain = Plain(self._worker.pid)
         return self._plain
 
     def text(self) -> tuple[bytes, str]:
-        """Returns what /metrics answers, and its media type."""
+        """Returns the text of /metrics, and its media type."""
         return generate_latest(self.registry) + self._llama_servers().encode(), CONTENT_TYPE_LATEST
 
     def _llama_servers(self) -> str:
-        """Returns figures whose names and types are llama-server's, which the client library would not write.
+        """Returns figures with llama-server's names and types, which the client library would not write.
 
-        Its speeds are those since somebody last asked, and begin anew.
+        Its speeds cover the time since the last look, and start anew.
         """
         worker = self._worker
         figures = (

@@ -1,4 +1,4 @@
-"""Which pairs there are, and which is loaded: listed, loaded and unloaded on request, with progress."""
+"""The pairs, and which one is loaded: listed, loaded and unloaded on request, with progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from edgespec_models.shelf.sizes import size_text
 
 
 class ModelChange(BaseModel):
-    """POST /edgespec/models. force: running answers are ended, and not waited for."""
+    """POST /edgespec/models. force: ends running answers instead of waiting for them."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
@@ -36,14 +36,14 @@ class ModelChange(BaseModel):
 
 
 class ModelRoutes:
-    """The pairs, and the one that is loaded."""
+    """The pairs, and the loaded one."""
 
     def __init__(self, answering: Answering) -> None:
         self._answering, self._worker, self._pairs = answering, answering.worker, answering.pairs
         self._began = int(time.time())
 
     async def listed(self) -> dict[str, Any]:
-        """Lists the pairs as OpenAI's and llama-server's clients read them, the loaded one first."""
+        """Lists the pairs for OpenAI's and llama-server's clients, the loaded one first."""
         models = self._models()
         return {"object": "list", "data": models, "models": [_as_ollama(model) for model in models]}
 
@@ -57,12 +57,12 @@ class ModelRoutes:
         """Describes one pair, as `models.retrieve` of OpenAI's and Anthropic's clients asks."""
         found = next((model for model in self._models() if model["id"] == name), None)
         if found is None:
-            self._pairs.named(name)  # says which there are
+            self._pairs.named(name)  # raises, with the names
             raise Refusal(404, f"there is no model {name!r} here", param="model", code="model_not_found")
         return found
 
     async def all(self) -> dict[str, Any]:
-        """Lists the pairs, and says where the engine stands."""
+        """Lists the pairs, with the engine's state."""
         return {"object": "list", "data": self._models(), "engine": self._told(self._worker.situation)}
 
     async def change(self, body: ModelChange, request: Request) -> Response:
@@ -85,7 +85,7 @@ class ModelRoutes:
     async def _progress(
         self, work: Callable[[], Coroutine[Any, Any, bool]]
     ) -> AsyncIterator[ServerSentEvent]:
-        """Yields where things stand until the work is done, and last its end or its error."""
+        """Yields the state until the work is done, and last its end or its error."""
         working = asyncio.ensure_future(work())
         changes = self._worker.changes()
         coming = asyncio.ensure_future(anext(changes))
@@ -125,7 +125,7 @@ class ModelRoutes:
         return sorted(models, key=lambda model: model["status"]["value"] == "unloaded")
 
     def _model(self, pair: KnownPair, there: Load, state: str, about: Loaded | None) -> dict[str, Any]:
-        """Returns a pair in OpenAI's words; `meta` is llama-server's, `status` its router's."""
+        """Returns a pair in OpenAI's format; `meta` is llama-server's, `status` its router's."""
         meta: dict[str, Any] = {"size": pair.size, "draft": pair.draft, "embedded": pair.embedded}
         value = "unloaded"
         if pair.load == there:
@@ -150,7 +150,7 @@ class ModelRoutes:
             "owned_by": "edgespec",
             "type": "model",
             "display_name": pair.name,
-            "created_at": began,  # Anthropic's words
+            "created_at": began,  # Anthropic's name
             "status": {"value": value},
             "meta": meta,
         }
@@ -167,7 +167,7 @@ def _shown(model: Mapping[str, Any]) -> ShownModel:
 
 
 def _as_ollama(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a model as Ollama lists it, which llama-server does too: some clients look for nothing else."""
+    """Returns a model in Ollama's format, as llama-server does: some clients look for nothing else."""
     return {
         "name": model["id"],
         "model": model["id"],

@@ -1,8 +1,8 @@
 """The program that started this server for itself alone, at the other end of two pipes.
 
-Its key comes in at stdin, so that it is in no list of processes and in no environment; what becomes of the
-engine goes out at stdout, one JSON object a line. stdin is the life line: when the owner is gone, even by
-kill -9, it closes and the server ends. Whoever else is attached is told so.
+Its key comes in at stdin, so that it is in no process list and no environment; the engine's state
+goes out at stdout, one JSON object a line. When the owner ends, even by kill -9, stdin closes and
+the server ends. Other attached programs are told so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Owner:
     """The owner of a private engine."""
 
     def __init__(self) -> None:
-        """Takes stdin and stdout for itself and reads the key; raises SettingError where none comes."""
+        """Takes stdin and stdout and reads the key; raises SettingError if none comes."""
         self._words = os.fdopen(os.dup(0), "rb")
         self._ears = os.fdopen(os.dup(1), "wb")
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -31,7 +31,7 @@ class Owner:
             raise SettingError("--owned is for programs that hand over a key: leave it out")
 
     def tell(self, event: str, **about: Any) -> None:
-        """Tells the owner something; one that does not listen any more is passed over."""
+        """Sends the owner a message; ignores an owner that no longer listens."""
         try:
             self._ears.write(json.dumps({"event": event, **about}).encode() + b"\n")
             self._ears.flush()

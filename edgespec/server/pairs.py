@@ -1,4 +1,4 @@
-"""The pairs that clients may ask for by name: the one the server was started with, and those installed here.
+"""The pairs that clients may name: the one the server was started with, and the installed ones.
 
 Names come from the store of installed pairs, and paths only from there or from the command line, so no
 request can name a file.
@@ -17,7 +17,7 @@ from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreErr
 
 @dataclass(frozen=True, slots=True)
 class KnownPair:
-    """A pair under its name. size: bytes of the files, 0 where they are not there."""
+    """A pair under its name. size: bytes of the files, 0 if they are missing."""
 
     name: str
     load: Load
@@ -34,15 +34,15 @@ class KnownPair:
 
     @property
     def embedded(self) -> bool:
-        """True for the pair that ships."""
+        """True for the shipped pair."""
         return Path(self.load.target) == tiny.target_path()
 
 
 class Pairs:
-    """What may be loaded. The store is read anew each time: a pair may be pulled while the server runs."""
+    """The pairs that may be loaded. Reads the store each time: a pair may be pulled while the server runs."""
 
     def __init__(self, first: Load, store: Store, *, alias: str | None = None, drafts: bool = True) -> None:
-        """first: what the server was started with; the others are loaded in the same way. alias: its name.
+        """first: the pair that the server was started with; others are loaded the same way. alias: its name.
         drafts: False loads targets alone."""
         self._first, self._store, self._alias, self._drafts = first, store, alias, drafts
         self._names: dict[Load, str] = {}
@@ -52,7 +52,7 @@ class Pairs:
         return load == self._first
 
     def known(self) -> list[KnownPair]:
-        """Returns all pairs whose files are there, the first pair first, the others by name."""
+        """Returns all pairs whose files exist, the first pair first, the others by name."""
         others = [
             KnownPair(pair.name, self._load(pair), pair.size)
             for pair in self._installed()
@@ -65,7 +65,7 @@ class Pairs:
         return [first, *(pair for pair in others if pair.name != name and _files(pair.load) != same)]
 
     def called(self, name: str | None) -> Load | None:
-        """Returns how to load what a request names; None where that is not a pair: what is there answers."""
+        """Returns how to load the pair that a request names; None for others: the current pair answers."""
         if not name:
             return None
         if name in (self.name_of(self._first), Path(self._first.target).stem):
@@ -76,7 +76,7 @@ class Pairs:
         return self._embedded() if name == EMBEDDED else None
 
     def named(self, name: str) -> Load:
-        """Returns how to load a pair; raises Refusal where none has that name, or its files are gone."""
+        """Returns how to load a pair; raises Refusal if none has that name, or its files are gone."""
         if load := self.called(name):
             return load
         gone = next((pair for pair in self._installed() if pair.name == name), None)
@@ -88,9 +88,9 @@ class Pairs:
         raise Refusal(404, sentence, param="model", code="model_not_found")
 
     def name_of(self, load: Load) -> str:
-        """Returns what clients see a pair called: its name in the store, else that of its target.
+        """Returns a pair's name for clients: its name in the store, or else that of its target.
 
-        The pair that ships is the embedded one wherever it lies: its file's name says nothing.
+        The shipped pair is `embedded` wherever it lies: its file's name says nothing.
         """
         if load not in self._names:
             files = _files(load)
@@ -103,7 +103,7 @@ class Pairs:
     def _installed(self) -> list[InstalledPair]:
         try:
             return self._store.pairs()
-        except StoreError:  # `edgespec list` tells what is wrong with it; what is loaded answers on
+        except StoreError:  # `edgespec list` says what is wrong with it; the loaded pair still answers
             return []
 
     def _load(self, pair: InstalledPair) -> Load:

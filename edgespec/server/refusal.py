@@ -1,4 +1,4 @@
-"""What a request is refused with, in the shape that the clients of each dialect read."""
+"""Refusals of requests, in the format of each dialect."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ANTHROPIC_TYPES = {
     503: "overloaded_error",
 }
 GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
-RETRY_S = 1  # when to come again where nothing better is known
+RETRY_S = 1  # when to come again if nothing better is known
 
 
 @dataclass(slots=True)
 class Refusal(Exception):
-    """A request that is not answered: why, in one sentence, and what HTTP calls it."""
+    """A request that is not answered: why, in one sentence, and the HTTP status."""
 
     status: int
     message: str
@@ -48,11 +48,11 @@ class Refusal(Exception):
         return {"error": {**error, **(self.extra or {})}}
 
     def shaped(self, path: str) -> dict[str, Any]:
-        """Returns the error as those read it who ask at `path`."""
+        """Returns the error in the format that clients of `path` read."""
         return self.anthropic() if path.startswith(ANTHROPIC_PATHS) else self.body()
 
     def anthropic(self) -> dict[str, Any]:
-        """Returns Anthropic's error object; the field that was wrong is named in the sentence."""
+        """Returns Anthropic's error object; its sentence names the wrong field."""
         error = {
             "type": ANTHROPIC_TYPES.get(self.status, "api_error"),
             "message": self.body()["error"]["message"],
@@ -71,13 +71,13 @@ def unavailable(message: str, retry_s: float = RETRY_S) -> Refusal:
 
 
 def closed(path: str, flag: str) -> Refusal:
-    """A route that this server was told not to have."""
+    """A route that this server was started without."""
     sentence = f"{path} is closed here: the server was started with {flag}"
     return Refusal(501, sentence, type="not_supported_error", code="closed")
 
 
 def from_worker(refused: Refused) -> Refusal:
-    """Returns what HTTP says where the worker refused."""
+    """Returns the HTTP error for a worker's refusal."""
     if refused.kind == "too_long":
         counts = {"n_prompt_tokens": refused.n_prompt, "n_ctx": refused.n_ctx}
         return Refusal(

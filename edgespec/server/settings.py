@@ -11,25 +11,25 @@ from edgespec.server.logs import LogFormat
 
 @dataclass(frozen=True, slots=True)
 class Unsaid:
-    """What holds where a request says nothing."""
+    """The defaults of a request."""
 
-    sampling: Mapping[str, str] = field(default_factory=dict)  # in the words of a model file's metadata
+    sampling: Mapping[str, str] = field(default_factory=dict)  # under the names of a model file's metadata
     seed: int | None = None
     max_tokens: int | None = None
     drafter: DrafterChoice = "auto"
-    # whether a model that can thinks before it answers; None is its template's way
+    # whether a reasoning model reasons before it answers; None leaves it to its template
     thinking: bool | None = None
-    fresh: bool = False  # of a prompt, only what a fresh reading would evaluate so is used again
+    fresh: bool = False  # reuse only what a fresh reading of the prompt would evaluate the same way
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Everything that `edgespec serve` was told which is not about the engine."""
+    """The settings of `edgespec serve` that do not concern the engine."""
 
     alias: str | None = None  # the model's name for clients; None is the file's
     keys: tuple[str, ...] = ()  # any of them opens
     chat_template: str | None = None
-    # names that a request may be for, besides addresses and this machine's own
+    # names that a request's Host may have, besides addresses and this machine's own
     hosts: frozenset[str] = frozenset()
     origins: tuple[str, ...] = ()  # web pages that may ask
     max_body: int = 32 * 2**20

@@ -1,4 +1,4 @@
-"""Where the engine stands: what a supervisor tells of it."""
+"""The state of the engine, as a supervisor reports it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ State = Literal["loading", "ready", "down", "unloaded", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Where the engine stands at a moment."""
+    """The state of the engine at one moment."""
 
-    # "loading" (also after a worker died), "ready", "down" (it died, and is started again soon), "unloaded"
+    # "loading" (also after a worker died), "ready", "down" (it died, and restarts soon), "unloaded"
     # (the next request loads), "stopped" (for ever)
     state: State
-    load: Load  # the pair that is there, is being loaded, or is loaded by the next request that names none
-    stage: Stage | None  # while it is being loaded, what is done now, and how much of the whole, 0 to 1
+    load: Load  # the pair that is loaded, is being loaded, or is loaded by the next request that names none
+    stage: Stage | None  # while it loads: the current stage, and the part of the whole that is done, 0 to 1
     progress: float
-    next: Load | None  # the pair that waits until nothing is answered any more
-    requests: int  # those answered or waiting
+    next: Load | None  # the pair that waits until all answers have ended
+    requests: int  # running or waiting
     error: str | None  # why the last load failed, in a sentence

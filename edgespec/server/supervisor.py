@@ -1,16 +1,16 @@
-"""Keeps an engine worker running, and knows which request waits for what it says.
+"""Keeps an engine worker running, and passes its messages to the requests that wait for them.
 
-There is one pair at a time, and one worker has one pair: to unload is to end the worker, which gives back
-all its memory, and to load another is to start another worker. Who needs a pair takes a `lease`; as long
-as one is held, or a request is answered, no other pair comes. Turns are taken in the order of asking, so
-that two clients that want different pairs both get them.
+There is one pair at a time, and one worker has one pair: to unload is to end the worker, which frees
+all its memory, and to load another is to start another worker. A request for a pair takes a `lease`;
+while one is held, or a request is answered, no other pair comes. Leases are served in order, so that
+two clients that want different pairs both get them.
 
-A worker that ended by itself is started again: at once the first time, then after pauses that double; one
-that lost another machine, which evaluated layers for it, when that is there again; one that ran out of a
-graphics card's memory, with less on it. Who was waiting hears why it died, with the last lines it said; who
-comes meanwhile is told when to come again.
-One that runs and does not answer is no better than a dead one: it is asked all the time, and killed where it
-stays silent.
+A worker that ended by itself is restarted: at once the first time, then after pauses that double. If it
+lost another machine that evaluated layers for it, it is restarted when that is back; if it ran out of a
+graphics card's memory, with less on the card. Requests that were waiting get the reason and the worker's
+last lines; new requests are told when to come again.
+A worker that runs and does not answer is no better than a dead one: it is pinged all the time, and killed
+if it stays silent.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 STEADY_S = 60.0  # a worker that lived this long did not die of its start
 LAST_LINES_S = 1.0
 LAST_LINES = 8
-PING_S, SILENT_PINGS = 5.0, 4  # how often it is asked, and how often in a row it may fail to answer
-MACHINE_S = 1.0  # how often another machine that was lost is looked for, and how long it may take
+PING_S, SILENT_PINGS = 5.0, 4  # how often it is pinged, and how many pings in a row it may miss
+MACHINE_S = 1.0  # how often a lost machine is tried, and how long that may take
 LONGEST_STEP_S = 1800.0  # of the engine; a step of a large model that is read from a slow disk takes minutes
 
 SWITCHED = Refusal(
@@ -68,7 +68,7 @@ Listener = Callable[[str, Said, float, tuple[str, ...]], None]  # id, what, the 
 
 
 class Supervisor:
-    """One worker at a time, and the requests it has. All of it on one event loop."""
+    """One worker at a time, and its requests. All on one event loop."""
 
     def __init__(
         self,
@@ -78,33 +78,32 @@ class Supervisor:
         idle_s: float | None = None,
         ping_s: float = PING_S,
     ) -> None:
-        """tell: takes sentences for the person at the terminal. idle_s: a pair that nobody used for so
-        long is unloaded; the next request loads it again. ping_s: how often the worker is asked whether it
-        still hears."""
+        """tell: takes messages for the person at the terminal. idle_s: a pair that nobody used for so
+        long is unloaded; the next request loads it again. ping_s: how often the worker is pinged."""
         self._load, self._tell, self._idle_s, self._ping_s = load, tell, idle_s, ping_s
         self._heard: dict[int, asyncio.Event] = {}  # pings that wait for their answer
         self._killed_for: str | None = None  # why we killed it
-        self._kills: int | None = None  # of the kernel, before it was started
-        self._plans_failed = 0  # that a graphics card ran out of memory with, in the middle
+        self._kills: int | None = None  # by the kernel, before it was started
+        self._plans_failed = 0  # plans with which a graphics card ran out of memory
         self._good: Load | None = None  # what was loaded last
-        self._settled = False  # the pair of now has been ready once
+        self._settled = False  # the current pair has been ready once
         self._loading: Loading | None = None
         self._next: Load | None = None
         self._turn = asyncio.Lock()  # fair: first come, first served
         self._letting_go = asyncio.Lock()
         self._leases = 0
-        self._refusing: Refusal | None = None  # while a switch by force is under way
-        self._news = asyncio.Event()  # set, and replaced, whenever something is different
+        self._refusing: Refusal | None = None  # during a forced switch
+        self._news = asyncio.Event()  # set, and replaced, at every change
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.state: State = "loading"
         self.about: Loaded | None = None
-        self.failed: LoadFailed | None = None  # the first load did not work: there is nothing to wait for
-        self.settled = asyncio.Event()  # the first load has worked, or has not
+        self.failed: LoadFailed | None = None  # the first load failed: there is nothing to wait for
+        self.settled = asyncio.Event()  # the first load has succeeded or failed
         self.restarts = 0
         self.busy = (0.0, 0.0)
-        self.decodes = self.in_slots = 0  # sums of what steps told, of all workers
-        self.lines: Iterable[str] = ()  # that the worker said last
+        self.decodes = self.in_slots = 0  # sums over the steps of all workers
+        self.lines: Iterable[str] = ()  # the worker's last lines
         self.pid: int | None = None
         self._listeners: dict[str, Listener] = {}
         self._process: WorkerProcess | None = None
@@ -115,7 +114,7 @@ class Supervisor:
 
     @property
     def requests(self) -> int:
-        """How many requests are waiting or answered right now."""
+        """How many requests are running or waiting."""
         return len(self._listeners)
 
     @property
@@ -125,12 +124,12 @@ class Supervisor:
 
     @property
     def ended(self) -> bool:
-        """True where no worker will be started any more."""
+        """True if no more workers will be started."""
         return self.state == "stopped"
 
     @property
     def situation(self) -> Situation:
-        """Where things stand now."""
+        """The current state."""
         stage, progress = (self._loading.stage, self._loading.progress) if self._loading else (None, 0.0)
         if self.state != "loading":
             stage, progress = None, float(self.state == "ready")
@@ -138,7 +137,7 @@ class Supervisor:
         return Situation(self.state, self._load, stage, progress, self._next, self.requests, error)
 
     async def changes(self) -> AsyncIterator[Situation]:
-        """Yields where things stand, and again whenever that is different; ends with the supervisor."""
+        """Yields the state now and after each change; ends with the supervisor."""
         last = None
         while True:
             news, now = self._news, self.situation
@@ -154,7 +153,7 @@ class Supervisor:
         self._task = asyncio.create_task(self._keep_running())
 
     async def stop(self) -> None:
-        """Lets go of the worker, which ends after its step."""
+        """Releases the worker, which ends after its step."""
         await self._end("stopped")
         for task in self._tasks:
             task.cancel()
@@ -163,12 +162,12 @@ class Supervisor:
 
     @contextlib.asynccontextmanager
     async def lease(self, load: Load | None = None) -> AsyncIterator[Loaded]:
-        """Has a pair loaded, and keeps it there until the block ends; what was submitted in it keeps it on.
+        """Loads a pair, and keeps it until the block ends; what was submitted in it keeps it loaded.
 
-        load: which; None is the one that is there, or was last. Where another is there, this waits until
-        nothing is answered any more, then switches; who asks later waits behind. Raises Refusal where the
-        pair cannot be loaded, where the first one is being loaded still, where a worker that died is
-        being started again, and where a switch by force came in between.
+        load: which; None is the current one, or the last. If another is loaded, this waits until
+        all answers have ended, then switches; later requests queue behind it. Raises Refusal if the
+        pair cannot be loaded, if the first one is still being loaded, if a worker that died is
+        being restarted, and if a forced switch came in between.
 
             async with supervisor.lease() as about:
                 supervisor.submit(..., listener)
@@ -181,10 +180,10 @@ class Supervisor:
             self._moved()
 
     async def load(self, load: Load | None = None, *, force: bool = False) -> Loaded:
-        """Has a pair loaded, as `lease` does, and returns what it is once it is there.
+        """Loads a pair, as `lease` does, and returns its description once it is loaded.
 
-        force: what is answered or waits for its turn is ended, with a Refusal, instead of waited for.
-        `changes` tells how far it is. Given up (cancelled), loading goes on.
+        force: ends running and waiting requests with a Refusal instead of waiting for them.
+        `changes` reports progress. If this is cancelled, loading continues.
         """
         about = await self._take(load, force=force)
         self._leases -= 1
@@ -192,9 +191,9 @@ class Supervisor:
         return about
 
     async def unload(self, *, force: bool = False) -> None:
-        """Unloads the pair when nothing is answered any more; the next request loads it again.
+        """Unloads the pair when all answers have ended; the next request loads it again.
 
-        force: as for `load`. Nothing happens where none is loaded.
+        force: as for `load`. Does nothing if no pair is loaded.
         """
         async with self._my_turn(force):
             await self._quiet(force)
@@ -202,7 +201,7 @@ class Supervisor:
                 await self._end("unloaded")
 
     async def _take(self, load: Load | None, force: bool) -> Loaded:
-        """Has the pair loaded, and counts one lease of it."""
+        """Loads the pair, and counts one lease of it."""
         async with self._my_turn(force and load not in (None, self._load)):
             wanted = load or self._load
             if wanted != self._load or self.state == "unloaded":
@@ -228,7 +227,7 @@ class Supervisor:
 
     @contextlib.asynccontextmanager
     async def _my_turn(self, force: bool) -> AsyncIterator[None]:
-        """Waits for the turn; by force, others give theirs up."""
+        """Waits for the turn; if forced, others give theirs up."""
         if force:
             self._refusing = SWITCHED
             self.dismiss(SWITCHED)
@@ -243,7 +242,7 @@ class Supervisor:
                 self._refusing = None
 
     async def _quiet(self, force: bool) -> None:
-        """Waits until nothing is answered, and nobody is about to ask."""
+        """Waits until nothing runs, and nobody is about to ask."""
         while self.requests or self._leases:
             await self._different(force)
         if self.ended:
@@ -262,7 +261,7 @@ class Supervisor:
         self._task = asyncio.create_task(self._keep_running())
 
     async def _end(self, state: Literal["unloaded", "stopped"]) -> None:
-        """Ends the worker: at once where it is loading, else after its step. Given up, it goes on."""
+        """Ends the worker: at once if it is loading, else after its step. If cancelled, that continues."""
         at_once = self.state == "loading"
         self._become(state)
         await asyncio.shield(self._apart(self._let_go(at_once)))
@@ -274,7 +273,7 @@ class Supervisor:
             if process:
                 await process.end(at_once=at_once)
             if task:
-                if process:  # it ends by itself, having read the last lines
+                if process:  # it ended by itself, and its last lines are read
                     await asyncio.wait((task,), timeout=LAST_LINES_S)
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -285,7 +284,7 @@ class Supervisor:
         self._moved()
 
     def _moved(self) -> None:
-        """Tells who waits for news, and counts from now on how long nobody uses the pair."""
+        """Wakes who waits for changes, and restarts the idle timer of the pair."""
         news, self._news = self._news, asyncio.Event()
         news.set()
         if self._timer:
@@ -310,7 +309,7 @@ class Supervisor:
     # -- requests
 
     def submit(self, message: Submit, listener: Listener) -> None:
-        """Hands a request to the worker; raises Refusal where there is none. Do it under a `lease`."""
+        """Submits a request to the worker; raises Refusal if there is none. Do it under a `lease`."""
         if self._refusing:
             raise self._refusing
         if self.state != "ready":
@@ -325,13 +324,13 @@ class Supervisor:
             self._moved()
 
     async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
-        """Returns the tokens of a text; raises Refusal where there is no worker, or it dies."""
+        """Returns the tokens of a text; raises Refusal if there is no worker, or it dies."""
         said = await self._ask(Tokenize(f"t{next(self._numbers)}", prompt, add_bos, special))
         assert isinstance(said, Tokenized)
         return said.tokens
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
-        """Returns the bytes of each token; raises Refusal, as for one that does not exist."""
+        """Returns the bytes of each token; raises Refusal, also for a token that does not exist."""
         said = await self._ask(Spell(f"t{next(self._numbers)}", tuple(tokens)))
         assert isinstance(said, Spelt)
         return said.pieces
@@ -355,7 +354,7 @@ class Supervisor:
             self.cancel(message.id)
 
     def dismiss(self, reason: Refusal) -> None:
-        """Tells everyone who waits that there will be nothing more, and why."""
+        """Ends all waiting requests, with the reason."""
         waiting, self._listeners = self._listeners, {}
         for id, listener in waiting.items():
             if self.state == "ready":
@@ -411,7 +410,7 @@ class Supervisor:
                 pause = min(pause * 4, LONGEST_PAUSE_S)
 
     async def _until_machines_are_there(self, machines: tuple[str, ...]) -> None:
-        """Waits for machines that were lost; what else was wrong is tried again every second."""
+        """Waits for lost machines; other errors are retried every second."""
         told: list[str] = []
         while gone := await asyncio.to_thread(absent, machines, MACHINE_S):
             if gone != told:
@@ -422,8 +421,8 @@ class Supervisor:
         await asyncio.sleep(MACHINE_S)
 
     def _give_up(self, code: int) -> bool:
-        """Is there no sense in trying again? A pair that never was ready gives way to the one before."""
-        if self._good is None:  # the first of all
+        """Returns whether to stop retrying. A pair that never was ready gives way to the one before."""
+        if self._good is None:  # the very first
             if not self.failed:
                 return False
             self._become("stopped")
@@ -436,7 +435,7 @@ class Supervisor:
         return True
 
     async def _watch(self, process: WorkerProcess) -> None:
-        """Kills a worker that does not answer any more, once it has been ready."""
+        """Kills a worker that stops answering, once it has been ready."""
         silent = 0
         while True:
             await asyncio.sleep(self._ping_s)
@@ -462,7 +461,7 @@ class Supervisor:
         self._become("loading")
         try:
             self._process = process = await new_worker()
-        except OSError as error:  # no memory for a process more, say: that passes
+        except OSError as error:  # such as no memory for a process: that passes
             self._killed_for = f"its process cannot be started ({error.strerror or error})"
             return 1
         self.pid, self.lines = process.pid, process.lines
@@ -519,7 +518,7 @@ class Supervisor:
         listener(id, said, at, pieces.get(id, ()))
 
     def _mourn(self, code: int, pause: float) -> None:
-        """Tells everyone that the worker is gone, and why."""
+        """Tells all requests that the worker is gone, and why."""
         self.restarts += 1
         self._retry_at = time.monotonic() + pause
         self._why = self.failed.message if self.failed else self._cause(code)

@@ -1,4 +1,4 @@
-"""Rounds of a generation -> the parts of an assistant's turn, for whatever dialect says them then."""
+"""Rounds of a generation -> the parts of an assistant's turn, for any dialect."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class TurnReader:
     """Reads one choice."""
 
     parser: Parser
-    apart: bool = True  # thoughts are not content
+    apart: bool = True  # reasoning is not content
     several: bool = True  # calls may be more than one
     turn: Turn = field(default_factory=Turn)
-    reasoning_tokens: int = 0  # a round that told other things too counts by its characters
-    _silent: int = 0  # tokens of rounds that have told nothing yet
+    reasoning_tokens: int = 0  # a round with other parts too counts by its characters
+    _silent: int = 0  # tokens of rounds that have shown nothing yet
 
     def feed(self, round_: Round) -> list[Delta]:
-        """Returns what a round says, and, where it is the last, what was held back."""
+        """Returns the parts of a round and, if it is the last, what was held back."""
         deltas = self.parser.feed(round_.text) if round_.text else []
         if round_.finish:
             deltas += self.parser.finish()
@@ -32,7 +32,7 @@ class TurnReader:
         return self._kept(deltas)
 
     def _count(self, deltas: Sequence[Delta], n_tokens: int) -> None:
-        """Counts the tokens of thoughts, those that were held back among them."""
+        """Counts the tokens of reasoning, including those held back."""
         self._silent += n_tokens
         if not deltas:
             return
@@ -56,12 +56,12 @@ class TurnReader:
         return kept
 
     def finish(self, finish: str | None) -> str | None:
-        """Returns why a turn ended, as OpenAI says it: a turn that calls ends for that."""
+        """Returns why a turn ended, in OpenAI's terms: a turn with calls ends for them."""
         return "tool_calls" if finish == "stop" and self.turn.calls else finish
 
 
 def call_id() -> str:
-    """Returns an id for a call: letters and digits, as every template takes it."""
+    """Returns an id for a call: letters and digits, which every template accepts."""
     return "call_" + secrets.token_hex(12)
 
 

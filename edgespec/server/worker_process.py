@@ -1,4 +1,4 @@
-"""The process of an engine worker: what is said to it, what it says, its last lines and its end."""
+"""The process of an engine worker: messages to it and from it, its last lines and its end."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class WorkerProcess:
         assert process.stdin and process.stdout and process.stderr
         self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
         self.pid = process.pid
-        self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # that it said last on stderr
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # its last lines on stderr
         self._listening = asyncio.create_task(self._keep_lines(process.stderr))
 
     def send(self, message: ToWorker) -> None:
-        """Says something to it; in vain where it does not listen any more."""
+        """Sends a message; ignored if the worker no longer listens."""
         if not self._stdin.is_closing():
             self._stdin.write(packed(message))
 
     async def messages(self) -> AsyncIterator[object]:
-        """Yields what it says, until it says no more."""
+        """Yields its messages until its end."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 (length,) = HEAD.unpack(await self._stdout.readexactly(HEAD.size))
@@ -47,22 +47,22 @@ class WorkerProcess:
         return code
 
     async def end(self, *, at_once: bool) -> None:
-        """Lets go of it: it ends after its step, or is killed, at once or where it takes too long."""
+        """Ends it: after its step or, if that takes too long or at_once is set, by killing it."""
         if self._process.returncode is None:
             self._stdin.close()
             if not at_once:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._process.wait(), END_S)
             self.kill()
-            await self._process.wait()  # its memory is given back
+            await self._process.wait()  # its memory is free
 
     def kill(self) -> None:
-        """Ends it now, if it has not ended."""
+        """Kills it, if it has not ended."""
         if self._process.returncode is None:
             self._process.kill()
 
     def forget(self) -> None:
-        """Leaves nothing behind of a worker that nobody waits for."""
+        """Cleans up after a worker that nobody waits for."""
         self._listening.cancel()
         self.kill()
 
@@ -80,7 +80,7 @@ class WorkerProcess:
 
 
 async def new_worker() -> WorkerProcess:
-    """Starts a worker; none is left behind where this is cancelled meanwhile."""
+    """Starts a worker; if this is cancelled meanwhile, none is left."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             sys.executable,

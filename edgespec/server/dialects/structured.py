@@ -1,4 +1,4 @@
-"""The form that a client wants of its answer, in the words of OpenAI, llama.cpp and vLLM alike."""
+"""The form of an answer, in the fields of OpenAI, llama.cpp and vLLM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Lenient(BaseModel):
 
 
 class NamedSchema(_Lenient):
-    """OpenAI's `json_schema` object. strict false: what cannot be enforced is passed over."""
+    """OpenAI's `json_schema` object. strict false: what cannot be enforced is ignored."""
 
     name: StrictStr | None = None
     description: StrictStr | None = None
@@ -36,7 +36,7 @@ class ResponseFormat(_Lenient):
 
 
 class StructuredOutputs(_Lenient):
-    """vLLM's `structured_outputs` (the old `guided_*` fields say the same)."""
+    """vLLM's `structured_outputs` (the old `guided_*` fields mean the same)."""
 
     json_: Annotated[Schema | StrictStr | None, Field(alias="json")] = None
     regex: StrictStr | None = None
@@ -46,7 +46,7 @@ class StructuredOutputs(_Lenient):
 
 
 class FormFields(_Lenient):
-    """What a request may say of the form of its answer. One of them at most."""
+    """The form of an answer. At most one of the fields."""
 
     response_format: ResponseFormat | None = None
     json_schema: Schema | None = None
@@ -59,7 +59,7 @@ class FormFields(_Lenient):
     guided_grammar: StrictStr | None = None
 
     def form(self) -> Grammar | None:
-        """Returns the grammar of the answer, None where any text will do. Raises Refusal."""
+        """Returns the grammar of the answer, None for any text. Raises Refusal."""
         outputs = self.structured_outputs or StructuredOutputs()
         wanted = {
             "response_format": _of_format(self.response_format),

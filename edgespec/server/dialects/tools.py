@@ -1,4 +1,4 @@
-"""What a request says of tools, of thinking, and of the template that renders its conversation."""
+"""The fields of a request on tools, reasoning, and the template that renders its conversation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, Stri
 
 from edgespec.server.refusal import Refusal
 
-SILENT = ("none", "minimal")  # efforts that mean: do not think
+SILENT = ("none", "minimal")  # efforts that mean: do not reason
 Name = Annotated[StrictStr, Field(min_length=1, max_length=256)]
 
 
@@ -25,7 +25,7 @@ class Function(_Lenient):
 
 
 class Tool(_Lenient):
-    """A tool. Those of other types than "function" are the client's own and passed over."""
+    """A tool. Types other than "function" belong to the client, and are ignored."""
 
     type: StrictStr
     function: Function | None = None
@@ -36,16 +36,16 @@ class NamedFunction(_Lenient):
 
 
 class NamedTool(_Lenient):
-    """The one tool that has to be called."""
+    """The one tool that must be called."""
 
     type: Literal["function"]
     function: NamedFunction
 
 
 class ToolFields(BaseModel):
-    """The part of a chat request that this file is about.
+    """The fields of a chat request on tools and reasoning.
 
-    functions, function_call: what tools and tool_choice were called before there were tools.
+    functions, function_call: the names from before there were tools and tool_choice.
     """
 
     _older: bool = PrivateAttr(False)
@@ -63,7 +63,7 @@ class ToolFields(BaseModel):
 
     @model_validator(mode="after")
     def _as_tools(self) -> Self:
-        """Says in the words of tools what the older ones say; where both are given, tools hold."""
+        """Turns the older fields into tools; if both are given, tools win."""
         if self.functions and self.tools is None:
             self.tools = [Tool(type="function", function=function) for function in self.functions]
             self.parallel_tool_calls, self._older = False, True
@@ -75,7 +75,7 @@ class ToolFields(BaseModel):
 
     @property
     def calls_functions(self) -> bool:
-        """True where a call is to be told in the older words."""
+        """True if calls are reported in the older format."""
         return self._older
 
     def usable_tools(self) -> list[dict[str, Any]]:
@@ -110,11 +110,11 @@ class ToolFields(BaseModel):
 
     @property
     def must_call(self) -> bool:
-        """True where the answer has to be a call."""
+        """True if the answer must be a call."""
         return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
 
     def variables(self) -> dict[str, Any]:
-        """Returns the variables of the template: those asked for, and how much thinking is wanted."""
+        """Returns the variables of the template: the requested ones, and how much to reason."""
         effort = self.reasoning_effort
         thinking = {} if effort is None else {"enable_thinking": effort not in SILENT}
         told = {"reasoning_effort": effort} if effort and effort not in SILENT else {}
@@ -122,5 +122,5 @@ class ToolFields(BaseModel):
 
     @property
     def shows_thoughts_apart(self) -> bool:
-        """True where thoughts are `reasoning_content`, False where they are part of the content."""
+        """True if reasoning goes to `reasoning_content`, False if it stays in the content."""
         return self.reasoning_format != "none"

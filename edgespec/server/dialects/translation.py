@@ -1,4 +1,4 @@
-"""Requests of other dialects -> chat requests, checked as if they had come as such."""
+"""Requests of other dialects -> chat requests, validated as such."""
 
 from __future__ import annotations
 

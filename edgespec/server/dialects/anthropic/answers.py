@@ -21,15 +21,15 @@ Event = tuple[str, dict[str, Any]]
 
 @dataclass(slots=True)
 class MessageAnswer:
-    """How one conversation is answered. asked_stops: the stop texts that the client gave."""
+    """How one conversation is answered. asked_stops: the client's stop strings."""
 
     model: str
     turn: TurnReader
     asked_stops: tuple[str, ...] = ()
     id: str = field(default_factory=lambda: "msg_" + secrets.token_hex(12))
     _stopped_by: str = ""
-    _blocks: int = 0  # begun so far
-    _open: str = ""  # the type of the one that is open
+    _blocks: int = 0  # started so far
+    _open: str = ""  # the type of the open block
 
     async def whole(self, generation: Generation) -> dict[str, Any]:
         """Returns the message in one piece. Raises Refusal."""
@@ -117,7 +117,7 @@ class MessageAnswer:
                 return [self._more({"type": "input_json_delta", "partial_json": text})]
 
     def _begin(self, what: str, block: dict[str, Any]) -> list[Event]:
-        """Opens a block, where it is not the one that is open."""
+        """Opens a block, unless one of its type is open."""
         if what == self._open:
             return []
         events = self._end()
@@ -143,7 +143,7 @@ def _event(name: str, data: dict[str, Any]) -> ServerSentEvent:
 
 
 def _object(arguments: str) -> dict[str, Any]:
-    """Returns arguments as an object; what a model wrote wrongly is kept as text."""
+    """Returns arguments as an object; malformed ones are kept as text."""
     try:
         value = json.loads(arguments or "{}")
     except ValueError:

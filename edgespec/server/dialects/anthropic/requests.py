@@ -1,4 +1,4 @@
-"""What Anthropic's clients ask for, as pydantic models, and the conversation that it stands for."""
+"""Requests of Anthropic's clients, as pydantic models, and the conversation they stand for."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from edgespec.server.dialects.tools import Name
 from edgespec.server.dialects.translation import as_chat
 from edgespec.server.refusal import Refusal
 
-# A stamp that one assistant puts into its system prompt and changes every time: left as it is, no prompt
-# would begin like the one before, and all of it would be evaluated anew.
+# A stamp that one assistant puts into its system prompt and changes every time. With it, no prompt would
+# begin like the one before, and all of it would be evaluated anew.
 STAMP = re.compile(r"^(x-anthropic-billing-header:[^\n]*?cch=)[0-9a-f]{5}(?=;)")
 
 
@@ -24,7 +24,7 @@ class _Lenient(BaseModel):
 
 
 class Block(_Lenient):
-    """A part of a message, of whatever type; which fields count, the type says."""
+    """A part of a message of any type; the type decides which fields count."""
 
     type: StrictStr
     text: StrictStr | None = None
@@ -44,7 +44,7 @@ class MessageParam(_Lenient):
 
 
 class ToolParam(_Lenient):
-    """A tool. One without a schema is run by the service itself, and passed over here."""
+    """A tool. One without a schema is run by the service itself, and ignored here."""
 
     name: Name
     description: StrictStr | None = None
@@ -78,7 +78,7 @@ class OutputConfig(_Lenient):
 
 
 class CountRequest(_Lenient):
-    """POST /v1/messages/count_tokens, and what /v1/messages has in common with it."""
+    """POST /v1/messages/count_tokens; /v1/messages shares these fields."""
 
     model: StrictStr | None = None
     messages: Annotated[list[MessageParam], Field(min_length=1)]
@@ -90,7 +90,7 @@ class CountRequest(_Lenient):
     chat_template_kwargs: dict[str, Any] | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Returns the fields of a chat request that say the same."""
+        """Returns the corresponding fields of a chat request."""
         system = [{"role": "system", "content": _system(self.system)}] if self.system else []
         choice = self.tool_choice
         thinking = self.thinking and self.thinking.type != "adaptive"
@@ -142,7 +142,7 @@ def _system(system: str | list[Block] | None) -> str:
 
 
 def _turns(message: MessageParam) -> list[dict[str, Any]]:
-    """Returns the messages that one turn is: results of tools are messages of their own, before its words."""
+    """Returns the messages of one turn: tool results are messages of their own, before its text."""
     blocks = message.content
     if isinstance(blocks, str):
         return [{"role": message.role, "content": blocks}]
@@ -175,7 +175,7 @@ WITH_TEXT = frozenset({"text", "search_result", "tool_reference"})
 
 
 def _said(content: str | Sequence[Block] | None) -> str | list[dict[str, str]]:
-    """Returns text, or parts that are all text: how they are joined, the model's template says."""
+    """Returns text, or parts that are all text; the model's template decides how to join them."""
     if content is None or isinstance(content, str):
         return content or ""
     other = next((block.type for block in content if block.type not in WITH_TEXT), None)

@@ -30,7 +30,7 @@ class AnthropicDialect:
 
     @with_pair
     async def messages(self, wanted: MessagesRequest, request: Request) -> Response:
-        """Says the assistant's next turn."""
+        """Answers with the assistant's next turn."""
         body = wanted.as_chat()
         composed = await self.answering.composed(body)
         [submit], composed = await self.answering.chat_submits(body, composed)
@@ -44,5 +44,5 @@ class AnthropicDialect:
 
     @with_pair
     async def count_tokens(self, wanted: CountRequest) -> dict[str, int]:
-        """Says how many tokens a conversation has."""
+        """Returns how many tokens a conversation has."""
         return {"input_tokens": await self.answering.n_tokens(wanted.as_chat())}

@@ -17,7 +17,7 @@ from edgespec.server.generation import Generation, Part
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal
 
-ANY_SLOT = -1  # which of the engine's places a request had is not told
+ANY_SLOT = -1  # clients are not told which slot a request had
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Written:
-    """What one choice has said."""
+    """What one choice has written."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Written:
     checked: bool = True  # its indentation is known to be right
 
     def add(self, part: Part, limits: Limits, ms: float) -> tuple[str, bool]:
-        """Takes a round; returns what of its text is said, and whether that is all there will be."""
+        """Takes a round; returns the text to send, and whether it is the last."""
         before = len(self.text)
         self.text += part.round.text
         self.tokens += part.round.tokens
@@ -53,7 +53,7 @@ class Written:
         return self.text[before:], late
 
     def _too_far_left(self, indent: int) -> int | None:
-        """Returns where the words of a line begin that is indented less than wanted."""
+        """Returns where the text begins on a line that is indented less than wanted."""
         while True:
             if not self.checked:
                 rest = self.text[self.line :]
@@ -89,7 +89,7 @@ class LlamaAnswer:
     written: list[Written] = field(default_factory=list)
 
     async def whole(self, generation: Generation) -> object:
-        """Returns the answer, or the list of them where several were asked for. Raises Refusal."""
+        """Returns the answer, or a list if several were asked for. Raises Refusal."""
         async for _ in self._said(generation):
             pass
         answers = [self._final(generation, i) for i in range(len(generation.choices))]
@@ -107,7 +107,7 @@ class LlamaAnswer:
             yield ServerSentEvent(as_json(refusal.body()), event="error")
 
     async def _said(self, generation: Generation) -> AsyncIterator[tuple[Part, str, bool]]:
-        """Yields each round with its text, and whether its choice has ended with it."""
+        """Yields each round with its text, and whether it ends its choice."""
         self.written = [Written() for _ in generation.choices]
         async for part in generation.parts():
             choice = generation.choices[part.index]
@@ -188,7 +188,7 @@ class LlamaAnswer:
 
 
 def picked(answer: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    """Returns the fields that were asked for; "a/b" is b of a, under that very name."""
+    """Returns the requested fields; "a/b" is b of a, under that very name."""
     found: dict[str, Any] = {}
     for name in fields:
         value: Any = answer
@@ -216,7 +216,7 @@ def generation_settings(submit: Submit, *, streamed: bool = False) -> dict[str, 
 
 
 def sampling_settings(sampling: Sampling) -> dict[str, Any]:
-    """Returns how tokens are chosen, as llama-server shows it. What there is not is shown as off."""
+    """Returns the sampling settings as llama-server shows them. What is missing is shown as off."""
     own = {name: getattr(sampling, name) for name in sampling.__dataclass_fields__ if name != "logit_bias"}
     bias = [
         {"token": token, "bias": value if math.isfinite(value) else False}

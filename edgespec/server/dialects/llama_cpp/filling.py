@@ -12,8 +12,8 @@ from edgespec.server.answering import Answering
 from edgespec.server.refusal import Refusal
 
 WINDOW = 2048  # tokens around the gap, as llama-server's batch is by default
-EXPECTED = 256  # tokens of an answer whose length is not said
-MARKS = 16  # more than the tokens that lay the parts out
+EXPECTED = 256  # tokens of an answer whose length is not given
+MARKS = 16  # more than the tokens that mark the parts
 
 
 class ExtraChunk(BaseModel):
@@ -27,7 +27,7 @@ class ExtraChunk(BaseModel):
 
 
 class GapFields(BaseModel):
-    """What stands around the gap. prompt: what of it is written already."""
+    """The text around the gap. prompt: the part of the gap that is already written."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -79,7 +79,7 @@ class FillIn:
 
 
 def fill_tokens(about: Loaded) -> FillTokens:
-    """Returns the tokens that a model has for this; raises Refusal where it has none."""
+    """Returns a model's tokens for this; raises Refusal if it has none."""
     if about.fill is None:
         sentence = (
             f"infill is not supported by {about.name}: its vocabulary has no tokens for filling in; "

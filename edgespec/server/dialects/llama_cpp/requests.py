@@ -69,7 +69,7 @@ class LlamaGenerationRequest(GenerationRequest):
     @model_validator(mode="before")
     @classmethod
     def _own_names(cls, given: Any) -> Any:
-        """Gives what has several names the one that is used here."""
+        """Maps other names of a field to the one used here."""
         if not isinstance(given, dict):
             return given
         named = dict(given)
@@ -80,7 +80,7 @@ class LlamaGenerationRequest(GenerationRequest):
         return named
 
     def check(self) -> None:
-        """Refuses what would silently not be done."""
+        """Refuses what would silently be ignored."""
         for name, wanted, instead in (
             ("mirostat", self.mirostat, "use top_p or min_p"),
             ("adaptive_target", (self.adaptive_target or -1) >= 0, "use min_p"),

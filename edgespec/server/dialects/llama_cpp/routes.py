@@ -34,7 +34,7 @@ from edgespec.server.refusal import Refusal, closed
 
 
 class LlamaCppDialect:
-    """Answers clients that were made for llama-server."""
+    """Answers clients made for llama-server."""
 
     def __init__(self, answering: Answering) -> None:
         self.answering = answering
@@ -66,7 +66,7 @@ class LlamaCppDialect:
 
     @with_pair
     async def complete(self, body: LlamaCompletion, request: Request) -> Response:
-        """Lets text go on."""
+        """Continues text."""
         body.check()
         given = body.prompts()
         prompts = [await self._prompt(prompt) for prompt in given]
@@ -75,7 +75,7 @@ class LlamaCppDialect:
 
     @with_pair
     async def infill(self, body: InfillRequest, request: Request) -> Response:
-        """Fills in what stands between two texts."""
+        """Fills the gap between two texts."""
         body.check()
         fill_tokens(self.answering.loaded())
         prompt = await FillIn(self.answering).prompt(body, body.limit())
@@ -115,7 +115,7 @@ class LlamaCppDialect:
         )
 
     async def _prompt(self, given: Prompt) -> str | tuple[int, ...]:
-        """Returns a prompt as the worker takes it; texts among token ids are turned into tokens."""
+        """Returns a prompt as the worker takes it; turns texts among token ids into tokens."""
         if isinstance(given, JsonPrompt):
             if given.multimodal_data:
                 raise unsupported("multimodal_data", "images and audio are not supported: leave it out")
@@ -140,11 +140,11 @@ class LlamaCppDialect:
         if isinstance(prompt, str):
             return (about.bos if about.bos_token is not None else "") + prompt
         if not prompt or max(prompt) >= about.n_vocab:
-            return ""  # the worker says what is wrong with it
+            return ""  # the worker reports what is wrong with it
         return b"".join(await self.answering.worker.spell(prompt)).decode("utf-8", "replace")
 
     async def _bias(self, body: LlamaGenerationRequest) -> dict[int, float]:
-        """Returns what is added to logits: a text's tokens each get its bias."""
+        """Returns what is added to logits: each token of a text gets its bias."""
         found: dict[int, float] = {}
         for token, value in body.biased():
             if isinstance(token, str):
@@ -181,7 +181,7 @@ class LlamaCppDialect:
     # -- what it is
 
     async def props(self) -> dict[str, Any]:
-        """Says what is loaded, as clients ask before their first request."""
+        """Describes the loaded pair; clients ask before their first request."""
         worker = self.answering.worker
         about = worker.about
         if about is None:
@@ -213,9 +213,9 @@ class LlamaCppDialect:
         }
 
     async def slots(self, fail_on_no_slot: bool = False) -> Response:
-        """Says how many places are taken. Which request has which is the engine's own business.
+        """Returns how many slots are taken, but not by which request: only the engine knows.
 
-        Nothing is loaded for it, nor kept loaded: who looks every few seconds does not use the model.
+        This loads nothing and keeps nothing loaded: to look every few seconds is not to use the model.
         """
         about = self.answering.worker.about
         if about is None:
@@ -232,24 +232,24 @@ class LlamaCppDialect:
         )
 
     async def closed(self) -> Response:
-        """Refuses to tell of slots, as the server was told."""
+        """Refuses to show slots, because the server was started with --no-slots."""
         raise closed("/slots", "--no-slots")
 
     async def slot_action(self, slot: int, action: str = "") -> Response:
-        """Refuses: what the engine keeps of prompts is not written to files."""
+        """Refuses: the engine's prompts are not written to files."""
         sentence = f"slots are not saved, restored or erased here (slot {slot}, action {action!r})"
         raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
 
     async def embeddings(self) -> Response:
-        """Refuses: a model that writes is not a model of embeddings."""
+        """Refuses: a model that generates is not a model of embeddings."""
         sentence = "embeddings are not supported: run llama-server --embedding separately"
         raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
 
 
 def _caps(template: str) -> dict[str, bool]:
-    """Returns what conversations may have. Tools always: a template that knows none is told in words.
+    """Returns what conversations may contain. Always tools: a template without them gets them in words.
 
-    Nothing for a template that renders no conversation: whoever asks for one is told why.
+    Empty for a template that renders no conversation: a request gets an error that says why.
     """
     try:
         traits = traits_of(template)
@@ -267,7 +267,7 @@ def _caps(template: str) -> dict[str, bool]:
 
 
 def _piece(spelt: bytes) -> object:
-    """Returns a token's text, or its bytes where they are not text by themselves."""
+    """Returns a token's text, or its bytes if they are not text by themselves."""
     try:
         return spelt.decode()
     except UnicodeDecodeError:

@@ -40,32 +40,32 @@ class CompletionAnswer:
     plain_s: float  # see Choice.timings
     usage: bool = False
     events: bool = False
-    echo: tuple[str, ...] = ()  # the prompts' texts, in front of each choice
-    scoring: Scoring | None = None  # what scores of tokens mean, where they were asked for
+    echo: tuple[str, ...] = ()  # the prompts' texts, before each choice
+    scoring: Scoring | None = None  # what scores of tokens mean, if they were asked for
     timings: bool = False  # every chunk of a stream has them
-    silent: bool = False  # nothing is said, as the prompt alone was to be read
+    silent: bool = False  # nothing is generated: only the prompt was to be read
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
     # -- what each dialect says in its own way
 
     def _opening(self, index: int) -> dict[str, Any] | None:
-        """Returns the first chunk of a choice, None where there is none."""
+        """Returns the first chunk of a choice, None if there is none."""
         return {"text": self.echo[index]} if self.echo else None
 
     def _parts(self, part: Part) -> list[dict[str, Any]]:
-        """Returns what a round says, chunk by chunk."""
+        """Returns a round's text, chunk by chunk."""
         return [{"text": part.round.text}] if part.round.text else []
 
     def _nothing(self) -> dict[str, Any]:
-        """Returns a chunk that says nothing."""
+        """Returns an empty chunk."""
         return {"text": ""}
 
     def _hear(self, part: Part) -> None:
-        """Takes a round of an answer that is said in one piece."""
+        """Takes a round of an answer that is sent in one piece."""
 
     def _said(self, index: int, text: str) -> dict[str, Any]:
-        """Returns what a whole choice says."""
+        """Returns the text of a whole choice."""
         return {"text": (self.echo[index] if self.echo else "") + text}
 
     def _finish(self, index: int, finish: str | None) -> str | None:
@@ -159,7 +159,7 @@ class CompletionAnswer:
 
 
 def _told(generation: Generation, part: Part) -> dict[str, Any]:
-    """Returns what an `edgespec` object in a chunk tells of a round."""
+    """Returns the `edgespec` object of a chunk, for a round."""
     round_ = part.round
     return {
         "round": generation.choices[part.index].rounds,

@@ -22,8 +22,8 @@ class ChatAnswer(CompletionAnswer):
     chunk_object: ClassVar[str] = "chat.completion.chunk"
 
     turns: list[TurnReader] = field(default_factory=list)  # who reads each choice
-    prompt: str | None = None  # where it is to be shown
-    functions: bool = False  # a call is told as it was before there were tools
+    prompt: str | None = None  # if it is to be shown
+    functions: bool = False  # a call is reported in the format from before there were tools
 
     async def whole(self, generation: Generation) -> dict[str, Any]:
         answer = await CompletionAnswer.whole(self, generation)
@@ -43,7 +43,7 @@ class ChatAnswer(CompletionAnswer):
         self.turns[part.index].feed(part.round)
 
     def _said(self, index: int, text: str) -> dict[str, Any]:
-        del text  # the reader has had it
+        del text  # the reader has it
         turn = self.turns[index].turn
         message: dict[str, Any] = {
             "role": "assistant",
@@ -79,7 +79,7 @@ def _in_older_words(said: dict[str, Any]) -> dict[str, Any]:
 
 
 class FillAnswer(CompletionAnswer):
-    """How a gap is filled, as Mistral's `fim/completions` says it: text, in the shape of a chat."""
+    """How a gap is filled in Mistral's `fim/completions`: text, in the format of a chat."""
 
     kind: ClassVar[str] = "fim"
     whole_object: ClassVar[str] = "chat.completion"

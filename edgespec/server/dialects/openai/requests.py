@@ -1,7 +1,7 @@
-"""What OpenAI's clients ask for, as pydantic models, and the generations that it stands for.
+"""Requests of OpenAI's clients, as pydantic models, and the generations they stand for.
 
-Fields that are not here are ignored, as clients send many that mean nothing to a local model; a field that
-is here and wrong is refused by name and value.
+Unknown fields are ignored, because clients send many that mean nothing to a local model; a known field
+with a wrong value is refused by name and value.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 Top = Annotated[StrictInt, Field(ge=0, le=20)]
 StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
-READABLE = frozenset({"text", "refusal"})  # types of parts that have text
+READABLE = frozenset({"text", "refusal"})  # types of parts that contain text
 
 
 class _Lenient(BaseModel):
@@ -36,13 +36,13 @@ class _Lenient(BaseModel):
 
 
 class StreamOptions(_Lenient):
-    """What a stream brings besides the text."""
+    """What a stream contains besides the text."""
 
     include_usage: StrictBool = False
 
 
 class Speculation(_Lenient):
-    """The `edgespec` object: how this request is drafted for, and what its stream tells of it."""
+    """The `edgespec` object: how to draft for this request, and what its stream reports."""
 
     speculation: StrictBool = True
     drafter: DrafterChoice | None = None
@@ -51,13 +51,13 @@ class Speculation(_Lenient):
 
 
 class GenerationRequest(FormFields):
-    """What both dialects have in common."""
+    """What chats and completions share."""
 
     model: StrictStr | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
-    n_predict: StrictInt | None = None  # llama-server's word for it, which may be 0
+    n_predict: StrictInt | None = None  # llama-server's name, which may be 0
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=64)] | None = None
     seed: Seed | None = None
@@ -109,12 +109,12 @@ class GenerationRequest(FormFields):
 
     @property
     def says_limit(self) -> bool:
-        """True where it is said how many tokens may come."""
+        """True if a number of tokens is given."""
         return self.max_tokens is not None or self.n_predict is not None
 
     @property
     def warms_up(self) -> bool:
-        """True where nothing is to be said: the prompt alone is to be read, for a request that comes soon."""
+        """True if nothing is to be generated: only the prompt is read, for a request that comes soon."""
         return self.n_predict == 0 and self.max_tokens is None
 
     def _limit(self, name: str, value: int | None) -> int | None:
@@ -125,7 +125,7 @@ class GenerationRequest(FormFields):
     def sampling(self, of_model: Mapping[str, str]) -> Sampling:
         """Returns the requested sampling, over the model's own settings over the defaults; raises Refusal."""
         wanted: dict[str, object] = {name: getattr(self, name) for name in NUMBERS}
-        if self.top_k == -1:  # as several servers write "no limit"
+        if self.top_k == -1:  # several servers write "no limit" so
             wanted["top_k"] = 0
         try:
             bias = {int(token): float(value) for token, value in (self.logit_bias or {}).items()}
@@ -157,9 +157,9 @@ class GenerationRequest(FormFields):
         stops: tuple[str, ...] = (),
         form: Grammar | None = None,
     ) -> list[Submit]:
-        """Returns the generations of one prompt, `n` of them. unsaid: where the request says nothing.
+        """Returns the generations of one prompt, `n` of them. unsaid: the defaults.
 
-        shown, stops: control tokens to be seen, and texts to end at, besides the request's own. form: of the
+        shown, stops: control tokens to show, and stop strings besides the request's own. form: of the
         answer, in place of the request's.
         """
         sampling, how, scoring = self.sampling(unsaid.sampling), self.speculation, self.scoring()
@@ -209,7 +209,7 @@ class TextPart(_Lenient):
 
 
 class MadeFunction(_Lenient):
-    """What was called. arguments: JSON text, or the object itself as some clients send it."""
+    """The function called. arguments: JSON text, or the object itself as some clients send it."""
 
     name: StrictStr
     arguments: StrictStr | dict[str, Any] | None = None
@@ -224,7 +224,7 @@ class MadeCall(_Lenient):
 
 
 class Message(BaseModel):
-    """One turn of a conversation. What else it carries (names, thoughts) is for the template."""
+    """One turn of a conversation. Its other fields (names, reasoning) are for the template."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -234,7 +234,7 @@ class Message(BaseModel):
     function_call: MadeFunction | None = None  # what a call was before there were tools
 
     def for_template(self) -> dict[str, Any]:
-        """Returns it as a conversation has it: parts that are all text, and the name of the role."""
+        """Returns it as a conversation has it: text parts only, and the name of the role."""
         content = self.content
         if isinstance(content, list):
             other = next((part.type for part in content if part.type not in READABLE), None)
@@ -258,7 +258,7 @@ class Message(BaseModel):
 
 
 def _older_id(name: object) -> str:
-    """Returns what ties a function's result to its call, where neither says so."""
+    """Returns an id that ties a function's result to its call, if neither has one."""
     return f"call_{name}"
 
 
@@ -284,7 +284,7 @@ class ChatRequest(GenerationRequest, ToolFields):
         return self.max_completion_tokens is not None or super().says_limit
 
     def check(self) -> None:
-        """Refuses what would silently not be done."""
+        """Refuses what would silently be ignored."""
         if self.top_logprobs and not self.logprobs:
             sentence = "top_logprobs is for requests with logprobs: true: add it, or leave both out"
             raise Refusal(400, sentence, param="top_logprobs", code="invalid_value")
@@ -296,7 +296,7 @@ class ChatRequest(GenerationRequest, ToolFields):
             raise Refusal(400, sentence, param="messages", code="invalid_value")
 
     def goes_on(self) -> bool:
-        """Returns whether the last message is an answer that has begun."""
+        """Returns whether the last message is the beginning of the answer."""
         last = self.messages[-1]
         if self.continue_final_message is not None:
             return bool(self.continue_final_message)
@@ -304,7 +304,7 @@ class ChatRequest(GenerationRequest, ToolFields):
 
 
 class CompletionRequest(GenerationRequest):
-    """POST /v1/completions: text goes on where the prompt ends."""
+    """POST /v1/completions: text continues where the prompt ends."""
 
     prompt: StrictStr | list[TokenId] | list[StrictStr] | list[list[TokenId]]
     logprobs: Top | None = None
@@ -315,7 +315,7 @@ class CompletionRequest(GenerationRequest):
         return None if self.logprobs is None else Scoring(self.logprobs, bool(self.post_sampling_probs))
 
     def check(self) -> None:
-        """Refuses what would silently not be done."""
+        """Refuses what would silently be ignored."""
         if self.echo and self.logprobs is not None:
             sentence = "logprobs of an echoed prompt are not returned: leave out echo, or logprobs"
             raise unsupported("logprobs", sentence)
@@ -325,7 +325,7 @@ class CompletionRequest(GenerationRequest):
             raise unsupported("echo", "token ids cannot be echoed: give the prompt as text")
 
     def prompts(self) -> list[str | tuple[int, ...]]:
-        """Returns the prompts one by one; raises Refusal for none, or more than may be."""
+        """Returns the prompts one by one; raises Refusal for none, or too many."""
         given = self.prompt
         if isinstance(given, str):
             return [given]
@@ -347,7 +347,7 @@ class FillRequest(GenerationRequest):
 
 
 def unreadable(kind: str) -> Refusal:
-    """Returns the refusal of a part of a message that is not text."""
+    """Returns the refusal of a message part that is not text."""
     what = next((name for name in ("image", "audio", "video", "file") if name in kind), kind)
     sentence = (
         f"a message has a part of type {kind!r}: {what} input is not supported, this model reads text only"
@@ -356,5 +356,5 @@ def unreadable(kind: str) -> Refusal:
 
 
 def unsupported(param: str, sentence: str) -> Refusal:
-    """Returns the refusal of a field that means something to OpenAI, and nothing here yet."""
+    """Returns the refusal of a field that OpenAI has and EdgeSpec does not support."""
     return Refusal(400, f"{param}: {sentence}", param=param, code="unsupported_parameter")

@@ -23,7 +23,7 @@ Event = tuple[str, dict[str, Any]]
 
 @dataclass(slots=True)
 class Item:
-    """One item of the output, as far as it has come."""
+    """One item of the output, as far as it is written."""
 
     kind: str  # "reasoning", "message" or "call"
     id: str
@@ -39,7 +39,7 @@ class ResponseAnswer:
 
     model: str
     turn: TurnReader
-    echoed: Mapping[str, Any]  # what a response says of its request
+    echoed: Mapping[str, Any]  # what a response repeats of its request
     tools: Mapping[str, KnownTool]
     plain_s: float
     timings: bool = False  # in every event
@@ -121,7 +121,7 @@ class ResponseAnswer:
     # -- items
 
     def _events(self, delta: Delta) -> list[Event]:
-        """Returns the events of a delta, and keeps the items as they grow."""
+        """Returns the events of a delta, and adds it to the items."""
         match delta:
             case Content(text):
                 return [*self._begin("message", "msg_"), *self._more(text)]
@@ -235,7 +235,7 @@ def _error(refusal: Refusal) -> dict[str, Any]:
 
 
 def _input(arguments: str) -> str:
-    """Returns the text that a custom tool is called with."""
+    """Returns the text argument of a custom tool."""
     try:
         value = json.loads(arguments)
     except ValueError:

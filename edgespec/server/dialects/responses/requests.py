@@ -1,8 +1,8 @@
-"""What OpenAI's Responses API is asked for, and the conversation that it stands for.
+"""Requests of OpenAI's Responses API, and the conversation they stand for.
 
-Tools that are not functions: "custom" ones take one text, and are given to the model as functions of one
+Tools that are not functions: "custom" ones take one text, and the model sees them as functions of one
 argument; those of a namespace are functions with a family name. What only OpenAI can run (web search, images)
-is passed over, as an assistant sends its whole list and means those that there are.
+is ignored, because assistants send their whole list of tools.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Content = StrictStr | list[ContentPart]
 
 
 class InputItem(_Lenient):
-    """An item of the conversation, of whatever type; which fields count, the type says."""
+    """An item of the conversation of any type; the type decides which fields count."""
 
     type: StrictStr = "message"
     role: StrictStr | None = None
@@ -60,7 +60,7 @@ class InputItem(_Lenient):
 
 
 class ResponseTool(_Lenient):
-    """A tool, of whatever type."""
+    """A tool of any type."""
 
     type: StrictStr
     name: StrictStr | None = None
@@ -95,7 +95,7 @@ class KnownTool:
 
 
 class InputRequest(_Lenient):
-    """POST /v1/responses/input_tokens, and what /v1/responses has in common with it."""
+    """POST /v1/responses/input_tokens; /v1/responses shares these fields."""
 
     model: StrictStr | None = None
     input: StrictStr | list[InputItem]
@@ -113,7 +113,7 @@ class InputRequest(_Lenient):
         return {str(tool.name): KnownTool(tool.type == "custom", space) for tool, space in _flat(self.tools)}
 
     def fields(self) -> dict[str, Any]:
-        """Returns the fields of a chat request that say the same; raises Refusal."""
+        """Returns the corresponding fields of a chat request; raises Refusal."""
         if self.previous_response_id:
             sentence = "previous_response_id: responses are not stored, so send the conversation"
             raise Refusal(400, sentence, param="previous_response_id", code="unsupported_parameter")
@@ -157,7 +157,7 @@ class ResponsesRequest(InputRequest):
         return {**super().fields(), **kept, "max_tokens": self.max_output_tokens}
 
     def echoed(self) -> dict[str, Any]:
-        """Returns what a response says of its request."""
+        """Returns what a response repeats of its request."""
         tools = [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
         return {
             "instructions": self.instructions,
@@ -216,7 +216,7 @@ def _format(format: TextFormat | None) -> dict[str, Any] | None:
 
 
 def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
-    """Returns the messages that items stand for: an assistant's words, thoughts and calls are one turn."""
+    """Returns the messages that items stand for: an assistant's text, reasoning and calls are one turn."""
     messages: list[dict[str, Any]] = []
     for item in items:
         if item.type == "message":
@@ -255,7 +255,7 @@ def _call(item: InputItem) -> dict[str, Any]:
 
 
 def _said(content: Content | None) -> str | list[dict[str, str]]:
-    """Returns text, or parts that are all text: how they are joined, the model's template says."""
+    """Returns text, or parts that are all text; the model's template decides how to join them."""
     if content is None or isinstance(content, str):
         return content or ""
     other = next((part.type for part in content if part.type not in TEXTS), None)

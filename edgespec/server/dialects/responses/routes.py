@@ -39,7 +39,7 @@ class ResponsesDialect:
 
     @with_pair
     async def respond(self, wanted: ResponsesRequest, request: Request) -> Response:
-        """Says the assistant's next turn."""
+        """Answers with the assistant's next turn."""
         body = wanted.as_chat()
         about = self.answering.loaded()
         composed = await self.answering.composed(body)
@@ -59,6 +59,6 @@ class ResponsesDialect:
 
     @with_pair
     async def input_tokens(self, wanted: InputRequest) -> dict[str, Any]:
-        """Says how many tokens the input has."""
+        """Returns how many tokens the input has."""
         n_tokens = await self.answering.n_tokens(wanted.as_chat())
         return {"object": "response.input_tokens", "input_tokens": n_tokens}
