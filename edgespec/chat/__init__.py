@@ -1,1 +1,1 @@
-"""Messages become a prompt; the text of an answer becomes thoughts, prose and tool calls."""
+"""Messages become a prompt; the text of an answer becomes reasoning, prose and tool calls."""

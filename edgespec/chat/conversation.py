@@ -1,8 +1,8 @@
-"""A conversation as clients send it -> the prompt, and who reads the answer.
+"""A conversation as clients send it -> the prompt, and the reader of the answer.
 
-Messages are given the shape that the model's template renders (`traits.py`). What a template does
-not know, it is told in words: tools and calls, in its family's way of writing them, and system messages
-within the user's. So a tool can be asked for of every model; whether it answers is another matter.
+Messages get the shape that the model's template renders (`traits.py`). What a template does not
+support is described in words: tools and calls, in its family's format, and system messages
+within the user's. So every model can be asked for a tool call; whether it makes one is another matter.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ EXAMPLES = {
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A prompt, and the way to read what comes behind it."""
+    """A prompt, and how to read what follows it."""
 
     text: str
     family: Family
-    opened: bool  # it ends within a thought
-    tools: Mapping[str, Mapping[str, Any]]  # name -> schema of the arguments; none where nothing is called
+    opened: bool  # it ends within the reasoning
+    tools: Mapping[str, Mapping[str, Any]]  # name -> schema of the arguments; empty if nothing may be called
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The control tokens that have to be in the text."""
+        """The control tokens that must appear in the text."""
         return self.family.shown(tools=bool(self.tools))
 
     @property
@@ -75,7 +75,7 @@ def compose(
 ) -> Composed:
     """Returns the prompt of a conversation. tools: as OpenAI describes them ({"type": "function", ...}).
 
-    go_on: the last message is an answer that has begun, and goes on. Raises TemplateError.
+    go_on: the last message is the beginning of an answer to continue. Raises TemplateError.
     """
     traits = traits_of(template)
     family = _family(template, bool(tools))
@@ -145,7 +145,7 @@ def _shaped(message: Message, template: str, traits: Traits, family: Family) -> 
 
 
 def text_of(content: object, joint: str = "") -> str:
-    """Returns the text of a message's content: a string, or parts of which those with text count."""
+    """Returns the text of a message's content: a string, or the texts of its parts."""
     if isinstance(content, list | tuple):
         texts = [str(part.get("text") or "") for part in content if isinstance(part, Mapping)]
         return joint.join(filter(None, texts))
@@ -168,7 +168,7 @@ def _call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
 
 
 def _as_object(arguments: object) -> object:
-    """Returns arguments as an object; text that is not one (a model wrote it) is kept under a name."""
+    """Returns arguments as an object; malformed text of a model is kept under a name."""
     if not isinstance(arguments, str):
         return arguments or {}
     try:
@@ -179,7 +179,7 @@ def _as_object(arguments: object) -> object:
 
 
 def nine(id: str) -> str:
-    """Returns an id of nine letters and digits, the same for the same."""
+    """Returns an id of nine letters and digits, the same for the same text."""
     return id if re.fullmatch("[a-zA-Z0-9]{9}", id) else hashlib.sha256(id.encode()).hexdigest()[:9]
 
 
@@ -188,7 +188,7 @@ def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the conversation with the system messages at its head as one: most templates read only one."""
+    """Returns the conversation with one system message at its beginning: most templates read only one."""
     n = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     if n < 2:
         return messages
@@ -208,7 +208,7 @@ def _with_system(messages: list[dict[str, Any]], text: str) -> list[dict[str, An
 
 
 def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the conversation with each system message at the head of the user's next one."""
+    """Returns the conversation with each system message moved into the user's next one."""
     found: list[dict[str, Any]] = []
     waiting: list[str] = []
     for message in messages:
@@ -229,7 +229,7 @@ def _without_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _one_user_at_a_time(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the conversation with the user's messages in a row as one, as roles have to alternate."""
+    """Returns the conversation with consecutive user messages merged, because roles must alternate."""
     found: list[dict[str, Any]] = []
     for message in messages:
         if found and message["role"] == found[-1]["role"] == "user":
@@ -246,7 +246,7 @@ def _instructions(tools: Sequence[Mapping[str, Any]], family: Family) -> str:
 
 
 def _written(calls: Sequence[Mapping[str, Any]], family: Family) -> str:
-    """Returns calls in the family's own writing, for templates that leave them to the content."""
+    """Returns calls in the family's own format, for templates that leave them to the content."""
     pairs = [(call["function"]["name"], _as_object(call["function"].get("arguments"))) for call in calls]
     objects = [json.dumps({"name": name, "arguments": given}, ensure_ascii=False) for name, given in pairs]
     if family is GRANITE:
@@ -262,7 +262,7 @@ def _python(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _begun(message: Mapping[str, Any], family: Family, opened: bool) -> str:
-    """Returns the words of an answer that goes on, behind a prompt that may end within a thought."""
+    """Returns the beginning of an answer to continue, after a prompt that may end within the reasoning."""
     content, thought = text_of(message.get("content")), str(message.get("reasoning_content") or "")
     if not opened:
         return content

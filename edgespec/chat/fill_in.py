@@ -1,9 +1,9 @@
-"""Filling in text between a beginning and an end: how its parts are laid out for the model.
+"""Filling in text between a beginning and an end: how its parts are arranged for the model.
 
     [REP]project [SEP]name chunk [SEP]name chunk ... [SEP]filename   [PRE]prefix prompt [SUF]suffix [MID]
 
 as llama.cpp's server does it, after Qwen2.5-Coder (https://arxiv.org/abs/2409.12186), with the tokens that
-the model's own vocabulary names. What does not fit is cut where it is farthest from the cursor.
+the model's own vocabulary names. What does not fit is cut farthest from the cursor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REPOSITORY, LAST_FILE, SNIPPET = "myproject\n", "filename\n", "\n\n--- snippet -
 
 @dataclass(frozen=True, slots=True)
 class FillTokens:
-    """The tokens between which a model fills in text. repository, separator: -1 where it has none."""
+    """The tokens between which a model fills in text. repository, separator: -1 if it has none."""
 
     prefix: int
     suffix: int
@@ -36,7 +36,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What stands around the gap. prompt: what of it is written already; the texts above as tokens."""
+    """The text around the gap, as tokens. prompt: the part of the gap that is already written."""
 
     prefix: Tokens
     prompt: Tokens
@@ -50,7 +50,7 @@ class Gap:
 def arranged(gap: Gap, marks: FillTokens, *, bos: int | None, window: int, room: int) -> tuple[int, ...]:
     """Returns the prompt: (n,) token ids.
 
-    window: tokens that prefix, prompt and suffix may have, three parts of four before the gap. room: tokens
+    window: tokens that prefix, prompt and suffix may have, three quarters before the gap. room: tokens
     that all may have; what they leave is for the chunks, the last ones of them.
     """
     prefix = gap.prefix[max(0, len(gap.prefix) - 3 * (window // 4)) :]
@@ -70,7 +70,7 @@ def arranged(gap: Gap, marks: FillTokens, *, bos: int | None, window: int, room:
 
 
 def _around(gap: Gap, marks: FillTokens) -> list[int]:
-    """Returns what stands in front of the file: the other chunks, each behind its name."""
+    """Returns what comes before the file: the other chunks, each after its name."""
     found: list[int] = []
     if marks.repository >= 0:
         found += [marks.repository, *gap.repository]

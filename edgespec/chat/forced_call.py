@@ -1,7 +1,7 @@
-"""A call that has to be made: the prompt goes on to where its family writes calls, a schema has the rest.
+"""A forced call: the prompt extends to where its family writes calls, and a schema governs the rest.
 
 What follows is one JSON object, {"name": ..., "arguments": {...}}, of one of the tools. Families that write
-calls in another way get it as JSON too: what counts is that the name exists and the arguments fit.
+calls differently get it as JSON too: what counts is that the name exists and the arguments fit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORCED = Family("forced", bare=JsonCalls())
 
 
 def forced(composed: Composed) -> tuple[Composed, dict[str, Any]]:
-    """Returns the prompt of a turn that calls one of its tools, and the JSON schema of what has to follow."""
+    """Returns the prompt of a turn that calls one of its tools, and the JSON schema of what must follow."""
     family = composed.family
     key = "parameters" if family is LLAMA else "arguments"
     closed = family.thoughts[0][1] + "\n\n" if composed.opened else ""
@@ -44,10 +44,10 @@ def forced(composed: Composed) -> tuple[Composed, dict[str, Any]]:
 
 
 def _object(schema: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Returns the schema of arguments: an object, also where it does not say so.
+    """Returns the schema of arguments: an object, even if it does not say so.
 
-    It gets a name of its own, by which its references ("#/$defs/Point") lead into itself, as they did before
-    it was part of another; which draft it was written for would change how names are read.
+    It gets a name of its own, to which its references ("#/$defs/Point") lead, as they did before
+    it was part of another; the draft it was written for would change how names are read.
     """
     own = {name: value for name, value in schema.items() if name != "$schema"}
     if own.get("type") is None:

@@ -1,4 +1,4 @@
-"""The child that renders templates: questions on stdin, texts on stdout, until stdin closes.
+"""The child process that renders templates: questions on stdin, texts on stdout, until stdin closes.
 
 Questions come from our own parent, so a pickle is safe. Answers come from where a stranger's template ran,
 so they are text and nothing else.
@@ -17,7 +17,7 @@ from edgespec.chat.sandbox import names_wanted, rendered
 from edgespec.chat.wire import ANSWER, QUESTION, REFUSED, TEXT, TOO_MUCH
 from edgespec.errors import TemplateError
 
-LONGEST_S = 70.0  # after which it ends by itself, where nobody is left who could end it
+LONGEST_S = 70.0  # after which it ends by itself, if nobody is left to end it
 LONGEST_COMPLAINT = 1000  # characters
 
 
@@ -51,7 +51,7 @@ def _answer(questions: BinaryIO, length: int, longest: int) -> tuple[bytes, byte
 
 
 def _limit_memory(n_bytes: int) -> None:
-    """Has the system refuse more memory, where it can; the parent watches everywhere."""
+    """Limits this process's memory, where the system can; the parent watches everywhere."""
     try:
         import resource
     except ImportError:  # Windows

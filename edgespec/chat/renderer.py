@@ -1,8 +1,8 @@
-"""A child process that renders templates, kept from one question to the next, and replaced when it overruns.
+"""A child process that renders templates, reused between questions, and replaced when it overruns.
 
-Nothing inside Python bounds what a template takes: `'a' * 10**10` and a `range` in a `range` are single steps
-to the sandbox and to signals. So the child is watched from here: its processor time and its memory. What runs
-over is killed, and whoever asked hears so in a sentence; their process neither waits longer nor grows. Where
+Nothing inside Python limits a template: `'a' * 10**10` and a `range` in a `range` are single steps to the
+sandbox and to signals. So the child's processor time and memory are watched from here. A template that
+overruns is killed, with a sentence for the caller, whose process neither waits longer nor grows. Where
 the system can limit memory (Linux), it does, at once.
 
 The child starts at the first question or at `warm`, in about 0.1 s; a question takes a fraction of a
@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class _Task:
-    """What the child is at. overran: why it was killed; "" where it was not."""
+    """The child's current task. overran: why it was killed; "" if it was not."""
 
     limits: Limits
     size: int  # bytes of the question
@@ -64,7 +64,7 @@ class _Task:
 
 
 class Renderer:
-    """Asks the child, one question at a time; may be used from any thread."""
+    """Asks the child, one question at a time; thread-safe."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -83,11 +83,11 @@ class Renderer:
         return self._ask({"what": "text", "template": template, "values": values, "now": now})
 
     def names_wanted(self, template: str) -> frozenset[str]:
-        """Returns the names of the variables that a template looks at. Raises TemplateOverrunError."""
+        """Returns the names of the variables that a template reads. Raises TemplateOverrunError."""
         return frozenset(self._ask({"what": "names", "template": template}).split("\n")) - {""}
 
     def warm(self) -> None:
-        """Starts the child, and does not wait until it is there."""
+        """Starts the child, without waiting for it."""
         if self._lock.acquire(blocking=False):  # else it is being asked, and runs
             try:
                 self._running()
@@ -104,7 +104,7 @@ class Renderer:
         closings = self._closings
         asked = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
         with self._lock:
-            for _ in range(2):  # a child that somebody else has ended is not a fault of the template's
+            for _ in range(2):  # a child that somebody else has ended is not the template's fault
                 if closings != self._closings:
                     raise TemplateError(_ENDING)
                 task = _Task(self.limits, len(asked), time.monotonic())
@@ -147,11 +147,11 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={name: value for name, value in os.environ.items() if name not in PRIVATE},
-            start_new_session=True,  # Ctrl+C is for the one who asked
+            start_new_session=True,  # Ctrl+C is for the caller
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
         self._busy = threading.Event()
-        self._turn = threading.Lock()  # of `_task`: nobody is killed for what another did
+        self._turn = threading.Lock()  # of `_task`: nobody is killed for another's task
         self._task: _Task | None = None
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -164,17 +164,17 @@ class _Child:
         self._process.kill()
 
     def end(self) -> None:
-        """Ends it and gives back what it holds."""
+        """Ends it and frees what it holds."""
         self.kill()
         self._process.wait()
         self._busy.set()  # the watching thread sees that there is nothing to watch
         for stream in (self._process.stdin, self._process.stdout):
             if stream:
-                with suppress(OSError):  # what it was not told any more
+                with suppress(OSError):  # an unread rest of a question
                     stream.close()
 
     def answer(self, asked: bytes, task: _Task) -> tuple[bytes, str]:
-        """Returns the kind of the answer and its text; no kind where the child has ended."""
+        """Returns the kind of the answer and its text; no kind if the child has ended."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin and stdout
         self._begin(task)
@@ -203,8 +203,8 @@ class _Child:
                 self._busy.clear()
 
     def _watch(self) -> None:
-        """Kills the child where a task takes too much."""
-        import psutil  # takes a while to load
+        """Kills the child if a task takes too much."""
+        import psutil  # slow to import
 
         seen: _Task | None = None
         used = 0.0  # seconds of the processor when `seen` was first seen
@@ -224,7 +224,7 @@ class _Child:
 
 
 def _overrun(process: Any, task: _Task, used: float) -> str:
-    """Returns what a task takes too much of; "" where it does not. process: psutil's."""
+    """Returns what a task takes too much of; "" if nothing. process: psutil's."""
     limits = task.limits
     if process.memory_info().rss > task.memory:
         return f"takes more than {task.memory >> 20:,} MiB of memory"

@@ -1,7 +1,7 @@
 """Renders chat templates in Jinja's sandbox, as Transformers does: what `render_child.py` runs.
 
-The sandbox keeps a template from reaching anything beyond its messages. It bounds neither time nor memory
-(`'a' * 10**10` is plain Python to it), which is why it runs in a process of its own.
+The sandbox keeps a template from reaching anything beyond its messages. It limits neither time nor memory
+(`'a' * 10**10` is plain Python to it), so it runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from edgespec.errors import TemplateError
 
 
 def rendered(template: str, values: Mapping[str, Any], now: datetime.datetime | None) -> str:
-    """Returns a template's text. values: what it sees by name. now: None is the time of asking.
+    """Returns a template's text. values: its variables. now: None is the time of asking.
 
-    Raises TemplateError where it is broken or refuses, MemoryError where it takes more than there is.
+    Raises TemplateError if it is broken or refuses, MemoryError if it takes more than there is.
     """
     when = now or datetime.datetime.now()
     try:
@@ -37,7 +37,7 @@ def rendered(template: str, values: Mapping[str, Any], now: datetime.datetime | 
 
 
 def names_wanted(template: str) -> frozenset[str]:
-    """Returns the names of the variables that a template looks at; none where it is broken."""
+    """Returns the names of the variables that a template reads; none if it is broken."""
     try:
         return frozenset(find_undeclared_variables(_environment().parse(template)))
     except (jinja2.TemplateSyntaxError, RecursionError):
@@ -45,14 +45,14 @@ def names_wanted(template: str) -> frozenset[str]:
 
 
 class _Given(list[Any]):
-    """A list that came from outside: templates may not change it."""
+    """A list from outside: templates may not change it."""
 
 
 _Given.__name__, _Given.__qualname__, _Given.__module__ = "list", "list", "builtins"  # as errors name it
 
 
 def _given(value: Any) -> Any:
-    """Returns a value whose lists are marked as given, however deep they lie."""
+    """Returns a value whose lists are marked as given, at any depth."""
     if isinstance(value, Mapping):
         return {key: _given(item) for key, item in value.items()}
     return _Given(map(_given, value)) if isinstance(value, list | tuple) else value
@@ -93,7 +93,7 @@ _REFUSALS = (
 
 
 class _GenerationBlock(Extension):
-    """{% generation %}: marks the assistant's own words, for training; here it is plain text."""
+    """{% generation %}: marks the assistant's own text, for training; here it is plain text."""
 
     tags = {"generation"}
 

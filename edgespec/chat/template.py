@@ -1,7 +1,7 @@
 """Messages -> prompt text, with the model's own Jinja template, as Transformers renders it.
 
-A template is a stranger's program. It runs in a sandbox, in a process of its own with a limit on time and
-memory (`renderer.py`), so that neither loops nor gigantic strings reach whoever asks.
+A template is a stranger's program. It runs in a sandbox, in a process of its own with limits on time and
+memory (`renderer.py`), so that neither loops nor gigantic strings reach the caller.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def render(
     """Returns the prompt for the assistant's next turn (without add_generation_prompt: the turns alone).
 
     messages: {"role", "content", ...} in order. bos, eos: texts of those tokens. variables: what clients
-    call `chat_template_kwargs`; the names above are not theirs to set. Raises TemplateError with
-    the template's own complaint where it refuses the messages, or with the place where it is broken, and
-    TemplateOverrunError where it takes more time or memory than any template needs.
+    call `chat_template_kwargs`; they cannot set the names above. Raises TemplateError with
+    the template's own complaint if it refuses the messages, or with the place if it is broken, and
+    TemplateOverrunError if it takes more time or memory than any template needs.
     """
     ours = {
         "messages": messages,
@@ -50,7 +50,7 @@ def render(
 
 @lru_cache(maxsize=8)
 def names_wanted(template: str) -> frozenset[str]:
-    """Returns the names of the variables that a template looks at. Raises TemplateError as `render` does."""
+    """Returns the names of the variables that a template reads. Raises TemplateError as `render` does."""
     return RENDERER.names_wanted(_sane(template))
 
 
@@ -64,7 +64,7 @@ def _sane(template: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value in dicts and lists, which can be handed to another process. Raises TemplateError."""
+    """Returns a value in dicts and lists, which can be sent to another process. Raises TemplateError."""
     try:
         return _in_dicts(value)
     except RecursionError:

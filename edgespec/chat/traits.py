@@ -1,8 +1,8 @@
-"""What a chat template can do, found by trying: which shapes of messages it renders whole.
+"""What a chat template can do, found by trying: which shapes of messages it renders completely.
 
 Templates differ in what they take: arguments of calls as objects or as text, content that may be None or
-must be "", system messages or none, tools or none. None of that is written anywhere but in their code, so
-small conversations with words that cannot be missed are rendered, and one looks where the words went.
+must be "", system messages or none, tools or none. Only their code tells. So this renders
+small conversations with unmistakable words, and looks where the words went.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _TRYING = Lock()
 class Traits:
     """What a template renders."""
 
-    parts: bool  # content has to be a list of parts
-    joint: str  # what it puts between the texts of several; a line end where it takes one text only
+    parts: bool  # content must be a list of parts
+    joint: str  # what it puts between several texts; a line end if it takes one text only
     system: bool
     tools: bool
     calls: bool
     several_calls: bool
     results: bool
     as_text: bool  # arguments are JSON text, not objects
-    bare: Absent  # how the content of a message that only calls is to be written
+    bare: Absent  # how to write the content of a message that only calls
     nine: bool  # ids of calls have nine letters and digits
     empty_tools: bool  # no tools are an empty list, not None
 
 
 def traits_of(template: str) -> Traits:
-    """Tries a template out. Raises TemplateError where it is broken or renders no message at all.
+    """Tries a template out. Raises TemplateError if it is broken or renders no message at all.
 
     One that overruns is not tried again: requests that come together would each wait for all those before.
     """
@@ -74,7 +74,7 @@ def _found(template: str) -> Traits:
         parts_text = _rendered(template, [_user([USER])])
         parts = parts_text is not None and USER in parts_text
         if words is None and not parts:
-            render(template, [_user(USER)])  # says what is wrong
+            render(template, [_user(USER)])  # raises, with the reason
     joint = _joint(_rendered(template, [_user([USER, SYSTEM])], tools=[] if empty_tools else None))
     tool = tool_for(TOOL, KEY)
     described = _rendered(template, [_user(USER)], tools=[tool])
@@ -99,12 +99,12 @@ def _found(template: str) -> Traits:
 
 
 def _calls(template: str, tool: Mapping[str, Any]) -> tuple[bool, bool, bool, Absent]:
-    """Returns whether calls are rendered, several too, and in which shape they have to be given."""
+    """Returns whether calls are rendered, several too, and in which shape they must be given."""
     bares: tuple[Absent, ...] = ("none", "empty", "missing")
     shapes = [(as_text, bare) for as_text in (False, True) for bare in bares]
     nothing: list[dict[str, Any]] = []
     result = [_result(RESULT)]
-    for ends in ([nothing, result], [result], [nothing]):  # the best shape does for all of them
+    for ends in ([nothing, result], [result], [nothing]):  # the best shape works for all of them
         for as_text, bare in shapes:
             said = [_says_call(template, tool, as_text, bare, 1, end) for end in ends]
             if all(said):
@@ -119,12 +119,12 @@ def _says_call(
     said = _rendered(template, [_user(USER), _calling(as_text, bare, n), *end], tools=[tool])
     behind = (said or "").rpartition(USER)[2]
     whole = behind.count(TOOL) >= n and behind.count(KEY) >= n and behind.count(VALUE) >= n
-    quoted = '\\"' + KEY in behind or "{'" in behind  # JSON in JSON, and Python's way of showing an object
+    quoted = '\\"' + KEY in behind or "{'" in behind  # JSON in JSON, and Python's way of writing an object
     return whole and not quoted and "None" not in behind
 
 
 def tool_for(name: str, key: str) -> dict[str, Any]:
-    """Returns a tool with one argument, as clients describe them."""
+    """Returns a tool with one argument, as clients describe it."""
     schema = {
         "type": "object",
         "properties": {key: {"type": "string", "description": "an argument"}},
@@ -135,7 +135,7 @@ def tool_for(name: str, key: str) -> dict[str, Any]:
 
 
 def _joint(rendered: str | None) -> str:
-    """Returns what stands between two words that were given as parts of one message."""
+    """Returns what comes between two words that were given as parts of one message."""
     between = (rendered or "").partition(USER)[2].partition(SYSTEM)
     return between[0] if between[1] and not between[0].strip() else "\n"
 
@@ -176,7 +176,7 @@ def _rendered(
 def variables_for(
     template: str, tools: Sequence[Mapping[str, Any]] | None, now: datetime.datetime | None = None
 ) -> dict[str, Any]:
-    """Returns what some templates want to be told under names of their own."""
+    """Returns what some templates expect under names of their own."""
     wanted = names_wanted(template)
     described = [tool.get("function", tool) for tool in tools or ()]
     when = now or datetime.datetime.now(datetime.UTC)

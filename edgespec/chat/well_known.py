@@ -1,8 +1,8 @@
-"""Chat templates by name, for models that bring none: those that many models share, as llama.cpp names them.
+"""Chat templates by name, for models without one: those that many models share, under llama.cpp's names.
 
-A model without a template is spoken to in ChatML, as llama-server does: most models have seen it, and the
-others read it as a transcript. What ends a turn there is a text to stop at, too: where a vocabulary has no
-such token, the model writes it in letters and goes on with the next turn by itself.
+A model without a template is addressed in ChatML, as in llama-server: most models have seen it, and the
+others read it as a transcript. What ends a turn there is also a stop string: if a vocabulary has no
+such token, the model writes it in letters and continues with the next turn by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _roles(before: str, between: str, behind: str) -> str:
 
 
 def _named(system: str, user: str, assistant: str, begins: str) -> str:
-    """Returns a template that writes the turns of each role in its own way; CONTENT is what was said."""
+    """Returns a template that writes the turns of each role in its own way; CONTENT is the message."""
 
     def turn(text: str) -> str:
         before, _, behind = text.partition("CONTENT")
@@ -48,7 +48,7 @@ def _named(system: str, user: str, assistant: str, begins: str) -> str:
 
 
 def _system_with_user(user: str, assistant: str, begins: str, system: str = "CONTENT\n\n") -> str:
-    """Returns a template whose system message stands within the user's next one."""
+    """Returns a template whose system message goes into the user's next one."""
 
     def parts(text: str) -> tuple[str, str]:
         before, _, behind = text.partition("CONTENT")
@@ -146,17 +146,17 @@ _TURN_ENDS = {known.source: known.turn_end for known in WELL_KNOWN.values()}
 
 
 def well_known(name: str) -> str:
-    """Returns the template of a name; raises SettingError where there is none."""
+    """Returns the template of a name; raises SettingError if there is none."""
     if name not in WELL_KNOWN:
         raise SettingError(f"--chat-template {name} is not known: there are {', '.join(WELL_KNOWN)}")
     return WELL_KNOWN[name].source
 
 
 def template_or_fallback(own: str | None) -> str:
-    """Returns a model's own template; ChatML where it has none."""
+    """Returns a model's own template; ChatML if it has none."""
     return own or WELL_KNOWN[FALLBACK].source
 
 
 def turn_end(template: str) -> tuple[str, ...]:
-    """Returns the texts at which turns of a template end: known of those in this file alone."""
+    """Returns the texts at which turns of a template end: known only for those in this file."""
     return (_TURN_ENDS[template],) if template in _TURN_ENDS else ()

@@ -1,4 +1,4 @@
-"""What a process and its renderer of templates say to each other."""
+"""The messages between a process and its renderer of templates."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ import struct
 
 QUESTION = struct.Struct("<QQQ")  # bytes of the pickle that follows; bytes of memory and of text it may take
 ANSWER = struct.Struct("<Qc")  # bytes of the text that follows; what it is
-TEXT, REFUSED, TOO_MUCH = b"=", b"!", b"?"  # what was rendered; the template's complaint; what was too much
+TEXT, REFUSED, TOO_MUCH = b"=", b"!", b"?"  # rendered text; the template's complaint; what was too much

@@ -1,4 +1,4 @@
-"""An answer as a client of the endpoint sees it: what is wished for, told, and how it ended. Values only."""
+"""An answer as a client of the endpoint sees it: its options, its rounds, and its end. Values only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Drafter = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup",
 class AnswerOptions:
     """How an answer is to be made. None leaves a value to the server."""
 
-    # temperature, top_k, top_p, min_p and the others, by the name they have in a request
+    # temperature, top_k, top_p, min_p and the others, under their names in a request
     sampling: Mapping[str, float] = field(default_factory=dict)
     max_tokens: int | None = None
     seed: int | None = None
@@ -27,7 +27,7 @@ class AnswerOptions:
     beside: Mapping[str, Any] = field(default_factory=dict)  # further fields of the request, sent as they are
 
     def body(self, messages: Sequence[Mapping[str, Any]], *, ours: bool) -> dict[str, Any]:
-        """Returns the request as JSON has it. ours: the server knows of speculation; others are not told."""
+        """Returns the request as JSON has it. ours: the server knows speculation."""
         wanted = {
             "model": self.model,
             "max_tokens": self.max_tokens,
@@ -55,7 +55,7 @@ class Span:
     """A stretch of shown text, and who produced it.
 
     source: "target" (recovered or bonus token), "grammar" (no other token was allowed), or whose guess it
-    was: "model", "lookup", "recycling", "lookahead"; "" where the server does not tell.
+    was: "model", "lookup", "recycling", "lookahead"; "" if the server does not say.
     """
 
     text: str
@@ -64,21 +64,21 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One round of an answer; for a server that tells no rounds, one piece of text."""
+    """One round of an answer; for a server that reports no rounds, one piece of text."""
 
     round: Round  # its text is what may be shown
     at: float  # when it was received, seconds on a monotonic clock
-    # the text of each of its tokens; put together over the whole answer they give its text, but a round's
+    # the text of each of its tokens; over the whole answer they add up to its text, but a round's
     # text may lag behind its pieces (half characters and half stop strings are held back)
     pieces: tuple[str, ...] = ()
-    reasoning: str = ""  # text of the round that is thinking and not answer
+    reasoning: str = ""  # text of the round that is reasoning and not answer
     number: int = 0  # rounds of this answer so far, this one included
     spans: tuple[Span, ...] = ()  # the round's text by who produced it
     tool_calls: tuple[Mapping[str, Any], ...] = ()  # as OpenAI's stream has them
 
     @property
     def why(self) -> str:
-        """Says how long the draft was and why, in a few words; "" where nothing was told."""
+        """Says how long the draft was and why, in a few words; "" if the server did not say."""
         if not self.number:
             return ""
         if not self.round.drafted:
@@ -88,15 +88,15 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of an answer, with its figures; None where they are not told."""
+    """The end of an answer, with its figures; None if unknown."""
 
-    finish: str  # "stop", "length", "cancelled", or what another server says ("tool_calls")
+    finish: str  # "stop", "length", "cancelled", or another server's word ("tool_calls")
     model: str = ""
     prompt_tokens: int | None = None  # of the whole prompt
     cached_tokens: int | None = None  # those of them that needed no evaluation
     n_tokens: int | None = None  # of the answer
     n_ctx: int | None = None
-    ttft_s: float | None = None  # from the request to the first text, as it was seen here
+    ttft_s: float | None = None  # from the request to the first text, as seen here
     tpot_s: float | None = None  # seconds per token after the first
     prompt_s: float | None = None
     drafted: int | None = None  # tokens guessed, and those that stayed
@@ -117,7 +117,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What answers. None: not told."""
+    """What answers. None: unknown."""
 
     model: str
     draft: str | None = None
@@ -125,13 +125,13 @@ class Info:
     n_ctx_train: int | None = None  # what the model was trained for
     memory: int | None = None  # bytes of the target's file
     plain_s: float | None = None  # seconds per token of plain decoding, as the engine measured it
-    card: str = ""  # which graphics cards evaluate; "" where the processor does all of it, or it is not told
-    speculates: bool = False  # it tells its rounds, so that speculation can be shown
-    embedded: bool = False  # the pair that ships with the program
-    loaded: bool = True  # False for an installed pair that would be loaded when asked for
+    card: str = ""  # which graphics cards evaluate; "" if the processor does all of it, or unknown
+    speculates: bool = False  # it reports its rounds, so that speculation can be shown
+    embedded: bool = False  # the shipped pair
+    loaded: bool = True  # False for an installed pair that would be loaded on request
     where: str = ""  # an address, for people
     chatml: bool = False  # the model has no chat template: conversations are written as ChatML
-    build_advice: str = ""  # what is wrong with this build of llama.cpp, and what mends it
+    build_advice: str = ""  # what is wrong with this build of llama.cpp, and what fixes it
     lent: bool = False  # the engine is another program's, and ends with that
 
     @property
@@ -146,17 +146,17 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """Where a server's engine stands."""
+    """The state of a server's engine."""
 
-    # "loading", "ready", "down" (it died, and is started again), "unloaded" (the next request loads)
+    # "loading", "ready", "down" (it died, and restarts), "unloaded" (the next request loads)
     state: str
     model: str  # which pair
-    # while it is being loaded, what is done now ("target", "draft", "caches", "measuring") and how much of
-    # the whole, 0 to 1
+    # while it loads: the current stage ("target", "draft", "caches", "measuring") and the part of
+    # the whole that is done, 0 to 1
     stage: str | None = None
     progress: float = 0.0
-    next: str | None = None  # the pair that waits until nothing is answered any more
-    requests: int = 0  # those answered or waiting
+    next: str | None = None  # the pair that waits until all answers have ended
+    requests: int = 0  # running or waiting
     last_error: str | None = None  # why the last load failed
 
 

@@ -1,16 +1,16 @@
-"""Attach or start: a client of a server that runs already, else of an engine started for us alone.
+"""Attach or start: a client of a server that already runs, else of an engine started for this program alone.
 
     with attach(Wanted(), on_progress=print) as engine:
         for told in engine.client.chat([{"role": "user", "content": "What is EdgeSpec?"}]):
             ...
 
-A running server is found by the file it left, and is sent nothing before it has proved that it wrote that
-file. Where none runs, or none with the pair that is wanted, `edgespec serve` is started as a child on a free
-port of this machine (`private_engine`), which ends with us. Looking and starting are under a lock, so that
-two chats started together load one pair: the second finds the engine of the first. Where no lock can be had,
-as in a home that cannot be written, it is done without: at worst, two engines are loaded. A private engine
-belongs to its owner. Who else is attached hears, when it ends, that it did and why (EndpointLostError), and
-`again` gives it an engine of its own.
+A running server is found by its file, and is sent nothing before it has proved that it wrote that
+file. If none runs, or none with the wanted pair, `edgespec serve` is started as a child on a free
+port of this machine (`private_engine`), which ends with us. Looking and starting happen under a lock, so
+that two chats started together load one pair: the second finds the engine of the first. If there can be no
+lock, as in a home that cannot be written, there is none: at worst, two engines are loaded. A private engine
+belongs to its owner. Other attached programs learn when it ends, and why (EndpointLostError), and
+`again` gives them engines of their own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edgespec.errors import EdgeSpecError, EndpointError
 from edgespec.pairs.store import default_files
 from edgespec.system import config
 
-GLANCE_S = 0.25  # a program that only looks whether an engine runs has the lock for less
+GLANCE_S = 0.25  # a program that only looks whether an engine runs holds the lock for less
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Wanted:
     draft: Path | None = None
     n_ctx: int | None = None  # tokens that a request must be able to use, at least
     flags: tuple[str, ...] = ()  # further ones of `edgespec serve`, for an engine that is started
-    template: str = ""  # the digest of a chat template that it has to have been given
+    template: str = ""  # the digest of the chat template that it must use
 
     def is_met(self, state: ServerState) -> bool:
-        """True where a server has what is wanted.
+        """True if a server is what is wanted.
 
-        One that was started for everybody to use has it, whatever its pair, where none is named. Another
-        program's own has it only where it is what would be started here: its owner may have wanted
-        something else, and takes it away when it ends.
+        If no pair is named, a server that was started for everybody is, whatever its pair. Another
+        program's own server is only if it is what would be started here: its owner may have wanted
+        something else, and ends it with itself.
         """
         if state.private and self.target is None and not self._would_be_started(state):
             return False
@@ -60,17 +60,17 @@ class Wanted:
         )
 
     def _would_be_started(self, state: ServerState) -> bool:
-        """True where a server has the default pair, with the usual context where none is asked for."""
+        """True if a server has the default pair, with the usual context if none is asked for."""
         try:
             target, draft = default_files()
-        except EdgeSpecError:  # its files are gone: starting it tells that
+        except EdgeSpecError:  # its files are gone: starting it reports that
             return False
         drafts = self.draft is not None or state.draft == (str(draft.resolve()) if draft else None)
         usual = self.n_ctx is not None or state.usual
         return state.target == str(target.resolve()) and drafts and usual
 
     def arguments(self) -> list[str]:
-        """Returns what `edgespec serve` is told."""
+        """Returns the flags for `edgespec serve`."""
         said = {"--target": self.target, "--draft": self.draft, "--ctx": self.n_ctx}
         chosen = [part for flag, value in said.items() if value is not None for part in (flag, str(value))]
         return [*chosen, *self.flags]
@@ -78,7 +78,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What goes on before there is an engine, in a few words. fraction: of loading, where it is known."""
+    """What happens before there is an engine, in a few words. fraction: of loading, if known."""
 
     stage: Literal["waiting", "starting", "loading", "ready"]
     text: str
@@ -110,12 +110,12 @@ class Attached:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the engine; a private one ends."""
+        """Releases the engine; a private one ends."""
         if self._child:
             self._child.end()
 
     def fault(self) -> str | None:
-        """Returns why there is no engine any more, in a sentence; None while there is one. Asks it."""
+        """Returns why the engine is gone, in a sentence; None while it is there. Asks it."""
         if self._child:
             return self._child.fault()
         if self.client.lives() and (self.client.state is None or proves(self.client.state)):
@@ -127,7 +127,7 @@ class Attached:
     def again(
         self, *, on_progress: OnProgress = lambda _: None, cancelled: Callable[[], bool] = lambda: False
     ) -> Attached:
-        """Lets go of this engine and attaches or starts anew; raises as `attach` does."""
+        """Releases this engine and attaches or starts anew; raises as `attach` does."""
         self.close()
         if self.client.state is None and not self._child:
             return connect(self.client)
@@ -135,7 +135,7 @@ class Attached:
 
 
 def connect(client: Client) -> Attached:
-    """Attaches to a server that was named (`Client.at`), of ours or not. Raises EndpointError."""
+    """Attaches to a named server (`Client.at`), of ours or not. Raises EndpointError."""
     return Attached(client, client.info(), Wanted())
 
 
@@ -145,23 +145,23 @@ def attach(
     on_progress: OnProgress = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Attached:
-    """Finds a running server of this user's that has what is wanted, else starts an engine for us alone.
+    """Finds a running server of this user's that is what is wanted, else starts an engine for us alone.
 
-    on_progress: is told what goes on, in this thread. cancelled: asked every now and then; where it says
-    True, what was begun is ended and EndpointError raised. Raises EndpointError where the engine cannot be
-    started, with its reason, EngineDiedError where it died over it.
+    on_progress: called with what happens, in this thread. cancelled: asked every now and then; if it returns
+    True, what was begun is ended and EndpointError raised. Raises EndpointError if the engine cannot be
+    started, with its reason, EngineDiedError if it died while starting.
     """
     wanted = wanted or Wanted()
     if found := _running(wanted):
         return found
     with _starting(on_progress, cancelled):
-        if found := _running(wanted):  # whoever had the lock before us has started it
+        if found := _running(wanted):  # the previous holder of the lock has started it
             return found
         return _start(wanted, on_progress, cancelled)
 
 
 def _running(wanted: Wanted) -> Attached | None:
-    """Returns a server that has what is wanted; those that stay before those that go with their owner."""
+    """Returns a server that is what is wanted; those that stay before those that end with their owner."""
     fitting = [state for state in states() if wanted.is_met(state)]
     for state in sorted(fitting, key=lambda state: state.private):
         if proves(state):
@@ -181,7 +181,7 @@ def start_lock() -> Any:
 
 
 def lock_for_starting() -> Any:
-    """Takes that lock, so that a chat waits for the engine that we start. None where others have it."""
+    """Takes that lock, so that a chat waits for the engine that we start. None if others hold it."""
     try:
         lock = start_lock()
         lock.acquire(timeout=GLANCE_S)
@@ -192,7 +192,7 @@ def lock_for_starting() -> Any:
 
 @contextmanager
 def _starting(on_progress: OnProgress, cancelled: Callable[[], bool]) -> Iterator[None]:
-    """Waits until no other program starts an engine, and lets none until we are done."""
+    """Waits until no other program starts an engine, and lets none start until we are done."""
     import filelock
 
     waiting = False

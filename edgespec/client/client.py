@@ -5,7 +5,7 @@
             if isinstance(told, Told):
                 print(told.round.text, end="")
 
-Another OpenAI-style server works too (`Client.at(url, key)`): it tells no rounds, so each piece of text is
+Another OpenAI-style server works too (`Client.at(url, key)`): it reports no rounds, so each piece of text is
 one. An answer may be cancelled from another thread: its connection is shut, which ends it in the engine too.
 """
 
@@ -27,13 +27,13 @@ from edgespec.errors import EndpointError, EndpointLostError, SettingError
 
 __all__ = ["AnswerOptions", "AnswerStream", "Client", "Ended", "EngineState", "Info", "Span", "Told"]
 _STATE_FIELDS = tuple(one.name for one in fields(EngineState))
-PROOF_S = 2.0  # what a server on this machine has for its proof
+PROOF_S = 2.0  # how long a server on this machine may take for its proof
 ANSWER_S = 30.0  # for what takes no evaluation
 
 
 @dataclass(slots=True)
 class Client:
-    """One endpoint. ours: it is EdgeSpec's own, and is told of speculation; None: it was not asked yet."""
+    """One endpoint. ours: it is EdgeSpec's own, and knows speculation; None: not asked yet."""
 
     server: Server
     ours: bool | None = None
@@ -63,7 +63,7 @@ class Client:
 
     @classmethod
     def of(cls, state: ServerState) -> Client:
-        """Returns a client of one of our own servers, which has proved that it is."""
+        """Returns a client of one of our own servers, which has proved that it is one."""
         return cls(Server(state.host, state.port, state.key), ours=True, state=state)
 
     @classmethod
@@ -78,18 +78,18 @@ class Client:
     def chat(
         self, messages: Sequence[Mapping[str, Any]], options: AnswerOptions | None = None
     ) -> AnswerStream:
-        """Returns the answer to a conversation; it is asked for with the first step of iterating.
+        """Returns the answer to a conversation; the request is sent with the first step of iterating.
 
-        messages: as OpenAI has them. Iterating yields `Told`, and last `Ended`. It raises EndpointError where
-        the server refuses or fails, EndpointLostError where it is not there any more, EngineDiedError where
-        its engine died, PromptTooLongError with both counts where it tells them.
+        messages: as OpenAI has them. Iterating yields `Told`, and last `Ended`. It raises EndpointError if
+        the server refuses or fails, EndpointLostError if it is gone, EngineDiedError if
+        its engine died, PromptTooLongError with both counts if it gives them.
         """
         ours = self.speculates()
         body = (options or AnswerOptions()).body(messages, ours=ours)
         return AnswerStream(self.server, "/chat/completions", body)
 
     def speculates(self) -> bool:
-        """True where it is a server of ours; asks it once where that is not known."""
+        """True if it is a server of ours; asks it once if that is unknown."""
         if self.ours is None:
             self.models()
         return bool(self.ours)
@@ -104,7 +104,7 @@ class Client:
         return tuple(sorted(map(self._info, described), key=lambda info: not info.loaded))
 
     def info(self) -> Info:
-        """Returns what answers now. Raises EndpointError, also where no model is there."""
+        """Returns what answers now. Raises EndpointError, also if no model is loaded."""
         models = self.models()
         if not models:
             raise EndpointError(f"{self.where} has no model: load one there first")
@@ -138,7 +138,7 @@ class Client:
         )
 
     def count(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
-        """Returns how many tokens the prompt of a conversation has; None where the server cannot say."""
+        """Returns how many tokens the prompt of a conversation has; None if the server cannot say."""
         if not self.speculates():
             return None
         counted = self._json("POST", "/edgespec/count", {"messages": list(messages)}, root=True)
@@ -146,14 +146,14 @@ class Client:
         return n if isinstance(n, int) else None
 
     def load(self, model: str, *, force: bool = False) -> Iterator[EngineState]:
-        """Has another pair loaded; yields where that stands, and ends when it is there. Raises EndpointError.
+        """Loads another pair; yields the state, and ends when it is loaded. Raises EndpointError.
 
-        Running answers are waited for; force ends them. A reader that stops early does not stop the loading.
+        Waits for running answers; force ends them. A reader that stops early does not stop the loading.
         """
         return self._change({"action": "load", "model": model, "force": force})
 
     def unload(self, *, force: bool = False) -> Iterator[EngineState]:
-        """Has the pair unloaded, as `load` loads one; the next request loads it again."""
+        """Unloads the pair, as `load` loads one; the next request loads it again."""
         return self._change({"action": "unload", "force": force})
 
     def _change(self, wanted: Mapping[str, Any]) -> Iterator[EngineState]:
@@ -169,7 +169,7 @@ class Client:
         raise EndpointLostError(f"{self.where} went away while it loaded")
 
     def lives(self) -> bool:
-        """True where it answers at all; says nothing of its engine."""
+        """True if it answers at all; says nothing of its engine."""
         try:
             with self.server.connected(PROOF_S) as connection:
                 self.server.ask(connection, "GET", "/health", None, root=True).read(10_000)
@@ -200,7 +200,7 @@ def _state(told: Mapping[str, Any]) -> EngineState:
 
 
 def proves(state: ServerState) -> bool:
-    """Asks the server of a file to show that it wrote it; nothing of the file goes over the wire."""
+    """Asks the server of a file to prove that it wrote it; nothing of the file goes over the wire."""
     nonce = secrets.token_urlsafe(32)
     server = Server(state.host, state.port, None)
     proof = ""

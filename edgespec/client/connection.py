@@ -1,4 +1,4 @@
-"""One HTTP server, and what may go wrong between it and us, as sentences. Standard library only."""
+"""One HTTP server, and its possible errors as sentences. Standard library only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST_ANSWER = 64 * 2**20  # bytes of a whole answer, or a line of a stream
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where it is, and what opens it. path: where OpenAI's routes are."""
+    """Where it is, and what opens connections. path: where OpenAI's routes are."""
 
     host: str
     port: int
@@ -40,9 +40,9 @@ class Server:
 
     @contextmanager
     def connected(self, silence_s: float) -> Iterator[http.client.HTTPConnection]:
-        """Opens a connection and closes it again; what goes wrong inside is an EndpointLostError.
+        """Opens a connection and closes it again; errors inside become EndpointLostError.
 
-        silence_s: how long the server may say nothing.
+        silence_s: how long the server may be silent.
         """
         if self.secure:
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
@@ -74,7 +74,7 @@ class Server:
         *,
         root: bool = False,
     ) -> http.client.HTTPResponse:
-        """Sends a request, and returns the answer when its head is there. root: `path` is not below /v1."""
+        """Sends a request, and returns the answer once its head has come. root: `path` is not below /v1."""
         headers = {"content-type": "application/json", "connection": "close"}
         if self.key:
             headers["authorization"] = f"Bearer {self.key}"
@@ -83,8 +83,8 @@ class Server:
         return connection.getresponse()
 
     def read(self, answer: http.client.HTTPResponse) -> bytes:
-        """Returns a whole answer; raises EndpointError where it is larger than any sensible one."""
-        with answer:  # where no length was told, reading a part leaves its socket open
+        """Returns the body of an answer; raises EndpointError if it is larger than any sensible one."""
+        with answer:  # if no length was given, reading a part leaves its socket open
             data = answer.read(LARGEST_ANSWER + 1)
         if len(data) > LARGEST_ANSWER:
             raise EndpointError(f"{self.where} answered more than {LARGEST_ANSWER / 2**20:g} MiB")

@@ -1,7 +1,7 @@
-"""`edgespec serve` as a child of ours alone: what it says while it loads, and why it ended.
+"""`edgespec serve` as a child of ours alone: its messages while it loads, and why it ended.
 
-Its key goes in through a pipe, never in argv; the pipe is its life line: it ends with us, even after kill -9.
-What becomes of it comes back as one JSON object a line. `server/owner.py` is the other end.
+Its key goes in through a pipe, never in argv; it ends when the pipe closes, so even if we are killed.
+Its state comes back as one JSON object a line. `server/owner.py` is the other end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LINES_KEPT = 40
 
 
 class PrivateEngine:
-    """`edgespec serve`, started for us: what it says, and its end."""
+    """`edgespec serve`, started for us: its messages, and its end."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         """arguments: flags of `edgespec serve`."""
@@ -56,7 +56,7 @@ class PrivateEngine:
         for thread in self._threads:
             thread.start()
         assert self._process.stdin
-        with suppress(OSError):  # it ended at once: its reason comes with its end
+        with suppress(OSError):  # it ended at once: its end gives the reason
             self._process.stdin.write(self.key.encode() + b"\n")
             self._process.stdin.flush()
 
@@ -78,7 +78,7 @@ class PrivateEngine:
         self._events.put({"event": "ended"})
 
     def next_event(self) -> dict[str, Any] | None:
-        """Returns what it says next; None where it says nothing for a moment."""
+        """Returns its next message; None if none comes for a moment."""
         try:
             return self._events.get(timeout=LOOK_AGAIN_S)
         except queue.Empty:
@@ -103,11 +103,11 @@ class PrivateEngine:
         return EndpointLostError(f"the engine ended (exit code {code})")
 
     def end(self) -> None:
-        """Lets go of its life line; it ends after its step."""
+        """Closes its pipe; it ends after its step."""
         assert self._process.stdin
         with suppress(OSError):
             self._process.stdin.close()
         try:
             self._process.wait(GOODBYE_S)
-        except subprocess.TimeoutExpired:  # it ends by itself; somebody has to take note of it
+        except subprocess.TimeoutExpired:  # it ends by itself; somebody has to collect its exit code
             threading.Thread(target=self._process.wait, daemon=True).start()

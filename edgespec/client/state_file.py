@@ -1,8 +1,8 @@
 """Where a running server is, for programs of the same user: one small file for each, readable by nobody else.
 
-A file may outlive its server, and another program may hold the port by then. So a client sends nothing of
-its own before the server has shown that it knows the file's secret: it asks for the proof of a number drawn
-for the occasion. The secret itself never goes over the wire; `key` opens a server that asks for keys.
+A file may outlive its server, and another program may have its port by then. So a client sends nothing of
+its own before the server has shown that it knows the file's secret: it asks for the proof of a random
+number. The secret itself never goes over the wire; `key` opens a server that requires keys.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class ServerState:
     draft: str | None = None
     n_ctx: int = 0  # tokens that a request may use
     private: bool = False  # it was started by a program for itself, and ends with it
-    template: str = ""  # the digest of a chat template that it was given in place of the model's
-    # it has the context that suits model and machine, and not one that somebody asked for
+    template: str = ""  # the digest of a chat template used instead of the model's
+    # it has the default context for model and machine, not one that somebody asked for
     usual: bool = False
     secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     def proof(self, nonce: str) -> str:
-        """Returns what only a holder of the secret can say of a nonce."""
+        """Returns what only a holder of the secret can compute for a nonce."""
         return hmac.new(self.secret.encode(), nonce.encode(), hashlib.sha256).hexdigest()
 
     def proves(self, nonce: str, proof: str) -> bool:
@@ -48,7 +48,7 @@ class ServerState:
 
 
 def digest(template: str) -> str:
-    """Returns what tells a chat template from others."""
+    """Returns a digest that identifies a chat template."""
     return hashlib.sha256(template.encode("utf-8", "replace")).hexdigest()
 
 
@@ -60,13 +60,13 @@ def _folder() -> Path:
 
 
 class Announcement:
-    """The file of a server while it runs. Closing it takes the file away."""
+    """The file of a server while it runs. Closing it removes the file."""
 
     def __init__(self) -> None:
         self._written: tuple[Path, str] | None = None  # where, and the secret
 
     def write(self, state: ServerState) -> Path:
-        """Writes the file, in place of what this server wrote before. OSError where that cannot be."""
+        """Writes the file, replacing what this server wrote before. Raises OSError if that fails."""
         folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"{state.port}.json"
@@ -101,7 +101,7 @@ def states() -> list[ServerState]:
 
 
 def _read(path: Path) -> ServerState | None:
-    """Returns what a file says; None for one that says nothing sensible."""
+    """Returns a file's content; None if it makes no sense."""
     try:
         told = json.loads(path.read_text())
         return ServerState(**{name: told[name] for name in _FIELDS if name in told})

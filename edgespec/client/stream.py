@@ -17,7 +17,7 @@ from edgespec.core.stats import Counts
 from edgespec.core.values import Round
 from edgespec.errors import EndpointError, EndpointLostError
 
-SILENCE_S = 300.0  # without a word, a ping included: other servers send none while they read a prompt
+SILENCE_S = 300.0  # not even a ping: other servers send none while they read a prompt
 
 
 class AnswerStream:
@@ -103,7 +103,7 @@ class AnswerStream:
             raise EndpointLostError(f"{self._server.where} went away in the middle of its answer")
 
     def _round(self, chunk: Mapping[str, Any]) -> Told | None:
-        """Returns what a chunk tells; None for one that tells nothing of the text."""
+        """Returns the round of a chunk; None if it has no text."""
         choice = next(iter(chunk.get("choices") or ()), None)
         if not isinstance(choice, dict):
             return None
@@ -123,7 +123,7 @@ class AnswerStream:
             gain=told.get("gain", 1.0),
         )
         pieces = tuple(told.get("pieces", ()))
-        self._spans.take(reasoning, pieces, round_.sources)  # thinking comes before the answer
+        self._spans.take(reasoning, pieces, round_.sources)  # reasoning comes before the answer
         return Told(
             round_,
             at=self._clock(),
@@ -163,7 +163,7 @@ def chunk_of(data: bytes) -> dict[str, Any]:
 
 
 class _Figures:
-    """What is known of an answer's figures so far."""
+    """The figures of an answer so far."""
 
     def __init__(self) -> None:
         self.finish = ""
@@ -178,7 +178,7 @@ class _Figures:
         self._rounds = False
 
     def note(self, chunk: Mapping[str, Any]) -> None:
-        """Keeps what a chunk tells besides text."""
+        """Keeps what a chunk says besides text."""
         self._model = chunk.get("model") or self._model
         self._usage = chunk.get("usage") or self._usage
         self._timings = chunk.get("timings") or self._timings
@@ -195,7 +195,7 @@ class _Figures:
         self._counts.count(told.round)
 
     def ended(self) -> Ended:
-        """Returns the end; the server's own figures where it told them, else those seen here."""
+        """Returns the end, with the server's own figures if it gave them, else those seen here."""
         usage, timings = self._usage, self._timings
         details = usage.get("prompt_tokens_details") or {}
         seen = self._counts.n_tokens if self._rounds else None

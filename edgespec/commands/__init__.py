@@ -1,1 +1,1 @@
-"""What people type: one module or folder per command, with its flags and its words."""
+"""The command line: one module or folder per command, with its flags and texts."""

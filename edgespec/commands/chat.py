@@ -61,7 +61,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Opens a chat, once flags about the model have been looked at: a running engine would not say a word."""
+    """Opens a chat, once the flags about the model are checked: a running engine would not report them."""
     pair_settings(arguments, keep_texts=arguments.keep_texts * 2**20)
     if arguments.no_save:
         arguments.keep_texts = 0

@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and who runs them. Flags and work of each are in its file."""
+"""The command line: the commands there are, and what runs them. Each one's flags and work are in its file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Command:
     """A command: its line in --help, and its module.
 
     The module has DESCRIPTION, perhaps EPILOG, `add(parser)` for all its flags and `run(arguments)`, which
-    returns the exit code. It is imported only where the command was asked for.
+    returns the exit code. It is imported only if the command was asked for.
     """
 
     help: str
     module: str  # in edgespec.commands
-    child: bool = False  # it loads llama.cpp into its own process: so that is a child's
-    files: bool = False  # its --help says which model answers where none is named
+    child: bool = False  # it loads llama.cpp into its process, so that is a child process
+    files: bool = False  # its --help says which model answers if none is named
 
 
 COMMANDS = {
@@ -100,7 +100,7 @@ def _module(name: str) -> Any:
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """Returns the flags; those of `serve` with what its settings file says. Raises SettingError."""
+    """Returns the flags; those of `serve` with its settings file. Raises SettingError."""
     parser, command = parser_for(argv[0] if argv else None)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
@@ -120,14 +120,14 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Tells a mistake in one line, as every other error is told."""
+    """Reports a mistake in one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(SettingError.exit_code, f"edgespec: {message}; see {self.prog} --help\n")
 
 
 def parser_for(wanted: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """Returns the parser of the command line, and that of one command; it knows the flags of no other."""
+    """Returns the parser of the command line, and that of one command; it knows no other command's flags."""
     parser = _Parser(
         prog="edgespec",
         description="Speculative decoding for local GGUF models: a small draft guesses, your model decides.",

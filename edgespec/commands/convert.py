@@ -1,7 +1,7 @@
 """`edgespec convert`: the same weights in another number format, written by llama.cpp's own quantiser.
 
-On a processor the format decides what a token and what one more row of an evaluation cost: 16-bit weights
-are large and cheap to compute with, 4-bit ones are small and have to be unpacked for each row.
+On a processor the format decides what a token and an extra row of an evaluation cost: 16-bit weights
+are large and cheap to compute with, 4-bit ones are small and must be unpacked for each row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUMBERS = {  # llama_ftype, and the bits of a weight at most
     "Q4_1": (3, 8.5),
     "Q4_0": (2, 8.5),
 }
-EXACT = {"F32", "F16", "BF16", "Q8_0"}  # what these round away is not seen in answers
+EXACT = {"F32", "F16", "BF16", "Q8_0"}  # their rounding does not show in answers
 SPARE_DISK = 64 << 20
 PARTS = "split.count"
 
@@ -124,12 +124,12 @@ def _check_output(output: Path, needed: int) -> None:
 
 
 def _write(source: Path, output: Path, wanted: str, threads: int) -> None:
-    """Has a child write the file aside, and gives it its name where it is whole."""
+    """Has a child write the file under another name, and renames it once it is complete."""
     aside = output.with_name(f"{output.name}.{os.getpid()}.part")
     words = [str(source), str(aside), str(NUMBERS[wanted][0]), str(threads)]
     try:
         failed = _child(words, f"converting to {wanted}")
-        if "iostream" in failed:  # what C++ says of every file that takes no more
+        if "iostream" in failed:  # C++'s message for every file that cannot grow
             free = shutil.disk_usage(output.parent).free >> 20
             raise EdgeSpecError(
                 f"{output} cannot be written whole, {free:,} MiB are free there: nothing is kept of it"
@@ -152,7 +152,7 @@ def _write(source: Path, output: Path, wanted: str, threads: int) -> None:
 
 
 def _child(words: list[str], doing: str) -> str:
-    """Runs the quantiser in a child, showing how far it is; returns what went wrong, "" for nothing."""
+    """Runs the quantiser in a child, showing progress; returns what went wrong, "" for nothing."""
     command = [sys.executable, "-P", "-m", "edgespec.llama.convert_child", *words]
     line, last = StatusLine(), ""
     with subprocess.Popen(

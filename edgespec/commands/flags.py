@@ -107,13 +107,13 @@ def add_machines(group: argparse._ArgumentGroup) -> None:
 
 
 def add_conversation(command: argparse.ArgumentParser) -> None:
-    """Adds what `run` and `chat` say beside the prompt."""
+    """Adds what `run` and `chat` take beside the prompt."""
     command.add_argument("--system", metavar="TEXT", help="system prompt")
     command.add_argument("-q", "--quiet", action="store_true", help="print no statistics")
 
 
 def add_template(command: argparse.ArgumentParser) -> None:
-    """Adds how a conversation is written, in place of the model's own way."""
+    """Adds how a conversation is written, instead of the model's own way."""
     group = command.add_mutually_exclusive_group()
     group.add_argument(
         "--chat-template",

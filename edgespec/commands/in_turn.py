@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TOKENS = 64  # of an answer
 FEWEST = 3  # prompts that a verdict rests on
-PATIENCE = 2.0  # times the time that is meant, after which an answer is cut short
+PATIENCE = 2.0  # times the intended time, after which an answer is cut short
 Prompts = Sequence[Sequence[int]]
 
 
@@ -62,7 +62,7 @@ def in_turn(
 
 
 def time_left(begun: float, seconds: float, done: int, of: int) -> str:
-    """Returns how long it will take still, in words; "" where nothing is done yet."""
+    """Returns how much time is left, in words; "" if nothing is done yet."""
     spent = time.monotonic() - begun
     if not done:
         return ""

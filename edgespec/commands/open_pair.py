@@ -14,7 +14,7 @@ from edgespec.system.self_test import self_test
 
 
 def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
-    """Loads the pair that the flags ask for. remember: what is learned of it is kept for the next time."""
+    """Loads the pair that the flags ask for. remember: save what is learned of it."""
     settings = pair_settings(arguments, remember=remember)
     target, draft = pair_files(arguments)
     with _notice(f"loading {target.name}"):
@@ -36,7 +36,7 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
 
 @contextmanager
 def _notice(text: str) -> Iterator[None]:
-    """Shows on a terminal what is going on, and takes it away again."""
+    """Shows progress on a terminal, and clears it."""
     line = StatusLine()
     line.show(f"{text} ...")
     try:

@@ -45,7 +45,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until it is ended. Raises SettingError, EdgeSpecError where it cannot listen."""
+    """Serves until it is ended. Raises SettingError, EdgeSpecError if it cannot listen."""
     from edgespec.llama.remote import lending  # it loads llama.cpp
     from edgespec.pairs.settings import check_threads
     from edgespec.system.config import cache_folder
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_address(host: str, port: int, *, public: bool) -> None:
-    """Raises SettingError for an address that others could reach, EdgeSpecError for one that is taken."""
+    """Raises SettingError for an address that others could reach, EdgeSpecError for one that is in use."""
     if not 1 <= port <= 65535:
         raise SettingError(f"--port is {port}: it must be from 1 to 65535")
     try:

@@ -1,4 +1,4 @@
-"""One line on a terminal that says what is being done, rewritten in place; nothing where there is none."""
+"""One line on a terminal that shows progress, rewritten in place; nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class StatusLine:
         self.rewrites = self._out.isatty()  # False: nothing is shown
 
     def show(self, text: str) -> None:
-        """Shows a text in place of the one before, cut at the width of the terminal."""
+        """Replaces the text, cut at the width of the terminal."""
         if self.rewrites:
             self._out.write(CLEAR + text[: shutil.get_terminal_size().columns - 1])
             self._out.flush()
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Clears the line."""
         self.show("")

@@ -1,7 +1,7 @@
-"""`edgespec trim`: a draft with fewer tokens, kept where it is faster for its target on this machine.
+"""`edgespec trim`: a draft with fewer tokens, kept if it is faster for its target on this machine.
 
-The rows of logits that a small model makes are a large part of its cost, and most tokens are hardly ever
-guessed (FR-Spec, Zhao et al. 2025, arXiv 2502.14856). What is left out costs acceptance: so both drafts
+The rows of logits are a large part of a small model's cost, and most tokens are hardly ever
+guessed (FR-Spec, Zhao et al. 2025, arXiv 2502.14856). Leaving them out costs acceptance: so both drafts
 answer the built-in prompts in turn, and their speeds decide.
 """
 
@@ -60,7 +60,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the draft, measures it, and keeps it where it pays; returns 1 where it does not."""
+    """Writes the draft, measures it, and keeps it if it pays; returns 1 if it does not."""
     from edgespec_models.shelf.sizes import size_text
 
     if not 0 < arguments.minutes <= MOST_MINUTES:
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def leave(number: int, _: object) -> NoReturn:
         remove()
-        os._exit(128 + number)  # an exception is lost where it is raised inside a callback
+        os._exit(128 + number)  # an exception raised inside a callback is lost
 
     def remove() -> None:
         for left in (aside, *aside.parent.glob(f"{aside.name}.*")):
@@ -135,7 +135,7 @@ def _write(draft: Path, aside: Path, kept: list[int]) -> None:
 
 
 def _pays(target: Path, draft: Path, aside: Path, n: int, arguments: argparse.Namespace) -> bool:
-    """Says what a trial found; True where the trimmed draft is shown to be faster. Raises EdgeSpecError."""
+    """Prints a trial's result; True if the trimmed draft is shown to be faster. Raises EdgeSpecError."""
     from edgespec_models.gguf.header import read_file
     from edgespec_models.shelf.pair_check import check_headers
 
@@ -148,7 +148,7 @@ def _pays(target: Path, draft: Path, aside: Path, n: int, arguments: argparse.Na
 
 
 def _clear(folder: Path) -> None:
-    """Removes what programs that were killed have left aside."""
+    """Removes what killed programs have left."""
     for left in folder.glob(f"*{ASIDE}*"):
         number = left.name.partition(ASIDE)[0].rpartition(".")[2]
         with suppress(OSError):
@@ -157,7 +157,7 @@ def _clear(folder: Path) -> None:
 
 
 def _has_made(number: int, file: Path) -> bool:
-    """True where the process of that number is at work, and did not begin after the file. Raises OSError."""
+    """True if the process of that number runs, and did not start after the file. Raises OSError."""
     import psutil
 
     try:
@@ -182,7 +182,7 @@ def _check_output(output: Path, draft: Path) -> None:
 
 
 def _told(found: Trial) -> list[str]:
-    """Returns what was found, in lines for people."""
+    """Returns the results, in lines for people."""
     before, after = found.step_s
     speed = found.speed
     interval = f" (95 %: {speed.low:.2f} to {speed.high:.2f})" if speed.low and speed.high else ""

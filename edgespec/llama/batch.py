@@ -1,7 +1,7 @@
 """What llama.cpp evaluates at once: a llama_batch over arrays that are made once.
 
 Tokens come and go as bytes, four to a token. Between two evaluations everything that Python touches is
-cold, because the weights went through the caches; copying bytes touches the least.
+cold, because the weights passed through the caches; copying bytes touches the least.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Batch:
         return int(self.struct.n_tokens)
 
     def fill(self, parts: Sequence[Part]) -> int:
-        """Takes the tokens of the next evaluation in place of those before; returns how many they are."""
+        """Replaces the tokens by those of the next evaluation; returns their number."""
         at, shape = 0, []
         for seq, tokens, rows, position in parts:
             end = at + len(tokens)
@@ -55,7 +55,7 @@ class Batch:
         return n_tokens
 
     def _mark(self, shape: list[tuple[int, int, int]]) -> None:
-        """Writes whose each token is, and which tokens want logits: the same in one round after another."""
+        """Marks each token's sequence, and which tokens want logits: the same in one round after another."""
         at = 0
         for seq, size, rows in shape:
             end = at + size // 4

@@ -1,7 +1,7 @@
-"""A model's working state: KV caches that are synced to token lists, and the one verb that does it.
+"""A model's working state: KV caches that are synced to token lists, and the one operation that does it.
 
 `score` finds what a sequence already holds, removes the rest, decodes what is missing and returns logits.
-Rewinding after a rejection, edits, cancellation and new turns are all that verb. Models with recurrent
+Rewinding after a rejection, edits, cancellation and new turns are all this operation. Models with recurrent
 state cannot forget their last tokens at will; what they can do is probed when the context is made:
 
 - attention only: any tail can be removed;
@@ -11,8 +11,8 @@ state cannot forget their last tokens at will; what they can do is probed when t
 - otherwise: the state is checkpointed before tokens that may be withdrawn are decoded, and restored.
 
 Sliding-window layers keep all cells (`swa_full`), but llama.cpp saves none that the window masks, and gives
-such cells to other sequences. So before a sequence goes back, it is asked where its cells begin; where the
-window of the next token is not whole any more, all is evaluated again.
+such cells to other sequences. So before a sequence goes back, llama.cpp is asked where its cells begin; if
+the window of the next token is no longer complete, all is evaluated again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _UNCHANGED = (NO_CELLS, -1)  # codes of llama_decode that leave the cache as it 
 _Part = tuple[int, bytes, int]  # what is evaluated of a sequence: its number, tokens, rows wanted of the last
 _address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(
     ctypes.cast(C.llama_get_logits_ith, ctypes.c_void_p).value or 0
-)  # returns a number; the function as llama_cpp has it makes a pointer object, which costs more than it does
+)  # returns a number; llama_cpp's own function makes a pointer object, which costs more than the call
 
 
 @dataclass(slots=True)
@@ -81,8 +81,8 @@ class Context:
     """Evaluates tokens of one model. Logits it returns are views, valid until the next `score`.
 
     `seconds` counts the time spent inside llama.cpp, `calls` its decode calls, `evaluated` the tokens that
-    it evaluated. `first_s` is what the very first two took, before all of these, weights still to be read.
-    Not for two threads at once. Close it before its model, or use it in a `with`.
+    it evaluated. `first_s` is what the first two tokens took, with weights still to be read.
+    Not thread-safe. Close it before its model, or use it in a `with`.
     """
 
     def __init__(self, model: Model, settings: ContextSettings) -> None:
@@ -98,7 +98,7 @@ class Context:
         self._keeper = settings.n_seq if keeps_order(model, settings) else None  # see `keep_cells`
         self._keeping = self._kept = False
         self._threads = Threads(self._handle, settings.threads, on_gpu=model.on_gpu)
-        self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits that lie there
+        self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits there
         self._hidden: HiddenRows | None = None
         self._tap: Tap | None = None
         self._switch: Switch | None = None
@@ -145,11 +145,11 @@ class Context:
 
     @property
     def n_vocab(self) -> int:
-        """How many tokens its rows speak of."""
+        """Vocabulary size of its rows."""
         return self.model.n_vocab
 
     def keep_hidden(self, tap: Tap, width: int, *, switch: Switch | None = None) -> HiddenRows:
-        """Has the rows that a tap gives kept from now on, for a head. Returns where.
+        """Keeps the rows of a tap from now on, for a head. Returns where.
 
         switch: for a tap that costs logits of all tokens; its rows are kept where these are wanted anyway.
         """
@@ -158,7 +158,7 @@ class Context:
 
     @property
     def batches(self) -> bool:
-        """False where several sequences are evaluated one after another."""
+        """False if several sequences are evaluated one after another."""
         return not self.model.has_recurrent_state
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
@@ -170,14 +170,14 @@ class Context:
         return same_beginning(self._sequences[seq].tokens, tokens)
 
     def missing(self, want: Want) -> int:
-        """Returns how many tokens `score` would evaluate for this, the cache being as it is."""
+        """Returns how many tokens `score` would evaluate for this, with the cache as it is."""
         tokens = _bytes_of(want)
         return len(tokens) // 4 - self._reached(want.seq, self._staying(want.seq, tokens, want.rows))
 
     def _staying(self, s: int, tokens: bytes, rows: int) -> int:
-        """Returns how many first tokens are to stay.
+        """Returns how many first tokens stay.
 
-        The last of them is read again where a head will want its hidden row and that is kept no more.
+        The last of them is read again if a head wants its hidden row and that is no longer kept.
         """
         keep = _shared(self._sequences[s].tokens, tokens, rows)
         if self._hidden and keep and not self._switch and not self.model.has_recurrent_state:
@@ -185,18 +185,18 @@ class Context:
         return keep
 
     def _window_is_whole(self, s: int, keep: int) -> bool:
-        """Are all cells there that the token behind the first `keep` of a sequence sees?"""
+        """Returns whether all cells are there that the token after the first `keep` of a sequence sees."""
         if keep == 0 or not self.model.window:
             return True
         first = C.llama_memory_seq_pos_min(self._memory, s)
         return bool(0 <= first <= max(0, keep + 1 - self.model.window))
 
     def _near(self, seq: _Sequence) -> int:
-        """Returns how many last tokens can be rolled back. What others did to its window is not known."""
+        """Returns how many last tokens can be rolled back. What others did to its window is unknown."""
         return 0 if self.model.window and len(self._sequences) > 1 else seq.snapshots
 
     def _reached(self, s: int, keep: int) -> int:
-        """Returns how many tokens stay where all behind the first `keep` have to go."""
+        """Returns how many tokens stay if all after the first `keep` must go."""
         seq = self._sequences[s]
         if keep == seq.held:
             return keep
@@ -219,7 +219,7 @@ class Context:
             return self._scored(wants)
         except EdgeSpecError:
             raise
-        except BaseException:  # Ctrl+C anywhere in it: what the cache holds now, nobody knows
+        except BaseException:  # Ctrl+C anywhere in it: what the cache holds is unknown
             for want in wants:
                 self.clear(want.seq)
             raise
@@ -277,7 +277,7 @@ class Context:
         return tokens[len(seq.tokens) :]
 
     def _rewind(self, s: int, keep: int) -> None:
-        """Makes the sequence hold its first `keep` tokens, or fewer where the model cannot go back there."""
+        """Makes the sequence hold its first `keep` tokens, or fewer if the model cannot go back there."""
         seq = self._sequences[s]
         if self.model.has_recurrent_state:
             near = seq.held - keep <= self._near(seq)
@@ -312,7 +312,7 @@ class Context:
         return bool(C.llama_memory_seq_rm(self._memory, s, keep, -1))
 
     def keep_cells(self, on: bool) -> None:
-        """on: what is removed from now on leaves its cells taken, until `give_back_cells` or cells run out.
+        """on: cells of removed tokens stay occupied, until `give_back_cells` or cells run out.
 
         For while several sequences are written in turn. Else their next tokens would take such cells, before
         older ones of their own; attention sums in the order of cells, and would round differently than alone.
@@ -320,7 +320,7 @@ class Context:
         self._keeping = on and self._keeper is not None
 
     def give_back_cells(self) -> bool:
-        """Frees the cells that were kept; False where there were none."""
+        """Frees the cells that were kept; False if there were none."""
         kept, self._kept = self._kept, False
         if kept:
             C.llama_memory_seq_rm(self._memory, self._keeper, -1, -1)
@@ -334,7 +334,7 @@ class Context:
         seq.snapshots, seq.checkpoint = 0, (0, None)
 
     def cut(self, s: int, n: int) -> None:
-        """Forgets what a sequence holds behind its first n tokens, or more where it cannot go back there."""
+        """Forgets what a sequence holds after its first n tokens, or more if it cannot go back there."""
         if n < self._sequences[s].held:
             self._rewind(s, n)
 
@@ -350,7 +350,7 @@ class Context:
         return Saved(bytes(self._sequences[s].tokens), self._state(s, 0), least, row)
 
     def restore(self, s: int, saved: Saved) -> bool:
-        """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
+        """Makes a sequence hold what was saved; False (and nothing is held) if cells have run out."""
         self.clear(s)
         state = saved.state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if not C.llama_state_seq_set_data(self._handle, state, saved.state.size, s):
@@ -362,7 +362,7 @@ class Context:
         return True
 
     def share(self, source: int, s: int, n: int) -> bool:
-        """Makes a sequence hold the first n tokens of another, in the same cells; False where it cannot."""
+        """Makes a sequence hold the first n tokens of another, in the same cells; False if it cannot."""
         if self.model.has_recurrent_state or n > self._sequences[source].held:
             return False
         if not self._window_is_whole(source, n):
@@ -388,7 +388,7 @@ class Context:
         seq.checkpoint = (seq.held, self._state(s, CHECKPOINT_FLAGS))
 
     def _decode_unread(self, s: int, tokens: bytes) -> None:
-        """Evaluates tokens of which no logits are wanted, in pieces."""
+        """Evaluates, in pieces, tokens that need no logits."""
         size = 4 * self._chunk
         for at in range(0, len(tokens), size):
             self._decode([(s, tokens[at : at + size], 0)])
@@ -438,7 +438,7 @@ class Context:
             at += n
 
     def _note_state(self, seq: _Sequence, n: int) -> None:
-        """Records what the evaluation of n tokens makes of a recurrent state."""
+        """Records what the evaluation of n tokens does to a recurrent state."""
         if seq.checkpoint[0] > seq.held:
             seq.checkpoint = (0, None)
         seq.snapshots = min(n - 1, self._n_rs_seq)
@@ -453,7 +453,7 @@ class Context:
         return found
 
     def _view(self, last: int | None, rows: int) -> Rows:
-        """Returns the rows of which the last lies at an address; llama.cpp has them one behind another."""
+        """Returns the rows that end at an address; llama.cpp stores them one after another."""
         if not last:
             raise EngineError(f"llama.cpp returned no logits: {last_complaint()}")
         n_vocab = self.model.n_vocab
@@ -463,7 +463,7 @@ class Context:
         return view
 
     def _resync(self, s: int) -> None:
-        """After a failure in the middle: believes the cache, not the plan."""
+        """After a failure in the middle: trusts the cache, not the plan."""
         seq = self._sequences[s]
         reached = C.llama_memory_seq_pos_max(self._memory, s) + 1
         if self.model.has_recurrent_state or not 0 < reached <= seq.held:
@@ -489,7 +489,7 @@ def _bytes_of(want: Want) -> bytes:
 
 
 def _shared(held: bytearray, tokens: bytes, rows: int) -> int:
-    """Returns how many first tokens of `tokens` but the last `rows` are those that are held."""
+    """Returns how many first tokens of `tokens` but the last `rows` are the held ones."""
     end = min(len(held), len(tokens) - 4 * rows)
     if held.startswith(memoryview(tokens)[:end]):  # the usual case, at the speed of memory
         return end // 4

@@ -1,6 +1,6 @@
-"""The child of `edgespec convert`: llama.cpp's quantiser writes a file; it may end at any time.
+"""The child process of `edgespec convert`: llama.cpp's quantiser writes a file; it may abort at any time.
 
-Prints a line for each tensor, `N of ALL`, and as its last, where it could not, what llama.cpp said.
+Prints a line for each tensor, `N of ALL`, and last, if it failed, llama.cpp's message.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from edgespec_models.fit.need import Device
 
 @dataclass(frozen=True, slots=True)
 class GgmlDevice:
-    """One device. free, total: bytes of its memory, 0 where it does not say."""
+    """One device. free, total: bytes of its memory, 0 if it does not say."""
 
-    name: str  # as llama.cpp's log has it: "CPU", "CUDA0", "Vulkan0", "MTL0"
+    name: str  # as in llama.cpp's log: "CPU", "CUDA0", "Vulkan0", "MTL0"
     description: str
     backend: str  # "CPU", "CUDA", "Vulkan", "MTL", "ROCm", ...
     kind: Kind
@@ -27,7 +27,7 @@ class GgmlDevice:
 
 
 def devices() -> list[GgmlDevice]:
-    """Returns the devices that llama.cpp was built for and finds here, the processor among them."""
+    """Returns the devices that llama.cpp was built for and finds here, including the processor."""
     base = libraries()[1]
     found = []
     for device in local_devices():
@@ -64,7 +64,7 @@ class Placed(Protocol):
 
 
 def place_of(target: Placed, draft: Placed | None = None) -> str:
-    """Returns which cards evaluate, in words; "" where the processor does all of it."""
+    """Returns which cards evaluate, in words; "" if the processor does all of it."""
     place, beside = _place(target), _place(draft) if draft else ""
     if draft is None or place == beside:
         return place
@@ -82,7 +82,7 @@ def _place(model: Placed) -> str:
 
 
 def cpu_features() -> list[str]:
-    """Returns what of the processor this build uses: "AVX2", "NEON", "REPACK", ..."""
+    """Returns the processor features that this build uses: "AVX2", "NEON", "REPACK", ..."""
     said: bytes = C.llama_print_system_info() or b""
     parts = [part.split("=") for part in said.decode().replace(":", "|").split("|")]
     return [part[0].strip() for part in parts if len(part) == 2 and part[1].strip() == "1"]

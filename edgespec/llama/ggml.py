@@ -1,4 +1,4 @@
-"""The two ggml libraries beside llama.cpp's own, with the functions that llama-cpp-python binds none of."""
+"""The two ggml libraries beside llama.cpp's own, with the functions that llama-cpp-python does not bind."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from llama_cpp.llama_cpp import _lib
 
 Kind = Literal["cpu", "gpu", "igpu", "accelerator", "meta"]
 _KINDS: tuple[Kind, ...] = ("cpu", "gpu", "igpu", "accelerator", "meta")  # by ggml's numbers
-ABORT = ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # told what is wrong before the process ends
+ABORT = ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # called with what is wrong before the process ends
 
 
 @cache
 def libraries() -> tuple[Any, Any]:
-    """Returns libggml and libggml-base, with the functions used here described."""
+    """Returns libggml and libggml-base, with signatures for the functions used here."""
     if os.name == "nt":  # where a handle knows its own functions alone
         folder = Path(_lib._name).parent
         ggml, base = load_shared_library("ggml", folder), load_shared_library("ggml-base", folder)
-    else:  # by their files' names they could be loaded again: a wheel holds copies, and not links
+    else:  # by their file names they could be loaded again: a wheel contains copies, not links
         ggml = base = ctypes.CDLL(None, handle=_lib._handle)
     pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
     sizes = ctypes.POINTER(size)
@@ -54,6 +54,6 @@ def local_devices(*kinds: Kind) -> list[int]:
 
 
 def kind_of(device: int) -> Kind:
-    """Returns what sort of device it is."""
+    """Returns the kind of a device."""
     number = libraries()[1].ggml_backend_dev_type(device)
     return _KINDS[number] if number < len(_KINDS) else "accelerator"

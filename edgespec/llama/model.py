@@ -1,6 +1,6 @@
-"""llama.cpp seen from Python: models; `context.py` has the contexts.
+"""llama.cpp from Python: models; `context.py` has the contexts.
 
-llama.cpp ends the process on a wrong argument, so every value is checked here before it gets there; and
+llama.cpp aborts the process on a wrong argument, so every value is checked here first; and
 it prints to the terminal, so its log goes to a short memory of last lines, quoted in error messages.
 """
 
@@ -32,13 +32,13 @@ from edgespec.system.isolate import NO_MEMORY
 from edgespec.system.self_test import self_test
 from edgespec_models.gguf.vocabulary import Vocabulary
 
-log_tail: deque[str] = deque(maxlen=40)  # what llama.cpp said last, newest at the end
+log_tail: deque[str] = deque(maxlen=40)  # llama.cpp's last messages, newest at the end
 _listeners: list[list[str]] = []
 LOG_LEVEL_CONTINUES = 5
 _LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device (\S+),")
 PROCESSOR = "CPU"  # the device, as llama.cpp names it
-LONG_TEXT = 1000  # bytes; longer texts are turned into tokens on a deep stack
-_stack_size = threading.Lock()  # for who changes that of threads to come
+LONG_TEXT = 1000  # bytes; longer texts are tokenized on a deep stack
+_stack_size = threading.Lock()  # held to change that of later threads
 
 
 @C.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
@@ -54,7 +54,7 @@ def _keep_log(level: int, text: bytes, _user_data: object) -> None:
 
 
 def take_log() -> None:
-    """Has llama.cpp's log come here, also where something else has taken it."""
+    """Redirects llama.cpp's log here, also if something else has taken it."""
     C.llama_log_set(_keep_log, ctypes.c_void_p(0))
 
 
@@ -66,7 +66,7 @@ _TOKENISERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """Gives a list that all lines go into which llama.cpp says meanwhile."""
+    """Gives a list that collects llama.cpp's lines meanwhile."""
     lines: list[str] = []
     _listeners.append(lines)
     try:
@@ -76,7 +76,7 @@ def listening() -> Iterator[list[str]]:
 
 
 def refuse_full_device(said: Iterable[str], name: str) -> None:
-    """Raises DeviceFullError where llama.cpp said that memory was refused. said: its lines."""
+    """Raises DeviceFullError if llama.cpp reported that memory was refused. said: its lines."""
     if line := next((line.strip() for line in said if NO_MEMORY.search(line)), ""):
         raise DeviceFullError(
             f"a device has too little memory for {name} ({line}): put fewer layers on the graphics card with "
@@ -112,13 +112,13 @@ class Model:
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """path: the file (the first one of a split model). n_gpu_layers: how many layers to put on the GPU
-        where there is one; negative means all. vocab_only: read metadata and vocabulary, no weights.
+        if there is one; negative means all. vocab_only: read metadata and vocabulary, no weights.
         no_alloc: plan all memory and take none, to learn how much it would be.
         mtp: load its MTP blocks, which it must have. head: it is one, and generates no text by itself.
-        extra_buffers: let llama.cpp repack weights for this processor; None: where the self-test passed so.
-        devices: of other machines (`remote.devices`), whose place is in front of this one's graphics cards.
-        tensor_split: what part of the layers each of all these gets; () is by their free memory.
-        on_progress: told how much of the weights is loaded, 0 to 1."""
+        extra_buffers: let llama.cpp repack weights for this processor; None: if the self-test passed so.
+        devices: of other machines (`remote.devices`), placed before this one's graphics cards.
+        tensor_split: the share of the layers for each of all these; () is by their free memory.
+        on_progress: called with the part of the weights that is loaded, 0 to 1."""
         self.path = Path(path)
         if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers <= 10_000:
             raise SettingError(
@@ -139,9 +139,9 @@ class Model:
         params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or _may_repack())
         self.no_alloc = params.no_alloc = no_alloc
         if no_alloc:
-            params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file llama.cpp ends the process
+            params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file llama.cpp aborts the process
         if on_progress:
-            told = C.llama_progress_callback(lambda share, _: on_progress(share) is None)  # True: go on
+            told = C.llama_progress_callback(lambda share, _: on_progress(share) is None)  # True: continue
             params.progress_callback = told
         log_tail.clear()
         with listening() as said:
@@ -172,7 +172,7 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Frees the weights. Contexts of this model must be closed before."""
+        """Frees the weights. Close contexts of this model first."""
         if self._handle:
             C.llama_model_free(self._handle)
             self._handle = None
@@ -218,7 +218,7 @@ class Model:
 
     @property
     def on_gpu(self) -> bool:
-        """True where layers of it lie on a graphics card."""
+        """True if layers of it are on a graphics card."""
         return bool(self.layers.keys() - {PROCESSOR})
 
     @property
@@ -245,7 +245,7 @@ class Model:
 
     @cached_property
     def window(self) -> int:
-        """How many last tokens sliding-window layers see; 0 where every layer sees all."""
+        """How many last tokens sliding-window layers see; 0 if every layer sees all."""
         return int(C.llama_model_n_swa(self.handle))
 
     @cached_property
@@ -262,12 +262,12 @@ class Model:
 
     @property
     def bos_text(self) -> str:
-        """The text of the start token, "" where there is none."""
+        """The text of the start token, "" if there is none."""
         return self._token_text(C.llama_vocab_bos(self._vocab))
 
     @property
     def eos_text(self) -> str:
-        """The text of the end token, "" where there is none."""
+        """The text of the end token, "" if there is none."""
         return self._token_text(C.llama_vocab_eos(self._vocab))
 
     def _token_text(self, token: int) -> str:
@@ -280,7 +280,7 @@ class Model:
 
     @cached_property
     def fill_tokens(self) -> FillTokens | None:
-        """The tokens between which it fills in text; None where it was not made for that."""
+        """The tokens between which it fills in text; None if it was not trained for that."""
         vocab = self._vocab
         found = FillTokens(
             prefix=C.llama_vocab_fim_pre(vocab),
@@ -295,7 +295,7 @@ class Model:
         """Returns the token ids of UTF-8 bytes: (n,) int32.
 
         special: control tokens spelt out in the text become those tokens (templates); else they stay text.
-        add_bos: put the start token in front where the model wants one.
+        add_bos: put the start token first if the model wants one.
         """
         if len(text) > 2**30:
             raise SettingError(f"the text has {len(text):,} bytes: at most 1 GiB can be turned into tokens")
@@ -307,7 +307,7 @@ class Model:
         bos = C.llama_vocab_bos(self._vocab)
         start = [bos] if add_bos and bos >= 0 and C.llama_vocab_get_add_bos(self._vocab) else []
         room = len(text) + 8
-        while True:  # llama.cpp's own add_special would put an end token behind the text as well
+        while True:  # llama.cpp's own add_special would also put an end token after the text
             ids = np.empty(room, np.int32)
             pointer = ids.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
             n = C.llama_tokenize(self._vocab, text, len(text), pointer, room, False, special)
@@ -342,7 +342,7 @@ class Model:
 
 
 def _shares(tensor_split: Sequence[float], n_devices: int) -> Any:
-    """Returns the parts of the layers as llama.cpp reads them. Raises SettingError where they do not fit."""
+    """Returns the shares of the layers as llama.cpp reads them. Raises SettingError if they do not fit."""
     if len(tensor_split) != n_devices:
         raise SettingError(
             f"--tensor-split has {len(tensor_split)} parts for {n_devices} devices: give one for "
@@ -352,7 +352,7 @@ def _shares(tensor_split: Sequence[float], n_devices: int) -> Any:
 
 
 def _may_repack() -> bool:
-    """Returns whether models may be loaded with repacked weights. Raises EngineError where nothing helps."""
+    """Returns whether models may be loaded with repacked weights. Raises EngineError if nothing helps."""
     found = self_test()
     if not found.sound:
         raise EngineError(found.advice)
@@ -363,7 +363,7 @@ def _on_a_deep_stack(work: Callable[[], NDArray[np.int32]], n_bytes: int) -> NDA
     """Runs `work` in a thread with room for llama.cpp's recursive regular expressions.
 
     Some pre-tokenisers recurse once for every character of an unbroken run; 40,000 of them overflow the
-    usual 8 MB. Where the system refuses so large a stack, the usual one has to do. The size holds for every
+    usual 8 MB. If the system refuses so large a stack, the usual one has to do. The size holds for every
     thread that starts meanwhile, so it is never made smaller, and by one thread at a time.
     """
     done: list[NDArray[np.int32]] = []
@@ -382,7 +382,7 @@ def _on_a_deep_stack(work: Callable[[], NDArray[np.int32]], n_bytes: int) -> NDA
 
 
 def _grown(call: Any) -> str:
-    """Calls a C function that fills (buffer, size) and returns the length wanted, with room enough."""
+    """Calls a C function that fills (buffer, size) and returns the needed length, with enough room."""
     size = 256
     while True:
         buffer = ctypes.create_string_buffer(size)
@@ -393,7 +393,7 @@ def _grown(call: Any) -> str:
 
 
 def _check_gguf(path: Path) -> None:
-    """Looks at the first bytes, so that the commonest mistakes are named before llama.cpp sees them."""
+    """Checks the first bytes, so that the commonest mistakes are named before llama.cpp sees them."""
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise ModelFileError(f"{path} is not an ordinary file: name a .gguf file")

@@ -1,7 +1,7 @@
 """Devices of other machines, by llama.cpp's RPC back end: found, watched, and this machine's own offered.
 
-They are never registered: a model is told of them, so that all else (the draft, the self-test) stays on this
-machine. llama.cpp ends its process where a machine goes away; it is made to say which one.
+They are never registered, only given to a model, so that all else (the draft, the self-test) stays on this
+machine. llama.cpp ends its process if a machine goes away; it is made to say which one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from edgespec.llama.ggml import ABORT, libraries, local_devices
 from edgespec.system.builds import here, with_rpc
 from edgespec.system.machines import LOST, LOST_WORDS, absent, ask, device_names
 
-LOOK_S = 0.3  # how long machines have to take a connection when one of them was lost
-QUIET_S, AGAIN_S, TIMES = 3, 1, 3  # a connection that is silent so long is asked so often whether it is there
+LOOK_S = 0.3  # how long machines have to accept a connection when one of them was lost
+QUIET_S, AGAIN_S, TIMES = 3, 1, 3  # probing a silent connection: after, every, how often
 _OWN_FILES = "/dev/fd"  # this process's open files, on Linux and macOS
 _RPC_FAULTS = ("RPC server", "RPC handshake", "Failed to connect to", "RPC transport")
 
@@ -51,9 +51,9 @@ def _function(name: bytes, kind: Any) -> Any:
 
 
 def add(machine: str) -> list[int]:
-    """Returns the devices of one machine, as pointers that a model may be given. Ask the machine before.
+    """Returns the devices of one machine, as pointers for a model. Ask the machine before.
 
-    Raises ModelUnsupportedError where this build has no RPC, MachineLostError where there is no device.
+    Raises ModelUnsupportedError if this build has no RPC, MachineLostError if there is no device.
     """
     server = _function(b"ggml_backend_rpc_add_server", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p))
     base = libraries()[1]
@@ -72,7 +72,7 @@ def add(machine: str) -> list[int]:
 def devices(machines: Sequence[str]) -> list[int]:
     """Returns the devices of all machines, once each has said that it can serve us.
 
-    Raises MachineLostError where one cannot, ModelUnsupportedError where this build has no RPC.
+    Raises MachineLostError if one cannot, ModelUnsupportedError if this build has no RPC.
     """
     found = []
     for machine in machines:
@@ -89,7 +89,7 @@ def _name(device: int) -> str:
 
 @ABORT  # type: ignore[untyped-decorator,unused-ignore]
 def _told_of_abort(message: bytes) -> None:
-    """Says which machine was lost, where that is why llama.cpp gives up; then ends the process."""
+    """Says which machine was lost, if that is why llama.cpp aborts; then ends the process."""
     text = message.decode("utf-8", "replace")
     os.write(2, text.encode() + b"\n")
     if any(fault in text for fault in _RPC_FAULTS):
@@ -105,22 +105,22 @@ def _end(gone: Sequence[str]) -> NoReturn:
 
 
 def watch(machines: Sequence[str]) -> None:
-    """Has the system ask silent machines whether they are there, so that one without power is missed.
+    """Has the system probe silent machines, so that one without power is noticed.
 
-    Do it once a model is loaded. Where sockets are no files (Windows), nothing is done.
+    Do it once a model is loaded. Does nothing where sockets are no files (Windows).
     """
     for connection, _ in _connections(machines):
         with connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in (
                 ("TCP_KEEPIDLE", QUIET_S),
-                ("TCP_KEEPALIVE", QUIET_S),  # the name of it on macOS
+                ("TCP_KEEPALIVE", QUIET_S),  # its name on macOS
                 ("TCP_KEEPINTVL", AGAIN_S),
                 ("TCP_KEEPCNT", TIMES),
                 (
                     "TCP_USER_TIMEOUT",
                     1000 * (QUIET_S + AGAIN_S * TIMES),
-                ),  # of what is sent
+                ),  # for unacknowledged data
             ):
                 if hasattr(socket, option):
                     with suppress(OSError):
@@ -128,7 +128,7 @@ def watch(machines: Sequence[str]) -> None:
 
 
 def end_if_lost(machines: Sequence[str]) -> None:
-    """Ends the process where a machine has hung up, while a model is loaded and nothing is evaluated.
+    """Ends the process if a machine has hung up while a model is loaded and nothing is evaluated.
 
     llama.cpp would notice at the next evaluation, which somebody waits for. Some 50 system calls.
     """
@@ -170,7 +170,7 @@ def _connections(machines: Sequence[str]) -> list[tuple[socket.socket, str]]:
 
 
 def _peer(connection: socket.socket) -> str:
-    """Returns who is at the other end, as IPV4:PORT; "" where it is nobody of that kind."""
+    """Returns the other end as IPV4:PORT; "" if it is none."""
     try:
         return "{}:{}".format(*connection.getpeername()) if connection.family == socket.AF_INET else ""
     except OSError:
@@ -180,11 +180,11 @@ def _peer(connection: socket.socket) -> str:
 def lending(
     host: str, port: int, *, threads: int, chosen: Sequence[str] = (), cache: Path | None = None
 ) -> Callable[[], None]:
-    """Returns what lends this machine to others until the process is ended: its cards, else its processor.
+    """Returns what lends this machine to others until the process ends: its cards, else its processor.
 
-    chosen: llama.cpp's names of devices. cache: a folder for weights that were sent. What is returned comes
-    back where nobody can listen there. Raises ModelUnsupportedError where this build has no RPC, SettingError
-    for a device that is not here.
+    chosen: llama.cpp's names of devices. cache: a folder for weights that were sent. The function returns
+    only if nobody can listen there. Raises ModelUnsupportedError if this build has no RPC, SettingError
+    for a device that does not exist here.
     """
     text, size, pointers = ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(ctypes.c_void_p)
     start = _function(

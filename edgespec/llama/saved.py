@@ -1,7 +1,7 @@
-"""What a sequence held, kept in host memory: saved states of target and draft, by the tokens they are of.
+"""Saved sequences in host memory: states of target and draft, by their tokens.
 
-A prefix that is not in a slot any more need not be evaluated again: its state is copied back. The store has
-a budget of bytes; what was used longest ago goes first. It knows nothing of llama.cpp.
+A prefix that is no longer in a slot need not be evaluated again: its state is copied back. The store has
+a budget of bytes; the least recently used goes first. It knows nothing of llama.cpp.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Saved:
     tokens: bytes  # int32 each
     state: NDArray[np.uint8]  # llama.cpp's own bytes
     least: int  # restored, it can be cut to no fewer tokens: all of them for recurrent state
-    row: NDArray[np.float32] | None = None  # the hidden row of the last token, where a head reads them
+    row: NDArray[np.float32] | None = None  # the hidden row of the last token, if a head reads them
     written: bytes = b""  # the same text in the tokens of a draft with another vocabulary, guesses included
 
     @property
@@ -35,11 +35,11 @@ class Saved:
         return n if n >= self.least else 0
 
     def serves(self, tokens: bytes) -> bool:
-        """Can it be restored and cut to just these tokens?"""
+        """Returns whether it can be restored and cut to exactly these tokens."""
         return self.tokens.startswith(tokens) and len(tokens) >= 4 * self.least
 
 
-Prefix = Mapping[ModelName, Saved]  # of target and, where it is worth it, draft
+Prefix = Mapping[ModelName, Saved]  # of target and, if it is worth it, draft
 
 
 def same_beginning(one: bytes | bytearray, other: bytes | bytearray | memoryview) -> int:
@@ -56,13 +56,13 @@ class PrefixStore:
 
     def __init__(self, budget: int) -> None:
         self.budget, self.n_bytes = budget, 0
-        self._prefixes: list[Prefix] = []  # the one used last at the end
+        self._prefixes: list[Prefix] = []  # the last used at the end
 
     def __len__(self) -> int:
         return len(self._prefixes)
 
     def holds(self, tokens: bytes) -> bool:
-        """Is all of this the beginning of something kept? Then it counts as used."""
+        """Returns whether all of this is the beginning of a saved prefix, which then counts as used."""
         for prefix in reversed(self._prefixes):
             if prefix["target"].serves(tokens):
                 self.use(prefix)
@@ -70,7 +70,7 @@ class PrefixStore:
         return False
 
     def put(self, prefix: Prefix) -> None:
-        """Keeps a prefix; those that are beginnings of it go, and what was used longest ago where it must."""
+        """Saves a prefix; its own beginnings go, and the least recently used if it must."""
         new = prefix["target"]
         for old in [p for p in self._prefixes if new.serves(p["target"].tokens)]:
             self._drop(old)
@@ -83,7 +83,7 @@ class PrefixStore:
         self.n_bytes += size
 
     def best(self, tokens: bytes) -> tuple[Prefix | None, int]:
-        """Returns what spares most of a prompt's tokens, and how many."""
+        """Returns the prefix that spares most of a prompt's tokens, and how many."""
         best, most = None, 0
         for prefix in self._prefixes:
             n = prefix["target"].useful(tokens)
@@ -92,7 +92,7 @@ class PrefixStore:
         return best, most
 
     def use(self, prefix: Prefix) -> None:
-        """Counts a prefix as used now, if it is still kept."""
+        """Counts a prefix as used now, if it is still there."""
         others = [kept for kept in self._prefixes if kept is not prefix]
         if len(others) < len(self._prefixes):
             self._prefixes = [*others, prefix]

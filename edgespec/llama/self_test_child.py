@@ -1,6 +1,6 @@
-"""The child of the self-test: evaluates the embedded pair, and prints what is wrong with the logits.
+"""The child process of the self-test: evaluates the embedded pair, and prints what is wrong with the logits.
 
-It may be ended by llama.cpp at any time; `self_test` then says so.
+llama.cpp may abort it at any time; `self_test` then says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MARGIN = 0.3  # root mean square of a row; the largest seen of a sound build is 
 
 
 def fault(model: Path, name: str, *, extra_buffers: bool) -> str:
-    """Returns which rows of one model are wrong, in a clause; "" where none is."""
+    """Returns which rows of one model are wrong, in a clause; "" if none is."""
     reference = tiny.reference_logits()
     with Model(model, n_gpu_layers=0, extra_buffers=extra_buffers) as loaded:
         for threads in (1, 2):
@@ -38,7 +38,7 @@ def fault(model: Path, name: str, *, extra_buffers: bool) -> str:
 
 
 def _singles(context: Context, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Returns the logits behind each token, evaluated one at a time: (n, n_vocab)."""
+    """Returns the logits after each token, evaluated one at a time: (n, n_vocab)."""
     return np.stack([context.score([Want(tokens[: n + 1])])[0][0].copy() for n in range(len(tokens))])
 
 

@@ -1,4 +1,4 @@
-"""How a context is made: its settings, checked before llama.cpp sees them, and its making."""
+"""How a context is made: its settings, checked before llama.cpp sees them, and its creation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_N_CTX = 8192
 CHUNK = 512
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 SNAPSHOTS = (
-    8  # recurrent states kept for rollback where the architecture can; each is a copy of the whole state
+    8  # recurrent states kept for rollback where the architecture allows; each is a copy of the whole state
 )
 
 
@@ -49,9 +49,9 @@ class ContextSettings:
 
 
 def keeps_order(model: Model, settings: ContextSettings) -> bool:
-    """Has a context a sequence more, which keeps cells taken? See `Context.keep_cells`.
+    """Returns whether a context has one more sequence, which keeps cells. See `Context.keep_cells`.
 
-    Not on a graphics card: batches differ from single tokens there, whatever the order of cells.
+    Not on a graphics card: there, batches differ from single tokens in any order of cells.
     """
     return not model.on_gpu and 1 < settings.n_seq < MAX_SEQUENCES and not model.has_recurrent_state
 
@@ -66,7 +66,7 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
     ):
         raise ModelUnsupportedError(f"{model.path.name} has no MTP blocks, or was loaded without them")
     head = mtp or other is not None
-    if settings.n_ctx > model.n_ctx_train and not head:  # a head reads no further back than it pays
+    if settings.n_ctx > model.n_ctx_train and not head:  # a head reads no further back than pays
         raise SettingError(
             f"the context length is {settings.n_ctx:,}: {model.path.name} was trained for "
             f"{model.n_ctx_train:,} tokens; ask for no more than that"
@@ -112,9 +112,9 @@ def kv_bytes(model: Model, n_tokens: int, kv_type: KvType) -> int:
 def _check_memory(model: Model, n_tokens: int, kv_type: KvType) -> None:
     """Refuses a cache larger than the free memory.
 
-    llama.cpp clears a cache when it makes it, so one that is too large ends the process instead of failing.
+    llama.cpp clears a cache when it makes it, so one that is too large kills the process instead of failing.
     """
-    if model.on_gpu:  # the cache goes to its memory, and llama.cpp says by itself where that is too small
+    if model.on_gpu:  # the cache goes to its memory, and llama.cpp itself reports if that is too small
         return
     wanted, free = kv_bytes(model, n_tokens, kv_type), psutil.virtual_memory().available
     if wanted > free:
@@ -125,9 +125,9 @@ def _check_memory(model: Model, n_tokens: int, kv_type: KvType) -> None:
 
 
 def settings_for(model: Model, settings: PairSettings) -> ContextSettings:
-    """Returns the settings of a model's context as the pair's settings ask for it."""
+    """Returns the settings of a model's context for a pair's settings."""
     n_ctx = settings.n_ctx
-    if n_ctx is None:  # what the model knows, a usual length at most, and half of the free memory
+    if n_ctx is None:  # what the model was trained for, a usual length at most, and half of the free memory
         n_ctx = min(model.n_ctx_train, DEFAULT_N_CTX)
         while (
             n_ctx > 512

@@ -1,9 +1,9 @@
 """How many threads evaluate: as many as there are cores, and fewer while other programs use some of them.
 
 llama.cpp's threads wait for each other at every operation, so one that shares its core with another program
-holds up all: beside one busy core of two, four tokens of a 0.6B F16 target take 2.1 times as long on two
-threads as on one. Nobody says when a core is busy. So now and then another number is tried for an
-evaluation, soon where evaluations have become slower, and rarely where that was of no use.
+delays all: beside one busy core of two, four tokens of a 0.6B F16 target take 2.1 times as long on two
+threads as on one. Nothing tells when a core is busy. So now and then another number is tried for an
+evaluation, soon if evaluations have become slower, and rarely if that did not help.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import llama_cpp as C
 
 from edgespec.system.cores import threads_are_said, threads_wanted
 
-FIRST = 16  # evaluations before another number is tried for the first time, and behind each change
-LAST = 512  # the most between two tries, which are twice as far apart behind each that was of no use
+FIRST = 16  # evaluations before another number is tried for the first time, and after each change
+LAST = 512  # the most between two tries, whose distance doubles after each that did not help
 LAST_BELOW = 64  # the same while fewer threads than there are cores evaluate
-BETTER = 0.9  # of the usual time that a try has to take
-SURE = 2  # tries in a row that have to be better
-SLOWER = 1.5  # times the usual time: something has changed, if so twice in a row
+BETTER = 0.9  # of the usual time: what a try must reach
+SURE = 2  # tries in a row that must be better
+SLOWER = 1.5  # times the usual time, twice in a row: something has changed
 DECODING = 63  # tokens; threads divide larger evaluations, prompts, more freely, and wait less for each other
-FADE = 0.7  # of the usual time, with each evaluation
+FADE = 0.7  # weight of the usual time, with each evaluation
 
 
 def numbers(most: int) -> tuple[int, ...]:
-    """Returns the numbers of threads that are tried: all cores, one or two fewer, and parts of them."""
+    """Returns the numbers of threads to try: all cores, one or two fewer, and parts of them."""
     return tuple(sorted({most, most - 1, most - 2, (3 * most) // 4, most // 2, 1} - {0, -1}, reverse=True))
 
 
@@ -45,7 +45,7 @@ class ThreadCount:
         self._slow = 0  # evaluations in a row that were slower
 
     def choose(self, n: int) -> int:
-        """Returns how many threads are to evaluate n tokens."""
+        """Returns how many threads should evaluate n tokens."""
         self._until -= 1
         if self._until > 0 or _kind(n) not in self._usual:
             return self.now
@@ -57,7 +57,7 @@ class ThreadCount:
         return self._trying
 
     def note(self, n: int, threads: int, seconds: float) -> float:
-        """Takes note of an evaluation of n tokens with the number that was chosen.
+        """Learns from an evaluation of n tokens with the chosen number.
 
         Returns the seconds that it took longer than usual because another number was tried.
         """
@@ -76,7 +76,7 @@ class ThreadCount:
         return 0.0
 
     def _judge(self, kind: int, each: float, *, better: bool) -> None:
-        """Goes over to the number that was tried, tries it once more, or leaves it."""
+        """Adopts the number that was tried, tries it once more, or drops it."""
         if better:
             self._won += 1
             if self._won < SURE:
@@ -89,7 +89,7 @@ class ThreadCount:
 
 
 def _kind(n: int) -> int:
-    """Returns the kind of an evaluation's size: of one kind, seconds a token are much the same."""
+    """Returns the kind of an evaluation's size: within one kind, seconds a token are much the same."""
     return n if n <= 16 else 16 + n.bit_length()
 
 
@@ -100,7 +100,7 @@ class Threads:
     """
 
     def __init__(self, handle: Any, said: int | None, *, on_gpu: bool) -> None:
-        """said: how many, where somebody says it; then it stays so, as on a graphics card."""
+        """said: a number given by the user; then it stays so, as on a graphics card."""
         self.tried = 0.0
         self._handle = handle
         self._now = most = said or threads_wanted()
@@ -108,12 +108,12 @@ class Threads:
         self._counts = None if fixed else (ThreadCount(most), ThreadCount(most))
 
     def choose(self, n: int) -> None:
-        """Has as many threads evaluate the next n tokens as are thought fastest, or worth a try."""
+        """Evaluates the next n tokens on as many threads as seem fastest, or are worth a try."""
         if self._counts and (wanted := self._counts[n > DECODING].choose(n)) != self._now:
             C.llama_set_n_threads(self._handle, wanted, wanted)
             self._now = wanted
 
     def note(self, n: int, seconds: float) -> None:
-        """Takes note of the evaluation of n tokens that was chosen for."""
+        """Learns from the evaluation of n tokens that was chosen for."""
         if self._counts:
             self.tried += self._counts[n > DECODING].note(n, self._now, seconds)

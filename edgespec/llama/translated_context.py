@@ -1,7 +1,7 @@
-"""A draft with another vocabulary: a context whose text is told in the target's tokens.
+"""A draft with another vocabulary: a context whose text is given in the target's tokens.
 
-Each token of the target is read as the draft's token of the same bytes, or, where it has none, as the draft's
-own pieces of those bytes. What was guessed behind the text (`Want.tail`) is in the draft's own tokens, and so
+Each token of the target is read as the draft's token of the same bytes or, if it has none, as the draft's
+own pieces of those bytes. Guesses after the text (`Want.tail`) are in the draft's own tokens, and so
 are the rows of logits: `sampling/translated_sampler.py` says what they mean for the target.
 
 Reading is token by token, so that a text's beginning always has the same tokens in the draft's cache.
@@ -110,7 +110,7 @@ class TranslatedContext:
         """
         asked = [self._translated(want) for want in wants]
         for want in wants:
-            self._held[want.seq] = _NOTHING  # of no use where it fails
+            self._held[want.seq] = _NOTHING  # useless if it fails
         answers = self.own.score([own for own, _ in asked])
         for want, (_, whole) in zip(wants, asked, strict=True):
             if whole:
@@ -118,9 +118,9 @@ class TranslatedContext:
         return answers
 
     def _translated(self, want: Want) -> tuple[Want, bool]:
-        """Returns a want in the draft's tokens, and if it is whole.
+        """Returns a want in the draft's tokens, and whether it is whole.
 
-        A draft may write with more tokens than the target: where they are too many its oldest are left out.
+        A draft may need more tokens than the target: if there are too many, the oldest are left out.
         """
         tokens = self._pieces.text(want.tokens)
         n_ctx, n = self.n_ctx, tokens.size + len(want.tail)
@@ -137,7 +137,7 @@ class TranslatedContext:
         self._held[s] = _NOTHING
 
     def cut(self, s: int, n: int) -> None:
-        """Forgets what a sequence holds behind its first n tokens."""
+        """Forgets what a sequence holds after its first n tokens."""
         kept = self._held[s][:n]
         self.own.cut(s, self._pieces.count(kept))
         self._held[s] = kept
@@ -145,20 +145,20 @@ class TranslatedContext:
     def save(self, s: int) -> Saved:
         """Returns a copy of what a sequence holds, by the target's tokens."""
         held = self._held[s]
-        if not held.size:  # of a text that was read from later on nothing is known by the target's tokens
+        if not held.size:  # the beginning of a text that was read from later on is unknown
             self.own.clear(s)
         saved = self.own.save(s)
         least = held.size if saved.least else 0
         return replace(saved, tokens=held.tobytes(), written=saved.tokens, least=least)
 
     def restore(self, s: int, saved: Saved) -> bool:
-        """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
+        """Makes a sequence hold what was saved; False (and nothing is held) if cells have run out."""
         done = self.own.restore(s, replace(saved, tokens=saved.written, least=0))
         self._held[s] = np.frombuffer(saved.tokens, np.int32) if done else _NOTHING
         return done
 
     def share(self, source: int, s: int, n: int) -> bool:
-        """Makes a sequence hold the first n tokens of another, in the same cells; False where it cannot."""
+        """Makes a sequence hold the first n tokens of another, in the same cells; False if it cannot."""
         shared = self._held[source][:n]
         if shared.size < n:
             return False
@@ -168,11 +168,11 @@ class TranslatedContext:
         return done
 
     def keep_cells(self, on: bool) -> None:
-        """What is removed from now on leaves its cells reserved, as in `Context.keep_cells`."""
+        """on: cells of removed tokens stay occupied, as in `Context.keep_cells`."""
         self.own.keep_cells(on)
 
     def give_back_cells(self) -> bool:
-        """Gives reserved cells back; False where there are none."""
+        """Frees the cells that were kept; False if there were none."""
         return self.own.give_back_cells()
 
 
@@ -182,7 +182,7 @@ class _Pieces:
     def __init__(self, translation: Translation) -> None:
         self._translation, self._one = translation, translation.to_draft
         self._several: dict[int, NDArray[np.int32]] = {}
-        self._text = self._of_text = np.empty(0, np.int32)  # last asked for: guesses are made on one text
+        self._text = self._of_text = np.empty(0, np.int32)  # the last one: guesses are made on one text
 
     def text(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
         """Returns the draft's tokens of a text that will not change: (m,) int32."""

@@ -1,9 +1,9 @@
-"""The child that asks llama.cpp how much memory a model would take: questions on stdin, answers on stdout.
+"""The child process that asks llama.cpp how much memory a model takes: questions on stdin, answers on stdout.
 
-A model is opened with `no_alloc`: llama.cpp reads its head, plans all buffers and allocates none but small
-ones. What it planned is in its log, to the hundredth of a MiB; the size of the weights it says by itself.
-Logits rows are counted here, since it makes room for them only when they are first asked for.
-`LLAMA_LOAD_MODE_NONE` goes with it: with a mapped file llama.cpp ends the process (llama-model.cpp).
+A model is opened with `no_alloc`: llama.cpp reads its header, plans all buffers and allocates only small
+ones. The plan is in its log, to the hundredth of a MiB; the size of the weights has a function.
+Logits rows are counted here, because it allocates them only when they are first asked for.
+`LLAMA_LOAD_MODE_NONE` is needed with it: with a mapped file llama.cpp aborts (llama-model.cpp).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def answer(question: Question, models: Models) -> dict[str, Any]:
 
 
 def _of_head(question: Question, target: str) -> dict[str, Any]:
-    """Returns what a head in a file of its own takes beside its target, whose context it is made with."""
+    """Returns what a head in a file of its own takes beside its target, with whose context it is made."""
     head = head_of([read_file(question.path)])
     if head is None:
         raise ModelFileError(f"{question.path} holds no head")
@@ -94,7 +94,7 @@ def _of_head(question: Question, target: str) -> dict[str, Any]:
             with listening() as log:
                 C.llama_free(new_head_context(model, settings, head, beside))
             C.llama_free(beside)
-            if head.kind == "assistant":  # the cache that it tells of is its target's
+            if head.kind == "assistant":  # the cache in the log is its target's
                 log = [line for line in log if not _CACHE.match(line)]
             found = _weights(model, said)
             kept = _rows_kept(row_width(large, head), question.n_seq)
@@ -154,7 +154,7 @@ def _tensor_sizes(model: Model) -> dict[str, int]:
 
 
 def _add_context(found: Devices, log: Iterable[str], output: int) -> None:
-    """Adds caches, states, logits rows and compute buffers, as the log has them."""
+    """Adds caches, states, logits rows and compute buffers, from the log."""
     _add(found, RAM, Parts(output=output))
     placed: list[str] = []  # devices of the layers of the cache that the next line sums up
     for line in log:
@@ -176,7 +176,7 @@ def _add_context(found: Devices, log: Iterable[str], output: int) -> None:
 def _device(name: str) -> str:
     """Returns the device of a buffer or layer, by its name in the log: "CUDA0" is one, "CUDA_Host" is RAM.
 
-    Those of other machines are "RPC0", and "RPC0[HOST:PORT]" where it is a buffer.
+    Those of other machines are "RPC0", and "RPC0[HOST:PORT]" for a buffer.
     """
     if name.startswith("RPC"):
         return remote.names.get(name.partition("[")[0], RAM)

@@ -1,6 +1,6 @@
-"""A pair is measured against the memory that is free before it is loaded, so that it never ends the machine.
+"""Compares a pair with the free memory before it is loaded, so that it never exhausts the machine.
 
-The formula sees at once that a small pair fits; where it could be close, llama.cpp itself is asked.
+The formula shows at once that a small pair fits; if it could be close, llama.cpp itself is asked.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.gguf.heads import head_of
 
 ONE_AT_A_TIME = ("hybrid", "recurrent")  # memories that serve one request at a time, whatever is asked for
-SMALLER_PLANS = (0.7, 0.4)  # of the memory that the cards say is free
-ROOMY = 2.0  # times what the formula says that have to be free, so that nobody else is asked
+SMALLER_PLANS = (0.7, 0.4)  # of the free memory that the cards report
+ROOMY = 2.0  # factor over the formula that must be free to ask nobody else
 ROWS = {True: 49, False: 63}  # logits rows of the target: alone (the longest draft and one), with others
 
 
 def fitted(
     target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]
 ) -> tuple[PairSettings, tuple[str, ...]]:
-    """Returns the settings with which the pair fits, and in words what was given up for that; context and
-    layers are chosen where nothing was said.
+    """Returns the settings with which the pair fits, and in words what was given up for that; chooses context
+    and layers if they are not set.
 
-    cards: the graphics cards that llama.cpp uses. Raises DoesNotFitError, which says what would fit, and
-    ModelFileError for a damaged header, which llama.cpp is not shown; and MachineLostError. What llama.cpp
-    does not like of a sound one passes: loading it says why.
+    cards: the graphics cards that llama.cpp uses. Raises DoesNotFitError, which says what would fit,
+    ModelFileError for a damaged header, which llama.cpp never sees, and MachineLostError. Other problems
+    of a sound file pass: loading it reports them.
     """
     try:
         if not (cards or settings.rpc) and _plenty(target, draft, settings):
@@ -64,13 +64,13 @@ def fitted(
 def plans(
     target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]
 ) -> Iterator[tuple[PairSettings, tuple[str, ...]]]:
-    """Yields what `fitted` returns; and, for where a card turns out to have less memory than it said, smaller
-    plans, the last without a card. Where the layers were said, there is one plan. Those of
-    `settings.plans_failed` are passed over, but never the last."""
+    """Yields what `fitted` returns and, in case a card has less memory than it reported, smaller
+    plans, the last without a card. If the layers are set, there is one plan. Those of
+    `settings.plans_failed` are skipped, but never the last."""
     different: list[tuple[PairSettings, tuple[str, ...]]] = []
     for plan in _smaller_and_smaller(target, draft, settings, cards):
         if different and plan[0] == different[-1][0]:
-            continue  # the card had no room for just that
+            continue  # the card had no room for exactly that
         different.append(plan)
         if len(different) > settings.plans_failed:
             yield plan
@@ -100,7 +100,7 @@ def pair_fit(
 ) -> Fit:
     """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine.
 
-    Raises HeaderError for a file that is not a model, MachineLostError where a machine of --rpc cannot serve
+    Raises HeaderError for a file that is not a model, MachineLostError if a machine of --rpc cannot serve
     us, and what MemoryOracle.need raises.
     """
     files = {"target": target, "draft": draft}
@@ -139,7 +139,7 @@ def memory_for_models() -> int:
     try:
         with MemoryOracle() as oracle:
             cards = sum(card.free for card in oracle.devices() if not card.shares_ram)
-    except EdgeSpecError:  # llama.cpp cannot be loaded; whoever loads a model will say so
+    except EdgeSpecError:  # llama.cpp cannot be loaded: loading a model reports it
         cards = 0
     return free_memory()[0] + cards
 
@@ -181,7 +181,7 @@ def _asks(
                     tensor_split=settings.tensor_split if model == "target" else (),
                 )
             )
-        except EdgeSpecError:  # an architecture that this build does not know: loading it will say so
+        except EdgeSpecError:  # an architecture that this build does not know: loading it reports that
             return formula_need(
                 headers[model], cells=cells, n_rows=rows, kv_type=chosen, n_seq=settings.slots
             )
@@ -190,7 +190,7 @@ def _asks(
 
 
 def _plenty(target: Path, draft: Path | None, settings: PairSettings) -> bool:
-    """True where even twice what the formula says is free."""
+    """True if even twice the formula's figure is free."""
     needed = 0
     for path, rows in ((target, 63), (draft, settings.slots)):
         if path:

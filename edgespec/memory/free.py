@@ -1,4 +1,4 @@
-"""What memory this machine has left: the system's, and what a container's limit leaves of it."""
+"""The memory this machine has left: the system's, within a container's limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_memory(group: Path = CGROUP, mine: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
-    """Returns bytes of memory: (free, total), the container's where its limit is lower.
+    """Returns bytes of memory: (free, total), the container's if its limit is lower.
 
     Files that the system keeps in memory while nobody needs it count as free: a mapped model is one.
     """
@@ -23,7 +23,7 @@ def free_memory(group: Path = CGROUP, mine: Path = Path("/proc/self/cgroup")) ->
 
 
 def _groups(root: Path, mine: Path) -> list[Path]:
-    """Returns the control groups that this process is in, from its own up to the root; each may limit it."""
+    """Returns the control groups of this process, from its own up to the root; each may limit it."""
     found = [root]
     try:
         lines = mine.read_text().splitlines()
@@ -31,7 +31,7 @@ def _groups(root: Path, mine: Path) -> list[Path]:
         return found
     for line in lines:
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
-        if number == "0" and not controllers:  # version 2: its own group, where nobody hides the rest
+        if number == "0" and not controllers:  # version 2: its own group, if nobody hides the rest
             top = root
         elif "memory" in controllers.split(","):
             top = root / "memory"
@@ -44,7 +44,7 @@ def _groups(root: Path, mine: Path) -> list[Path]:
 
 
 def _container(group: Path) -> tuple[int, int] | None:
-    """Returns (free, total) by the container's limit; None where there is none."""
+    """Returns (free, total) by the container's limit; None if there is none."""
     for limit, used, stat, cached in (
         ("memory.max", "memory.current", "memory.stat", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"),

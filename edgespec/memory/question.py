@@ -1,7 +1,7 @@
 """Asking llama.cpp how much memory a model would take, without loading it.
 
-The question goes to a child process, because llama.cpp ends its process on files that it does not like. The
-child is kept for the questions that follow: choosing layers and context takes several. Starting it takes
+The question goes to a child process, because llama.cpp aborts on files that it does not like. The
+child is kept for further questions: choosing layers and context takes several. Starting it takes
 half a second, an answer a few milliseconds to a tenth of a second.
 """
 
@@ -22,7 +22,7 @@ _ERRORS = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One model with one context, as `ContextSettings` has it."""
+    """One model with one context, as in `ContextSettings`."""
 
     path: str
     n_gpu_layers: int
@@ -39,7 +39,7 @@ class Question:
 
 
 class MemoryOracle:
-    """Knows what llama.cpp would take. Use it in a `with`: the child ends with it."""
+    """Learns from llama.cpp what a model would take. Use it in a `with`: the child ends with it."""
 
     def __init__(self) -> None:
         self._child = JsonChild("edgespec.memory.answer")
@@ -54,7 +54,7 @@ class MemoryOracle:
     def need(self, question: Question) -> Need:
         """Returns what the model would take.
 
-        Raises ModelFileError or ModelUnsupportedError as loading it would, EngineDiedError where llama.cpp
+        Raises ModelFileError or ModelUnsupportedError as loading it would, EngineDiedError if llama.cpp
         ended the child.
         """
         if question not in self._known:

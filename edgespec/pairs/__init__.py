@@ -1,1 +1,1 @@
-"""Which files make a pair, where they lie, and how they are loaded."""
+"""Which files make a pair, where they are, and how they are loaded."""

@@ -1,6 +1,6 @@
 """Refuses a draft that cannot guess for the target, before any weights are loaded.
 
-The rule itself is `edgespec_models.shelf.pair_check`, which `edgespec pull` asks before a download too.
+The rule itself is `edgespec_models.shelf.pair_check`, which `edgespec pull` also applies before a download.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from edgespec_models.shelf.pair_check import check_headers
 
 
 def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) -> Translation | None:
-    """Reads both headers, no weights; returns how guesses are translated where the vocabularies differ.
+    """Reads both headers, no weights; returns how guesses are translated if the vocabularies differ.
 
-    Raises PairMismatchError where the draft is of no use, ModelFileError and ModelUnsupportedError where one
-    of the files is of none.
+    Raises PairMismatchError if the draft is unusable, ModelFileError and ModelUnsupportedError if one of the
+    files is.
     """
     try:
         headers = read_file(target), read_file(draft)
@@ -41,9 +41,9 @@ def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) ->
 
 
 def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> Head | None:
-    """Returns the head in a draft's file, or without a draft in the target's; None where there is none.
+    """Returns the head in a draft's file, or without a draft in the target's; None if there is none.
 
-    A head in the target's own file that cannot be run is passed over. Raises PairMismatchError for a draft
+    A head in the target's own file that cannot run is ignored. Raises PairMismatchError for a draft
     that is a head and cannot guess for the target, ModelFileError for a file that is no model.
     """
     try:

@@ -1,6 +1,6 @@
-"""What `edgespec plan` last said of pairs on this machine, by their names, for whoever lists pairs.
+"""The last estimates of `edgespec plan` for pairs on this machine, by name, for lists of pairs.
 
-Standard library only. A file that cannot be read or written is not a fault: nothing is known then.
+Standard library only. If the file cannot be read or written, nothing is known; that is no error.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class PlannedSpeed:
 
     plain_tok_per_s: float
     tok_per_s: float | None  # with speculation; None without a draft
-    acceptance: float | None  # of guesses, that this rests on
-    assumed: bool  # nobody knows it
-    disturbed: bool = False  # other programs kept the machine busy while it was measured
+    acceptance: float | None  # of guesses, assumed here
+    assumed: bool  # it was not measured
+    disturbed: bool = False  # other programs kept the machine busy meanwhile
 
     @property
     def gain(self) -> float | None:
@@ -31,7 +31,7 @@ class PlannedSpeed:
         return self.tok_per_s / self.plain_tok_per_s if self.tok_per_s else None
 
     def sentence(self) -> str:
-        """Says it in a few words."""
+        """Describes it in a few words."""
         where = "planned on a busy machine" if self.disturbed else "planned here"
         text = f"{where}: {self.plain_tok_per_s:.1f} tok/s plain"
         if self.tok_per_s is None or self.acceptance is None:
@@ -41,7 +41,7 @@ class PlannedSpeed:
 
 
 def planned(name: str) -> PlannedSpeed | None:
-    """Returns what was said of a pair on this machine; None where nothing was."""
+    """Returns the estimate for a pair on this machine; None if there is none."""
     found = _read().get(name)
     with suppress(TypeError, ValueError):
         if isinstance(found, dict):
@@ -52,7 +52,7 @@ def planned(name: str) -> PlannedSpeed | None:
 
 
 def keep(name: str, speed: PlannedSpeed) -> None:
-    """Keeps what was said of a pair."""
+    """Saves the estimate for a pair."""
     known = _read()
     known[name] = asdict(speed)
     with suppress(OSError):

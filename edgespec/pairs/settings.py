@@ -1,6 +1,6 @@
 """How a pair is loaded: the settings, checked before any model is opened.
 
-They are made in one place (`pair_files.pair_settings`, from flags), travel to the worker as they are, and
+They are made in one place (`pair_files.pair_settings`, from flags), go to the worker unchanged, and
 `engine.Pair` reads them. This module knows nothing of llama.cpp, so the web process may hold them too.
 """
 
@@ -28,19 +28,19 @@ class PairSettings:
     threads: int | None = None
     n_gpu_layers: int = -1  # -1 is as many as fit
     draft_gpu_layers: int | None = None  # None is as many as n_gpu_layers says
-    plans_failed: int = 0  # plans of where layers lie that a graphics card had too little memory for, later
+    plans_failed: int = 0  # plans of layer placement for which a graphics card had too little memory, later
     rpc: tuple[str, ...] = ()  # other machines that the target's layers may go to, each as IPV4:PORT
-    # what part of the layers each machine of rpc gets, then each graphics card; (): by their free memory
+    # the share of the layers for each machine of rpc, then each graphics card; (): by their free memory
     tensor_split: tuple[float, ...] = ()
-    remember: bool = True  # what is learned of the pair is kept in the cache folder when it is closed
-    head: bool = True  # a head in the target's file guesses where no draft is named
+    remember: bool = True  # what is learned of the pair is saved in the cache folder when it is closed
+    head: bool = True  # a head in the target's file guesses if no draft is named
     slots: int = 1  # requests that may be evaluated at once
-    # tokens that all of them may use together (None: n_ctx each); where they want more, the youngest waits
+    # tokens that all of them may use together (None: n_ctx each); if they want more, the youngest waits
     cache_tokens: int | None = None
-    # bytes of host memory for prompts that are in no slot any more; None: a quarter of what is free, 8 GiB
+    # bytes of host memory for prompts that are in no slot; None: a quarter of what is free, 8 GiB
     # at most
     cache_ram: int | None = None
-    keep_texts: int = 0  # bytes of prompts and answers that are kept for `edgespec distill`, the oldest out
+    keep_texts: int = 0  # bytes of prompts and answers kept for `edgespec distill`, the oldest out
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""
@@ -68,13 +68,13 @@ def whole(name: str, value: object, low: int, high: int) -> None:
 
 
 def check_threads(threads: int | None) -> None:
-    """Raises SettingError for a number of threads that no machine has."""
+    """Raises SettingError for an impossible number of threads."""
     if threads is not None:
         whole("the number of threads", threads, 1, MOST_THREADS)
 
 
 def check_kv(kv_type: str, flash_attention: bool | None) -> None:
-    """Raises SettingError for a KV cache that there is not."""
+    """Raises SettingError for an unknown type of KV cache."""
     if kv_type not in get_args(KvType):
         raise SettingError(
             f"the KV cache type is {kv_type!r}: it must be one of {', '.join(get_args(KvType))}"

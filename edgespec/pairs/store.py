@@ -1,4 +1,4 @@
-"""The installed pairs as commands see them: where the store is, and its errors in EdgeSpec's words."""
+"""The installed pairs as commands see them: where the store is, and its errors as EdgeSpec's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edgespec.system import config
 from edgespec_models import tiny
 from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreError
 
-FEWEST_TOKENS = 32  # a speed over fewer says little
+FEWEST_TOKENS = 32  # a speed over fewer means little
 
 
 def open_store() -> Store:
@@ -21,7 +21,7 @@ def open_store() -> Store:
 
 @contextmanager
 def store_told() -> Iterator[None]:
-    """Turns what is wrong with the store or a name into a SettingError."""
+    """Turns an error of the store or a name into a SettingError."""
     try:
         yield
     except StoreError as error:
@@ -29,9 +29,9 @@ def store_told() -> Iterator[None]:
 
 
 def installed_pair(name: str | None) -> InstalledPair | None:
-    """Returns the pair of that name, or the default one; None for the embedded pair, or where none is there.
+    """Returns the pair of that name, or the default one; None for the embedded pair, or if there is none.
 
-    Raises SettingError for a name that is not installed, ModelFileError where its files are gone.
+    Raises SettingError for a name that is not installed, ModelFileError if its files are gone.
     """
     if name == EMBEDDED:
         return None
@@ -51,7 +51,7 @@ def installed_pair(name: str | None) -> InstalledPair | None:
 
 
 def default_files() -> tuple[Path, Path | None]:
-    """Returns target and draft of the pair that is taken where none is named; raises as `installed_pair`."""
+    """Returns target and draft of the pair that is used if none is named; raises as `installed_pair`."""
     pair = installed_pair(None)
     if pair is None:
         return tiny.target_path(), tiny.draft_path()
@@ -59,7 +59,7 @@ def default_files() -> tuple[Path, Path | None]:
 
 
 def note_use(name: str) -> None:
-    """Keeps that a pair was used now; a store that cannot be written is no reason to fail."""
+    """Notes that a pair was used now; a store that cannot be written is no error."""
     with suppress(StoreError):
         open_store().note_use(name)
 
@@ -67,7 +67,7 @@ def note_use(name: str) -> None:
 def note_speed(
     name: str, *, tokens: int, tok_per_s: float | None, plain_tok_per_s: float | None = None
 ) -> None:
-    """Keeps how fast a pair was, if enough tokens were made to say."""
+    """Notes how fast a pair was, if it generated enough tokens to tell."""
     if tok_per_s and tokens >= FEWEST_TOKENS:
         with suppress(StoreError):
             open_store().note_speed(name, tok_per_s, plain_tok_per_s)

@@ -1,8 +1,8 @@
 """Which build of llama-cpp-python suits a machine, and the exact command that installs it.
 
-Plain PyPI has the source alone, which is compiled on installing. The author's index has wheels for some back
-ends, versions of CUDA and of Python (README of llama-cpp-python 0.3.36); where there is none, CMAKE_ARGS says
-what to compile. The way EdgeSpec itself was installed decides how its environment is changed.
+Plain PyPI has only the source, which is compiled on installing. The author's index has wheels for some back
+ends, versions of CUDA and of Python (README of llama-cpp-python 0.3.36); where there is none, CMAKE_ARGS sets
+what to compile. How EdgeSpec itself was installed decides how its environment is changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Backend = Literal["CPU", "CUDA", "Metal", "Vulkan", "ROCm"]
 VERSION = "0.3.36"
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl/"
 CUDA_WHEELS = ((11, 8), (12, 1), (12, 2), (12, 3), (12, 4), (12, 5), (13, 0), (13, 2))
-WHEEL_PYTHONS = ((3, 10), (3, 11), (3, 12))  # that CUDA and Metal wheels are made for
+WHEEL_PYTHONS = ((3, 10), (3, 11), (3, 12))  # for which there are CUDA and Metal wheels
 CMAKE = {
     "CPU": "-DGGML_NATIVE=on",
     "CUDA": "-DGGML_CUDA=on",
@@ -34,7 +34,7 @@ Installer = Literal["pipx", "uv tool", "uv", "pip"]
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What a command has to suit."""
+    """What a command must suit."""
 
     python: tuple[int, int]
     system: str  # as sys.platform has it
@@ -64,7 +64,7 @@ def installer(prefix: Path | None = None) -> Installer:
 
 
 def wheel_index(backend: Backend, at: Here) -> str | None:
-    """Returns the address of the index with wheels for a back end here; None where there are none."""
+    """Returns the address of the index with wheels for a back end here; None if there are none."""
     if backend == "CPU":
         return WHEELS + "cpu"
     if backend == "Vulkan":
@@ -83,8 +83,8 @@ def wheel_index(backend: Backend, at: Here) -> str | None:
 def command(backend: Backend, at: Here, *, compiled: bool = False, native: bool = True) -> str:
     """Returns the command that puts a build for `backend` into the environment, whatever is there now.
 
-    compiled: from source, for this very machine, also where there are wheels. native: for this processor
-    alone, where it is compiled.
+    compiled: from source, for this very machine, even if there are wheels. native: for this processor
+    only, if it is compiled.
     """
     index = None if compiled else wheel_index(backend, at)
     if index:
@@ -101,7 +101,7 @@ def command(backend: Backend, at: Here, *, compiled: bool = False, native: bool 
 def mending(at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Returns the command that compiles the same build without what a compiler may break.
 
-    That is AMX where the processor has it (GCC before 12.4 and 13.3 drops stores of a tile's configuration),
+    That is AMX if the processor has it (GCC before 12.4 and 13.3 drops stores of a tile's configuration),
     else all that is special to this processor.
     """
     try:
@@ -115,7 +115,7 @@ def mending(at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def with_rpc(at: Here) -> str:
-    """Returns the command that compiles the same build with the RPC back end, which finished wheels lack."""
+    """Returns the command that compiles the same build with the RPC back end, which wheels lack."""
     return command(built_for(), at, compiled=True)
 
 

@@ -1,4 +1,4 @@
-"""Where things are kept, and what the environment says. Flags beat the environment, which beats defaults."""
+"""Folders, and environment variables. Flags override the environment, which overrides defaults."""
 
 from __future__ import annotations
 

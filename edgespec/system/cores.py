@@ -20,12 +20,12 @@ MOST_THREADS = 512  # GGML_MAX_N_THREADS
 
 
 def threads_are_said() -> bool:
-    """Does EDGESPEC_THREADS say how many threads are to be used?"""
+    """Returns whether EDGESPEC_THREADS sets the number of threads."""
     return bool(os.environ.get("EDGESPEC_THREADS"))
 
 
 def threads_wanted() -> int:
-    """Returns how many threads to use where no flag says: EDGESPEC_THREADS, else the performance cores.
+    """Returns how many threads to use without a flag: EDGESPEC_THREADS, else the performance cores.
 
     Raises SettingError for nonsense in the environment.
     """
@@ -53,7 +53,7 @@ def performance_cores() -> int:
 
 
 def _linux_cores(allowed: set[int], system: Path = Path("/sys/devices")) -> int:
-    """Counts physical cores among `allowed`, without efficiency cores where the kernel names them."""
+    """Counts physical cores among `allowed`, without efficiency cores if the kernel names them."""
     fast = _cpu_list(system / "cpu_core/cpus") or _highest_capacity(allowed, system)
     chosen = (allowed & fast) or allowed
     siblings = {
@@ -64,7 +64,7 @@ def _linux_cores(allowed: set[int], system: Path = Path("/sys/devices")) -> int:
 
 
 def _highest_capacity(allowed: set[int], system: Path) -> set[int]:
-    """Returns the cpus of the highest capacity (ARM big.LITTLE); empty where the kernel does not tell."""
+    """Returns the cpus of the highest capacity (ARM big.LITTLE); empty if the kernel does not say."""
     capacity: dict[int, int] = {}
     for cpu in allowed:
         try:
@@ -76,7 +76,7 @@ def _highest_capacity(allowed: set[int], system: Path) -> set[int]:
 
 
 def _cpu_list(path: Path) -> set[int]:
-    """Reads a kernel cpu list such as "0-3,8"; empty where there is none."""
+    """Reads a kernel cpu list such as "0-3,8"; empty if there is none."""
     try:
         parts = [part for part in path.read_text().strip().split(",") if part]
         bounds = [part.partition("-") for part in parts]
@@ -86,7 +86,7 @@ def _cpu_list(path: Path) -> set[int]:
 
 
 def _cgroup_quota(group: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """Returns the cpu quota of a container in cores; None where there is no limit."""
+    """Returns the cpu quota of a container in cores; None if there is no limit."""
     try:
         quota, period = (group / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)

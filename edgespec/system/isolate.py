@@ -1,7 +1,7 @@
-"""Runs a command in a child process, because llama.cpp ends its process on some faults.
+"""Runs a command in a child process, because llama.cpp aborts its process on some faults.
 
 The child does the work on the same terminal. What C code writes to stderr (an assertion, an uncaught C++
-exception) goes to a file instead, and if the child is ended by a signal, the parent says so in a sentence.
+exception) goes to a file instead, and if a signal ends the child, the parent says so in a sentence.
 The child in turn ends when its parent is gone, even by kill -9.
 """
 
@@ -32,13 +32,13 @@ ROUTINE = re.compile(
     r"[ ~.]*(llama|load|print_info|ggml_|gguf|sched_|graph|set_|init|create|CPU|common)[\w ]*[:=(]"
 )
 ALARM = re.compile(r"error|fail|assert|abort|what\(\)|Traceback|cannot", re.IGNORECASE)
-# how llama.cpp and its back ends say that memory was refused
+# how llama.cpp and its back ends report that memory was refused
 NO_MEMORY = re.compile(
     r"(failed|unable) to allocate|out of (device |host )?memory|ErrorOutOf\w+Memory|cudaMalloc failed",
     re.IGNORECASE,
 )
 NOT_OF_A_CARD = re.compile(r"cpu_buffer|CPU buffer|host memory|ErrorOutOfHostMemory", re.IGNORECASE)
-INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
+INTERRUPTED = 130  # exit code after Ctrl+C, as in shells
 WINDOWS_CTRL_C = 0xC000013A  # STATUS_CONTROL_C_EXIT
 
 
@@ -77,7 +77,7 @@ def run_isolated(argv: Sequence[str]) -> int:
 
 
 def fill_closed_streams() -> None:
-    """Puts something unwritable where our caller closed stdin or stdout, so that no pipe takes its number."""
+    """Opens something unwritable if our caller closed stdin or stdout, so that no pipe takes its number."""
     fd = os.open(os.devnull, os.O_RDONLY)
     while fd <= 2:
         os.set_inheritable(fd, True)
@@ -96,7 +96,7 @@ def _explain(code: int, noise: str, kills_before: int | None = None) -> int:
 
 
 def kills_for_memory(events: Path = Path("/proc/vmstat")) -> int | None:
-    """Returns how often the kernel has ended a process for lack of memory; None where it does not tell."""
+    """Returns how often the kernel has killed a process for lack of memory; None if it does not say."""
     try:
         lines = events.read_text().splitlines()
         return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
@@ -115,9 +115,9 @@ def _why_killed(before: int | None, now: int | None) -> str:
 
 
 def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> str | None:
-    """Returns why a child died, in a sentence; None where it ended by itself.
+    """Returns why a child died, in a sentence; None if it ended by itself.
 
-    noise: what C code printed. kills_before: `kills_for_memory` when the child was started, where known.
+    noise: what C code printed. kills_before: `kills_for_memory` when the child was started, if known.
     """
     if code == LOST and (lost := lost_sentence(noise)):
         return lost
@@ -143,18 +143,18 @@ def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> st
 
 
 def card_was_full(code: int, noise: str) -> bool:
-    """True where a child aborted because a graphics card had no memory left."""
+    """True if a child aborted because a graphics card had no memory left."""
     refused = _refusal_of_memory(noise)
     return code == -signal.SIGABRT and bool(refused) and not NOT_OF_A_CARD.search(refused)
 
 
 def _refusal_of_memory(noise: str) -> str:
-    """Returns the line that says so; "" where there is none."""
+    """Returns the line that says so; "" if there is none."""
     return next((line.strip() for line in noise.splitlines() if NO_MEMORY.search(line)), "")
 
 
 def telling(lines: Iterable[str]) -> list[str]:
-    """Returns a dead child's last lines without what llama.cpp tells of its everyday business."""
+    """Returns a dead child's last lines without llama.cpp's routine messages."""
     return [line for line in lines if ALARM.search(line) or not ROUTINE.match(line)]
 
 
@@ -168,7 +168,7 @@ def _last_words(noise: str) -> str:
 
 
 def serve_in_child(work: Callable[[], int]) -> int:
-    """Runs `work` in the child, with C code's stderr turned aside and the parent watched."""
+    """Runs `work` in the child, with C code's stderr redirected and the parent watched."""
     noise = os.open(os.environ[_NOISE], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     sys.stderr.flush()
     sys.stderr = open(os.dup(2), "w", buffering=1, encoding=sys.stderr.encoding, errors="replace")
@@ -176,7 +176,7 @@ def serve_in_child(work: Callable[[], int]) -> int:
     os.close(noise)
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what cannot be read or shown becomes a mark, not an error
+            stream.reconfigure(errors="replace")  # what cannot be decoded becomes a mark, not an error
     if _PARENT in os.environ:
         threading.Thread(target=_end_with_parent, args=(int(os.environ[_PARENT]),), daemon=True).start()
     return work()
@@ -185,7 +185,7 @@ def serve_in_child(work: Callable[[], int]) -> int:
 def _end_with_parent(pipe: int) -> None:
     os.read(pipe, 1)  # returns when the parent's end is closed
     noise = Path(os.environ[_NOISE])
-    with suppress(OSError):  # its folder goes too, which a parent that was killed leaves behind
+    with suppress(OSError):  # its folder goes too, which a killed parent leaves behind
         noise.unlink()
         noise.parent.rmdir()
     os._exit(1)

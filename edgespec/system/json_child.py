@@ -1,6 +1,6 @@
-"""A module of ours as a child that answers questions, a line of JSON each: loading llama.cpp may end it.
+"""A module of ours as a child process that answers questions in lines of JSON: loading llama.cpp may end it.
 
-The child is kept for the questions that follow. What it writes to stderr goes to a file, for its last words.
+The child is kept for further questions. Its stderr goes to a file, for its last words.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edgespec.errors import EngineDiedError
 from edgespec.system.isolate import cause_of_death
 
 LONGEST_S = 600.0  # loading a model from a slow disk may take minutes
-LAST_S = 5.0  # between the end of what a child says and its own
+LAST_S = 5.0  # between a child's last output and its end
 
 
 class ChildDiedError(EngineDiedError):
@@ -78,7 +78,7 @@ class JsonChild:
     def _died(self, child: subprocess.Popen[str], overran: bool) -> ChildDiedError:
         self._child = None
         try:
-            child.communicate(timeout=LAST_S)  # its answer ended early: it is about to be gone
+            child.communicate(timeout=LAST_S)  # its answer ended early: it is about to end
         except subprocess.TimeoutExpired:
             child.kill()
             child.communicate()

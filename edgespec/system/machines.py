@@ -1,6 +1,6 @@
 """Other machines that run llama.cpp's RPC server: their addresses, and whether one answers there.
 
-llama.cpp ends its process where a machine does not answer, speaks another version or goes away, so each is
+llama.cpp aborts if a machine does not answer, speaks another version or goes away, so each is
 asked here first, in the few bytes of its protocol that this takes (ggml-rpc.cpp, protocol 7).
 """
 
@@ -20,7 +20,7 @@ PORT = 50052  # llama.cpp's
 MOST_MACHINES = 16  # GGML_RPC_MAX_SERVERS
 MAJOR, MINOR = 7, 0  # of the protocol (ggml-rpc.h); a server of an older minor version serves
 CONNECT_S = 3.0
-ANSWER_S = 5.0  # how long a server that is there may take; one that serves somebody else never answers
+ANSWER_S = 5.0  # how long a server may take; one that serves somebody else never answers
 LOST = 76  # exit code of a process that lost a machine (EX_PROTOCOL)
 LOST_WORDS = "lost the machine of --rpc at "
 _HELLO, _DEVICE_COUNT, _DEVICE_MEMORY = 14, 15, 11  # commands
@@ -75,12 +75,12 @@ def _address(part: str, public: bool) -> str:
 
 
 def remote_devices(machines: Iterable[str]) -> list[RemoteDevice]:
-    """Returns the devices of all machines, in their order. Raises MachineLostError where one cannot serve."""
+    """Returns the devices of all machines, in their order. Raises MachineLostError if one cannot serve."""
     return [device for machine in machines for device in ask(machine)]
 
 
 def ask(machine: str) -> list[RemoteDevice]:
-    """Returns the devices of one machine. Raises MachineLostError where it cannot serve us now."""
+    """Returns the devices of one machine. Raises MachineLostError if it cannot serve us now."""
     host, _, port = machine.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), CONNECT_S) as connection:
@@ -118,12 +118,12 @@ def _devices(machine: str, connection: socket.socket) -> list[RemoteDevice]:
 
 
 def device_names(machine: str, count: int) -> list[str]:
-    """Returns what the devices of a machine are called here."""
+    """Returns the names of a machine's devices."""
     return [machine] if count == 1 else [f"{machine}/{i}" for i in range(count)]
 
 
 def _answer(connection: socket.socket, command: int, body: bytes, size: int) -> bytes:
-    """Returns what a server answers to one command. Raises ConnectionResetError where it hangs up."""
+    """Returns a server's answer to one command. Raises ConnectionResetError if it hangs up."""
     connection.sendall(struct.pack("<BQ", command, len(body)) + body)
     (said,) = struct.unpack("<Q", _exactly(connection, 8))
     if said != size:
@@ -142,7 +142,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def absent(machines: Iterable[str], seconds: float) -> list[str]:
-    """Returns the machines where nobody takes a connection within `seconds`; all are tried at once."""
+    """Returns the machines where nobody accepts a connection within `seconds`; tries all at once."""
     missing, trying, end = list(machines), {}, time.monotonic() + seconds
     try:
         for machine in missing:
@@ -164,6 +164,6 @@ def absent(machines: Iterable[str], seconds: float) -> list[str]:
 
 
 def lost_sentence(lines: str) -> str | None:
-    """Returns what a process that lost a machine said of it; None where it said nothing of the kind."""
+    """Returns what a process said about a lost machine; None if it said nothing about one."""
     said = [line for line in lines.splitlines() if LOST_WORDS in line]
     return said[-1].removeprefix("edgespec: ").strip() if said else None

@@ -1,9 +1,9 @@
-"""Does this build of llama.cpp compute right on this processor? The embedded pair against logits that ship.
+"""Tests whether this build of llama.cpp computes right on this processor, against logits that ship.
 
-A compiler that breaks one kernel ends the process at the first evaluation, or gives wrong numbers in
-silence. So a child process evaluates both models of the embedded pair on the processor, single tokens and a
+A compiler that breaks one kernel crashes the process at the first evaluation, or gives wrong numbers
+silently. So a child process evaluates both models of the embedded pair on the processor, single tokens and a
 batch, with one thread and with two, and compares with `tiny.reference_logits`. It runs once for each build
-and machine; the result is kept in the cache folder. Where the build fails as it is and passes without
+and machine; the result is kept in the cache folder. If the build fails as it is and passes without
 llama.cpp's repacked weights (`use_extra_bufts`: AMX, KleidiAI, interleaved rows), `Model` loads every
 model without them.
 """
@@ -28,7 +28,7 @@ from edgespec.system.whole_file import write_whole
 from edgespec_models import tiny
 
 LONGEST_S = 60.0  # the child takes half a second; a machine that swaps takes longer
-CRASHES = tuple(  # a child that is killed, or runs out of memory, says nothing of the build
+CRASHES = tuple(  # a child that is killed, or runs out of memory, says nothing about the build
     getattr(signal, name)
     for name in ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
     if hasattr(signal, name)
@@ -37,15 +37,15 @@ CRASHES = tuple(  # a child that is killed, or runs out of memory, says nothing 
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """What became of the embedded pair."""
+    """The result of the self-test."""
 
-    fault: str = ""  # what went wrong with the build as it is; "" where nothing did
+    fault: str = ""  # what went wrong with the build as it is; "" if nothing did
     extra_buffers: bool = True  # models may be loaded with repacked weights
     sound: bool = True  # logits are right, loaded as `extra_buffers` says
 
     @property
     def advice(self) -> str:
-        """What is wrong, what follows from it, and the command that mends it; "" where nothing is wrong."""
+        """What is wrong, what follows from it, and the command that fixes it; "" if nothing is wrong."""
         if not self.fault:
             return ""
         follows = (
@@ -59,11 +59,11 @@ class SelfTest:
         )
 
 
-_found: dict[Path, SelfTest] = {}  # by where it is kept: what this process knows already
+_found: dict[Path, SelfTest] = {}  # by file: what this process knows already
 
 
 def self_test() -> SelfTest:
-    """Returns how this build of llama.cpp does on this machine; tests it where that is not known yet."""
+    """Returns how this build of llama.cpp does on this machine; tests it if that is unknown."""
     path = _kept_in()
     if path not in _found:
         _found[path] = _kept(path) or _tested(path)
@@ -80,16 +80,16 @@ def _tested(path: Path) -> SelfTest:
 
 
 def run() -> SelfTest | None:
-    """Tests the build now, whatever was found before; None where that could not be done."""
+    """Tests the build now, whatever was found before; None if that was impossible."""
     fault = _fault(extra_buffers=True)
     if not fault:
         return None if fault is None else SelfTest()
-    healed = not _fault(extra_buffers=False)  # not known counts as healed: as it is, it is known to be wrong
+    healed = not _fault(extra_buffers=False)  # unknown counts as healed: as it is, it is known to be wrong
     return SelfTest(fault, extra_buffers=not healed, sound=healed)
 
 
 def _fault(*, extra_buffers: bool) -> str | None:
-    """Runs the child; returns what is wrong, in a clause: "" for nothing, None where it is not known."""
+    """Runs the child; returns what is wrong, in a clause: "" for nothing, None if unknown."""
     command = [sys.executable, "-P", "-m", "edgespec.llama.self_test_child", str(int(extra_buffers))]
     try:
         done = subprocess.run(
@@ -124,7 +124,7 @@ def _kept(path: Path) -> SelfTest | None:
 
 
 def _kept_in() -> Path:
-    """Returns where the result is kept: another file for another build, processor, or reference."""
+    """Returns the file of the result: another one for another build, processor, or reference."""
     spec = importlib.util.find_spec("llama_cpp")
     package, libraries = Path(spec.origin).parent if spec and spec.origin else Path(), library_folder()
     found = {file for name in ("*ggml*", "*llama*") for file in [*package.rglob(name), *libraries.glob(name)]}
@@ -138,7 +138,7 @@ def _kept_in() -> Path:
 
 
 def _processor() -> str:
-    """Returns what tells this processor from others."""
+    """Returns what distinguishes this processor from others."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -148,7 +148,7 @@ def _processor() -> str:
 
 
 def main() -> int:
-    """Tests the build now and tells: exit code 0 it is right, 3 it needs healing, 4 nothing heals it."""
+    """Tests the build now and prints the result: exit code 0 right, 3 needs healing, 4 nothing heals it."""
     found = _tested(_kept_in())
     if found.fault:
         print(found.fault)

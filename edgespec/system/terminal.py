@@ -1,7 +1,7 @@
 """What reaches a terminal: text of files, hubs and models is shown there, and never obeyed.
 
-A name may hold an escape sequence that clears the screen, writes the clipboard or sets the title. Everything
-that a command prints goes through here (`isolate.told`), so that nobody has to think of it elsewhere.
+A name may contain an escape sequence that clears the screen, writes the clipboard or sets the title.
+Everything that a command prints goes through here (`isolate.told`), so that no other code need care.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-_OURS = re.compile(r"(?:\r(?:\x1b\[K)?)?")  # begins a line anew: what we write ourselves, first of all
+_OURS = re.compile(r"(?:\r(?:\x1b\[K)?)?")  # rewrites a line: what we write ourselves, first of all
 _SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), 127, *range(128, 160)) if chr(code) not in "\t\n"}
 
 
 def shown(text: str) -> str:
-    """Returns a text whose control characters can be seen: all but line ends and tabs."""
+    """Returns a text whose control characters are visible: all but line ends and tabs."""
     return text.replace("\r\n", "\n").translate(_SHOWN)
 
 
@@ -28,7 +28,7 @@ def one_line(text: str, longest: int = 200) -> str:
 
 
 class _Guarded:
-    """A stream on which control characters are shown, but for those that begin what is written."""
+    """A stream that shows control characters, except those that begin what is written."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -45,7 +45,7 @@ class _Guarded:
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Guards stderr, and stdout where it is a terminal: a file or another program gets what there is."""
+    """Guards stderr, and stdout if it is a terminal: a file or another program gets the text as it is."""
     before = sys.stdout, sys.stderr
     out, err = (cast(TextIO, _Guarded(stream)) for stream in before)
     if before[1]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Puts a file in the place of the one that was there; makes its folder. OSError where that cannot be."""
+    """Replaces a file; makes its folder. Raises OSError if that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
     try:

@@ -1,4 +1,4 @@
-"""Muse: every message names whom it is for; to oneself one thinks.
+"""Muse: every message names its recipient; a message to oneself is reasoning.
 
 to=self<|message|>thoughts<|eom|><|start|>assistant to=user<|message|>words<|eot|>
 to=name<|message|><atem:function_calls><atem:invoke name="name">...</atem:invoke></atem:function_calls><|eot|>
@@ -27,7 +27,7 @@ class Addressed:
     passed_over: tuple[str, ...]  # tags around calls
 
     def __call__(self, reader: Reader, calls: Calls, opened: bool) -> Steps[None]:
-        """Reads a turn. opened: unused, its prompt never ends within a thought."""
+        """Reads a turn. opened: unused, its prompt never ends within the reasoning."""
         del opened
         while (yield from reader.skip_space()):
             begun = yield from reader.starts_with(HEADS)

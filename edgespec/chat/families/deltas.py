@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of what is said."""
+    """More of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what is thought."""
+    """More of the reasoning."""
 
     text: str
 
@@ -28,7 +28,7 @@ class CallBegun:
 
     index: int  # from 0, in order
     name: str
-    id: str = ""  # the model's own, "" where it gives none
+    id: str = ""  # the model's own, "" if it gives none
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ Delta = Content | Reasoning | CallBegun | CallArguments
 
 @dataclass(slots=True)
 class Call:
-    """One call, gathered."""
+    """One call, complete."""
 
     name: str
     id: str
@@ -53,14 +53,14 @@ class Call:
 
 @dataclass(slots=True)
 class Turn:
-    """An assistant's turn, gathered from its deltas."""
+    """An assistant's turn, assembled from its deltas."""
 
     content: str = ""
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list)
 
     def add(self, deltas: Iterable[Delta]) -> None:
-        """Takes more of it."""
+        """Adds a delta."""
         for delta in deltas:
             match delta:
                 case Content(text):
@@ -75,7 +75,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Calls:
-    """Gives calls their numbers, and knows the tools. tools: name -> JSON schema of its arguments."""
+    """Numbers calls, and knows the tools. tools: name -> JSON schema of its arguments."""
 
     tools: Mapping[str, Mapping[str, Any]]
     count: int = 0
@@ -86,11 +86,11 @@ class Calls:
         return CallBegun(self.count - 1, name, id)
 
     def arguments(self, text: str) -> CallArguments:
-        """Gives the call that was begun last a piece of its arguments."""
+        """Adds a piece of arguments to the latest call."""
         return CallArguments(self.count - 1, text)
 
     def is_text(self, tool: str, name: str) -> bool | None:
-        """Returns whether an argument is a string by the tool's schema; None where that does not say."""
+        """Returns whether the tool's schema makes an argument a string; None if it does not say."""
         schema = self.tools.get(tool, {}).get("properties", {})
         kind = schema.get(name, {}).get("type") if isinstance(schema, Mapping) else None
         if isinstance(kind, list):
@@ -100,5 +100,5 @@ class Calls:
 
 
 def as_json(value: object) -> str:
-    """Returns JSON as arguments have it."""
+    """Returns JSON in the format of arguments."""
     return json.dumps(value, ensure_ascii=False)

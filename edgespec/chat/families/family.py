@@ -1,4 +1,4 @@
-"""A family: which tags its models write, and what each of them means."""
+"""A family: the tags that its models write, and what each means."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from edgespec.chat.families.reader import NotACall, Parser, Reader, Say, Steps
 
 
 class CallReader(Protocol):
-    """Reads calls behind the tag that opens them. Raises NotACall, before it has begun one."""
+    """Reads calls after their opening tag. Raises NotACall, before it has begun one."""
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """How models of one kind write a turn."""
+    """How models of one family write a turn."""
 
     name: str
-    calls: Mapping[str, CallReader] = field(default_factory=dict)  # opening tag -> who reads what follows
-    passed_over: tuple[str, ...] = ()  # tags that say nothing more
+    calls: Mapping[str, CallReader] = field(default_factory=dict)  # opening tag -> reader of what follows
+    passed_over: tuple[str, ...] = ()  # tags without further meaning
     thoughts: tuple[tuple[str, str], ...] = ()  # (opening tag, closing tag)
     bare: CallReader | None = None  # a turn may begin with a call that no tag announces
     stops: tuple[str, ...] = ()  # text that ends a turn
-    # reads a turn in its own way, in place of all of these
+    # reads a turn in its own way, instead of all these
     whole: Callable[[Reader, Calls, bool], Steps[None]] | None = None
     tags: tuple[str, ...] = ()  # others that it must see
-    leading: tuple[str, ...] = ()  # what may stand before the first words and does not belong to them
-    wraps: tuple[str, ...] = ()  # what stands around the words, with tools or without
+    leading: tuple[str, ...] = ()  # what may come before the text and does not belong to it
+    wraps: tuple[str, ...] = ()  # what may surround the text, with tools or without
 
     def shown(self, *, tools: bool) -> tuple[str, ...]:
-        """Returns the tags that have to be in the text, also where they are control tokens."""
+        """Returns the tags that must be in the text, even if they are control tokens."""
         thoughts = tuple(tag for pair in self.thoughts for tag in pair)
         if not tools and not self.whole:
             return (*thoughts, *self.wraps)
         return (*thoughts, *self.wraps, *self.calls, *self.passed_over, *self.stops, *self.tags)
 
     def opened(self, prompt: str) -> bool:
-        """Returns whether a prompt ends within a thought."""
+        """Returns whether a prompt ends within the reasoning."""
         end = prompt.rstrip()
         return any(end.endswith(opening.rstrip()) for opening, _ in self.thoughts)
 
     def parser(self, tools: Mapping[str, Mapping[str, Any]] | None, *, opened: bool = False) -> Parser:
-        """Returns a parser for one turn. tools: name -> schema; None or none: nothing is called."""
+        """Returns a parser for one turn. tools: name -> schema; None or empty: nothing is called."""
         calls = Calls(tools or {})
         if self.whole:
             whole = self.whole
@@ -83,10 +83,10 @@ class Family:
             yield from reader.skip_space()
 
     def _thought(self, reader: Reader, ends: tuple[str, ...], calls: tuple[str, ...]) -> Steps[bool]:
-        """Reads a thought; False where it was never closed, and left is what begins with the tag of a call.
+        """Reads the reasoning; False if it was never closed, and what remains begins with the tag of a call.
 
-        A call inside a thought is not a call, so what begins like one is held until it is known whether the
-        thought is closed behind it.
+        A call inside the reasoning is no call, so what begins like one is held until it is known whether the
+        reasoning is closed after it.
         """
         yield from reader.skip_space()
         calls = tuple(tag for tag in calls if tag not in ends)

@@ -1,4 +1,4 @@
-"""gpt-oss: every message names its channel and whom it is for (OpenAI's harmony format).
+"""gpt-oss: every message names its channel and recipient (OpenAI's harmony format).
 
 <|channel|>analysis<|message|>thoughts<|end|><|start|>assistant<|channel|>final<|message|>words
 <|start|>assistant<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}<|call|>
@@ -17,7 +17,7 @@ ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>")
 
 
 def harmony(reader: Reader, calls: Calls, opened: bool) -> Steps[None]:
-    """Reads a turn of gpt-oss. opened: unused, its prompt never ends within a thought."""
+    """Reads a turn of gpt-oss. opened: unused, its prompt never ends within the reasoning."""
     del opened
     while (yield from reader.skip_space()):
         head = yield from _head(reader)
@@ -37,7 +37,7 @@ def harmony(reader: Reader, calls: Calls, opened: bool) -> Steps[None]:
 
 
 def _head(reader: Reader) -> Steps[str | None]:
-    """Reads the head of a message; None where it has none, as in text without control tokens."""
+    """Reads the head of a message; None if there is none, as in text without control tokens."""
     begun = yield from reader.starts_with(HEADS)
     if begun is None:
         return None

@@ -1,4 +1,4 @@
-"""Calls that are JSON: an object with name and arguments, or a name with the arguments behind it."""
+"""Calls that are JSON: an object with name and arguments, or a name followed by the arguments."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from edgespec.chat.families.deltas import Calls, as_json
 from edgespec.chat.families.reader import NotACall, Reader, Steps
 
 NAMES, ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
-BESIDE = ("id", "tool_call_id", "type", "function", "thought")  # what may stand beside them
+BESIDE = ("id", "tool_call_id", "type", "function", "thought")  # other keys that may be there
 
 
 @dataclass(frozen=True, slots=True)
 class JsonCalls:
     """Objects, one after another or in a list: {"name": ..., "arguments": {...}}."""
 
-    # an object that names none of the tools is content (where no tag says that calls begin)
+    # an object that names none of the tools is content (unless a tag announces calls)
     only_known: bool = False
     keyed: bool = False  # the name is the key of the arguments, {"name": {...}}
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads calls as long as there are any. Raises NotACall unless the first is one."""
+        """Reads calls while there are any. Raises NotACall unless the first is one."""
         begun = calls.count
         next_one = yield from reader.skip_space()
         while next_one in ("[", "{", ",", ";", "]"):
@@ -93,17 +93,17 @@ class JsonCalls:
 class NamedCall:
     """A name, something that ends it, and the arguments as JSON.
 
-    Lines of Markdown around the arguments are passed over.
+    Lines of Markdown around the arguments are ignored.
     """
 
     name_ends: tuple[str, ...]  # what ends it
-    before: str = ""  # what may stand in front of the name and is no part of it
-    id_ends: str = ""  # what stands between the name and an id of the call
+    before: str = ""  # what may come before the name and is no part of it
+    id_ends: str = ""  # what separates the name from an id of the call
     id_first: bool = False
     only_known: bool = False
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads one call. Raises NotACall where no arguments follow."""
+        """Reads one call. Raises NotACall if no arguments follow."""
         head, end = yield from reader.text_until(self.name_ends)
         if end is None:
             raise NotACall
@@ -127,7 +127,7 @@ class NamedCall:
 
 
 def _arguments(reader: Reader, calls: Calls) -> Steps[None]:
-    """Reads arguments: an object as it comes; a string that holds one, once it is whole."""
+    """Reads arguments: an object as it comes; a string that contains one, once it is complete."""
     first = yield from reader.skip_space()
     if first == "{":
         yield from reader.json(calls.arguments)

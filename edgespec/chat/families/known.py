@@ -1,7 +1,7 @@
-"""The families there are, and which one a chat template speaks of.
+"""The known families, and how to recognise one from a chat template.
 
-The text of a template is the one thing every model file carries that says how its calls look: the markers
-below stand in it, the rarer ones first.
+Every model file has a template, and only it shows how calls look: it contains one of the markers
+below; rarer ones are tried first.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ THOUGHTS: tuple[tuple[str, Family], ...] = (("<think>", Family("thinking", thoug
 
 
 def family_of(template: str) -> Family:
-    """Returns the family whose markers stand in a chat template; PLAIN where none do."""
+    """Returns the family whose markers are in a chat template; PLAIN if there are none."""
     for markers, family in MARKERS:
         if all(marker in template for marker in markers):
             return family

@@ -1,4 +1,4 @@
-"""Calls in a notation of their own that is read once it is whole: Gemma's, and Python's."""
+"""Calls in a notation of their own that is read once it is complete: Gemma's, and Python's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GemmaCall:
 
 
 class _GemmaText:
-    """Reads Gemma's notation of values from a text, forward."""
+    """Reads values in Gemma's notation from a text, forward."""
 
     def __init__(self, text: str, at: int) -> None:
         self._text, self._at = text, at
@@ -103,7 +103,7 @@ class PythonCalls:
     ends: str
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads the calls. Raises NotACall where it is not a list of calls with plain values."""
+        """Reads the calls. Raises NotACall if it is not a list of calls with plain values."""
         text, _ = yield from reader.text_until((self.ends,))
         try:
             tree = ast.parse(text.strip().replace("\n", "\\n"), mode="eval").body

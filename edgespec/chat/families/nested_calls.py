@@ -1,4 +1,4 @@
-"""MiniMax-M3: arguments as elements within elements, each tag behind a mark of its own.
+"""MiniMax-M3: arguments as elements within elements, each tag after a mark of its own.
 
 ]<]minimax[>[<invoke name="f">]<]minimax[>[<list>]<]minimax[>[<item>1]<]minimax[>[</item>]<]minimax[>[</list>
 """
@@ -19,12 +19,12 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class NestedCall:
-    """A call whose arguments are elements. mark: stands before every tag."""
+    """A call whose arguments are elements. mark: comes before every tag."""
 
     mark: str
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads one call. Raises NotACall where no name stands here."""
+        """Reads one call. Raises NotACall if there is no name."""
         name, found = yield from reader.text_until(('">',))
         if found is None or not name.strip():
             raise NotACall
@@ -43,12 +43,12 @@ class NestedCall:
             opening = ", "
 
     def _tag(self, reader: Reader) -> Steps[str]:
-        """Reads past the next tag and returns what is in it, "" where none comes."""
+        """Reads past the next tag and returns its content, "" if none comes."""
         _, tag = yield from self._inside(reader)
         return tag or ""
 
     def _inside(self, reader: Reader) -> Steps[tuple[str, str | None]]:
-        """Reads past the next tag; returns the text before it, and what is in it."""
+        """Reads past the next tag; returns the text before it, and its content."""
         text, found = yield from reader.text_until((f"{self.mark}<",))
         if found is None:
             return text, None
@@ -56,7 +56,7 @@ class NestedCall:
         return text, tag if found else None
 
     def _value(self, reader: Reader, schema: Schema, text: str, tag: str | None) -> Steps[object]:
-        """Reads a value up to the end of its element. text, tag: what it begins with."""
+        """Reads a value up to the end of its element. text, tag: its beginning."""
         if tag is None or tag.startswith("/"):
             return _leaf(text, schema)
         fields, items, schemas = {}, [], _properties(schema)

@@ -1,7 +1,7 @@
-"""Text that comes in pieces, read as though all of it were there.
+"""Text that comes in pieces, read as if all of it were there.
 
-Parsers are generators: they read forward through a `Reader` and yield deltas; where text is missing they
-yield None and go on when there is more. So a parser is written as if it had the whole text, and a cut
+Parsers are generators: they read forward through a `Reader` and yield deltas; if text is missing they
+yield None and continue when there is more. So a parser is written as if it had the whole text, and a cut
 cannot make a difference.
 """
 
@@ -37,7 +37,7 @@ class Reader:
         return text
 
     def note(self) -> None:
-        """Remembers what is read from here on, for the case that it has to be said after all."""
+        """Remembers what is read from here on, in case it turns out to be content."""
         self._noted = []
 
     def noted(self) -> str:
@@ -62,9 +62,9 @@ class Reader:
         trim: bool = False,
         leave: Sequence[str] = (),
     ) -> Steps[str | None]:
-        """Reads past the first of `tags` and returns it, None where none comes.
+        """Reads past the first of `tags` and returns it, None if none comes.
 
-        say: what becomes of the text before it, piece by piece. trim: whitespace next to the tag is no part
+        say: takes the text before it, piece by piece. trim: whitespace next to the tag is no part
         of that text. leave: tags that are not read past, nor what was trimmed before them.
         """
         while True:
@@ -115,7 +115,7 @@ class Reader:
                 return ""
 
     def starts_with(self, tags: Sequence[str]) -> Steps[str | None]:
-        """Reads the longest of `tags` that the text goes on with, and returns it."""
+        """Reads the longest of `tags` that comes next, and returns it."""
         while True:
             found = max((tag for tag in tags if self.held.startswith(tag)), key=len, default=None)
             longer = any(tag != self.held and tag.startswith(self.held) for tag in tags)
@@ -126,9 +126,9 @@ class Reader:
             return found
 
     def json(self, say: Say | None = None) -> Steps[str]:
-        """Reads one JSON value, and returns its text. say: what becomes of it meanwhile.
+        """Reads one JSON value, and returns its text. say: takes it piece by piece meanwhile.
 
-        Raises NotACall where no value begins here, or where the text ends within it and nothing was said.
+        Raises NotACall if no value begins here, or if the text ends within it and nothing was passed on.
         """
         if (yield from self.skip_space()) in ("", ",", ":", "}", "]"):
             raise NotACall
@@ -147,7 +147,7 @@ class Reader:
 
 
 class _Span:
-    """How far a JSON value reaches, character by character."""
+    """How far a JSON value extends, character by character."""
 
     def __init__(self) -> None:
         self.done = False
@@ -184,7 +184,7 @@ class _Span:
 
 
 def _first(text: str, tags: Sequence[str], ended: bool) -> tuple[int, str | None]:
-    """Returns where the first tag begins, and the tag; with None, how far the text is surely none of them.
+    """Returns where the first tag begins, and the tag; with None, how much of the text is surely no tag.
 
     Of tags that begin at one place the longest counts, so one that may still grow is waited for.
     """
@@ -210,12 +210,12 @@ class Parser:
         self._over = False
 
     def feed(self, text: str) -> list[Delta]:
-        """Returns what more text says."""
+        """Returns the deltas of more text."""
         self._reader.held += text
         return self._run()
 
     def finish(self) -> list[Delta]:
-        """Returns what was held back, now that no more text comes."""
+        """Returns the deltas of what was held back, at the end of the text."""
         self._reader.ended = True
         return self._run()
 

@@ -1,5 +1,5 @@
-"""Calls whose arguments stand between tags, each as its own text: what is a string and what a number, the
-tool's schema says.
+"""Calls with arguments between tags, each as its own text: the tool's schema says which are strings and
+which are numbers.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ LONGEST_NAME = 256
 class TaggedCall:
     """A name and arguments between tags."""
 
-    # what ends the name, (among them `key` and `ends` where nothing else stands there)
+    # what ends the name (`key` and `ends` too, if nothing else is there)
     name_ends: tuple[str, ...]
     key: str  # what opens an argument, with its name up to key_ends
     key_ends: str
     value_ends: str
     ends: tuple[str, ...]
-    value: str = ""  # what then opens its value, "" where nothing stands between
-    lines: bool = False  # the value has lines of its own, whose ends are no part of it
-    # what divides the name from a word that says whether the value is a string ("true", "string")
+    value: str = ""  # what then opens its value, "" if nothing comes between
+    lines: bool = False  # the value is on lines of its own, whose ends are no part of it
+    # what separates the name from a word that says whether the value is a string ("true", "string")
     attribute: str = ""
-    around: tuple[str, str] | None = None  # what may stand around a value
+    around: tuple[str, str] | None = None  # what may surround a value
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads one call. Raises NotACall where no name stands here."""
+        """Reads one call. Raises NotACall if there is no name."""
         name, tag = yield from reader.text_until(self.name_ends)
         name = name.strip()
         if tag is None or not name or len(name) > LONGEST_NAME:
@@ -62,7 +62,7 @@ class TaggedCall:
         yield calls.arguments("{}" if opening == "{" else "}")
 
     def _value(self, reader: Reader, calls: Calls, is_text: bool | None) -> Steps[bool]:
-        """Reads a value up to its end; False where the text ends first."""
+        """Reads a value up to its end; False if the text ends first."""
         ends = (f"\n{self.value_ends}", self.value_ends) if self.lines else (self.value_ends,)
         if self.lines:
             yield from reader.starts_with(("\n",))
@@ -95,7 +95,7 @@ def _typed(text: str) -> str:
 
 
 def _literal(text: str) -> object:
-    """Returns the object or list that Python shows so, as some templates write them; None for others."""
+    """Returns the object or list that Python writes this way, as some templates do; None for others."""
     if not text.startswith(("{", "[")):
         return None
     try:

@@ -50,7 +50,7 @@ FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measure
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the flags ask for, as far as it is known before anything is loaded."""
+    """The flags, as far as they are known before anything is loaded."""
 
     modes: tuple[Mode, ...]
     prompts: tuple[Prompt, ...]
@@ -165,11 +165,11 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measures, and shows what came of it; returns the exit code (130 after Ctrl+C, figures so far told)."""
+    """Measures and prints the results; returns the exit code (130 after Ctrl+C, with the figures so far)."""
     if arguments.compare:
         print("\n".join(compare(arguments.compare)))
         return 0
-    request_for(arguments)  # nonsense is refused before anything is loaded
+    request_for(arguments)  # refuses wrong values before anything is loaded
     wanted = plan(arguments)
     busy = machine.Others()
     time.sleep(FIRST_LOOK_S)
@@ -215,7 +215,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _keep_speed(arguments: argparse.Namespace, measured: Measured, modes: tuple[Mode, ...]) -> None:
-    """Keeps for `edgespec list` how fast an installed pair was, with the model's own sampling if measured."""
+    """Saves for `edgespec list` how fast an installed pair was, with the model's own sampling if measured."""
     name = pair_name(arguments)
     mode = "sampled" if "sampled" in modes else modes[0]
     ours, plain = (summary(measured.samples, mode, line, PLAIN) for line in (OURS, PLAIN))
@@ -244,7 +244,7 @@ def _fitting(
 
 
 def _warm_up(ours: PairTaker, asked: Asked, units: list[Unit], cancelled: Interrupt) -> None:
-    """Runs all lines of ours once, for nothing: files are read in and costs measured before it counts."""
+    """Runs all our lines once before measuring: this reads files and measures costs."""
     short = PairTaker(ours.pair, replace(asked, max_tokens=WARM_UP_TOKENS), ours.prompts, cancelled)
     for line in units[0].lines:
         if not line.peer and not cancelled():
@@ -285,7 +285,7 @@ def _warn_if_busy(cores: float) -> None:
 
 
 def _others_note(measured: Measured, before: float) -> str:
-    """Says how busy others kept the machine, where that may have changed the figures."""
+    """Says how busy others kept the machine, if that may have changed the figures."""
     during = sum(measured.others) / len(measured.others) if measured.others else before
     if max(during, before) < machine.BUSY_CORES:
         return ""

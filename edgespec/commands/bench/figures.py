@@ -4,8 +4,8 @@
 - speed-up of a prompt: the ratio of two decode speeds (first token excluded) on that prompt and seed, the
   median where it was repeated; of all prompts: the geometric mean of these;
 - its 95 % interval: Student's t on the logarithms, one value a prompt, from three values on. With a single
-  prompt its repeats are the values, and the interval says nothing of other prompts;
-- tok/s of a line: the same way, so that two of them divide to the speed-up: the median over the repeats of a
+  prompt its repeats are the values, and the interval says nothing about other prompts;
+- tok/s of a line: the same way, so that the ratio of two is the speed-up: the median over the repeats of a
   prompt, the geometric mean over prompts.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 FEWEST_VALUES = 3  # for an interval
-FEWEST_STEPS = 4  # tokens after the first that a decode speed has to rest on
+FEWEST_STEPS = 4  # tokens after the first that a decode speed must rest on
 _T95 = (
     12.706,
     4.303,
@@ -69,7 +69,7 @@ class Sample:
     wall_s: float
     drafted: int
     accepted: int
-    # where decode_s went, None for a peer, which does not tell; nor does it tell its rounds
+    # where decode_s went, None for a peer, which reports neither that nor its rounds
     seconds: dict[str, float] | None
     rounds: tuple[RoundRecord, ...]
     finish_reason: str | None
@@ -77,7 +77,7 @@ class Sample:
 
     @property
     def tok_per_s(self) -> float | None:
-        """The decode speed; None where there are too few tokens for one."""
+        """The decode speed; None if there are too few tokens for one."""
         return self.steps / self.decode_s if self.steps >= FEWEST_STEPS and self.decode_s > 0 else None
 
 
@@ -93,7 +93,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one line; None where there is nothing to divide, or a peer does not tell."""
+    """The figures of one line; None if there is nothing to divide, or a peer does not report it."""
 
     mode: str
     line: str
@@ -150,11 +150,11 @@ def _typical(speeds: Iterable[tuple[str, float | None]]) -> float | None:
 
 
 def tpot_percentiles(samples: Iterable[Sample]) -> tuple[float, float, float] | None:
-    """Returns p50, p90 and p99 of the seconds a token; None where no rounds are known."""
+    """Returns p50, p90 and p99 of the seconds a token; None if no rounds are known."""
     each = [
         round_.seconds / round_.tokens
         for sample in samples
-        for round_ in sample.rounds[1:]  # the first holds the prompt
+        for round_ in sample.rounds[1:]  # the first includes the prompt
         for _ in range(round_.tokens)
     ]
     if not each:
@@ -188,7 +188,7 @@ def _sources(rounds: Sequence[RoundRecord]) -> dict[str, int]:
 
 
 def speedup(samples: Sequence[Sample], line: str, base: str, kind: str | None = None) -> Ratio | None:
-    """Returns the speed of `line` over that of `base`, paired by unit; None where no pair has speeds."""
+    """Returns the speed of `line` over that of `base`, paired by unit; None if no pair has speeds."""
     mine = [sample for sample in samples if kind is None or sample.kind == kind]
     under = {(s.mode, s.unit): s.tok_per_s for s in mine if s.line == base}
     pairs = []
@@ -239,7 +239,7 @@ def against_best(
     samples: Sequence[Sample], mode: str, line: str, candidates: Sequence[str]
 ) -> Contest | None:
     """Compares `line` with the best of `candidates`: chosen on one half of the units, compared on the other,
-    and the other way round. A winner compared on what it was chosen by would be flattered by luck.
+    and the other way round. A winner compared on the units that chose it would be flattered by luck.
 
     None with fewer than two units in which all of them have a speed.
     """

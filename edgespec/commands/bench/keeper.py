@@ -1,7 +1,7 @@
 """Keeps one program alive as long as its starter, and no longer: `python keeper.py PROGRAM ARGUMENT...`
 
 The starter holds the other end of standard input. When that closes, however the starter ended (kill -9
-included), the program is ended too. Stands alone: it is run as a file, in a process of its own.
+included), the program is ended too. Imports nothing of EdgeSpec: it runs as a file, in its own process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def keep(command: Sequence[str]) -> int:
         return NOT_STARTED
     threading.Thread(target=_end_with_starter, args=(child,), daemon=True).start()
     code = child.wait()
-    return code if code >= 0 else 128 - code  # as shells tell a death by signal
+    return code if code >= 0 else 128 - code  # as shells report a death by signal
 
 
 def _end_with_starter(child: subprocess.Popen[bytes]) -> None:

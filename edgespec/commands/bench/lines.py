@@ -1,6 +1,6 @@
 """What is compared, and in which order: lines (a way of decoding), and units (one prompt, all its lines).
 
-Invariant: within a unit every line gets the same prompt, seed and length, in an order drawn at random, so
+Invariant: within a unit every line gets the same prompt, seed and length, in random order, so
 that a machine that grows slower favours none.
 """
 
@@ -79,7 +79,7 @@ def lines_for(
 def units_for(
     prompts: Sequence[Prompt], lines: Sequence[Line], *, repeats: int, rng: np.random.Generator
 ) -> list[Unit]:
-    """Returns every prompt under every mode, so ordered that time running out leaves kinds and modes even:
+    """Returns every prompt under every mode, ordered so that running out of time leaves kinds and modes even:
     a pass takes each prompt once, its modes in turn; the next pass shifts the modes by one."""
     modes = list(dict.fromkeys(line.mode for line in lines))
     units: list[Unit] = []

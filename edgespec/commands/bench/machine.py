@@ -35,7 +35,7 @@ def describe() -> dict[str, str | int | float]:
 
 
 def processor() -> str:
-    """Returns the processor's name, or its architecture where the system does not tell."""
+    """Returns the processor's name, or its architecture if the system does not say."""
     try:
         if sys.platform == "linux":
             for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -58,7 +58,7 @@ class Others:
         self._then, self._busy, self._ours = time.monotonic(), _busy_seconds(), _own_seconds()
 
     def cores(self) -> float:
-        """Returns the mean since the last call. Our children, a peer among them, are no others."""
+        """Returns the mean since the last call. Our children, a peer among them, do not count."""
         now, busy, ours = time.monotonic(), _busy_seconds(), _own_seconds()
         passed, theirs = now - self._then, (busy - self._busy) - (ours - self._ours)
         self._then, self._busy, self._ours = now, busy, ours
@@ -74,7 +74,7 @@ def _busy_seconds() -> float:
 
 
 def _own_seconds() -> float:
-    """Returns the seconds that this process and all below it, the living and the dead, have worked."""
+    """Returns the seconds that this process and all below it, living and dead, have worked."""
     total = 0.0
     own = psutil.Process(os.getpid())
     try:

@@ -1,4 +1,4 @@
-"""The figures as Markdown, to be pasted where people discuss them: what ran, on what, how certain it is."""
+"""The figures as Markdown, ready to paste: what ran, on what, how certain it is."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _row(s: Summary) -> tuple[str, ...]:
 
 
 def _verdict(found: Results) -> str:
-    """Says against whom: the rows of others than plain decoding."""
+    """Says against whom: the rows other than plain decoding."""
     rows = [(mode, "llama-server at its default length", ratio) for mode, ratio in found.against_peer]
     rows += [(contest.mode, f"the best {whom}", contest.ratio) for whom, contest in found.contests]
     said = [(f"{mode}: {than}", _number(r.value), _interval(r), str(r.n)) for mode, than, r in rows]
@@ -56,7 +56,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Returns a text that is not Markdown: names of files may hold anything."""
+    """Returns a text that is not Markdown: file names may contain anything."""
     return "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in text)
 
 

@@ -1,6 +1,6 @@
-"""Takes the measurements: runs units until they are done, the time is up, or somebody has had enough.
+"""Takes the measurements: runs units until they are done, the time is up, or the user stops it.
 
-Invariant: figures rest on whole units. Of one that was cut short nothing is kept.
+Invariant: figures rest on whole units. An interrupted one is dropped.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ OnProgress = Callable[[Unit, Line], None]
 
 @dataclass(slots=True)
 class Measured:
-    """What came of it. others: for each finished unit the cores that other programs kept busy meanwhile.
+    """The results. others: for each finished unit the cores that other programs kept busy meanwhile.
 
-    samples hold finished units alone: a line without its partners would shift the medians.
+    samples holds only finished units: a line without its partners would shift the medians.
     """
 
     planned: int
@@ -50,9 +50,9 @@ def measure(
     clock: Callable[[], float] = time.perf_counter,
     others: Callable[[], float] | None = None,
 ) -> Measured:
-    """Takes the units in order; begins none that would, as the ones before went, end past the budget.
+    """Takes the units in order; begins none that, going by those before, would end past the budget.
 
-    A peer that fails is told in `troubles` and left out from there on.
+    A peer that fails is reported in `troubles` and left out from there on.
     """
     others = others or Others().cores
     result = Measured(len(units))

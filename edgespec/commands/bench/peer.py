@@ -4,7 +4,7 @@
         print(server.complete([1, 2, 3], sampling=Sampling(temperature=0), max_tokens=64).tok_per_s)
 
 Its speed is that of its `timings` field: decoding alone, without HTTP and without the first token, which
-comes out of the prompt's evaluation. Invariant: the server never outlives this process (see `keeper`).
+comes from the prompt's evaluation. Invariant: the server never outlives this process (see `keeper`).
 Protocol: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
@@ -42,7 +42,7 @@ __all__ = ["NAME", "Completion", "LlamaServer", "PeerSettings", "command", "pars
 
 LOADING_S = 300.0  # a large model from a slow disk
 DYING_S = 1.0  # its death is known a moment after its silence
-GLANCE_S = 0.05  # how often a cancellation is looked for
+GLANCE_S = 0.05  # how often a cancellation is checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Completion:
 class LlamaServer:
     """A running llama-server. Use it in a `with`, or close it; one request at a time.
 
-    cancelled: asked while it loads and while it answers; once true, what is under way raises PeerError.
+    cancelled: asked while it loads and while it answers; once true, what is running raises PeerError.
     Raises PeerError, one sentence, for whatever goes wrong with it.
     """
 
@@ -161,7 +161,7 @@ class LlamaServer:
             raise PeerError(f"{NAME} ended {when} (code {code}): {self._last_words()}")
 
     def _ask(self, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Sends a request from a thread of its own, so that a cancellation need not wait for the answer."""
+        """Sends a request from its own thread, so that a cancellation need not wait for the answer."""
         outcome: list[tuple[int, bytes] | Exception] = []
 
         def exchange() -> None:
@@ -238,7 +238,7 @@ def _understood(status: int, body: bytes) -> dict[str, Any]:
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
-    """Says in llama-server's names what is sampled; all of it, because its own defaults differ."""
+    """Returns the sampling under llama-server's names; all of it, because its defaults differ."""
     return {
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,

@@ -20,10 +20,10 @@ HELP_S = 30.0
 class PeerSettings:
     """How the peer is started. Without draft and head it decodes plainly; draft_length None: its default.
 
-    head: the kind of head that `draft` is, or that lies in the target's file. ngram: one of its own ways of
-    guessing from the text, as it names them (`ngram-simple`, ...), instead of draft and head.
+    head: the kind of head that `draft` is, or that is in the target's file. ngram: one of its own ways of
+    guessing from the text, by its name (`ngram-simple`, ...), instead of draft and head.
 
-    threads, n_ctx and the rest are to be those of the pair that it is compared with.
+    threads, n_ctx and the rest should be those of the pair that it is compared with.
     """
 
     program: Path
@@ -56,7 +56,7 @@ def parse_peer(text: str) -> Path:
 
 
 def version(program: Path) -> str:
-    """Returns the first line of what the program says of its version. Raises PeerError."""
+    """Returns the first line of the program's version. Raises PeerError."""
     return (said(program, "--version").strip().splitlines() or ["unknown"])[0]
 
 
@@ -77,7 +77,7 @@ def said(program: Path, flag: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Leaves out LLAMA_ARG_*, which stand for flags: the peer is to run as it is said here."""
+    """Leaves out LLAMA_ARG_*, which stand for flags: the peer runs as specified here."""
     return {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
 
 

@@ -1,4 +1,4 @@
-"""The figures as a picture, drawn by matplotlib where that is installed (the extra `bench`)."""
+"""The figures as a picture, drawn by matplotlib if that is installed (the extra `bench`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DPI = 150
 
 
 def check_picture(path: Path) -> None:
-    """Raises SettingError if no picture could be drawn there: found before anything is measured."""
+    """Raises SettingError if no picture could be drawn there: checked before anything is measured."""
     if path.suffix.lower() not in SUFFIXES:
         raise SettingError(
             f"--picture {path} has no known picture format: let it end in {' or '.join(SUFFIXES)}"
@@ -84,7 +84,7 @@ def _said(ratio: Ratio | None) -> str:
 
 
 def _draw_sweep(axes: Any, found: Results) -> None:
-    """Draws speed over fixed draft length as points; what was reached without one, and plain, as lines."""
+    """Draws speed over fixed draft length as points; the controller's speed, and plain, as lines."""
     fixed: dict[tuple[str, str], list[tuple[int, Summary]]] = {}
     for s in found.summaries:
         name, _, length = s.line.rpartition(" n=")

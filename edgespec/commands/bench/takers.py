@@ -1,7 +1,7 @@
 """Takes one sample: of the loaded pair, or of a peer on the same files.
 
 Every generation starts with empty caches, on our side as on the peer's: what the line before left there
-would make the next one's prompt free, or give its text away.
+would make the next one's prompt free, or reveal its text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edgespec.sampling.sampler import Sampling
 
 Cancelled = Callable[[], bool]
 WARM_UP_TOKENS = 8
-FREE_SHARE = 0.5  # of the free memory: as much may be taken by peers that are kept running
+FREE_SHARE = 0.5  # of the free memory, for peers that are kept running
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class PeerTaker:
             self._running.popitem()[1].close()
 
     def warm_up(self, lines: Sequence[Line]) -> None:
-        """Starts what is to be kept running, before time counts. A failure is told at the first sample."""
+        """Starts what is kept running, before time counts. A failure is reported at the first sample."""
         try:
             for line in lines:
                 if line.peer and self.keeps and not self.cancelled():
@@ -199,7 +199,7 @@ class PeerTaker:
 
 
 def peer_sample(answer: Completion, line: Line, unit: Unit, seed: int) -> Sample:
-    """Returns the peer's answer as a sample; it does not tell its rounds, nor where its time went."""
+    """Returns the peer's answer as a sample; it reports neither its rounds nor where its time went."""
     ended = answer.finish_reason == "stop" and not answer.text.strip() == ""
     return Sample(
         unit=unit.number,

@@ -1,1 +1,1 @@
-"""`edgespec distill`: a draft made for a model that one has, from what that model itself says."""
+"""`edgespec distill`: a draft made for a model of yours, from that model's own output."""

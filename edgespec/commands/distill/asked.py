@@ -1,4 +1,4 @@
-"""What a target is asked for its draft to learn from: questions, the user's files, what it said before."""
+"""The prompts for a target whose draft is trained: questions, the user's files, its earlier texts."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ NEW = 192  # tokens of an answer
 CONTEXT = PROMPT + NEW
 LARGEST_FILE = 1 << 20  # bytes
 MOST_FILES = 2000
-OWN_AGAIN = 4  # times that a prompt of the user's is answered anew, in a sitting
+OWN_AGAIN = 4  # times that a user's prompt is answered anew, in a sitting
 OWN_OF_EACH = 3  # of these before each other question
-OWN_SHARE = 60  # of questions over the user's files, where questions from templates have 72 in all
+OWN_SHARE = 60  # of questions over the user's files; questions from templates have 72 in all
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Makes prompts; what is held out is never among those that are learned from."""
+    """Makes prompts; held-out ones are never among those for training."""
 
     template: str | None
     bos: str
     eos: str
     passages: tuple[str, ...]  # of the user's files
-    own: tuple[OwnText, ...]  # what the target said to the user
+    own: tuple[OwnText, ...]  # the target's answers to the user
 
     def watched(self, speaker: Hidden) -> Iterator[Saying]:
-        """Yields what is held out: the user's where there are enough of them, else questions."""
+        """Yields held-out prompts: the user's if there are enough of them, else questions."""
         from edgespec_models.distill.saying import TEMPERATURES, Saying
 
         own = [text for text in self.own if is_held_out(text)]
@@ -54,7 +54,7 @@ class Asked:
             yield Saying(ids, TEMPERATURES[n % len(TEMPERATURES)], NEW)
 
     def training(self, speaker: Hidden, seed: int, heard: frozenset[int]) -> Iterator[Saying]:
-        """Yields what is learned from. heard: digests of texts that were heard before."""
+        """Yields prompts for training. heard: digests of texts that exist already."""
         from edgespec_models.distill.saying import TEMPERATURES, Saying
 
         for text in self.own:
@@ -66,7 +66,7 @@ class Asked:
             yield Saying(ids, TEMPERATURES[n % len(TEMPERATURES)], NEW)
 
     def _own_again(self, seed: int) -> Iterator[Saying]:
-        """Yields the user's own prompts, to be answered anew, some times each: more of what is wanted."""
+        """Yields the user's own prompts, each to be answered anew several times: more of what is wanted."""
         from edgespec_models.distill.saying import TEMPERATURES, Saying
 
         rng = random.Random(f"again {seed}")
@@ -99,7 +99,7 @@ class Asked:
 
 
 def asked_of(header: Header, passages: Sequence[str], own: Sequence[OwnText]) -> Asked:
-    """Returns what a target is asked. Raises TemplateError where its template takes no question."""
+    """Returns the prompts of a target. Raises TemplateError if its template takes no question."""
     template = header.metadata.get("tokenizer.chat_template")
     vocabulary = vocabulary_of(header)
 
@@ -126,14 +126,14 @@ def _usable(text: OwnText, n_vocab: int) -> bool:
 
 
 def is_held_out(text: OwnText) -> bool:
-    """True for one text of the user's in eight, by its prompt: nothing learns from it."""
+    """True for one text of the user's in eight, by its prompt: nothing is trained on it."""
     from edgespec_models.distill.questions import HELD_OUT
 
     return digest(text.prompt) % HELD_OUT == 0
 
 
 def digest(ids: Sequence[int]) -> int:
-    """Returns a number by which a text is known again."""
+    """Returns a number that identifies a text."""
     return zlib.crc32(np.asarray(ids, np.uint32).tobytes())
 
 

@@ -1,4 +1,4 @@
-"""`edgespec distill`: from a target to a draft of its own, in as many sittings as one likes."""
+"""`edgespec distill`: from a target to a draft of its own, in as many sittings as you like."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Listens, learns, tries and installs; returns 1 where it is not faster, 130 where stopped."""
+    """Gathers, trains, tries and installs; returns 1 if it is not faster, 130 if stopped."""
     if arguments.own_texts:
         return _own_texts(arguments)
     if arguments.target is None:
@@ -154,7 +154,7 @@ def _sit(sitting: Sitting, arguments: argparse.Namespace, pair: Known) -> int:
             _listen(sitting, begun + courses.LISTENING * seconds, stop)
         if stop.wanted:
             return _stopped(None)
-        least = LEARNING * seconds  # where the target was slow to answer
+        least = LEARNING * seconds  # if the target answered slowly
         learned = courses.learn(course, max(begun + seconds, time.monotonic() + least), stop, _say)
     except ValueError as error:
         raise SettingError(f"{error}: give it more --minutes") from None
@@ -174,7 +174,7 @@ def _sit(sitting: Sitting, arguments: argparse.Namespace, pair: Known) -> int:
 
 
 def _listen(sitting: Sitting, until: float, stop: Stop) -> None:
-    """Lets the target speak, unless a plan on what it said is not fulfilled yet."""
+    """Has the target write, unless a plan on what it wrote is not completed yet."""
     from edgespec_models.distill import course as courses
     from edgespec_models.distill import gather, heard
 
@@ -253,7 +253,7 @@ def _say(text: str) -> None:
 
 
 def _own_texts(arguments: argparse.Namespace) -> int:
-    """Shows or deletes what was kept of the user's answers, of one target or of all."""
+    """Shows or deletes the kept texts, of one target or of all."""
     kept = all_kept(config.data_folder())
     if arguments.target:
         target = known(arguments.target).target

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[^a-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A target, what drafts for it today, and the installed pair that both are, if so."""
+    """A target, its current draft, and the installed pair that both are, if so."""
 
     target: Path
     draft: Path | None

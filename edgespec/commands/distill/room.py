@@ -1,4 +1,4 @@
-"""How much memory making a draft takes, and whether it is there."""
+"""How much memory making a draft takes, and whether there is enough."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from edgespec_models.gguf.vocabulary import vocabulary_of
 from edgespec_models.shelf.sizes import size_text
 
 WIDEST, NARROWEST = 96, 2  # texts side by side
-EACH_MINUTE = 2  # of them at most: their prompts are read before any of them goes on
+EACH_MINUTE = 2  # of them at most: their prompts are read before any of them continues
 AROUND = 3 << 30  # bytes of torch, of scores and of texts in memory at once
 
 
 def choose_width(headers: Sequence[Header], model: int, kind: str, context: int, minutes: float) -> int:
-    """Returns how many texts the target says side by side. model: bytes. Raises DoesNotFitError."""
+    """Returns how many texts the target writes side by side. model: bytes. Raises DoesNotFitError."""
     free, _ = free_memory()
     text = _cache_bytes(headers[0]) * context
     learning = _learning(headers[0], kind)

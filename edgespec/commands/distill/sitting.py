@@ -1,4 +1,4 @@
-"""One sitting of `edgespec distill`: what is made, of what, in which folder."""
+"""One sitting of `edgespec distill`: what is made, from what, in which folder."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from edgespec_models.gguf.header import Header, split_names
 if TYPE_CHECKING:
     from edgespec_models.distill.course import Course
 
-MADE_FOR = "made-for"  # says in a folder which target is taught there
+MADE_FOR = "made-for"  # says in a folder which target it is for
 
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """Where a draft is taught, for which target, and what that is asked."""
+    """The folder where a draft is trained, its target, and the target's prompts."""
 
     target: str  # its name and a mark of its header
     folder: Path
@@ -36,7 +36,7 @@ class Sitting:
 
 
 def prepare(arguments: argparse.Namespace, pair: Known, headers: list[Header]) -> Sitting:
-    """Returns what is made of what the flags say. Raises SettingError, DoesNotFitError, ModelFileError."""
+    """Returns what the flags ask for. Raises SettingError, DoesNotFitError, ModelFileError."""
     from edgespec.llama.thread_count import Threads
     from edgespec_models.distill.course import Course
     from edgespec_models.distill.hidden import can_tap
@@ -81,7 +81,7 @@ def _check_draft(draft: Path, target: Path) -> None:
 
 
 def claim(sitting: Sitting) -> None:
-    """Notes in the folder which target is taught there. Raises SettingError for another one's."""
+    """Notes in the folder which target it is for. Raises SettingError for another one's."""
     note = sitting.folder / MADE_FOR
     if not note.exists():
         note.write_text(sitting.target, encoding="utf-8")

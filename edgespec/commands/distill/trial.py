@@ -1,4 +1,4 @@
-"""Is a new draft worth having? Its acceptance on held-out prompts, and its speed beside what there was."""
+"""Is a new draft worth having? Its acceptance on held-out prompts, and its speed against the current one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from edgespec.engine.pair import Pair
 
 TEMPERATURES = (0.0, 0.7, 1.0)
-LENGTH = 4  # guesses of a round, where acceptance is counted
+LENGTH = 4  # guesses of a round, when acceptance is counted
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was found out about a draft, all on prompts that it did not learn from."""
+    """What was measured of a draft, all on prompts that it was not trained on."""
 
     accepted: dict[float, float]  # by temperature: of the tokens drafted, four a round
     first: dict[float, float]  # of the first token of each draft
@@ -31,11 +31,11 @@ class Trial:
     planned: float | None  # tok/s that `edgespec plan` expects of the greedy acceptance; None: it cannot say
     speed: float  # tok/s, geometric mean
     over_plain: Ratio
-    over_today: Ratio  # over what the target has today: its draft, or text alone that guesses
+    over_today: Ratio  # over what the target has today: its draft, or guesses from text alone
 
     @property
     def faster(self) -> bool:
-        """Whether it was shown to be, and is no slower than plain decoding, which may beat what there is."""
+        """Whether it was shown to be, and is no slower than plain decoding, which may beat today's draft."""
         return bool(self.over_today.low and self.over_today.low > 1 and self.over_plain.value >= 1)
 
 
@@ -49,7 +49,7 @@ def hold_trial(
     seconds: float,
     on_stage: Callable[[str], None],
 ) -> Trial:
-    """Has the new draft answer held-out prompts, then it, what there is today and plain decoding in turn."""
+    """Has the new draft answer held-out prompts, then it, the current draft and plain decoding in turn."""
     import edgespec
 
     settings = edgespec.PairSettings(remember=False, threads=threads)
@@ -135,7 +135,7 @@ def _planned(target: Path, draft: Path, settings: object, acceptance: float) -> 
 
 
 def told(trial: Trial) -> list[str]:
-    """Returns what was found, in lines for people."""
+    """Returns the results, in lines for people."""
     lines = [f"held-out acceptance, {LENGTH} guesses a round, {trial.prompts} prompts:"]
     for t in TEMPERATURES:
         lines.append(

@@ -1,4 +1,4 @@
-"""Asks the child that loads llama.cpp, and survives what happens to it."""
+"""Asks the child that loads llama.cpp, and survives its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from edgespec.system.json_child import LONGEST_S, ChildDiedError, JsonChild
 
 
 def ask(asked: dict[str, Any], *, timeout: float = LONGEST_S) -> dict[str, Any]:
-    """Returns what the child says; {"error": sentence} where it refuses, dies or takes too long."""
+    """Returns the child's answer; {"error": sentence} if it refuses, dies or takes too long."""
     with JsonChild("edgespec.commands.doctor.llama_child", longest_s=timeout) as child:
         try:
             return child.ask(asked)

@@ -1,6 +1,6 @@
 """Graphics cards that this machine has, whether or not llama.cpp was built for them.
 
-Asked of the system: nvidia-smi, the vendor numbers that Linux lists, and what macOS is made of. A card that
+Asks the system: nvidia-smi, the vendor numbers that Linux lists, and macOS's hardware report. A card that
 llama.cpp could use and does not is the commonest reason for a slow model.
 """
 
@@ -31,12 +31,12 @@ class Card:
     name: str
     backends: tuple[Backend, ...]  # of llama.cpp that can use it, the best first
     integrated: bool = False  # its memory is RAM
-    memory: int = 0  # bytes; 0 where the system does not say
+    memory: int = 0  # bytes; 0 if the system does not say
     cuda: tuple[int, int] | None = None  # the newest CUDA that its driver can run
 
 
 def run(command: Sequence[str]) -> str | None:
-    """Returns what a program prints; None where it is not there or fails."""
+    """Returns what a program prints; None if it is missing or fails."""
     program = shutil.which(command[0])
     if not program:
         return None
@@ -55,7 +55,7 @@ def run(command: Sequence[str]) -> str | None:
 
 
 def cards(*, system: str = sys.platform, run: Run = run, drm: Path = Path("/sys/class/drm")) -> list[Card]:
-    """Returns the cards of this machine, as far as the system tells."""
+    """Returns the cards of this machine, as far as the system reports them."""
     if system == "darwin":
         name = (run(["sysctl", "-n", "machdep.cpu.brand_string"]) or "").strip()
         return [Card(f"{name} (graphics)", ("Metal",), integrated=True)] if name.startswith("Apple") else []

@@ -1,4 +1,4 @@
-"""`edgespec doctor`: one check after the other, each told as soon as it is known."""
+"""`edgespec doctor`: one check after the other, each shown as soon as it is done."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the checks; returns 1 where something is wrong, else 0."""
+    """Runs the checks; returns 1 if something is wrong, else 0."""
     if not 0 < arguments.seconds <= 600:
         raise SettingError(f"--seconds is {arguments.seconds}: it must be more than 0 and at most 600")
-    pair_settings(arguments)  # nonsense is refused before anything is looked at
+    pair_settings(arguments)  # refuses wrong values before anything is checked
     found: list[Finding] = []
     try:
         for findings in _checks(arguments):

@@ -10,7 +10,7 @@ Status = Literal["good", "note", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was checked."""
 
     topic: str
     status: Status
@@ -23,7 +23,7 @@ class Finding:
 
 
 def good(topic: str, text: str, **facts: Any) -> Finding:
-    """Returns a finding that nothing has to be done about."""
+    """Returns a finding that needs nothing done."""
     return Finding(topic, "good", text, facts=facts)
 
 
@@ -33,5 +33,5 @@ def note(topic: str, text: str, remedy: str = "", **facts: Any) -> Finding:
 
 
 def problem(topic: str, text: str, remedy: str, **facts: Any) -> Finding:
-    """Returns a finding that ought to be mended."""
+    """Returns a finding that should be fixed."""
     return Finding(topic, "problem", text, remedy, facts)

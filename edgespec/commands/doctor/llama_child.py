@@ -1,6 +1,6 @@
-"""What the doctor lets others do: a child that loads llama.cpp, tells of its build, or measures a pair.
+"""The doctor's child process: loads llama.cpp, reports its build, or measures a pair.
 
-Prints one JSON object. It may be ended by llama.cpp at any time; the doctor then says so.
+Prints one JSON object. llama.cpp may abort it at any time; the doctor then says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def build() -> dict[str, Any]:
 
 
 def measure(asked: dict[str, Any]) -> dict[str, Any]:
-    """Runs a pair with speculation and without, in turn; returns speeds, costs and what was accepted."""
+    """Runs a pair with speculation and without, in turn; returns speeds, costs and acceptance."""
     import numpy as np
 
     from edgespec.commands.bench import figures
@@ -80,7 +80,7 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokens(asked: dict[str, Any], token_s: float) -> int:
-    """Returns how long answers are to be: short on a slow machine, since several tell more than one."""
+    """Returns how long answers should be: short on a slow machine, since several say more than one."""
     most, within = int(asked["tokens"]), int(asked["seconds"] / (2 * SEVERAL * token_s))
     return max(min(LEAST_TOKENS, most), min(most, within))
 

@@ -29,7 +29,7 @@ BACKEND_NAMES: dict[str, Backend] = {
     "ROCm": "ROCm",
     "HIP": "ROCm",
 }
-# What the processor says it can -> what llama.cpp calls it; each makes evaluation clearly faster.
+# processor features -> llama.cpp's names; each makes evaluation clearly faster
 _FEATURES = {
     "avx": "AVX",
     "avx2": "AVX2",
@@ -46,7 +46,7 @@ LITTLE_MEMORY = 2 << 30
 
 
 def program(at: Here) -> list[Finding]:
-    """Looks at versions."""
+    """Checks versions."""
     try:
         installed = metadata.version("llama-cpp-python")
     except metadata.PackageNotFoundError:
@@ -63,7 +63,7 @@ def program(at: Here) -> list[Finding]:
 
 
 def build(said: dict[str, Any], at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Finding]:
-    """Looks at whether llama.cpp can be loaded, and uses what the processor can. said: by the child."""
+    """Checks whether llama.cpp loads, and uses the processor's features. said: by the child."""
     if reason := said.get("broken") or said.get("error"):
         return [
             problem(
@@ -85,7 +85,7 @@ def build(said: dict[str, Any], at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo
 
 
 def arithmetic(found: SelfTest, at: Here) -> list[Finding]:
-    """Looks at whether this build computes right on this processor. found: by the self-test, just now."""
+    """Checks whether this build computes right on this processor. found: by the self-test, just now."""
     facts = asdict(found)
     if not found.fault:
         text = "the embedded pair gives the expected logits, one by one, in a batch and on several threads"
@@ -102,7 +102,7 @@ def _compiled_here(at: Here) -> str:
 
 
 def _cpu_flags(cpuinfo: Path) -> set[str]:
-    """Returns what the processor says it can (Linux only: elsewhere nothing is known to be missing)."""
+    """Returns the processor's features (Linux only: elsewhere nothing is known to be missing)."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -150,7 +150,7 @@ def _unused(card: Card, said: dict[str, Any], at: Here) -> Finding:
 
 
 def others(rpc: Sequence[str], said: dict[str, Any], at: Here) -> list[Finding]:
-    """Looks at the machines of --rpc: are they there, in our version, and with how much free memory?"""
+    """Checks the machines of --rpc: do they answer, in our version, and with how much free memory?"""
     if rpc and not said.get("rpc"):
         text = "this build of llama.cpp cannot put layers on other machines"
         return [problem("machines", text, f"build it with RPC: {with_rpc(at)}", rpc=False)]
@@ -170,7 +170,7 @@ def others(rpc: Sequence[str], said: dict[str, Any], at: Here) -> list[Finding]:
 
 
 def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
-    """Looks at how many threads evaluation uses. chosen: by --threads. busy: cores that others keep busy."""
+    """Checks how many threads evaluation uses. chosen: by --threads. busy: cores that others keep busy."""
     cores, said = performance_cores(), os.environ.get("EDGESPEC_THREADS", "")
     wanted = chosen or (int(said) if said.isdecimal() else cores)
     by = "--threads" if chosen else "EDGESPEC_THREADS" if said else "the default"
@@ -192,7 +192,7 @@ def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
 
 
 def memory() -> list[Finding]:
-    """Looks at what memory is free."""
+    """Checks the free memory."""
     free, total = free_memory()
     text = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     facts = {"free": free, "total": total}

@@ -19,7 +19,7 @@ from edgespec_models.shelf.pair_check import check_headers
 
 
 def pair(target: Path, draft: Path | None) -> list[Finding]:
-    """Looks at files and vocabularies."""
+    """Checks files and vocabularies."""
     headers: list[Header] = []
     found: list[Finding] = []
     for role, path in (("target", target), ("draft", draft)):
@@ -70,7 +70,7 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
 
 
 def _head_beside(target: Path, path: Path, head: Head) -> Finding:
-    """Says whether a head in a file of its own is for this target."""
+    """Says whether a head in its own file is for this target."""
     why_not = why_not_driven(head, headers_of(path), headers_of(target))
     if why_not:
         text = f"{path.name} is {head.a_name} that cannot guess for {target.name}: {why_not}"
@@ -91,7 +91,7 @@ def _model(role: str, path: Path, header: Header) -> Finding:
 
 
 def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Finding]:
-    """Looks at whether the pair fits, asking llama.cpp."""
+    """Checks whether the pair fits, asking llama.cpp."""
     name = " and ".join(path.name for path in (target, draft) if path)
     trained = headers_of(target)[0].of_architecture("context_length")
     if settings.n_ctx and trained and settings.n_ctx > trained:

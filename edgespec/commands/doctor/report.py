@@ -11,7 +11,7 @@ from dataclasses import asdict
 from edgespec import __version__
 from edgespec.commands.doctor.findings import Finding, Status
 
-WIDTH = 100  # of lines, where the terminal is no narrower
+WIDTH = 100  # of lines, if the terminal is no narrower
 MARKS: dict[Status, str] = {"good": "ok", "note": "--", "problem": "!!"}
 
 
@@ -31,7 +31,7 @@ def lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def _wrapped(text: str, lead: str, *, deeper: int = 0) -> list[str]:
-    """Wraps a sentence; a command in it is never broken, so that it can be copied."""
+    """Wraps a sentence, but never inside a command, so that it can be copied."""
     before, colon, after = text.partition(": ")
     if deeper and _is_command(after):
         return [

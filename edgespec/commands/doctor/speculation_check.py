@@ -1,4 +1,4 @@
-"""Is speculation really on, and does it pay here? Measured on the pair, not believed."""
+"""Is speculation really on, and does it pay here? Measured on the pair."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.pairs.settings import PairSettings
 
 TOKENS = 48  # of one answer
-LIGHT_S = 0.008  # a token of the target; below that, Python's part of a round is felt
-ENOUGH_GUESSES, ENOUGH_PROMPTS = 30, 4  # for a word on whether it pays
+LIGHT_S = 0.008  # a token of the target; below that, Python's part of a round shows
+ENOUGH_GUESSES, ENOUGH_PROMPTS = 30, 4  # for a statement on whether it pays
 
 
 def speculation(target: Path, draft: Path | None, settings: PairSettings, seconds: float) -> list[Finding]:
@@ -57,7 +57,7 @@ def _on(said: dict[str, Any], has_draft: bool) -> Finding:
 
 
 def _pays(said: dict[str, Any]) -> Finding:
-    """Says whether it pays, where the interval of the speed-up leaves no doubt."""
+    """Says whether it pays, if the interval of the speed-up leaves no doubt."""
     n, ratio = said["prompts"], said["speedup"] or {}
     speeds = f"{said['tok_per_s']:.1f} tok/s with speculation, {said['plain_tok_per_s']:.1f} without"
     over = f", {n} prompt{'s'[: n != 1]}"
@@ -77,7 +77,7 @@ def _pays(said: dict[str, Any]) -> Finding:
 
 
 def _why_not(said: dict[str, Any]) -> str:
-    """Returns what stands in the way, by the measured costs."""
+    """Returns what prevents it, by the measured costs."""
     one, four = said["target_s"]["1"], said["target_s"]["4"]
     if one < LIGHT_S:
         return (

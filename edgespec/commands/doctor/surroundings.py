@@ -20,7 +20,7 @@ ROOM = 5 << 30  # bytes of disk that a usual pair takes
 
 
 def endpoint() -> list[Finding]:
-    """Looks at the servers of this user that have left a file."""
+    """Checks the servers of this user that have a file."""
     found = [_server(state) for state in states()]
     return found or [note("endpoint", "no server runs (`edgespec serve` starts one)")]
 
@@ -44,7 +44,7 @@ def _server(state: ServerState) -> Finding:
 
 
 def hub(environment: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Looks at what `edgespec pull` will use. Nothing is asked of the hub itself."""
+    """Checks what `edgespec pull` will use. Asks nothing of the hub itself."""
     address = environment.get("HF_ENDPOINT") or "https://huggingface.co"
     offline = environment.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     cache = _hub_cache(environment)
@@ -77,7 +77,7 @@ def _token_file(environment: Mapping[str, str]) -> bool:
 
 
 def folders() -> list[Finding]:
-    """Looks at whether what EdgeSpec keeps can be written."""
+    """Checks whether EdgeSpec's folders can be written."""
     found: list[Finding] = []
     for what, folder in (("cache", config.cache_folder()), ("state", config.state_folder())):
         there = _nearest(folder)

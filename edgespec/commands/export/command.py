@@ -44,7 +44,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the command or the file. Raises SettingError, or what the pair's files are lacking."""
+    """Prints the command or the file. Raises SettingError, or an error of the pair's files."""
     from edgespec.commands.export.engines import EXPORTS
     from edgespec.commands.export.wanted import exported  # it loads llama.cpp
 

@@ -20,7 +20,7 @@ Engine = Literal["llama-server", "vllm", "sglang", "ollama"]
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What to run or to write, and what to know of it."""
+    """What to run or to write, and what to know about it."""
 
     words: tuple[str, ...] = ()  # of a command
     file: str = ""  # or the text of a file
@@ -33,7 +33,7 @@ class Export:
 
 
 def _left_out(pair: Exported, engine: str) -> list[str]:
-    """Returns why an engine does not use what guesses here; none where it does."""
+    """Returns why an engine does not use this drafter; empty if it does."""
     if pair.guesses == "medusa":
         return [f"{engine} does not run Medusa heads: without it"]
     if pair.translated and engine != "vLLM":

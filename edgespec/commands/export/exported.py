@@ -1,4 +1,4 @@
-"""What an engine has to know of a pair: its files or repositories, who guesses, and how far."""
+"""What an engine has to know of a pair: its files or repositories, its drafter, and the draft length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel, cata
 from edgespec_models.shelf.installed_pair import InstalledModel
 
 Guesses = Literal["draft", "mtp", "eagle3", "dflash", "dspark", "medusa"]
-LENGTH = 4  # guesses at a time where nothing is known: what engines for many users begin with
+LENGTH = 4  # draft length if nothing is known: what engines for many users begin with
 _HUB = re.compile(r"https?://huggingface\.co/([\w.-]+/[\w.-]+?)/?$")
 _BASES = ("general.source.huggingface.repository", "general.source.repo_url", "general.repo_url")
 _QUANT = re.compile(
@@ -28,31 +28,31 @@ class ExportedModel:
     path: Path | None = None
     repo: str = ""  # of the GGUF file
     file: str = ""  # in that repository
-    base: str = ""  # the repository of the weights that it was made from; "" where nobody knows
+    base: str = ""  # the repository of the weights that it was made from; "" if unknown
 
     @property
     def quant(self) -> str:
-        """The number format, as repositories of GGUF files name it; "" where the file's name does not say."""
+        """The number format, as repositories of GGUF files name it; "" if the file's name does not say."""
         found = _QUANT.search(self.path.name if self.path else self.file)
         return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A pair, as engines are told of it."""
+    """A pair, described for other engines."""
 
     name: str
     target: ExportedModel
     draft: ExportedModel | None  # a model, or a head in a file of its own
-    guesses: Guesses | None  # who does; None: nobody
+    guesses: Guesses | None  # what guesses; None: nothing does
     length: int  # guesses at a time
-    length_from: str  # who says so, in a clause
+    length_from: str  # where the length comes from, in a clause
     n_ctx: int
     translated: bool = False  # target and draft have different vocabularies
 
 
 def of_catalogue(entry: CatalogueEntry, *, n_ctx: int, length: int, length_from: str) -> Exported:
-    """Returns a pair of the catalogue as it lies on the hub."""
+    """Returns a pair of the catalogue as it is on the hub."""
     target, draft = _on_the_hub(entry.target), _on_the_hub(entry.draft)
     return Exported(entry.name, target, draft, "draft", length, length_from, min(n_ctx, entry.context))
 
@@ -62,16 +62,16 @@ def _on_the_hub(model: CatalogueModel) -> ExportedModel:
 
 
 def of_file(path: Path, header: Header, installed: InstalledModel | None) -> ExportedModel:
-    """Returns a model of this machine. installed: what is known of where it came from."""
+    """Returns a model of this machine. installed: where it came from, if known."""
     repo = installed.repo if installed else ""
     return ExportedModel(path=path, repo=repo, file=path.name, base=_base(path, header, repo))
 
 
 def _base(path: Path, header: Header, repo: str) -> str:
-    """Returns the repository of the weights; "" where neither catalogue nor header says one to be believed.
+    """Returns the repository of the weights; "" if neither catalogue nor header names a reliable one.
 
     A header's `base_model` is often what a model was tuned from, not what the file was made from: it counts
-    where it has the file's own name.
+    if it has the file's own name.
     """
     known = {model.repo: model.base for entry in catalogue() for model in (entry.target, entry.draft)}
     if repo in known:
@@ -90,7 +90,7 @@ def _plain(name: str) -> str:
 
 
 def base_of(model: ExportedModel, flag: str, engine: str) -> str:
-    """Returns the repository that an engine without GGUF loads. Raises SettingError where none is known."""
+    """Returns the repository that an engine without GGUF loads. Raises SettingError if none is known."""
     if model.base:
         return model.base
     what = model.path.name if model.path else model.file

@@ -1,4 +1,4 @@
-"""How long a draft pays, by what this machine has kept of a pair: its costs, and what was accepted."""
+"""Which draft length pays, by what this machine knows of a pair: its costs, and its acceptance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENOUGH = 30.0  # guesses
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLength:
-    """A length, and the share of guesses accepted that it stands on."""
+    """A length, and the acceptance rate that it rests on."""
 
     length: int
     accepted: float
@@ -28,7 +28,7 @@ class MeasuredLength:
 def measured_length(
     target: Path, draft: Path | None, head: HeadKind | None, settings: PairSettings
 ) -> MeasuredLength | None:
-    """Returns the one draft length that would pay best; None where the pair has not run here enough.
+    """Returns the one draft length that would pay best; None if the pair has not run here enough.
 
     head: the kind that the draft's or the target's file holds.
     """
@@ -40,7 +40,7 @@ def measured_length(
 
 
 def by_what_is_known(known: Known) -> MeasuredLength | None:
-    """Returns the same, by costs and experience; at least 1, since an engine is told to guess."""
+    """Returns the same, by costs and experience; at least 1, because an engine is told to guess."""
     odds = [held.model for held in known.kinds.values()]
     seen = sum(sum(of.seen) for of in odds)
     if known.costs is None or seen < ENOUGH:

@@ -22,9 +22,9 @@ USUAL_N_CTX = 8192
 
 
 def exported(arguments: argparse.Namespace) -> Exported:
-    """Returns the pair that was named: of the catalogue where it is not installed.
+    """Returns the named pair: of the catalogue if it is not installed.
 
-    Raises SettingError, and what the pair's files are lacking.
+    Raises SettingError, or an error of the pair's files.
     """
     installed = _installed(arguments.pair)
     if arguments.pair and arguments.pair != EMBEDDED and installed is None:

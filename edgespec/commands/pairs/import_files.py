@@ -1,4 +1,4 @@
-"""`edgespec import`: pairs of files that are on this machine already, used where they lie."""
+"""`edgespec import`: pairs of files that are already on this machine, used where they are."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _model(named: str, found: dict[str, FoundModel]) -> InstalledModel:
     if named in found:
         paths = found[named].paths
     else:
-        path = Path(os.path.expanduser(named))  # a user that is not known is a name like others
+        path = Path(os.path.expanduser(named))  # an unknown user is a name like others
         paths = tuple(path.with_name(part) for part in split_names(path.name))
         for part in paths:
             if not part.is_file():
@@ -98,7 +98,7 @@ def _model(named: str, found: dict[str, FoundModel]) -> InstalledModel:
 
 
 def _fitting(target: InstalledModel, found: list[FoundModel]) -> InstalledModel | None:
-    """Returns the draft among the found models that fits a target best, and says so."""
+    """Returns the draft among the found models that fits a target best, and prints which."""
     own = FoundModel("", target.paths[0], tuple(map(Path, target.paths)), target.size)
     others = [model for model in found if model.paths[0].resolve() != target.path.resolve()]
     pairs, _ = find_pairs([own, *others])
@@ -119,7 +119,7 @@ def _check_alone(path: Path) -> None:
 
 
 def _name(named: str) -> str:
-    """Makes a pair's name of a file's name or a label."""
+    """Makes a pair's name from a file's name or a label."""
     stem = named.rpartition("/")[2].lower().removesuffix(".gguf")
     name = re.sub(r"[^a-z0-9._-]+", "-", stem).strip("._-")[:64]
     if not name:

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _left_lines(store: Store) -> list[str]:
-    """Says what lies on the disk and belongs to no pair."""
+    """Says which files on the disk belong to no pair."""
     lines = [
         f"unfinished: {size_text(path.stat().st_size)} of {repo}; the same `edgespec pull` resumes it"
         for repo, path in unfinished_downloads()

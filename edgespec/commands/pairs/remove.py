@@ -1,4 +1,4 @@
-"""`edgespec rm`: a pair goes, and the files that no other uses."""
+"""`edgespec rm`: removes a pair, and its files that no other uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Removes what was named; returns the exit code. Raises SettingError where nothing was."""
+    """Removes what was named; returns the exit code. Raises SettingError if nothing was."""
     with store_told():
         store = open_store()
         if not arguments.names and not arguments.unfinished:
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _remove(store: Store, names: list[str], *, keep_files: bool) -> None:
     for name in names:
-        store.get(name)  # a wrong name is told before anything is removed
+        store.get(name)  # a wrong name is reported before anything is removed
     for name in dict.fromkeys(names):
         removed = store.remove(name, keep_files=keep_files)
         print(f"removed {name}, {size_text(removed.freed)} are free")

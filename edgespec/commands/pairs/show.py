@@ -36,7 +36,7 @@ def _show(store: Store, name: str, *, as_json: bool) -> int:
         try:
             entry = find(name)
         except CatalogueError:
-            store.get(name)  # says what is installed
+            store.get(name)  # raises, with the installed names
             raise
         if as_json:
             raise SettingError(f"pair {name} is not installed: `edgespec pull {name}` gets it")

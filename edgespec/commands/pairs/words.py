@@ -1,4 +1,4 @@
-"""What `edgespec list` and `show` say, for people and for programs."""
+"""The texts of `edgespec list` and `show`, for people and for programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def list_lines(pairs: Sequence[InstalledPair], default: str | None, *, now: floa
 
 
 def speed_text(speed: Speed | None) -> str:
-    """Returns a measured speed, and what it is over plain decoding where that was measured too."""
+    """Returns a measured speed, and its ratio to plain decoding if that was measured too."""
     if speed is None:
         return "not measured"
     text = f"{speed.tok_per_s:.1f} tok/s"
@@ -119,7 +119,7 @@ def check_text(pair: InstalledPair) -> str:
 
 
 def place_text(pair: InstalledPair) -> str:
-    """Returns what of a pair would lie on which graphics card now; "" without one, or if unknown."""
+    """Returns what of a pair would go on which graphics card now; "" without one, or if unknown."""
     if pair.missing:
         return ""
     try:
@@ -135,7 +135,7 @@ def pair_json(pair: InstalledPair, default: str | None) -> dict[str, Any]:
 
 
 def embedded_json(default: str | None) -> dict[str, Any]:
-    """Returns the pair that ships, as if it were installed."""
+    """Returns the shipped pair, as if it were installed."""
     target, draft = (
         InstalledModel((str(path),), path.stat().st_size) for path in (tiny.target_path(), tiny.draft_path())
     )

@@ -1,6 +1,6 @@
-"""What `edgespec pull` and whoever shows pairs to choose from says of one: does it fit, how fast would it be?
+"""What `edgespec pull` and lists of pairs say about one: does it fit, how fast would it be?
 
-Asks llama.cpp about memory (half a second); speed is told only where `edgespec plan` has measured it.
+Asks llama.cpp about memory (half a second); gives a speed only if `edgespec plan` has measured it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edgespec_models.gguf.header import Header
 def fit_of_heads(
     target: Sequence[Header], draft: Sequence[Header] | None, settings: PairSettings | None = None
 ) -> Fit | None:
-    """Returns what a pair takes of memory, by its heads alone; None where that cannot be said."""
+    """Returns the memory that a pair takes, by its headers alone; None if that is impossible."""
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
         try:
             first = write_stub(Path(folder), "target", target)
@@ -35,9 +35,9 @@ def fit_of_heads(
 def expectation(
     name: str, heads: Sequence[Sequence[Header]], *, draft: str | None = None
 ) -> tuple[Fit | None, list[str]]:
-    """Returns whether a pair fits the memory, None where that cannot be said, and what to say of it.
+    """Returns whether a pair fits the memory, None if unknown, and what to say about it.
 
-    name, draft: as they were named. heads: of all parts of the target and, where there is one, of the draft.
+    name, draft: as they were given. heads: of all parts of the target and, if there is one, of the draft.
     """
     target, small = heads[0], heads[1] if len(heads) > 1 else None
     fit = fit_of_heads(target, small)

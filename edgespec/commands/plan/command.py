@@ -25,7 +25,7 @@ makes a few layers of each model with random weights, in a temporary file, times
 scales the result to the full depth. Of the models themselves it reads only the file headers (under 16 MB
 each, not kept). Measurements are kept for this machine. Without a PAIR, it plans the pairs of the catalogue
 that fit into memory."""
-OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # told to programs beside the expected one
+OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # reported to programs beside the expected one
 
 
 GIVES_UP = 2  # pairs that could not be planned, and none before them that could
@@ -64,7 +64,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plans each pair; returns 0 where at least one could be, else 1."""
+    """Plans each pair; returns 0 if at least one could be, else 1."""
     settings = _settings(arguments)
     names = _names(arguments)
     found = []
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
             return INTERRUPTED
         StatusLine().clear()
         if len(found) == GIVES_UP and not any(planned.plan for planned in found):
-            break  # it is the network, or the machine: the others will not fare better
+            break  # it is the network, or the machine: the others will not do better
     if not any(planned.plan for planned in found) and not arguments.json:
         raise EdgeSpecError(found[0].trouble)
     print(report.document(found) if arguments.json else "\n".join(report.lines(found)))
@@ -142,7 +142,7 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
 
 
 def _keep(name: str, plan: PairPlan, assumed: bool) -> None:
-    """Keeps what is told of a pair by its name, for lists of pairs."""
+    """Saves the estimate of a pair by its name, for lists of pairs."""
     speed = plan.speeds[0] if plan.speeds else None
     keep(
         name,

@@ -1,7 +1,7 @@
-"""What one guess of a head costs on this machine: measured on random weights, behind a slice of its target.
+"""What one guess of a head costs on this machine: measured on random weights, after a slice of its target.
 
-A head is small, so it is made whole; of the target as few layers as it has kinds of, since a head reads rows
-and not the target's weights. What guesses cost when a pair is loaded is timed in the same way (`rehearse`).
+A head is small, so it is made whole; of the target as few layers as it has kinds of: a head reads rows
+and not the target's weights. Loading a pair times its guesses in the same way (`rehearse`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def guessing_head(target: Sequence[Header], draft: Sequence[Header] | None) -> H
 
 
 def depth(model: Layers) -> int:
-    """Returns how many layers of a target a head is measured behind: one of each kind, windows last but one.
+    """Returns after how many layers of a target a head is measured: one of each kind, windows last but one.
 
     Gemma 4's assistants read the last layers of the cache, of which one sees a window and one sees all.
     """
@@ -41,7 +41,7 @@ def depth(model: Layers) -> int:
 def kept_head_cost(
     target: Sequence[Header], draft: Sequence[Header] | None, settings: PairSettings
 ) -> ModelCost | None:
-    """Returns what was measured before; None where it was not, or not so."""
+    """Returns the earlier measurement; None if there is none, or not of this."""
     return kept_at(cost_path([*target, *(draft or ())], settings, kind="head"))
 
 
@@ -53,9 +53,9 @@ def head_cost(
     on_stage: OnStage = lambda text: None,
     anew: bool = False,
 ) -> ModelCost:
-    """Returns the seconds of a guess, measuring it where that is not known or was disturbed.
+    """Returns the seconds of a guess, measuring it if that is unknown or was disturbed.
 
-    draft: the head's file; None: it is in the target's. Raises PlanError where that fails.
+    draft: the head's file; None: it is in the target's. Raises PlanError if that fails.
     """
     known = None if anew else kept_head_cost(target, draft, settings)
     if known and not known.disturbed:

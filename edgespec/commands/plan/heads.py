@@ -1,4 +1,4 @@
-"""Where the heads of a pair's files come from: this machine, or the hub, of which only the heads are read."""
+"""Where the headers of a pair's files come from: this machine, or the hub, where only they are read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue, find
 from edgespec_models.shelf.store import EMBEDDED, Store, StoreError
 
-ACCEPTED = {"chat": 0.6, "code": 0.75, "fim": 0.7}  # of one guess, assumed where nothing is known
+ACCEPTED = {"chat": 0.6, "code": 0.75, "fim": 0.7}  # of one guess, assumed if nothing is known
 EMBEDDED_ACCEPTED = 0.61  # measured on held-out prompts, greedy, four at a time (its model card)
 
 
 @dataclass(frozen=True, slots=True)
 class PairHeads:
-    """The heads of one pair, and what is known of its guesses. assumed: nothing is."""
+    """The headers of one pair, and what is known of its guesses. assumed: nothing is."""
 
     name: str
     target: tuple[Header, ...]
@@ -31,7 +31,7 @@ class PairHeads:
 
 
 def local_pair(target: str, draft: str | None) -> PairHeads:
-    """Returns the heads of two files of this machine. Raises SettingError."""
+    """Returns the headers of two files of this machine. Raises SettingError."""
     try:
         heads = tuple(headers_of(target)), tuple(headers_of(draft)) if draft else None
     except HeaderError as error:
@@ -40,9 +40,9 @@ def local_pair(target: str, draft: str | None) -> PairHeads:
 
 
 def named_pair(name: str, draft: str | None) -> PairHeads:
-    """Returns the heads of the embedded pair, an installed one, one of the catalogue, or of repositories.
+    """Returns the headers of the embedded pair, an installed one, one of the catalogue, or of repositories.
 
-    Raises SettingError for an unknown name, DownloadError where the hub does not give the heads.
+    Raises SettingError for an unknown name, DownloadError if the hub does not give the headers.
     """
     if name == EMBEDDED:
         heads = tuple(headers_of(tiny.target_path())), tuple(headers_of(tiny.draft_path()))
@@ -53,9 +53,9 @@ def named_pair(name: str, draft: str | None) -> PairHeads:
 
 
 def _installed(name: str) -> PairHeads | None:
-    """Returns the heads of a pair that is installed; None where none is of that name.
+    """Returns the headers of an installed pair; None if none has that name.
 
-    Raises SettingError where its files are gone or damaged, and the hub cannot be asked for them by its name.
+    Raises SettingError if its files are gone or damaged, and the hub cannot be asked for them by its name.
     """
     try:
         store = Store(data_folder())

@@ -1,4 +1,4 @@
-"""The child that evaluates a slice: what is asked on stdin, seconds by number of tokens on stdout."""
+"""The child that evaluates a slice: questions on stdin, seconds by number of tokens on stdout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from edgespec.pairs.settings import KvType
 from edgespec.system.json_child import answer_questions
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
-BEFORE = 4  # tokens in front of those that are timed
+BEFORE = 4  # tokens before those that are timed
 N_CTX = 256
 LEAST_TURNS, MOST_TURNS = 3, 9
 
@@ -45,7 +45,7 @@ def seconds(asked: dict[str, Any]) -> dict[int, float]:
 
 
 def guesses(asked: dict[str, Any]) -> dict[int, float]:
-    """Returns 1 -> the usual seconds of a guess of a head behind a slice of its target, and 2 -> of two."""
+    """Returns 1 -> the usual seconds of a head's guess after a slice of its target, and 2 -> of two."""
     path, beside = asked["path"], asked["head"]
     head = find_head(path, beside)
     if head is None:
@@ -80,11 +80,11 @@ def context_settings(model: Model, *, threads: int | None = None, kv_type: KvTyp
 
 
 def timed(context: Context) -> Callable[[int], float]:
-    """Returns what evaluates n tokens behind a few others, and returns its seconds inside llama.cpp."""
+    """Returns what evaluates n tokens after a few others, and returns its seconds inside llama.cpp."""
     rng, n_vocab = np.random.default_rng(0), context.model.n_vocab
 
     def evaluate(n: int) -> float:
-        # other tokens each time: a mixture of experts wakes others for each of them
+        # other tokens each time: each wakes other experts of a mixture
         tokens = rng.integers(0, n_vocab, BEFORE + n).astype(np.int32)
         if not context.model.has_recurrent_state:
             tokens[:BEFORE] = range(BEFORE)
@@ -99,7 +99,7 @@ def timed(context: Context) -> Callable[[int], float]:
 def _usual(evaluate: Callable[[int], float], budget: float, sizes: Sequence[int] = SIZES) -> dict[int, float]:
     """Takes all sizes in turn, within about `budget` seconds but at least three times each; returns medians.
 
-    The median, because it is what a user has, and because the least of many is less than the least of few: a
+    The median, because users get it, and because the least of many is less than the least of few: a
     small slice, of which there are more, would look cheaper than it is.
     """
     found: dict[int, list[float]] = {n: [] for n in sizes}
@@ -113,7 +113,7 @@ def _usual(evaluate: Callable[[int], float], budget: float, sizes: Sequence[int]
 
 
 def _undisturbed(found: dict[int, float]) -> dict[int, float]:
-    """Returns the times without those that no machine takes: much longer than for more tokens."""
+    """Returns the times without impossible ones: much longer than for more tokens."""
     least, mended = math.inf, {}
     for n in sorted(found, reverse=True):
         mended[n] = min(found[n], costs.ODD * least)

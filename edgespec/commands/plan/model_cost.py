@@ -27,7 +27,7 @@ from edgespec_models.gguf.number_formats import UnknownFormatError
 from edgespec_models.gguf.slice import Layers, layers_of, write_slice
 from edgespec_models.shelf.sizes import size_text
 
-FORMAT = 2  # of what is kept; others are not read
+FORMAT = 2  # of what is kept; others are ignored
 BUDGET_S = 3.0  # of evaluations of one slice
 LONGEST_S = 300.0
 SPARE_DISK = 64 << 20  # bytes that are left free
@@ -45,7 +45,7 @@ class ModelCost:
 
     @property
     def disturbed(self) -> bool:
-        """Whether other programs made it look dearer than it is."""
+        """Whether other programs made it look more expensive than it is."""
         return self.busy >= BUSY_CORES
 
     @property
@@ -55,12 +55,12 @@ class ModelCost:
 
 
 def kept_cost(headers: Sequence[Header], settings: PairSettings) -> ModelCost | None:
-    """Returns what was measured before; None where it was not, or not so."""
+    """Returns the earlier measurement; None if there is none, or not of this."""
     return kept_at(cost_path(headers, settings))
 
 
 def kept_at(path: Path) -> ModelCost | None:
-    """Returns the costs in a file; None where it has none that make sense."""
+    """Returns the costs in a file; None if it has none that make sense."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
         seconds = {int(n): float(s) for n, s in said["seconds"].items()}
@@ -78,9 +78,9 @@ def model_cost(
     on_stage: OnStage = lambda text: None,
     anew: bool = False,
 ) -> ModelCost:
-    """Returns what a model costs here, measuring it in some seconds where that is not known or was disturbed.
+    """Returns what a model costs here, measuring it in some seconds if that is unknown or was disturbed.
 
-    Raises PlanError where it cannot be made or evaluated.
+    Raises PlanError if it cannot be made or evaluated.
     """
     known = None if anew else kept_cost(headers, settings)
     if known and not known.disturbed:
@@ -123,7 +123,7 @@ def _measured(model: Layers, settings: PairSettings, on_stage: OnStage) -> Model
 
 
 def _check_room(folder: Path, model: Layers, n: int) -> None:
-    """Raises PlanError where n layers of a model do not fit on the disk: its header may say anything."""
+    """Raises PlanError if n layers of a model do not fit on the disk: its header may say anything."""
     needed, free = model.stored((model.others, *model.slice(n))), shutil.disk_usage(folder).free
     if needed + SPARE_DISK > free:
         raise PlanError(
@@ -162,7 +162,7 @@ def evaluated(
 
 
 def keep(path: Path, cost: ModelCost) -> None:
-    """Writes what was measured, whole or not at all; a full disk is passed over."""
+    """Writes the measurements, whole or not at all; ignores a full disk."""
     said = {
         "format": FORMAT,
         "seconds": cost.seconds,
@@ -175,7 +175,7 @@ def keep(path: Path, cost: ModelCost) -> None:
 
 
 def cost_path(headers: Sequence[Header], settings: PairSettings, *, kind: str = "") -> Path:
-    """Returns where the cost of this shape is kept, on this machine and with these settings."""
+    """Returns the file with the cost of this shape, on this machine and with these settings."""
     shape = [(t.name, t.shape, t.type) for header in headers for t in header.tensors]
     head = headers[0]
     scalars = {

@@ -20,13 +20,13 @@ from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import Head
 
 ROUND_S = 0.0003  # of Python and numpy in a round, as measured (docs/performance.md)
-OFF_BY = 0.25  # how far plans were from whole models when they were compared (docs/plan.md)
+OFF_BY = 0.25  # how far plans were from whole models in a comparison (docs/plan.md)
 LARGEST_PLANNED = 16  # tokens of one evaluation that was measured; longer drafts are not planned
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What an acceptance comes to. draft_length: 0 is plain decoding."""
+    """The speed at one acceptance. draft_length: 0 is plain decoding."""
 
     acceptance: float
     tok_per_s: float
@@ -63,7 +63,7 @@ def plan_pair(
     on_stage: OnStage = lambda text: None,
     anew: bool = False,
 ) -> PairPlan:
-    """Returns how fast a pair would run, measuring in some seconds what is not known yet.
+    """Returns how fast a pair would run, measuring in some seconds what is unknown.
 
     target, draft: the headers of all parts of each file. acceptances: of one guess, each 0 to 1.
     anew: measure again what is known. Raises PlanError.
@@ -85,7 +85,7 @@ def kept_plan(
     *,
     acceptances: Sequence[float] = (0.6, 0.8),
 ) -> PairPlan | None:
-    """Returns the plan of a pair that was measured on this machine before; None where it was not."""
+    """Returns the plan of a pair measured on this machine before; None if there is none."""
     settings = settings or PairSettings()
     costs, head = kept_cost(target, settings), guessing_head(target, draft)
     drafting = None
@@ -124,6 +124,6 @@ def _speed(target: ModelCost, draft: ModelCost, acceptance: float, head: Head | 
 
 
 def _table(cost: ModelCost) -> CostTable:
-    """Returns the costs as the controller has them."""
-    hardware: Hardware = "cpu-quantised"  # it matters past the largest size measured only
+    """Returns the costs in the controller's format."""
+    hardware: Hardware = "cpu-quantised"  # it matters only past the largest measured size
     return from_measured(hardware, cost.seconds)

@@ -13,12 +13,12 @@ from edgespec import __version__
 from edgespec.commands.plan.pair_plan import PairPlan
 from edgespec_models.fit.fit import Fit, gib
 
-WIDTH = 100  # of lines, where the terminal is no narrower
+WIDTH = 100  # of lines, if the terminal is no narrower
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What came of one pair: a plan, or why there is none. acceptance: what its `speeds` begin with."""
+    """The result for one pair: a plan, or why there is none. acceptance: of the first of its `speeds`."""
 
     name: str
     plan: PairPlan | None
@@ -28,7 +28,7 @@ class Planned:
 
 
 def lines(found: Sequence[Planned]) -> list[str]:
-    """Returns a table, and what has to be said about it."""
+    """Returns a table, and the notes on it."""
     rows: list[tuple[str, ...]] = [
         ("pair", "memory", "plain", "expected", "gain", "guesses", "if they are accepted")
     ]

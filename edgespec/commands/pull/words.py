@@ -1,4 +1,4 @@
-"""What `edgespec pull` says: the catalogue, what it found out about a pair, which drafts it proposes."""
+"""The texts of `edgespec pull`: the catalogue, what it found about a pair, which drafts it proposes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def catalogue_lines(entries: Iterable[CatalogueEntry], installed: frozenset[str]) -> list[str]:
-    """Returns the catalogue as a table, with what is known of it and what is not."""
+    """Returns the catalogue as a table, with what is known and what is not."""
     rows = [("pair", "machine", "for", "download", "gain", "")]
     for entry in entries:
         marks = ["installed"] if entry.name in installed else []
@@ -39,7 +39,7 @@ def catalogue_lines(entries: Iterable[CatalogueEntry], installed: frozenset[str]
 
 
 def plan_lines(plan: PullPlan) -> list[str]:
-    """Returns what was found out before the download."""
+    """Returns what was found before the download."""
     lines = [f"target  {_model(plan.target, plan.headers[0])}"]
     if plan.draft:
         lines.append(f"draft   {_model(plan.draft, plan.headers[1])}")

@@ -35,7 +35,7 @@ LONGEST_KEYS = 2**16  # characters of a file of keys
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Adds what is about the endpoint; the model's flags are added by the command line."""
+    """Adds the flags of the endpoint; the command line adds the model's."""
     _add_endpoint(command)
     _add_unsaid(command)
     _add_safety(command)
@@ -194,7 +194,7 @@ async def _serve(
     owner: Owner | None,
     settings_file: str | None,
 ) -> int:
-    """Starts the engine's worker, then what answers requests: each takes half a second to import."""
+    """Starts the engine's worker, then the web application: each takes half a second to import."""
     set_up(settings.log)
     if settings_file:
         say(f"using the settings in {settings_file}")
@@ -246,8 +246,8 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
 
 
 def _unsaid(arguments: argparse.Namespace) -> Unsaid:
-    """Returns what holds where a request says nothing; raises SettingError."""
-    longest = None if arguments.n == -1 else arguments.n  # as llama.cpp writes "what fits"
+    """Returns the defaults of requests; raises SettingError."""
+    longest = None if arguments.n == -1 else arguments.n  # llama.cpp's way to write "what fits"
     if longest is not None and not 1 <= longest <= 2**31 - 1:
         raise SettingError(f"-n is {longest}: it must be 1 or more, or -1 for what fits")
     if arguments.seed is not None and not -(2**63) <= arguments.seed < 2**64:
@@ -266,7 +266,7 @@ def _unsaid(arguments: argparse.Namespace) -> Unsaid:
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Returns the keys that open; raises SettingError where a file of keys holds none."""
+    """Returns the keys that open; raises SettingError if a file of keys has none."""
     given = [arguments.api_key, os.environ.get("EDGESPEC_API_KEY")]
     if arguments.api_key == "":
         raise SettingError("--api-key is empty: give a key, or leave it out")
@@ -282,7 +282,7 @@ def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _load(arguments: argparse.Namespace) -> Load:
-    """Returns what the worker has to load; raises SettingError or what the files are lacking."""
+    """Returns what the worker loads; raises SettingError or an error of the files."""
     target, draft = pair_files(arguments)
     for file in filter(None, (target, draft)):
         if not file.exists():

@@ -30,7 +30,7 @@ def listening(hosts: str, port: int, opened: ExitStack) -> list[socket.socket]:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """Returns a socket that listens; raises SettingError where the address cannot be had."""
+    """Returns a socket that listens; raises SettingError if the address is unavailable."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
@@ -54,7 +54,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def refuse_strangers(listener: socket.socket, settings: ServerSettings) -> None:
-    """Raises SettingError where others could reach an endpoint that asks for no key."""
+    """Raises SettingError if others could reach an endpoint that requires no key."""
     address = listener.getsockname()[0]
     if not ipaddress.ip_address(address.partition("%")[0]).is_loopback and not settings.keys:
         raise SettingError(

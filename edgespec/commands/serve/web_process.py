@@ -28,11 +28,11 @@ from edgespec.system.isolate import INTERRUPTED
 
 HEAD_S = 30.0  # how long a client may take for the head of its first request
 LARGEST_HEAD = 64 * 1024
-LAST_WORDS_S = 2.0  # what who is attached to a private engine has to read that it ends
+LAST_WORDS_S = 2.0  # how long programs attached to a private engine have to read that it ends
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1; a client that says nothing at first, or half of a head, does not keep its connection."""
+    """HTTP/1.1; a client that is silent at first, or sends half of a head, loses its connection."""
 
     _silence: asyncio.TimerHandle | None = None  # until a head is whole
 
@@ -70,7 +70,7 @@ class _Protocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, that leaves what a signal means for the exit code to us."""
+    """uvicorn, except that we decide the exit code for a signal."""
 
     @property
     def signals(self) -> list[int]:
@@ -81,7 +81,7 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
         if again:
             self.force_exit = True
-            logging.disable(logging.CRITICAL)  # what is cut off now is not a fault
+            logging.disable(logging.CRITICAL)  # what is cut off now is no fault
         elif self.server_state.tasks:
             say("stopping: running answers may finish (press Ctrl+C again to stop now)")
 
@@ -123,7 +123,7 @@ async def serve(
         h11_max_incomplete_event_size=LARGEST_HEAD,
     )
     server = _Server(how)
-    for number in (signal.SIGINT, signal.SIGTERM):  # what uvicorn raises again at its end does nothing then
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises these again at its end
         signal.signal(number, lambda *_: None)
     RENDERER.warm()
     announcer = Announcer(worker, pairs, state, owner, lock)
@@ -140,7 +140,7 @@ async def serve(
         for task in watching:
             task.cancel()
         announcer.close()
-        RENDERER.close()  # threads that wait for it would hold up the end
+        RENDERER.close()  # threads that wait for it would delay the end
         await worker.stop()
     if worker.failed and not worker.about:
         say(worker.failed.message)
@@ -151,13 +151,13 @@ async def serve(
 
 
 async def _end_unless_loaded(worker: Supervisor, server: _Server) -> None:
-    """Ends the server where what it was started with cannot be loaded."""
+    """Ends the server if what it was started with cannot be loaded."""
     await worker.settled.wait()
     server.should_exit = server.should_exit or not worker.about
 
 
 async def _end_with(owner: Owner, worker: Supervisor, server: _Server) -> None:
-    """Ends the server when its owner has gone; who is being answered hears why."""
+    """Ends the server when its owner has gone; requests in progress learn why."""
     await owner.gone()
     sentence = "the program that started this engine has ended, so the engine ended too"
     worker.dismiss(Refusal(503, sentence, type="unavailable_error", code="server_ended"))

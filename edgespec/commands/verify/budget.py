@@ -1,4 +1,4 @@
-"""How long checks may take, and what that is worth on this machine."""
+"""How long checks may take, and how much that allows on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Watch:
 
     clock: Callable[[], float]  # seconds, monotonic
     end: float = math.inf  # on that clock; nothing is begun that would take longer
-    last: float = math.inf  # nothing at all is begun that would
+    last: float = math.inf  # nothing at all is begun that would take longer
     cancelled: Callable[[], bool] = lambda: False  # asked often
 
     @property
@@ -31,11 +31,11 @@ class Watch:
         return self.end - self.clock()
 
     def over(self, needed: float = 0.0) -> bool:
-        """True where `needed` seconds are no longer there, or the person has had enough."""
+        """True if `needed` seconds are no longer left, or the user has stopped it."""
         return self.cancelled() or self.left < needed
 
     def hopeless(self, needed: float = 0.0) -> bool:
-        """True where `needed` seconds are not there even if nothing else is done any more."""
+        """True if `needed` seconds are not left even if nothing else is done any more."""
         return self.cancelled() or self.last - self.clock() < needed
 
     def share(self, part: float) -> Watch:
@@ -53,7 +53,7 @@ class Speed:
 
 
 def measured(pair: Pair, prompt: TokenizedPrompt, clock: Callable[[], float]) -> Speed:
-    """Reads a prompt and four tokens behind it."""
+    """Reads a prompt and four tokens after it."""
     pair.forget()
     context, tokens = pair.contexts["target"], prompt.tokens
     times = [clock()]
@@ -66,9 +66,9 @@ def measured(pair: Pair, prompt: TokenizedPrompt, clock: Callable[[], float]) ->
 
 
 def text_plan(speed: Speed, prompts: Sequence[TokenizedPrompt], seconds: float) -> tuple[int, int]:
-    """Returns how long texts may be, and under how many ways of drafting each prompt is compared.
+    """Returns how long texts may be, and with how many ways of drafting each prompt is compared.
 
-    Such that four prompts, each of another kind, take the seconds. A text with a draft is reckoned at three
+    Such that four prompts, each of another kind, take the seconds. A text with a draft counts three
     times the plain one, which a poor draft on one thread may well cost.
     """
     if math.isinf(seconds):

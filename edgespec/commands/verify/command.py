@@ -1,8 +1,8 @@
-"""The command: four checks, and what they found.
+"""`edgespec verify`: four checks, and their results.
 
 They share the time by measured speed: batches beside single tokens, greedy texts, texts of a seed, and the
-distribution of sampled tokens. What there was no time for is said, and makes the verdict undecided; nothing
-is left out silently.
+distribution of sampled tokens. The report names what there was no time for; the verdict is then undecided;
+nothing is left out silently.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run_checks(
     cancelled: Callable[[], bool] = lambda: False,
     on_progress: Progress = lambda what, done, total: None,
 ) -> Report:
-    """Does all checks; after a cancellation the report has what was found until then.
+    """Does all checks; after a cancellation the report has the results so far.
 
     started: when the time began to run, on `clock`.
     """
@@ -154,7 +154,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the checks and tells what they found; returns the exit code.
+    """Runs the checks and prints the report; returns the exit code.
 
     0: lossless. 1: not, or an error. 3: not everything could be checked. 130: stopped.
     """
@@ -209,7 +209,7 @@ def _json_file(wanted: str | None) -> Path | None:
 
 
 class _Shown:
-    """One line on a terminal that says what goes on, and takes itself away."""
+    """One line on a terminal that shows progress, and clears itself."""
 
     def __init__(self, started: float, seconds: float) -> None:
         self._started, self._seconds, self._at = started, seconds, 0.0
@@ -224,5 +224,5 @@ class _Shown:
         self._line.show(f"{what}: {done:,} of {total:,}; {spent}")
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Clears the line."""
         self._line.clear()

@@ -1,10 +1,10 @@
 """Is the text with a draft the text without? Comparisons as plain functions, on any pair.
 
 In the byte-identical profile (probed by `batch_shapes`) it always is. Elsewhere a batch of tokens is
-computed by other kernels than a single one, logits differ in their last digits, and where two tokens stand
+computed by other kernels than a single one, logits differ in their last digits, and where two tokens are
 equal the choice may flip. Such a first difference is *explained* only if evaluating that very prefix again,
 once in the shapes the plain run used and once in those of the run with a draft, gives the two different
-choices, so that nothing but arithmetic is left to blame.
+choices, so that only arithmetic can be the cause.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """How a batch of `size` rows behind `held` tokens compares with the same tokens one at a time."""
+    """How a batch of `size` rows after `held` tokens compares with the same tokens one at a time."""
 
     size: int
     held: int
@@ -83,7 +83,7 @@ def output(
     *,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Output:
-    """Generates behind `prompt` with empty caches, so that a run can be repeated shape for shape."""
+    """Generates after `prompt` with empty caches, so that a run can be repeated shape for shape."""
     pair.forget()
     rounds = pair.generate(prompt, request, cancelled=cancelled)
     return Output(np.array(prompt, np.int32), request, tuple(rounds))
@@ -112,7 +112,7 @@ def batch_shapes(
                 return
             rows.append(context.score([Want(tokens[: n + 1])])[0][0].copy())
         for size in sizes:
-            if model.has_recurrent_state:  # it cannot go back to the state behind the same evaluations
+            if model.has_recurrent_state:  # it cannot go back to the state after the same evaluations
                 opened.close()
                 context = opened.enter_context(Context(model, settings))
                 context.score([Want(tokens[:start])])
@@ -132,7 +132,7 @@ def batch_shapes(
 def largest_difference(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
     """Returns the largest difference between two logits of one token that could be drawn at all.
 
-    a, b: (..., V). Left out is what stands `REACH` below the top of its row in `a`, padding mostly.
+    a, b: (..., V). Ignores what is more than `REACH` below the top of its row in `a`, padding mostly.
     """
     with np.errstate(invalid="ignore"):  # inf - inf
         apart = np.abs(a - b)
@@ -140,7 +140,7 @@ def largest_difference(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Returns the first index at which two token lists differ; where one ends before the other, its end."""
+    """Returns the first index at which two token lists differ; if one ends before the other, its end."""
     shared = min(len(a), len(b))
     return next((i for i in range(shared) if a[i] != b[i]), None if len(a) == len(b) else shared)
 
@@ -148,7 +148,7 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 def replayed_row(model: Model, settings: ContextSettings, run: Output, at: int) -> NDArray[np.float32]:
     """Evaluates again what `run` did, shape for shape; returns the row that output token `at` came from.
 
-    Rejected guesses are not known any more and replaced by token 0: no row depends on a later token.
+    Rejected guesses are unknown by then and replaced by token 0: no row depends on a later token.
     """
     tokens = run.prompt
     with Context(model, settings) as context:
@@ -165,7 +165,7 @@ def replayed_row(model: Model, settings: ContextSettings, run: Output, at: int) 
 
 
 def difference(model: Model, settings: ContextSettings, plain: Output, drafted: Output) -> Difference | None:
-    """Compares an output of plain decoding with one that had a draft; None where they are the same.
+    """Compares an output of plain decoding with one that had a draft; None if they are the same.
 
     settings: those that both ran with (n_ctx may be smaller, as long as the texts fit).
     """
@@ -192,10 +192,10 @@ def complaint(
     logits_differ_at_most: float,
     explained_at_most: float = 1.0,
 ) -> str | None:
-    """Says what is wrong with the differences of many texts; None where nothing is.
+    """Says what is wrong with the differences of many texts; None if nothing is.
 
     identical: the byte-identical profile, in which no difference can be explained. logits_differ_at_most:
-    what is believable of arithmetic. explained_at_most: the share of the texts.
+    what arithmetic can plausibly explain. explained_at_most: the share of the texts.
     """
     n, found = len(differences), [found for found in differences if found]
     if identical and found:

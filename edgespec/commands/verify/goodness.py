@@ -1,11 +1,11 @@
 """Do the first tokens that the whole loop emits have the target's own distribution? A chi-square test.
 
-What is expected comes from the target's logits and the sampler alone, by walking the tree of first tokens;
-what is observed comes from the loop with its draft. Sequences too rare to be counted are pooled with their
+The expected counts come from the target's logits and the sampler alone, by walking the tree of first tokens;
+the observed ones come from the loop with its draft. Sequences too rare to be counted are pooled with their
 siblings, and those with each other.
 
-What is known to differ by arithmetic alone (batches are computed by other kernels than single tokens) is
-allowed for: it makes the statistic noncentral, by the number of samples times its `divergence`.
+Known differences by arithmetic alone (batches are computed by other kernels than single tokens) are
+allowed for: they make the statistic noncentral, by the number of samples times its `divergence`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from edgespec.sampling.sampler import Distribution
 
-LEAST = 5.0  # expected count of a cell, as the chi-square approximation wants it
+LEAST = 5.0  # expected count of a cell, as the chi-square approximation needs it
 REST = (-1,)  # the cell of whatever is too rare for one of its own
 Prefix = tuple[int, ...]
 
@@ -29,7 +29,7 @@ class Cells:
     n: int
     probs: dict[Prefix, float] = field(default_factory=dict)
     opened: set[Prefix] = field(default_factory=set)  # prefixes frequent enough to be continued
-    rest: Prefix = REST  # where go those that are too rare even together with their siblings
+    rest: Prefix = REST  # the cell of those that are too rare even together with their siblings
 
     def cell(self, tokens: Prefix) -> Prefix:
         """Returns the cell of one sequence: its own, that of its rare siblings, or the rest."""
@@ -108,7 +108,7 @@ def total_variation(a: Mapping[Prefix, float], b: Mapping[Prefix, float]) -> flo
 
 
 def divergence(expected: Mapping[Prefix, float], other: Mapping[Prefix, float]) -> float:
-    """Returns by how much each sample raises the chi-square statistic where `other` is what is drawn from.
+    """Returns by how much each sample raises the chi-square statistic if samples are drawn from `other`.
 
     At least 4 TV**2, by Cauchy and Schwarz.
     """

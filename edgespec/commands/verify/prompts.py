@@ -21,7 +21,7 @@ class TokenizedPrompt:
 
 
 def fitting_prompts(pair: Pair, n_tokens: int) -> list[TokenizedPrompt]:
-    """Returns the built-in prompts that leave room for `n_tokens` in the context; SettingError where none."""
+    """Returns the built-in prompts that leave room for `n_tokens` in the context; SettingError if none do."""
     tokens = tokenize(pair, built_in())
     found = [
         TokenizedPrompt(prompt.kind, tokens[prompt.name])

@@ -1,4 +1,4 @@
-"""What `edgespec verify` found: one value, its verdict, and how it is told to people and to programs."""
+"""The results of `edgespec verify`: one value, its verdict, and its texts for people and programs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ BELIEVABLE = 0.2
 The most that was seen of a sound build is 0.09 (Q8_0 behind 560 tokens). A single lost cell, of 64 or of 560,
 changes 0.12 at the least; three of four such faults change more than is believed here.
 """
-SHOWN = 5  # differences told one by one
+SHOWN = 5  # differences listed one by one
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that was found on one pair."""
+    """All results on one pair."""
 
     target: str
-    draft: str | None  # None where lookup alone guesses
+    draft: str | None  # None if lookup alone guesses
     seconds: float  # what all of it took
     rng_seed: int
     prompts: int  # how many would have been compared

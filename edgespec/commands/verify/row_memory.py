@@ -14,10 +14,10 @@ KEPT = 256  # logits kept of a row, its largest: rows of a large vocabulary woul
 
 
 class RowMemory:
-    """Stands before a context and answers from memory what was asked before: the same tokens in one shape.
+    """Wraps a context and answers from memory what was asked before: the same tokens in one shape.
 
-    So thousands of samples cost a slow model no more than the different prefixes that they have. What is
-    asked the first time is evaluated in the very shape it would have without a memory in between. Logits
+    So thousands of samples cost a slow model no more than their different prefixes. What is
+    asked the first time is evaluated in the very shape it would have without the memory. Logits
     past the `KEPT` largest come out as -inf, always: for samplers with a top-k below that.
     """
 

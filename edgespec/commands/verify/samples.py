@@ -32,8 +32,8 @@ from edgespec.sampling.sampler import Distribution, Sampler, Sampling
 
 WIDE = Sampling(temperature=1.0, top_k=8, top_p=0.98, min_p=0.02)  # few sequences, and none too rare
 NARROW = Sampling(temperature=1.0, top_k=3, top_p=1.0, min_p=0.0)  # fewer still, for slow models
-FEW = 5000  # evaluations that there is time for, below which a model is slow
-FIRST = 3  # tokens whose distribution is looked at: the first is plain, the others are drafted
+FEW = 5000  # evaluations in the available time, below which a model counts as slow
+FIRST = 3  # tokens whose distribution is tested: the first is plain, the others are drafted
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +103,11 @@ def check_distribution(
     watch: Watch,
     on_progress: Progress,
 ) -> Fit | None:
-    """Tests the first tokens behind `prompt`, drafted in this way and sampled so, by chi-square.
+    """Tests the first tokens after `prompt`, drafted in this way and sampled so, by chi-square.
 
-    Draws at most `samples`. Where time ends before, the sample begun by then still counts: so each cell's
+    Draws at most `samples`. If time ends before, the current sample still counts: so each cell's
     expected count stays its share of those drawn (Wald), though slower ones are likelier to be the last.
-    None where there is no time, or the person stopped it.
+    None if there is no time, or the user stopped it.
     """
     if watch.hopeless(20 * FIRST * speed.token):
         return None
@@ -146,7 +146,7 @@ def check_distribution(
 
 @dataclass(slots=True)
 class _Tree:
-    """The model's own distribution behind a prompt, token by token and in the batches of speculation."""
+    """The model's own distribution after a prompt, token by token and in the batches of speculation."""
 
     pair: Pair
     prompt: TokenizedPrompt
@@ -169,7 +169,7 @@ class _Tree:
         return self.sampler(self._one(prefix))
 
     def batched(self, prefix: Prefix) -> Distribution:
-        """Returns what follows, evaluated in a batch of k + 1 behind the first token (which has none)."""
+        """Returns what follows, evaluated in a batch of k + 1 after the first token (which has none)."""
         if not prefix:
             return self.plain(prefix)
         tokens = np.append(self.prompt.tokens, np.int32(prefix[0]))
@@ -184,11 +184,11 @@ class _Tree:
 def telling_prompt(
     pair: Pair, prompts: Sequence[TokenizedPrompt], way: Way, sampling: Sampling, watch: Watch
 ) -> TokenizedPrompt:
-    """Returns the prompt behind which a wrong rule would show best.
+    """Returns the prompt after which a wrong rule would show best.
 
-    The wrong rule is one that draws from p, not from the residual, after a rejection; how far it would be
-    from p is reckoned for the second token, after the likeliest first one. Without a draft, what a few
-    samples say. Looks at as many prompts as there is time for, but at one.
+    The wrong rule is one that draws from p, not from the residual, after a rejection; its distance
+    from p is computed for the second token, after the likeliest first one. Without a draft, a few
+    samples decide. Looks at as many prompts as there is time for, but at one.
     """
     if "draft" not in pair.contexts:
         return _copied(pair, prompts, way, sampling, watch)
@@ -215,7 +215,7 @@ def telling_prompt(
 def _copied(
     pair: Pair, prompts: Sequence[TokenizedPrompt], way: Way, sampling: Sampling, watch: Watch
 ) -> TokenizedPrompt:
-    """Returns the prompt behind which most guesses of a lookup are accepted, and some are not."""
+    """Returns the prompt after which most guesses of a lookup are accepted, and some are not."""
     found: dict[int, int] = {}
     for i, prompt in enumerate(prompts):
         if not (found and watch.over()):

@@ -1,4 +1,4 @@
-"""Texts with a draft and without, and batches beside single tokens: what has to be the same."""
+"""Texts with a draft and without, and batches beside single tokens: what must be the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = (5, 2, 9, 3, 4, 13, 8, 6, 7, 17, 33)  # rows of a batch, the commonest f
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Who drafts, and how long; None as where a request says nothing."""
+    """Who drafts, and how long; None is a request's default."""
 
     drafter: DrafterName
     length: int | None = None
@@ -44,7 +44,7 @@ PLAIN = Way("none")
 
 
 def ways(pair: Pair) -> tuple[Way, ...]:
-    """Returns the ways of drafting that texts are compared under: the default one, and fixed lengths."""
+    """Returns the ways of drafting that texts are compared with: the default one, and fixed lengths."""
     lookup = (Way("auto"), Way("lookup", 4), Way("auto", 8), Way("lookup", 1), Way("lookup", 12))
     model = (
         Way("model", 4),
@@ -89,7 +89,7 @@ def compare_texts(
     on_progress: Progress,
     each: int,
 ) -> Iterator[Comparison]:
-    """Compares the text behind each prompt without a draft with that under `each` ways of drafting, in turn.
+    """Compares the text after each prompt without a draft with that of `each` ways of drafting, in turn.
 
     Begins no prompt that would take longer than there is time. Sampling at a temperature is coupled, each
     prompt with a seed of its own.
@@ -116,7 +116,7 @@ def compare_texts(
 
 
 def check_batches(pair: Pair, speed: Speed, *, watch: Watch, on_progress: Progress) -> Iterator[BatchShape]:
-    """Compares batches of several sizes with single tokens, behind a short text and a long one."""
+    """Compares batches of several sizes with single tokens, after a short text and a long one."""
     text = pair.prompt_tokens("\n\n".join(sample.text for sample in built_in()))
     n = BATCHED if watch.left > 8 * BATCHED * speed.token else BATCHED // 2
     settings = pair.contexts["target"].settings

@@ -1,7 +1,7 @@
 """Gemma 4's assistant: a head without a cache of its own, which attends to the keys and values of its target.
 
-It reads one token at a time, with the target's hidden row of the position before it, or behind the settled
-tokens with the row that it made there itself. What it reads leaves nothing in the cache, so all guesses of a
+It reads one token at a time, with the target's hidden row of the previous position or, after the settled
+tokens, with the row that it made there itself. What it reads leaves nothing in the cache, so all guesses of a
 draft are made at one position, the first that the target has not evaluated (as in llama.cpp's
 common/speculative.cpp).
 """
@@ -26,23 +26,23 @@ from edgespec.llama.saved import Saved, same_beginning
 from edgespec.llama.settings import ContextSettings
 from edgespec_models.gguf.heads import Head
 
-FAR = 16  # settled tokens that the target has not evaluated, above which only the last of them is read
+FAR = 16  # settled but unevaluated tokens, above which only the last of them is read
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is to be read for one want."""
+    """What to read for one want."""
 
     seq: int
     tokens: bytes  # from position 0 on
     position: int  # tokens before it are in the target's cache
-    first: int  # the token that comes first behind them, as far as it is read
+    first: int  # the first token after them, as far as it is read
     at: int  # the next token to be read
     end: int
 
 
 class AssistantContext(HeadCache):
-    """Evaluates an assistant; it holds nothing but the rows that it made of the last draft."""
+    """Evaluates an assistant; it holds only the rows that it made of the last draft."""
 
     def __init__(self, model: Model, target: Context, settings: ContextSettings, head: Head) -> None:
         """model: the assistant's. target: whose cache and rows it reads. Raises what `HeadContext` does."""
@@ -58,7 +58,7 @@ class AssistantContext(HeadCache):
             raise
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
-        """Returns no tokens: there is nothing to be kept."""
+        """Returns no tokens: it keeps none."""
         return np.empty(0, np.int32)
 
     def save(self, s: int) -> Saved:
@@ -76,9 +76,9 @@ class AssistantContext(HeadCache):
         return plan.end - plan.at
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (1, n_vocab): what the head thinks follows its tokens + tail.
+        """Returns for each want float32 (1, n_vocab): the head's logits after its tokens + tail.
 
-        The target forgets what it holds of a sequence that is not in the want. Raises FatalDecodeError where
+        The target forgets what it holds of a sequence that is not in the want. Raises FatalDecodeError if
         llama.cpp fails.
         """
         plans = [self._begun(want) for want in wants]
@@ -101,7 +101,7 @@ class AssistantContext(HeadCache):
         return _Plan(want.seq, tokens, position, first, at, end)
 
     def _begun(self, want: Want) -> _Plan:
-        """Has the target hold the settled tokens alone: a rejected guess would be seen from its own place."""
+        """Makes the target hold only the settled tokens: a rejected guess would be seen from its place."""
         plan = self._plan(want)
         self._target.cut(plan.seq, plan.position)
         if self._target.held(plan.seq).size != plan.position:  # it cannot go back there
@@ -111,7 +111,7 @@ class AssistantContext(HeadCache):
         return plan
 
     def _read(self, plans: Sequence[_Plan], step: int) -> dict[int, Rows]:
-        """Reads one token of each plan; returns the logits behind it."""
+        """Reads one token of each plan; returns the logits after it."""
         parts = []
         for plan in plans:
             at, made = plan.at + step, self._held[plan.seq].made
@@ -129,7 +129,7 @@ class AssistantContext(HeadCache):
         return np.zeros(self._width, np.float32) if found is None else found
 
     def rehearse(self, n: int) -> None:
-        """Evaluates what a reading of n tokens takes: the last of them alone."""
+        """Evaluates what reading n tokens takes: the last of them alone."""
         row = np.zeros((1, self._width), np.float32)
         self._batch.fill([RowPart(0, self._target.held(0).size, row, bytes(4))], outputs=1)
         self._run(self._batch.struct, [0])

@@ -1,10 +1,10 @@
 """A DFlash head's working state: one evaluation gives a row for each guess of a draft.
 
-The head has keys and values made of the target's hidden rows, then reads the last token and a mask for each
-place behind it, all at once. What it thinks of a place does not depend on what was drawn before it: its rows
-are marginals. Each guess is drawn from its own, so verification needs to know nothing of that. (DFlash,
+The head has keys and values from the target's hidden rows, then reads the last token and a mask for each
+position after it, all at once. Its rows do not depend on what was drawn before: they are marginals. Each
+guess is drawn from its own, so verification needs no change. (DFlash,
 arXiv 2602.06036. DSpark adds what usually follows the likeliest token before; that is in its graph. DFlash2
-gives some candidates for each place, and how likely each is behind each candidate of the place before.)
+gives some candidates for each position, and how likely each is after each candidate before it.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from edgespec.llama.saved import same_beginning
 from edgespec.llama.settings import ContextSettings
 from edgespec_models.gguf.heads import Head
 
-M_ROPE = 8  # llama.cpp's number of the kind of positions that have four parts
+M_ROPE = 8  # llama.cpp's number for positions of four parts
 
 
 class BlockContext(HeadCache):
@@ -67,9 +67,9 @@ class BlockContext(HeadCache):
         return known - at + 1
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (1, n_vocab): what the head thinks of the place behind its tail.
+        """Returns for each want float32 (1, n_vocab): the head's logits for the position after its tail.
 
-        Raises NoRoomError where the block has no such place or cells have run out, FatalDecodeError where
+        Raises NoRoomError if the block has no such position or cells have run out, FatalDecodeError if
         llama.cpp fails.
         """
         return [self._score(want) for want in wants]
@@ -86,21 +86,21 @@ class BlockContext(HeadCache):
         return self._weighed(rows, want.tail) if self._head.candidates else rows[place : place + 1]
 
     def _weighed(self, rows: Rows, tail: tuple[int, ...]) -> Rows:
-        """Returns the candidates of the place behind a tail, weighed by those in it: (1, n_vocab).
+        """Returns the candidates of the position after a tail, weighed by those in it: (1, n_vocab).
 
-        A row has k candidates, then their k weights behind each of the k candidates of the place before.
+        A row has k candidates, then their k weights after each of the k candidates of the previous position.
         """
         k, before = self._head.candidates, 0
         for row, token in zip(rows, (*tail, None), strict=False):
             weights, found = row[k * (before + 1) :][:k], np.flatnonzero(row[:k] == token)
-            # a grammar may have put another there: then as behind the likeliest
+            # a grammar may have put another there: then as after the likeliest
             before = int(found[0] if found.size else weights.argmax())
         made = np.full((1, self.n_vocab), -np.inf, np.float32)
         made[0, row[:k].astype(np.int64)] = weights
         return made
 
     def _plan(self, want: Want) -> tuple[bytes, int, int]:
-        """Returns the tokens from position 0 on, and from where to where the target's rows are to be read."""
+        """Returns the tokens from position 0 on, and the range in which to read the target's rows."""
         tokens, known = self._settled(want)
         held, known = self._held[want.seq], min(known, len(tokens) // 4 - 1)
         at = min(same_beginning(held.tokens, tokens), known)
@@ -109,7 +109,7 @@ class BlockContext(HeadCache):
         return tokens, min(max(self._rows.begin(want.seq, known), want.before), known), known
 
     def _read(self, want: Want) -> None:
-        """Makes keys and values of the target's rows up to the last token."""
+        """Makes keys and values from the target's rows up to the last token."""
         seq = want.seq
         tokens, at, known = self._plan(want)
         self.cut(seq, at)
@@ -130,9 +130,9 @@ class BlockContext(HeadCache):
         self._decode(self._features.struct, part.seq, part.size)
 
     def _guessed(self, seq: int, token: bytes, at: int) -> NDArray[np.float32]:
-        """Reads a token and the masks behind it, and takes them back; returns a row for each guess.
+        """Reads a token and the masks after it, and takes them back; returns a row for each guess.
 
-        at: the position behind what was read; settled tokens that the target has not seen are passed over.
+        at: the position after what was read; settled tokens that the target has not seen are skipped.
         """
         masks = np.full(self._head.block - 1, self._head.mask, np.int32).tobytes()
         self._block.fill([(seq, token + masks, self._head.block, at)])
@@ -151,7 +151,7 @@ class BlockContext(HeadCache):
         self.evaluated += n
 
     def rehearse(self, n: int) -> None:
-        """Evaluates what a reading of n tokens takes, the block too; the first sequence is empty then."""
+        """Evaluates what reading n tokens takes, the block too; the first sequence is empty then."""
         self.clear(0)
         if n > 1:
             self._inject(RowPart(0, 0, np.zeros((n - 1, self._rows.width), np.float32)))

@@ -1,4 +1,4 @@
-"""Which context guesses for a target: that of a draft model, or of a head."""
+"""The context that guesses for a target: of a draft model, or of a head."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DraftContext = Context | TranslatedContext | AnyHead
 def head_context(
     model: Model | MedusaModel, target: Context, settings: ContextSettings, head: Head
 ) -> AnyHead:
-    """Returns the context of a head, of the kind that it is."""
+    """Returns the context for a head of its kind."""
     if isinstance(model, MedusaModel):
         return MedusaContext(model, target, settings, head)
     if head.kind == "dflash":

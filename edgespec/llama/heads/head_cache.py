@@ -40,7 +40,7 @@ class Held:
 
 
 class HeadCache:
-    """The sequences of a head's context, whose counters are a `Context`'s. Close it before the target's."""
+    """The sequences of a head's context, with a `Context`'s counters. Close it before the target's."""
 
     def __init__(self, model: Model, target: Context, settings: ContextSettings, head: Head) -> None:
         self.model, self.settings, self.kind = model, settings, head.kind
@@ -66,7 +66,7 @@ class HeadCache:
 
     @property
     def n_vocab(self) -> int:
-        """How many tokens its rows speak of."""
+        """Vocabulary size of its rows."""
         return self.model.n_vocab
 
     @property
@@ -84,7 +84,7 @@ class HeadCache:
         self._held[s] = Held()
 
     def cut(self, s: int, n: int) -> None:
-        """Forgets what a sequence holds behind its first n tokens."""
+        """Forgets what a sequence holds after its first n tokens."""
         held = self._held[s]
         if n <= held.start:
             self.clear(s)
@@ -103,7 +103,7 @@ class HeadCache:
         return Saved(bytes(self._held[s].tokens), state, 0)
 
     def restore(self, s: int, saved: Saved) -> bool:
-        """Makes a sequence hold what was saved; False (and nothing is held) where cells have run out."""
+        """Makes a sequence hold what was saved; False (and nothing is held) if cells have run out."""
         self.clear(s)
         state = saved.state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if not C.llama_state_seq_set_data(self._handle, state, saved.state.size, s):
@@ -114,7 +114,7 @@ class HeadCache:
         return True
 
     def share(self, source: int, s: int, n: int) -> bool:
-        """Makes a sequence hold the first n tokens of another, in the same cells; False where it cannot."""
+        """Makes a sequence hold the first n tokens of another, in the same cells; False if it cannot."""
         from_ = self._held[source]
         if not from_.start < n <= from_.read:
             return False
@@ -129,14 +129,14 @@ class HeadCache:
         return self._threads.tried
 
     def keep_cells(self, on: bool) -> None:
-        """Does nothing: in which order a head sums changes no text."""
+        """Does nothing: the order in which a head sums changes no text."""
 
     def give_back_cells(self) -> bool:
         """Returns False: none are kept."""
         return False
 
     def _settled(self, want: Want) -> tuple[bytes, int]:
-        """Returns the settled tokens from position 0 on, and of how many the target's rows may be used."""
+        """Returns the settled tokens from position 0 on, and for how many the target's rows may be used."""
         tokens = want.tokens.tobytes()
         if want.before:
             before = self._target.held(want.seq)[: want.before].tobytes()
@@ -144,11 +144,11 @@ class HeadCache:
         return tokens, self._target.holds(want.seq, tokens)
 
     def rehearse(self, n: int) -> None:
-        """Evaluates what a reading of n tokens takes; the first sequence is empty then."""
+        """Evaluates what reading n tokens takes; the first sequence is empty then."""
         raise NotImplementedError
 
     def _warm_up(self) -> None:
-        """Evaluates twice, and keeps what the second took: a head is as fast from then on, weights read."""
+        """Evaluates twice, and keeps the second time: from then on a head is as fast, its weights read."""
         self.rehearse(2)
         self.seconds = 0.0
         self.rehearse(2)
@@ -171,17 +171,17 @@ class HeadCache:
             raise self._failed(code, seqs)
 
     def _logits(self, i: int) -> Rows:
-        """Returns the logits behind a row of the last evaluation: a view (1, n_vocab)."""
+        """Returns the logits after a row of the last evaluation: a view (1, n_vocab)."""
         return self._row(C.llama_get_logits_ith(self._handle, i), self.model.n_vocab)[None]
 
     def _own_row(self, i: int, width: int) -> HiddenRow:
-        """Returns what the head made of a row of the last evaluation."""
+        """Returns the head's own row for a row of the last evaluation."""
         from llama_cpp import llama_cpp_ext
 
         return self._row(llama_cpp_ext.llama_get_embeddings_nextn_ith(self._handle, i), width).copy()
 
     def _row(self, pointer: Any, width: int) -> NDArray[np.float32]:
-        """Returns a view of one row, true until the next evaluation."""
+        """Returns a view of one row, valid until the next evaluation."""
         if not pointer:
             raise EngineError(f"llama.cpp returned nothing for a head: {last_complaint()}")
         return np.ctypeslib.as_array(pointer, shape=(width,))

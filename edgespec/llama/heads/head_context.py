@@ -1,12 +1,12 @@
 """A head's working state: it answers as a draft model's context does, and reads the target's hidden rows.
 
-A head (MTP, EAGLE-3) reads each token together with a hidden row of the position before it: the target's,
-where the target has evaluated that position; behind the settled tokens, where it has not, the row that the
+A head (MTP, EAGLE-3) reads each token together with a hidden row of the previous position: the target's,
+if the target has evaluated that position; otherwise, after the settled tokens, the row that the
 head itself made there. So a round begins with the tokens that were accepted, read once more in the target's
-rows, and goes on from the head's own, one token at a time.
+rows, and continues from the head's own, one token at a time.
 
-Cells are synced to tokens and rows, as those of a `Context` are to tokens. What rows are kept no more
-(`HiddenRows`), the head cannot read; then it begins anew behind the gap, with less to go by. No token depends
+Cells are synced to tokens and rows, as those of a `Context` are to tokens. The head cannot read rows that
+are no longer kept (`HiddenRows`); then it starts anew after the gap, with less context. No text depends
 on that: guesses are verified.
 """
 
@@ -32,19 +32,19 @@ from edgespec.llama.saved import same_beginning
 from edgespec.llama.settings import ContextSettings
 from edgespec_models.gguf.heads import Head
 
-FAR = 16  # settled tokens that the target has not evaluated, above which a head begins anew behind them
+FAR = 16  # settled but unevaluated tokens, above which a head starts anew after them
 
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be read for one want."""
+    """What to read for one want."""
 
     seq: int
     tokens: bytes  # from position 0 on
     at: int  # the next position to be read
     readable: int  # positions before it are read in the target's rows, those from it on in the head's own
     end: int
-    anew: bool  # cells before `at` are of no use
+    anew: bool  # cells before `at` are useless
 
     @property
     def done(self) -> bool:
@@ -54,7 +54,7 @@ class Plan:
 class HeadContext(HeadCache):
     """Evaluates a head. Logits it returns are views, valid until the next `score`.
 
-    The counters are those of a `Context`, which see. Close it before its target's context.
+    It has a `Context`'s counters. Close it before its target's context.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class HeadContext(HeadCache):
     ) -> None:
         """model: the target's own, loaded with its MTP blocks, or the head's. target: whose rows it reads.
 
-        Raises ModelUnsupportedError where llama.cpp shows no hidden rows or makes no context of the head.
+        Raises ModelUnsupportedError if llama.cpp shows no hidden rows or makes no context of the head.
         """
         settings = head_settings(settings, head)
         super().__init__(model, target, settings, head)
         self._width = int(C.llama_model_n_embd(model.handle))
         self._batch = RowBatch(settings.chunk, self._width)
-        self._first = 0 if head.kind == "mtp" else 1  # position that it reads: EAGLE-3 wants a row before it
-        self._features: RowBatch | None = None  # rows of several layers, which the head makes one of
+        self._first = 0 if head.kind == "mtp" else 1  # its first position: EAGLE-3 wants a row before it
+        self._features: RowBatch | None = None  # rows of several layers, which the head fuses
         try:
             if head.kind == "mtp":
                 width = int(C.llama_model_n_embd_out(target.model.handle))
@@ -95,9 +95,9 @@ class HeadContext(HeadCache):
         return plan.end - plan.at
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (1, n_vocab): what the head thinks follows its tokens + tail.
+        """Returns for each want float32 (1, n_vocab): the head's logits after its tokens + tail.
 
-        Raises NoRoomError where cells have run out and FatalDecodeError where llama.cpp fails.
+        Raises NoRoomError if cells have run out and FatalDecodeError if llama.cpp fails.
         """
         plans = [self._begun(want) for want in wants]
         answers: list[Rows] = [np.empty((0, 0), np.float32)] * len(wants)
@@ -110,7 +110,7 @@ class HeadContext(HeadCache):
         return answers
 
     def _plan(self, want: Want) -> Plan:
-        """Returns what would be read for a want, the cache being as it is."""
+        """Returns what would be read for a want, with the cache as it is."""
         seq, held = want.seq, self._held[want.seq]
         tokens, known = self._settled(want)
         settled = len(tokens) // 4
@@ -128,16 +128,16 @@ class HeadContext(HeadCache):
         return Plan(seq, tokens, min(start, readable - 1), readable, end, anew=True)
 
     def _reached(self, held: Held, tokens: bytes, readable: int) -> int:
-        """Returns the first position that is to be read."""
+        """Returns the first position to read."""
         at = min(same_beginning(held.tokens, tokens), len(tokens) // 4 - 1)
-        if held.read < readable:  # what the head went on with by itself, the target has evaluated by now
+        if held.read < readable:  # the target has by now evaluated what the head went on with by itself
             at = min(at, held.read)
-        if at >= readable and (at < held.end or not held.made):  # the head's own row is not known
+        if at >= readable and (at < held.end or not held.made):  # the head's own row is unknown
             at = min(at, readable) - 1
         return at
 
     def _begun(self, want: Want) -> Plan:
-        """Takes back the cells that are of no use for a want; returns what is to be read."""
+        """Frees the cells that are useless for a want; returns what to read."""
         plan = self._plan(want)
         if plan.anew:
             self.clear(plan.seq)
@@ -149,7 +149,7 @@ class HeadContext(HeadCache):
         return plan
 
     def _read(self, plans: Sequence[Plan]) -> list[Rows]:
-        """Reads as much of each plan as one evaluation can hold; returns the logits behind it."""
+        """Reads as much of each plan as one evaluation can hold; returns the logits after it."""
         share, parts = self.settings.chunk // len(plans), []
         shown = [p for p in plans if p.at < p.readable]
         sizes = [min(share, p.readable - p.at) for p in shown]
@@ -168,7 +168,7 @@ class HeadContext(HeadCache):
         return found
 
     def _shown(self, seq: int, at: int, n: int) -> NDArray[np.float32]:
-        """Returns the target's rows that n positions are read in: those one before them."""
+        """Returns the target's rows with which n positions are read: those one before them."""
         if at and self._rows.row(seq, at - 1) is not None:
             return self._rows.between(seq, at - 1, at - 1 + n)
         blank = np.zeros((1, self._rows.width), np.float32)
@@ -178,7 +178,7 @@ class HeadContext(HeadCache):
         """Returns what the head reads of the target's rows: (n, width)."""
         if self._features is None:
             return rows
-        first = int(C.llama_memory_seq_pos_max(self._memory, 0)) + 1  # of no meaning, but it must be so
+        first = int(C.llama_memory_seq_pos_max(self._memory, 0)) + 1  # meaningless, but required
         self._features.fill([RowPart(0, first, rows)], outputs=None)
         started = time.perf_counter()
         code = C.llama_encode(self._handle, self._features.struct)
@@ -189,7 +189,7 @@ class HeadContext(HeadCache):
         return fused
 
     def _decode(self, parts: Sequence[RowPart]) -> list[Rows]:
-        """Evaluates parts in one call and keeps the record true; returns the logits behind each."""
+        """Evaluates parts in one call and keeps the record true; returns the logits after each."""
         self._evaluate(parts)
         found, at = [], -1
         for part in parts:
@@ -207,16 +207,16 @@ class HeadContext(HeadCache):
         self._run(self._batch.struct, [part.seq for part in parts])
 
     def rehearse(self, n: int) -> None:
-        """Evaluates n rows of nothing, as for a reading of n tokens; the first sequence is empty then."""
+        """Evaluates n empty rows, as for reading n tokens; the first sequence is empty then."""
         self.clear(0)
         rows = self._fuse(np.zeros((n, self._rows.width), np.float32))
         self._decode([RowPart(0, 0, rows, bytes(4 * n))])
         self.clear(0)
 
     def _find_way(self) -> None:
-        """Finds how llama.cpp gives the hidden row behind a reading; its graphs of MTP blocks differ in that.
+        """Finds how llama.cpp returns the hidden row after a reading; its graphs of MTP blocks differ.
 
-        Some leave out the rows that want no logits and some do not, while what copies them goes by a setting.
+        Some leave out the rows that want no logits and some do not, while the copying goes by a setting.
         """
         rows = np.random.default_rng(0).standard_normal((2, self._width)).astype(np.float32)
         tap_end(self._handle, self._width, outputs_only=True)

@@ -1,6 +1,6 @@
 """The context of a head: its settings, and the rows of its target that are kept for it.
 
-What is made when a head is loaded, and what is asked of llama.cpp before, whether it fits, is the same.
+Loading a head and asking llama.cpp beforehand whether it fits use the same settings.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from edgespec.llama.model import Model
 from edgespec.llama.settings import ContextSettings, new_context
 from edgespec_models.gguf.heads import Head, HeadKind
 
-EAGLE_CHUNK = 64  # tokens that an EAGLE-3 head reads at once: llama.cpp makes logits of each
+EAGLE_CHUNK = 64  # tokens that an EAGLE-3 head reads at once: llama.cpp computes logits of each
 OF_NEXTN: tuple[HeadKind, ...] = (
     "mtp",
     "assistant",
-)  # MTP blocks as llama.cpp has them, in a file or another
+)  # MTP blocks in llama.cpp, in the target's file or another
 
 
 def head_settings(settings: ContextSettings, head: Head) -> ContextSettings:
-    """Returns the settings of a head's context, where those of a draft model's would be `settings`."""
+    """Returns the settings of a head's context, given those of a draft model's."""
     if head.kind == "eagle3":
         return replace(settings, chunk=EAGLE_CHUNK, n_rows=EAGLE_CHUNK)
     if head.kind != "dflash":

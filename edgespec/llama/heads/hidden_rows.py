@@ -1,8 +1,8 @@
-"""Rows of the target's hidden states, kept for a head to read: what its layers made of each token.
+"""Rows of the target's hidden states, kept for a head to read.
 
 A head (MTP, EAGLE-3, DFlash) guesses from them, and its own cache can be made from nothing else. They exist
-only right behind the evaluation that made them, so they are copied. Of each sequence, those of its last
-tokens are kept without a gap; of older ones the last of each whole piece of a prompt, where a head can go on.
+only right after the evaluation that made them, so they are copied. Of each sequence, those of its last
+tokens are kept without a gap; of older ones the last of each whole piece of a prompt, to resume at.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class HiddenRows:
         self._marks: list[dict[int, HiddenRow]] = [{} for _ in range(n_seq)]
 
     def put(self, seq: int, at: int, rows: NDArray[np.float32]) -> None:
-        """Keeps copies of rows (n, width) of the positions from `at`, in place of all from there on."""
+        """Keeps copies of rows (n, width) of the positions from `at`, replacing all from there on."""
         self.cut(seq, at)
         last, copied = self._last[seq], rows.copy()
         if at - 1 not in last:
@@ -52,22 +52,22 @@ class HiddenRows:
                 del rows[end]
 
     def share(self, source: int, seq: int, n: int) -> None:
-        """Makes a sequence have the rows of the first n positions of another."""
+        """Gives a sequence the rows of the first n positions of another."""
         self._last[seq], self._marks[seq] = dict(self._last[source]), dict(self._marks[source])
         self.cut(seq, n)
 
     def row(self, seq: int, position: int) -> HiddenRow | None:
-        """Returns one row; None where it is not kept."""
+        """Returns one row; None if it is not kept."""
         found = self._last[seq].get(position)
         return self._marks[seq].get(position) if found is None else found
 
     def reaches(self, seq: int, first: int, end: int) -> bool:
-        """Are all rows from position `first` up to `end` kept?"""
+        """Returns whether all rows from position `first` up to `end` are kept."""
         rest = first + 1 == end or self.begin(seq, end) <= first + 1
         return end <= first or (rest and self.row(seq, first) is not None)
 
     def begin(self, seq: int, end: int) -> int:
-        """Returns the first position from which on all rows up to `end` are kept; `end` where none is."""
+        """Returns the first position from which on all rows up to `end` are kept; `end` if there is none."""
         last = self._last[seq]
         return next(iter(last)) if end - 1 in last else end
 

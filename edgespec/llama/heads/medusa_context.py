@@ -1,9 +1,9 @@
-"""Medusa heads: each guesses a place further on, all from the target's last hidden state, in numpy.
+"""Medusa heads: each guesses one position further, all from the target's last hidden state, in numpy.
 
-What a head thinks of its place does not depend on the guesses before it: its rows are marginals, each guess
-is drawn from its own, and verification needs to know nothing of that. They read nothing and keep nothing, so
-there is no cache. The state is that of the last token that the target has evaluated; behind a prompt it is
-not known before the first verification, and the first round has no guess.
+A head's logits do not depend on the guesses before it: its rows are marginals, each guess
+is drawn from its own, and verification needs no change. They read nothing and keep nothing, so
+there is no cache. The state is that of the last token that the target has evaluated; after a prompt it is
+unknown before the first verification, and the first round has no guess.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Floats = NDArray[np.float32]
 
 
 class MedusaModel:
-    """The weights, with what is asked of a model. Raises ModelFileError for a file that is damaged."""
+    """The weights, with a model's interface. Raises ModelFileError for a damaged file."""
 
     metadata: Mapping[str, str] = {}
     on_gpu = has_recurrent_state = False
@@ -66,7 +66,7 @@ class MedusaContext:
 
     @property
     def n_vocab(self) -> int:
-        """How many tokens its rows speak of."""
+        """Vocabulary size of its rows."""
         return self.model.n_vocab
 
     def missing(self, want: Want) -> int:
@@ -74,9 +74,9 @@ class MedusaContext:
         return 1
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (1, n_vocab): the marginal at the place behind its tail.
+        """Returns for each want float32 (1, n_vocab): the marginal at the position after its tail.
 
-        All of a row is NaN where there is no head for that place, or no hidden state to guess from.
+        All of a row is NaN if there is no head for that position, or no hidden state to guess from.
         """
         answers: list[Rows] = [np.full((1, self.n_vocab), np.nan, np.float32) for _ in wants]
         places: dict[int, list[tuple[int, Floats]]] = {}
@@ -96,7 +96,7 @@ class MedusaContext:
         if want.before:
             before = self._target.held(want.seq)[: want.before].tobytes()
             tokens = before.ljust(4 * want.before, b"\0") + tokens
-        last = len(tokens) // 4 - 1  # the token behind the state is known already
+        last = len(tokens) // 4 - 1  # the token after the state is known already
         known = min(self._target.holds(want.seq, tokens), last)
         return last - known + len(want.tail), self._rows.row(want.seq, known - 1)
 
@@ -117,7 +117,7 @@ class MedusaContext:
         return found
 
     def rehearse(self, n: int) -> None:
-        """Evaluates what a guess behind n tokens takes, whatever n is: one head."""
+        """Evaluates what a guess after n tokens takes, whatever n is: one head."""
         self._evaluate(self.model.heads[0], np.zeros((1, self._rows.width), np.float32))
 
     # ---- what a cache would do -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a head evaluates at once: hidden rows, each with a token or alone."""
+"""One evaluation of a head: hidden rows, each with a token or alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTS = ctypes.POINTER(ctypes.c_int32)
 
 @dataclass(frozen=True, slots=True)
 class RowPart:
-    """Rows of one sequence, one position behind another."""
+    """Rows of one sequence, at consecutive positions."""
 
     seq: int
     position: int  # of the first cell
@@ -32,7 +32,7 @@ class RowBatch:
     """A llama_batch over arrays that are made once, for up to `size` rows of `width` floats."""
 
     def __init__(self, size: int, width: int, *, sections: int = 1) -> None:
-        """sections: numbers that make a position of a row without a token: 4 where positions are M-RoPE's."""
+        """sections: numbers that make a position of a row without a token: 4 for M-RoPE's positions."""
         self.size, self._sections = size, sections
         self._token = np.zeros(size, np.int32)
         self._rows = np.zeros((size, width), np.float32)
@@ -49,9 +49,9 @@ class RowBatch:
         self.struct = struct
 
     def fill(self, parts: Sequence[RowPart], *, outputs: int | None) -> None:
-        """Takes the rows of the next evaluation in place of those before: all with tokens, or all without.
+        """Replaces the rows by those of the next evaluation: all with tokens, or all without.
 
-        outputs: rows at the end of each part of which logits are wanted; None: all.
+        outputs: rows at the end of each part that want logits; None: all.
         """
         at = 0
         for part in parts:
@@ -67,6 +67,6 @@ class RowBatch:
         self.struct.n_tokens = at
         with_tokens = parts[0].tokens is not None
         self.struct.token = self._token.ctypes.data_as(_INTS) if with_tokens else _INTS()
-        if not with_tokens and self._sections > 1:  # time, height, width, none: one array behind another
+        if not with_tokens and self._sections > 1:  # time, height, width, none: one array after another
             places = self._pos[:at].copy()
             self._pos[: at * self._sections] = np.concatenate([np.tile(places, 3), np.zeros(at, np.int32)])

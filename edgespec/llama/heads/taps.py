@@ -1,6 +1,6 @@
-"""Where hidden rows come out of llama.cpp: behind the last layer, before the output, or before chosen layers.
+"""Where hidden rows come out of llama.cpp: after the last layer, before the output, or before chosen layers.
 
-The rows behind the last layer (`nextn`) are bound by llama-cpp-python. Those in front of a layer come by
+llama-cpp-python binds the rows after the last layer (`nextn`). Those before a layer come from
 functions that it does not bind, under the names that compilers of Linux and macOS give them.
 """
 
@@ -24,9 +24,9 @@ _Floats = ctypes.POINTER(ctypes.c_float)
 
 
 def tap_end(handle: Any, width: int, *, outputs_only: bool = False) -> Tap:
-    """Has a context keep what its last layer made, of every token or of those that want logits.
+    """Makes a context keep its last layer's output, of every token or of those that want logits.
 
-    width: floats of one row. Raises ModelUnsupportedError where this build of llama.cpp does not show it.
+    width: floats of one row. Raises ModelUnsupportedError if this build of llama.cpp does not show it.
     """
     try:
         from llama_cpp import llama_cpp_ext
@@ -40,9 +40,9 @@ def tap_end(handle: Any, width: int, *, outputs_only: bool = False) -> Tap:
 
 
 def tap_outputs(handle: Any, width: int) -> tuple[Tap, Switch]:
-    """Has a context keep what its output matrix reads, where asked to: it makes logits of every token then.
+    """Makes a context keep the input of its output matrix when asked: it computes all logits then.
 
-    width: floats of one row. Returns the tap, and what says of the next evaluation whether to keep it.
+    width: floats of one row. Returns the tap, and a switch for the next evaluation.
     """
 
     def switch(on: bool) -> None:
@@ -52,9 +52,9 @@ def tap_outputs(handle: Any, width: int) -> tuple[Tap, Switch]:
 
 
 def tap_layers(handle: Any, layers: Sequence[int], width: int) -> Tap:
-    """Has a context keep what goes into some layers; a row has one part of `width` floats for each of them.
+    """Makes a context keep the input of some layers; a row has one part of `width` floats for each of them.
 
-    Raises ModelUnsupportedError where this build of llama.cpp does not show them.
+    Raises ModelUnsupportedError if this build of llama.cpp does not show them.
     """
     library: Any = C.llama_cpp._lib
     try:
@@ -72,7 +72,7 @@ def tap_layers(handle: Any, layers: Sequence[int], width: int) -> Tap:
 
 
 def _rows(pointer: Any, n: int, width: int) -> NDArray[np.float32]:
-    """Returns a view of n rows, true until the next evaluation."""
+    """Returns a view of n rows, valid until the next evaluation."""
     if not pointer:
         raise ModelUnsupportedError(
             "llama.cpp gave no hidden rows of this target: heads cannot guess for its architecture"

@@ -1,11 +1,11 @@
-"""MTP blocks that take turns: the first guesses the next token, the second the one behind it, and so on.
+"""MTP blocks that take turns: the first guesses the next token, the second the one after it, and so on.
 
-All of them read the settled tokens in the target's rows. A guess further on is made by the block whose turn
-it is, which reads the guesses before it too, each in the row that the block before made there (llama.cpp,
+All of them read the settled tokens in the target's rows. A later guess is made by the block whose turn
+it is, which also reads the guesses before it, each in the row that the block before made there (llama.cpp,
 common/speculative.cpp). So a draft is no longer than there are blocks.
 
-Keys and values lie in the same cells for every block, in tensors of their own. A reading is repeated for each
-block: the cells are freed and taken again, which llama.cpp does in the same order. Behind the settled tokens,
+Keys and values of every block are in the same cells, in tensors of their own. A reading is repeated for each
+block: the cells are freed and taken again, which llama.cpp does in the same order. After the settled tokens,
 cells are those of the last block that had its turn, and are written anew for the next.
 """
 
@@ -36,16 +36,16 @@ class TurnsContext(HeadContext):
         super().__init__(model, target, settings, head)
 
     def missing(self, want: Want) -> int:
-        """Returns how many tokens `score` would evaluate for this, those that all blocks read once each."""
+        """Returns how many tokens `score` would evaluate for this; those that all blocks read count once."""
         plan = self._plan(want)
         unread, ahead = plan.readable - plan.at, plan.end - plan.readable
         turn = 1 if unread or plan.anew else self._turn(plan)
         return unread + sum(range(turn, ahead + 1))
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (1, n_vocab): what the block whose turn it is thinks comes next.
+        """Returns for each want float32 (1, n_vocab): the logits of the block whose turn it is.
 
-        Raises NoRoomError where cells have run out and FatalDecodeError where llama.cpp fails.
+        Raises NoRoomError if cells have run out and FatalDecodeError if llama.cpp fails.
         """
         plans = [self._begun(want) for want in wants]
         answers: dict[int, Rows] = {}
@@ -68,7 +68,7 @@ class TurnsContext(HeadContext):
     def _reached(self, held: Held, tokens: bytes, readable: int) -> int:
         at = min(same_beginning(held.tokens, tokens), readable, held.read)
         anew = at == readable and (not held.made or len(tokens) // 4 == readable)
-        return at - anew  # the row or the logits behind the last settled token are not there
+        return at - anew  # the row or the logits after the last settled token are missing
 
     def _begun(self, want: Want) -> Plan:
         same = same_beginning(self._held[want.seq].tokens, self._plan(want).tokens)
@@ -81,7 +81,7 @@ class TurnsContext(HeadContext):
         return plan
 
     def _turn(self, plan: Plan) -> int:
-        """Returns how many tokens behind the settled ones the next evaluation reads."""
+        """Returns how many tokens after the settled ones the next evaluation reads."""
         return min(max(1, len(self._held[plan.seq].made)), plan.end - plan.readable)
 
     def _block(self, turn: int) -> int:
@@ -101,7 +101,7 @@ class TurnsContext(HeadContext):
         return {part.seq: row.copy() for part, row in zip(parts, found, strict=True)}
 
     def _read_by_all(self, parts: Sequence[RowPart]) -> list[Rows]:
-        """Evaluates parts with each block, the first block last; returns its logits behind each."""
+        """Evaluates parts with each block, the first block last; returns its logits after each."""
         for block in range(self._blocks - 1, 0, -1):
             self._choose(block)
             self._evaluate(parts)
@@ -111,12 +111,12 @@ class TurnsContext(HeadContext):
         return self._decode(parts)
 
     def _take_back(self, plan: Plan) -> None:
-        """Frees the cells behind the settled tokens: they are another block's."""
+        """Frees the cells after the settled tokens: they are another block's."""
         C.llama_memory_seq_rm(self._memory, plan.seq, plan.readable, -1)
         del self._held[plan.seq].tokens[4 * plan.readable :]
 
     def _guess(self, plans: Sequence[Plan], turns: dict[int, int]) -> dict[int, Rows]:
-        """Has the block whose turn it is read what lies behind the settled tokens; returns its logits."""
+        """Has the block whose turn it is read what follows the settled tokens; returns its logits."""
         parts = []
         for plan in plans:
             n = turns[plan.seq]
@@ -141,7 +141,7 @@ class TurnsContext(HeadContext):
         llama_cpp_ext.llama_set_nextn_layer_offset(self._handle, block)
 
     def rehearse(self, n: int) -> None:
-        """Evaluates n rows of nothing with every block; the first sequence is empty then."""
+        """Evaluates n empty rows with every block; the first sequence is empty then."""
         self.clear(0)
         self._read_by_all([RowPart(0, 0, np.zeros((n, self._rows.width), np.float32), bytes(4 * n))])
         self.clear(0)
