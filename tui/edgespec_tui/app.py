@@ -40,7 +40,7 @@ from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
 if TYPE_CHECKING:
     from edgespec_tui.screens.model_pull import ModelPull
 
-QUIT_TWICE_S = 2.0  # in which Ctrl+C a second time ends
+QUIT_TWICE_S = 2.0  # a second Ctrl+C within this time ends
 
 
 class ChatApp(App[int]):
@@ -84,7 +84,7 @@ class ChatApp(App[int]):
         self._notices = notices if notices is not None else []
         engine = EngineState(endpoint, self._engine_changed)
         self.context = ChatContext(endpoint, engine, sessions)
-        if shelf is not None:  # from another thread: the list is looked at now and then
+        if shelf is not None:  # from another thread: the list is checked now and then
             shelf.on_end = self._pull_ended
         self.context.options = options or AnswerOptions()
         self.context.new_conversation = self.settings.new_conversation
@@ -93,9 +93,9 @@ class ChatApp(App[int]):
         self.chat.speculation = self.settings.speculation
         self.chat.set_class(not self.settings.panel, "-no-panel")
         self.context.tint = self.settings.tint
-        self.fault: str | None = None  # why the app ended, where it was not asked to
+        self.fault: str | None = None  # why the app ended, if it was not asked to
         self._interrupted = 0.0
-        self._said: set[str] = set()  # of what answers
+        self._said: set[str] = set()  # notices about the models shown so far
         self._typed = typed or TypedAhead(None)
         self._early: list[events.Event] | None = []  # keys before there is an input; None: there is one
         self._known = known
@@ -104,7 +104,7 @@ class ChatApp(App[int]):
         self.set_keymap(dict(self.settings.keys))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Returns the tints for themes that know none."""
+        """Returns the tints for themes without any."""
         return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
 
     def on_load(self) -> None:
@@ -140,12 +140,12 @@ class ChatApp(App[int]):
         self.chat.engine_changed()
 
     def _keep(self) -> None:
-        """Writes what was said, wherever it can be; nobody is there to be told."""
+        """Saves the chat wherever possible; nobody is there to be told."""
         if self._sessions is not None:
             rescue(self._sessions.close(), ask=None, tell=lambda _: None)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Ends the app in order; never shows a traceback. (Textual's own way would print one.)"""
+        """Ends the app in order, without a traceback. (Textual would print one.)"""
         if self.is_headless:
             super()._handle_exception(error)
             return
@@ -164,11 +164,11 @@ class ChatApp(App[int]):
         await super().on_event(event)
 
     def _can_type(self) -> bool:
-        """True from the moment on when the input has the keyboard."""
+        """True once the input has the keyboard."""
         return self._early is None or (self.chat.is_whole and self.focused is not None)
 
     async def take_early_keys(self) -> None:
-        """Does what was typed before there was an input, in its order, and before what comes now."""
+        """Handles what was typed before there was an input, in its order, and before newer keys."""
         if self._early is not None and self._can_type():
             early, self._early = self._early, None
             for event in early:
@@ -183,7 +183,7 @@ class ChatApp(App[int]):
     # -- keys
 
     async def action_new(self) -> None:
-        """Begins a new chat; the old one stays among the sessions."""
+        """Starts a new chat; the old one stays among the saved ones."""
         await self.chat.open(self.context.new_conversation())
 
     def action_interrupt(self) -> None:
@@ -203,7 +203,7 @@ class ChatApp(App[int]):
             chat.tell("Press Ctrl+C again to quit.")
 
     def action_quit_now(self) -> None:
-        """Ends; what was said is kept."""
+        """Ends; the chat is saved."""
         self._end(0)
 
     def _end(self, code: int) -> None:
@@ -252,7 +252,7 @@ class ChatApp(App[int]):
             self.push_screen(ModelsScreen(self._shelf, running=running), self._use_pair)
 
     def _pull_ended(self, pull: ModelPull) -> None:
-        """Tells how a pull has ended, where no screen shows it. In the pull's thread."""
+        """Reports how a pull has ended, if no screen shows it. In the pull's thread."""
         if self._shelf is not None and not self._shelf.watched:
             self._notices.append(pull.sentence)
 
@@ -285,7 +285,7 @@ class ChatApp(App[int]):
         self._take_settings(file)
 
     def _take_settings(self, file: Path) -> None:
-        """Reads the settings anew; they hold for new chats, keys and colours at once."""
+        """Reads the settings anew; they apply to new chats, keys and colours at once."""
         self.settings, complaints = read(file, known=self._known)
         self._notices += complaints
         self.context.new_conversation = self.settings.new_conversation
@@ -300,6 +300,6 @@ class ChatApp(App[int]):
         screen.tell(f"Written to {path}.")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Yields what the command palette lists."""
+        """Yields the entries of the command palette."""
         yield from palette.entries(self, screen, self.chat.begin_command if screen is self.chat else None)
         yield from super().get_system_commands(screen)

@@ -1,4 +1,4 @@
-"""Faults of our own: kept in a file for whoever mends them, told in one sentence to whoever met them."""
+"""Bugs of our own: saved in a file for whoever fixes them, reported in one sentence to whoever met them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from edgespec.system import config
 
 
 def told(error: BaseException) -> str:
-    """Writes a fault into a file of its own; returns the sentence for the screen."""
+    """Writes a bug into a file of its own; returns the sentence for the screen."""
     text = "".join(traceback.format_exception(error))
     folder = config.state_folder() / "faults"
     try:

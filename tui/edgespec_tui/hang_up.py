@@ -1,7 +1,7 @@
 """What ends the app from outside: a signal, or a window that was closed.
 
-Textual writes to the terminal from a thread, through a short queue. Where the terminal is gone, that thread
-has died, and the app waits for room in the queue for ever: its window is closed, and it runs on. So there it
+Textual writes to the terminal from a thread, through a short queue. If the terminal is gone, that thread
+has died, and the app waits for room in the queue for ever: its window is closed, and it runs on. So then it
 is ended without waiting.
 """
 
@@ -22,7 +22,7 @@ GRACE_S = 2.0  # in which the app may end by itself
 def watch(end: Callable[[int], None], keep: Callable[[], object], *, has_window: bool) -> None:
     """Lets signals end the app, on its own event loop. Call it there.
 
-    end: is given the exit code. keep: writes what was said, where the app cannot end by itself.
+    end: takes the exit code. keep: saves the chat if the app cannot end by itself.
     """
     loop = asyncio.get_running_loop()
 
@@ -34,11 +34,11 @@ def watch(end: Callable[[int], None], keep: Callable[[], object], *, has_window:
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, a test's thread
         loop.add_signal_handler(signal.SIGTERM, end, 128 + signal.SIGTERM)
         if sys.platform != "win32" and has_window:
-            signal.signal(signal.SIGHUP, hung_up)  # it comes through where the loop is stuck, too
+            signal.signal(signal.SIGHUP, hung_up)  # works even if the loop is stuck
 
 
 def _end_soon(keep: Callable[[], object], code: int) -> None:
-    """Ends the process after a moment, if it has not ended by then; our engine ends by its life line."""
+    """Ends the process after a moment, if it has not ended by then; our engine ends when its pipe closes."""
 
     def end() -> None:
         time.sleep(GRACE_S)

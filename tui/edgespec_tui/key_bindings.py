@@ -47,7 +47,7 @@ def bindings() -> Iterator[Binding]:
 
 
 def is_key(name: str) -> bool:
-    """Returns whether there is such a key, as f2, ctrl+r, left_square_bracket or x."""
+    """Returns whether a key exists, such as f2, ctrl+r, left_square_bracket or x."""
     *modifiers, key = name.lower().split("+") if name != "+" else [name]
     if not set(modifiers) <= MODIFIERS:
         return False

@@ -1,4 +1,4 @@
-"""`edgespec chat`: from flags to an app on the screen, and to a terminal that is as it was."""
+"""`edgespec chat`: from flags to an app on the screen, and back to the terminal as it was."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def wants_screen(arguments: argparse.Namespace) -> bool:
 
 
 def chat(arguments: argparse.Namespace) -> int:
-    """Runs the app, or a chat without a screen where there is none or none is wanted; returns its exit code.
+    """Runs the app, or a chat without a screen; returns its exit code.
 
-    Raises EdgeSpecError for what can be told before the app is shown.
+    Raises EdgeSpecError for what can be reported before the app is shown.
     """
     if not wants_screen(arguments):
         from edgespec_tui.plain.command import plain_chat
@@ -48,7 +48,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
         Begun(opening(arguments)), wanted=Wanted(n_ctx=arguments.ctx, flags=_flags(arguments))
     )
     typed.ask_background()
-    from edgespec_tui.app import ChatApp  # Textual takes a quarter of a second: a wrong flag is told before
+    from edgespec_tui.app import ChatApp  # Textual takes 0.25 s: wrong flags are reported before
     from edgespec_tui.key_bindings import known_to_app
     from edgespec_tui.screens.model_shelf import Shelf
 
@@ -72,7 +72,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
         code = app.run()
     finally:
         unwritten = sessions.close()
-        for notice in notices:  # what the app did not come to show
+        for notice in notices:  # what the app did not get to show
             sys.stderr.write(f"edgespec: {notice}\n")
     _tell_end(app.fault, unwritten, saves=not arguments.no_save, asked_to_end=(code or 0) == 0)
     return 1 if app.fault else code or 0
@@ -81,7 +81,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
 def _tell_end(
     fault: str | None, unwritten: Sequence[Conversation], *, saves: bool, asked_to_end: bool
 ) -> None:
-    """Says, on the terminal that is as it was, what people should know behind the end."""
+    """Prints on the restored terminal what people should know at the end."""
 
     def tell(sentence: str) -> None:
         sys.stderr.write(f"edgespec: {sentence}\n")
@@ -93,9 +93,9 @@ def _tell_end(
 
 
 def opening(arguments: argparse.Namespace) -> Opening:
-    """Returns how the engine is reached that the flags name. Raises SettingError.
+    """Returns how to reach the engine that the flags name. Raises SettingError.
 
-    A pair that was named is in target and draft by now; without one, whichever runs is attached to.
+    A named pair is in target and draft by now; without one, whichever runs is attached to.
     """
     if arguments.endpoint:
         if arguments.target or arguments.draft or arguments.grow or arguments.pair:
@@ -119,7 +119,7 @@ def opening(arguments: argparse.Namespace) -> Opening:
 
 
 def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Returns how an engine that is started is told to load its pair."""
+    """Returns the flags for a new engine to load its pair."""
     flags: list[str] = []
     for flag, value, default in (
         ("--kv-type", arguments.kv_type, "f16"),

@@ -1,4 +1,4 @@
-"""What the command palette lists: all that keys do, and all that may be typed after a slash."""
+"""The entries of the command palette: all that keys do, and all slash commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def entries(
 ) -> Iterable[SystemCommand]:
     """Yields what can be done on a screen.
 
-    begin: runs a slash command, or puts it into the input; None where there is no input.
+    begin: runs a slash command, or puts it into the input; None if there is no input.
     """
     for node in (screen, app):
         for _, binding in node._bindings:

@@ -1,1 +1,1 @@
-"""What the app needs of an engine, and the engine over HTTP that gives it."""
+"""What the app needs of an engine, and the engine over HTTP that provides it."""

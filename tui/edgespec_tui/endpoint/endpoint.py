@@ -2,8 +2,8 @@
 
 Everything is asynchronous and on the app's own event loop; threads and sockets stay inside an endpoint.
 An answer is an iterator of happenings; closing it (`aclose`) cancels the answer in the engine. Failures are
-the program's own: `EndpointError`, `EngineDiedError` where the engine is gone (then `restart` may help),
-`PromptTooLongError` with both counts where the endpoint tells them.
+the program's own: `EndpointError`, `EngineDiedError` if the engine is gone (then `restart` may help),
+`PromptTooLongError` with both counts if the endpoint gives them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn as an endpoint is told it."""
+    """One turn as an endpoint receives it."""
 
     role: Role
     text: str
@@ -44,9 +44,9 @@ class Endpoint(Protocol):
         ...
 
     async def use(self, target: Path, draft: Path | None) -> Info:
-        """Lets go of this engine and goes on with one for these files; raises as `start` does.
+        """Releases this engine and continues with one for these files; raises as `start` does.
 
-        Where it fails, `restart` tries these files again.
+        If that fails, `restart` tries these files again.
         """
         ...
 
@@ -55,9 +55,9 @@ class Endpoint(Protocol):
         ...
 
     async def count(self, messages: Sequence[Message]) -> int | None:
-        """Returns how many tokens the prompt of these messages has; None where the endpoint cannot say."""
+        """Returns how many tokens the prompt of these messages has; None if the endpoint cannot say."""
         ...
 
     async def close(self) -> None:
-        """Lets go of it: a server that was started for this app ends."""
+        """Releases it: a server that was started for this app ends."""
         ...

@@ -1,4 +1,4 @@
-"""Whether there is an engine to ask: it is being made ready, it is there, or it is gone and why."""
+"""Whether there is an engine: it is being prepared, it is there, or it is gone and why."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class EngineState:
 
     @property
     def model(self) -> str:
-        """The name of what answers; "" while that is not known."""
+        """The model's name; "" while unknown."""
         if self.info is None:
             return ""
         return EMBEDDED if self.info.embedded else self.info.model
 
     @property
     def is_foreign(self) -> bool:
-        """True where it is a server of another kind, which reports no speculation data."""
+        """True if it is a server of another kind, which reports no speculation data."""
         return self.info is not None and not self.info.speculates
 
     @property
     def names(self) -> str:
-        """The names of what answers and what drafts."""
+        """The names of target and draft."""
         if self.info is None:
             return ""
         return (
@@ -50,11 +50,11 @@ class EngineState:
         )
 
     async def start(self, *, again: bool = False) -> None:
-        """Makes the engine ready; what stands in the way becomes the reason."""
+        """Prepares the engine; an error becomes the reason."""
         await self._open(self.endpoint.restart if again else self.endpoint.start)
 
     async def use(self, target: Path, draft: Path | None) -> None:
-        """Goes on with another pair; what stands in the way becomes the reason."""
+        """Continues with another pair; an error becomes the reason."""
         await self._open(lambda: self.endpoint.use(target, draft))
 
     async def _open(self, opening: Callable[[], Coroutine[Any, Any, Info]]) -> None:
@@ -70,7 +70,7 @@ class EngineState:
         self.on_change()
 
     def lost(self, error: EdgeSpecError) -> None:
-        """Takes note that the engine is gone."""
+        """Notes that the engine is gone."""
         self.state, self.reason = "gone", str(error)
         self.on_change()
 

@@ -1,4 +1,4 @@
-"""What a model that many begin with is good for, in a sentence, and what one could ask it."""
+"""What a popular first model is good for, in a sentence, and what to ask it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Note:
 
     what: str
     better: str  # what a pull leads to
-    asks: tuple[str, ...]  # questions that it can do something with
+    asks: tuple[str, ...]  # questions that it can handle
 
 
 EMBEDDED = Note(
@@ -35,7 +35,7 @@ PULL = "run `edgespec pull`"
 
 
 def note_of(info: Info) -> Note | None:
-    """Returns what is to be said of a model; None for one that people have chosen."""
+    """Returns the note on a model; None for one that people have chosen."""
     if info.embedded:
         return EMBEDDED
     if info.speculates and info.model in (starter.NAME, Path(starter.STARTER.file).stem):

@@ -22,16 +22,16 @@ from edgespec_tui.settings.beginning import Beginning, begin, first_conversation
 
 
 def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namespace], Opening]) -> int:
-    """Lists sessions, answers one prompt, or talks until the input ends; returns the exit code."""
+    """Lists chats, answers one prompt, or talks until the input ends; returns the exit code."""
     sys.stdin = sys.stdin or open(os.devnull)  # closed by our caller: an empty one
     if sys.stdout is None:
         raise EdgeSpecError("standard output is closed: there is nowhere to write the answer")
     for stream in (sys.stdin, sys.stdout):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what cannot be read or shown becomes a mark, not an error
+            stream.reconfigure(errors="replace")  # what cannot be decoded becomes a mark, not an error
     beginning = begin(arguments)
     for complaint in beginning.complaints:
-        if arguments.prompt is not None:  # a program asks: it should not get another answer than it set
+        if arguments.prompt is not None:  # a program asks: settings must not change its answer
             raise SettingError(complaint)
         _tell(f"edgespec: {complaint}")
     sessions = open_sessions(arguments, on_notice=lambda sentence: _tell(f"edgespec: {sentence}"))

@@ -1,6 +1,6 @@
 """A chat without a screen: lines in, lines out, no cursor movements and no colours.
 
-For screen readers, for dumb terminals, and for pipes: questions are the lines of standard input, or
+For screen readers, dumb terminals, and pipes: questions are the lines of standard input, or
 one that was given (`-p`). Answers go to stdout and nothing else does; figures, notes and errors go to stderr.
 """
 
@@ -23,7 +23,7 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.turn_writer import TurnWriter
 
-INTERRUPTED = 130  # exit code after Ctrl+C, as shells have it
+INTERRUPTED = 130  # exit code after Ctrl+C, as in shells
 
 
 @dataclass(slots=True)
@@ -45,17 +45,17 @@ class PlainChat:
     last_progress: str = ""
 
     def tell(self, sentence: str) -> None:
-        """Says something that is not an answer."""
+        """Prints something that is not an answer."""
         print(sentence, file=self.err, flush=True)
 
     def tell_progress(self, progress: Progress) -> None:
-        """Says what goes on before there is an engine."""
+        """Prints what happens before there is an engine."""
         if progress.stage in ("waiting", "loading") and progress.text != self.last_progress:
             self.last_progress = progress.text
             self.tell(f"{progress.text} ...")
 
     def start(self) -> Info:
-        """Makes the engine ready, once; raises EdgeSpecError."""
+        """Prepares the engine, once; raises EdgeSpecError."""
         if self.info is None or self.engine_gone:
             work = self.endpoint.restart() if self.engine_gone else self.endpoint.start()
             self.info = self.runner.run(work)
@@ -63,10 +63,10 @@ class PlainChat:
         return self.info
 
     def ask(self, text: str) -> Turn:
-        """Asks, writes the answer as it comes, and returns it. Ctrl+C stops it, and it is kept as it is.
+        """Asks, writes the answer as it comes, and returns it. Ctrl+C stops it, and keeps it as it is.
 
-        Raises EdgeSpecError where there is no answer; then we stand where we stood before. Raises OSError
-        where stdout takes no more.
+        Raises EdgeSpecError if there is no answer; the conversation is then as before. Raises OSError
+        if stdout takes no more.
         """
         talk, before = self.conversation, self.conversation.head
         question = talk.add("user", text, parent=before)
@@ -155,13 +155,13 @@ class _Writer:
             self.on_failure()
 
     def end_line(self) -> None:
-        """Ends the answer's line, so that what is told next begins one."""
+        """Ends the answer's line, so that the next message begins a line."""
         if self._last != "\n":
             self._write("\n")
 
 
 def read_whole(stream: TextIO) -> str:
-    """Returns a question that was piped in; raises SettingError where there is none."""
+    """Returns a question that was piped in; raises SettingError if there is none."""
     text = stream.read().removesuffix("\n").removesuffix("\r")
     if not text.strip():
         raise SettingError("the prompt is empty: say something for the model to answer")

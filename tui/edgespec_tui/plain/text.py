@@ -1,4 +1,4 @@
-"""Text for ears and pipes: what is written of an answer as it comes, without moving the cursor."""
+"""Text for screen readers and pipes: an answer as it comes, without moving the cursor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ END = re.compile(r"\n|[.!?:;。！？](?=\s)")
 
 @dataclass(slots=True)
 class WholeSentences:
-    """Lets text out by lines and sentences: a screen reader speaks what appears, and would speak halves."""
+    """Releases text by lines and sentences: a screen reader speaks what appears, and would speak halves."""
 
     _held: str = ""
 
@@ -32,7 +32,7 @@ class WholeSentences:
 
 @dataclass(slots=True)
 class AsItComes:
-    """Lets every piece out at once: for programs."""
+    """Releases every piece at once: for programs."""
 
     def feed(self, text: str) -> str:
         return text

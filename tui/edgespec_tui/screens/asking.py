@@ -1,7 +1,7 @@
-"""Asking: one answer is made at a time, and questions that come meanwhile wait for it.
+"""Asking: one answer is made at a time, and later questions wait for it.
 
-A question that waits is shown, can be taken back, and is asked when the answer before it has ended by itself.
-Where that was stopped or failed, what waits goes back into the input: nothing is asked on a wrong footing.
+A waiting question is shown, can be taken back, and is asked when the answer before it has ended by itself.
+If that was stopped or failed, waiting questions go back into the input: nothing is asked on a wrong basis.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Stage(Protocol):
 
 
 class Asking:
-    """The answer that is being made on a screen, if any; what waits for it; what is being edited."""
+    """The answer in progress on a screen, if any; what waits for it; what is being edited."""
 
     def __init__(self, screen: Stage) -> None:
         self._screen = screen
@@ -120,7 +120,7 @@ class Asking:
         self._begin(talk, await self._add(talk, attached.question, editing))
 
     def _writable(self) -> Conversation:
-        """Returns the conversation that is shown; raises SettingError where another window writes it."""
+        """Returns the conversation on the screen; raises SettingError if another window writes it."""
         talk = self._screen.conversation
         if talk.read_only:
             raise SettingError("this chat is open in another window: /new starts another")
@@ -134,7 +134,7 @@ class Asking:
         turn = replace(talk.add("user", question.text, parent=parent), settings=question.settings())
         talk.change(turn)
         talk.title = talk.title or " ".join(question.folded().split())[:TITLE_LENGTH]
-        screen.refresh_state()  # first: a widget that is added where nothing is shown keeps no height
+        screen.refresh_state()  # first: a widget that is added while nothing is shown keeps no height
         await (screen.transcript.show(talk) if editing else screen.transcript.add(turn))
         return turn
 
@@ -147,7 +147,7 @@ class Asking:
             self._begin(talk, question)
 
     async def go_on(self, answer: Turn) -> None:
-        """Lets an answer go on from where it ended. Raises SettingError where it cannot."""
+        """Continues an answer from where it ended. Raises SettingError if it cannot."""
         talk = self._writable()
         if self.running:
             raise SettingError("an answer is still being written: Esc stops it")
@@ -183,7 +183,7 @@ class Asking:
         self._give_back()
 
     async def _answer(self, talk: Conversation, question: Turn, begun: Turn | None) -> bool:
-        """Makes one answer; returns whether it ended by itself. begun: it goes on from there."""
+        """Makes one answer; returns whether it ended by itself. begun: continue from there."""
         screen, context = self._screen, self._screen.context
         turn = begun or talk.add("assistant", parent=question.id, model=context.engine.model)
         screen.refresh_state()
@@ -211,13 +211,13 @@ class Asking:
     async def _prepare(
         self, talk: Conversation, turn: Turn, view: AnswerView
     ) -> tuple[TurnWriter, list[Message], AnswerOptions] | None:
-        """Waits for the engine and makes the request; None where there is none, which is told."""
+        """Waits for the engine and makes the request; None if there is none, with a message."""
         screen, context = self._screen, self._screen.context
         starting = context.engine.state == "starting"
         view.show_waiting("waiting for the engine to load" if starting else "thinking")
         if not await context.engine.ready():
             await view.end(self._unanswered(talk, turn, "no answer: there is no engine"))
-            screen.engine_changed()  # says once more why, and which key helps
+            screen.engine_changed()  # says again why, and which key helps
             return None
         info = context.engine.info
         assert info is not None
@@ -248,7 +248,7 @@ class Asking:
         return making, fitting.messages, options
 
     def _unanswered(self, talk: Conversation, turn: Turn, reason: str) -> Turn:
-        """Ends an answer that could not be begun; returns what its place shows."""
+        """Ends an answer that could not be started; returns what its place shows."""
         shown = replace(turn, finish="cancelled", figures={"reason": reason})
         talk.change(shown)
         self._screen.context.keep(talk)
@@ -264,7 +264,7 @@ class Asking:
         self._screen.refresh_state()
 
     async def stop(self) -> None:
-        """Ends a running answer; what came of it stays, and what waits goes back into the input."""
+        """Ends a running answer; its text stays, and waiting questions go back into the input."""
         if self._worker is not None and self._worker.is_running:
             self._worker.cancel()
             with contextlib.suppress(WorkerCancelled):
@@ -279,7 +279,7 @@ class Asking:
             self._screen.show_waiting([])
 
     def take_back(self) -> Question | None:
-        """Takes the question that came last out of those that wait; None where none does."""
+        """Takes back the latest waiting question; None if there is none."""
         if not self.waiting:
             return None
         question = self.waiting.pop()
@@ -288,6 +288,6 @@ class Asking:
 
 
 def settings_of(options: AnswerOptions) -> dict[str, Figure]:
-    """Returns what is kept with a turn of how it was asked for."""
+    """Returns the settings that are saved with a turn."""
     others = {"seed": options.seed, "max_tokens": options.max_tokens, "speculation": options.speculation}
     return {**options.sampling, **{name: value for name, value in others.items() if value is not None}}

@@ -36,7 +36,7 @@ LONGEST = 96
 
 
 class BenchScreen(ModalScreen[Measured | None]):
-    """Runs the prompts; ends with what was measured, or None."""
+    """Runs the prompts; ends with the measurement, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "leave", "Back to the chat", id="bench.leave"),
@@ -100,12 +100,12 @@ class BenchScreen(ModalScreen[Measured | None]):
         )
 
     def action_leave(self) -> None:
-        """Goes back; what still runs is ended."""
+        """Goes back; ends what still runs."""
         self.dismiss(together(self._results))
 
 
 def together(results: Sequence[Measured]) -> Measured | None:
-    """Returns the geometric means, so that the two divide to the mean speed-up; None of nothing."""
+    """Returns the geometric means, whose ratio is the mean speed-up; None of nothing."""
     if not results:
         return None
     speculative = math.exp(sum(math.log(one.speculative) for one in results) / len(results))

@@ -23,11 +23,11 @@ from edgespec_tui.widgets.question import Question, question_of
 from edgespec_tui.widgets.slash_commands import SlashCommand
 from edgespec_tui.widgets.turn_view import TurnView
 
-ABOUT_SPECULATION = ("speculation", "race", "tint")  # actions that mean nothing at a server of another kind
+ABOUT_SPECULATION = ("speculation", "race", "tint")  # actions that mean nothing with a server of another kind
 
 
 class Commands(Protocol):
-    """What runs slash commands; `chat_commands.ChatCommands` is one."""
+    """Runs slash commands; `chat_commands.ChatCommands` is one."""
 
     async def run(self, screen: ChatScreen, line: str) -> bool: ...
 
@@ -72,7 +72,7 @@ class ChatScreen(TalkScreen):
         self.query_one(ChoiceList).show(event.choices)
 
     async def begin_command(self, command: SlashCommand) -> None:
-        """Runs a command that wants nothing; puts others into the input."""
+        """Runs a command without arguments; puts others into the input."""
         if command.wants:
             self.prompt.fill(f"{command.name} ")
         else:
@@ -110,7 +110,7 @@ class ChatScreen(TalkScreen):
             await self.transcript.show(self.conversation)
 
     def edit(self, turn: Turn) -> None:
-        """Puts a turn into the input: a question is asked again, an answer is kept as it is written then."""
+        """Puts a turn into the input: a question is asked again, an answer is kept as it is edited."""
         self.asking.editing = turn
         self.prompt.fill(question_of(turn.text, turn.settings).typed())
         self.prompt.focus()
@@ -129,7 +129,7 @@ class ChatScreen(TalkScreen):
             self.tell_error(str(error))
 
     def _last(self, role: TurnRole) -> Turn | None:
-        """Returns the last question or answer; None where there is none yet, which is told."""
+        """Returns the last question or answer; None if there is none yet, with a message."""
         found = next((turn for turn in reversed(self.conversation.path()) if turn.role == role), None)
         if found is None:
             self.tell(f"There is no {'question' if role == 'user' else 'answer'} yet.")
@@ -141,7 +141,7 @@ class ChatScreen(TalkScreen):
     # -- keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leaves out of the footer what would do nothing."""
+        """Hides what would do nothing from the footer."""
         if action == "stop":
             return self.answering or self.asking.editing is not None or self.app.focused is not self.prompt
         if action == "again":
@@ -161,7 +161,7 @@ class ChatScreen(TalkScreen):
         self.prompt.focus()
 
     async def action_again(self) -> None:
-        """Answers the last question again; the answer there was stays, as a version."""
+        """Answers the last question again; the earlier answer stays, as a version."""
         if (question := self._last("user")) is not None:
             await self._again(question)
 
@@ -171,17 +171,17 @@ class ChatScreen(TalkScreen):
             self.edit(question)
 
     def action_edit_answer(self) -> None:
-        """Puts the last answer into the input, to be kept in other words."""
+        """Puts the last answer into the input, to be reworded."""
         if (answer := self._last("assistant")) is not None:
             self.edit(answer)
 
     async def action_go_on(self) -> None:
-        """Lets the last answer go on from where it ended."""
+        """Continues the last answer from where it ended."""
         if (answer := self._last("assistant")) is not None:
             await self._go_on(answer)
 
     def action_editor(self) -> None:
-        """Opens what is written in the editor that VISUAL or EDITOR names."""
+        """Opens the input in the editor that VISUAL or EDITOR names."""
         try:
             with self.app.suspend():
                 text = edited(self.prompt.question().text)
@@ -217,7 +217,7 @@ class ChatScreen(TalkScreen):
             self.tell("The panel appears with the first answer.")
 
     def action_copy_code(self) -> None:
-        """Copies the last code block that was answered."""
+        """Copies the last code block of the answers."""
         code = last_code([turn.text for turn in self.conversation.path() if turn.role == "assistant"])
         if code is None:
             self.tell("There is no code in this chat yet.")
@@ -250,7 +250,7 @@ class ChatScreen(TalkScreen):
             self.tell_error(str(error))
 
     def take_measured(self, measured: Measured | None) -> None:
-        """Shows a speed-up that was measured."""
+        """Shows a measured speed-up."""
         if measured is not None:
             self.measured = measured
         self.refresh_state()

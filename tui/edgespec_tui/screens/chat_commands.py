@@ -21,7 +21,7 @@ from edgespec_tui.widgets.slash_commands import parsed
 
 
 class AppDeeds(Protocol):
-    """What commands want of the app."""
+    """What commands need of the app."""
 
     async def action_new(self) -> None: ...
 

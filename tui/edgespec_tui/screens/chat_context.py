@@ -1,4 +1,4 @@
-"""What a chat stands on: the engine, the sessions, the settings. One for the life of the app."""
+"""What a chat needs: the engine, the saved chats, the settings. One for the life of the app."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgespec_tui.widgets.quiet_moments import QuietMoments
 
 
 class Keeper(Protocol):
-    """Who keeps conversations; `sessions.Sessions` is one."""
+    """Saves conversations; `sessions.Sessions` is one."""
 
     def save(self, conversation: Conversation) -> None: ...
 
@@ -26,7 +26,7 @@ class Keeper(Protocol):
 
 @dataclass(slots=True)
 class ChatContext:
-    """What a chat stands on."""
+    """What a chat needs."""
 
     endpoint: Endpoint
     engine: EngineState
@@ -34,24 +34,24 @@ class ChatContext:
     new_conversation: Callable[[], Conversation] = Conversation
     moments: QuietMoments = field(default_factory=QuietMoments)
     first_conversation: Conversation = field(default_factory=Conversation)
-    options: AnswerOptions = field(default_factory=AnswerOptions)  # what every answer is asked for with
+    options: AnswerOptions = field(default_factory=AnswerOptions)  # the options of every answer
     tint: bool = False  # tokens are coloured from the start
     prompts: SystemPrompts = field(
         default_factory=lambda: SystemPrompts(config.settings_folder() / "prompts")
     )
 
     def keep(self, conversation: Conversation) -> None:
-        """Saves what is new in a conversation in which something was said."""
+        """Saves what is new in a conversation that is not empty."""
         if self.sessions is not None and conversation.turns:
             self.sessions.save(conversation)
 
     def leave(self, conversation: Conversation) -> None:
-        """Lets go of a conversation that is not shown any more."""
+        """Releases a conversation that is no longer shown."""
         if self.sessions is not None:
             self.sessions.leave(conversation)
 
     async def fit(self, conversation: Conversation, question: int) -> Fitting:
-        """Returns what the model is told for an answer to `question`. Raises EdgeSpecError."""
+        """Returns the messages for an answer to `question`. Raises EdgeSpecError."""
         info = self.engine.info
         return await fit(
             self.endpoint,

@@ -1,4 +1,4 @@
-"""Keys and commands, as they are now: keys that were remapped show where they went."""
+"""Keys and commands, as they are now: remapped keys show their new place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ON_TURNS = (
 
 
 class HelpScreen(ModalScreen[None]):
-    """Shows what there is to press and to type."""
+    """Shows all keys and commands."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,f1", "app.pop_screen", "Back", id="help.leave"),

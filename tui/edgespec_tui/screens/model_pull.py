@@ -1,7 +1,7 @@
-"""One pull, in a thread of its own, so that a chat goes on beside it. It outlives the screen that began it.
+"""One pull, in its own thread, so that a chat continues beside it. It outlives the screen that started it.
 
-What it says may be read at any time; nobody has to wait for it. Cancelling keeps what has come, and the next
-pull of the same pair goes on from there.
+Its state may be read at any time; nobody has to wait for it. Cancelling keeps what has come, and the next
+pull of the same pair resumes there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OVER: tuple[Stage, ...] = ("done", "failed", "cancelled")
 class ModelPull:
     """A pull that runs. what: a name of the catalogue, or a repository.
 
-    stage, and what it says now: `sentence`. progress: of the download. choices: drafts that fit, while a
+    stage, and its message now: `sentence`. progress: of the download. choices: drafts that fit, while a
     draft has to be chosen (`choose`). pair: what was installed. on_end: called once, from the thread.
     """
 
@@ -65,7 +65,7 @@ class ModelPull:
             pull.cancel()
 
     def choose(self, draft: Proposal | None) -> None:
-        """Goes on with a draft of `choices`, or with none."""
+        """Continues with a draft of `choices`, or with none."""
         self._chosen = draft
         self._decided.set()
 

@@ -1,7 +1,7 @@
-"""The pairs a person can choose: those that are installed, the one that ships, and the catalogue's.
+"""The pairs to choose from: the installed ones, the shipped one, and the catalogue's.
 
 What fits is judged by this machine's memory alone: a pair takes about its files and `BESIDE` more. An engine
-that is started measures it exactly, graphics cards included, and says so where it does not fit.
+that is started measures it exactly, graphics cards included, and reports if it does not fit.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class ShelfPair:
     size: int  # bytes of its files
     fit: Fit
     use: str = ""
-    gain: str = ""  # the expected speed-up, and whose word that is
-    detail: tuple[str, ...] = ()  # more of it, in lines
-    target: Path | None = None  # files, where they are on this machine
+    gain: str = ""  # the expected speed-up, and who says so
+    detail: tuple[str, ...] = ()  # more about it, in lines
+    target: Path | None = None  # files, if they are on this machine
     draft: Path | None = None
     missing: bool = False  # files that are gone
 
     def holds(self, words: str) -> bool:
-        """True where every word is in what is known of it."""
+        """True if every word is in what is known of it."""
         known = " ".join([self.name, self.use, self.kind, *self.detail]).lower()
         return all(word in known for word in words.lower().split())
 
@@ -67,7 +67,7 @@ def memory_of_machine() -> int:
 def shelf(store: Store, *, memory: int | None = None) -> list[ShelfPair]:
     """Returns all pairs: the installed by name, the embedded one, then the catalogue's that fit best first.
 
-    Raises SettingError where the store cannot be read.
+    Raises SettingError if the store cannot be read.
     """
     memory = memory_of_machine() if memory is None else memory
     try:
@@ -154,7 +154,7 @@ def _file(path: Path) -> str:
 
 
 def found(pairs: Iterable[ShelfPair], words: str) -> list[ShelfPair]:
-    """Returns the pairs that hold every word, in their order."""
+    """Returns the pairs that have every word, in their order."""
     return [pair for pair in pairs if pair.holds(words)]
 
 
@@ -162,7 +162,7 @@ class Shelf:
     """What the app knows of pairs. pull: the one that runs or ran last, if any; it outlives screens.
 
     on_end: called with a pull that has ended, from its thread. watched: a screen shows the pull. hub: makes
-    the hub to pull from, in place of the usual one.
+    the hub to pull from, instead of the usual one.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Shelf:
         return shelf(self._store, memory=self._memory)
 
     def begin_pull(self, what: str) -> ModelPull:
-        """Begins to pull; raises SettingError while another pull runs."""
+        """Starts a pull; raises SettingError while another one runs."""
         from edgespec_models.hub.hub import Hub  # half a second: most chats pull nothing
         from edgespec_tui.screens.model_pull import ModelPull
 
@@ -188,7 +188,7 @@ class Shelf:
         return self.pull
 
     def note_use(self, pair: ShelfPair) -> None:
-        """Keeps that a pair was chosen."""
+        """Notes that a pair was chosen."""
         if pair.kind == "installed":
             with suppress(StoreError):
                 self._store.note_use(pair.name)

@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from edgespec_tui.screens.model_pull import ModelPull
 
 EVERY_S = 0.2
-NAME, SIZE, FIT, GAIN = 23, 8, 9, 21  # widths of columns; what a pair is for has the rest
+NAME, SIZE, FIT, GAIN = 23, 8, 9, 21  # widths of columns; a pair's purpose has the rest
 HEADINGS = {"installed": "Installed", "embedded": "Ships with EdgeSpec", "catalogue": "To pull"}
 HOW = "Enter switches to an installed pair or pulls another."
 
 
 def column(text: str, width: int) -> str:
-    """Returns a text as wide as a column; what does not fit is cut, and that is shown."""
+    """Returns a text as wide as a column; longer ones are visibly cut."""
     return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
 
 
 class ModelsScreen(ModalScreen[ShelfPair | None]):
-    """Lists pairs; ends with the one to go on with, or None. A pull goes on when the screen is left."""
+    """Lists pairs; ends with the one to continue with, or None. A pull continues when the screen is left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Back", id="models.leave"),
@@ -42,7 +42,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
     ]
 
     def __init__(self, shelf: Shelf, *, running: str = "") -> None:
-        """running: what answers now, as its file is called."""
+        """running: the current target's file name."""
         super().__init__()
         self._shelf, self._file = shelf, running
         self._pairs: list[ShelfPair] = []
@@ -75,7 +75,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         self._shelf.watched = False
 
     async def _read(self) -> None:
-        """Reads what there is, in a thread: the store is a file, and may lie on a slow disk."""
+        """Reads what there is, in a thread: the store is a file, perhaps on a slow disk."""
         try:
             self._pairs = await asyncio.to_thread(self._shelf.pairs)
         except SettingError as error:
@@ -108,7 +108,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
 
     @staticmethod
     def _heading(kind: str, *, first: bool) -> Content:
-        """Returns the line above pairs of a kind; the first says what the columns are."""
+        """Returns the line above pairs of a kind; the first one names the columns."""
         name = Content.styled(HEADINGS[kind], "bold $primary")
         if not first:
             return name
@@ -183,7 +183,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             self._take(pair)
 
     def _take(self, pair: ShelfPair) -> None:
-        """Goes on with a pair that is here; pulls one that is not."""
+        """Continues with a pair that is here; pulls one that is not."""
         if pair.kind == "catalogue":
             self._begin(pair.name)
         elif pair.missing:
@@ -196,7 +196,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         self.query_one(OptionList).focus()
 
     def action_leave(self) -> None:
-        """Goes back to the chat; a pull goes on."""
+        """Goes back to the chat; a pull continues."""
         self.dismiss(None)
 
     # -- pulling
@@ -217,7 +217,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             pull.cancel()
 
     async def _show_pull(self) -> None:
-        """Draws how far the pull is."""
+        """Draws the pull's progress."""
         pull = self._shelf.pull
         if pull is None:
             return
@@ -239,10 +239,10 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             self._mark(pull)
 
     def _mark(self, pull: ModelPull) -> None:
-        """Marks what was pulled, for Enter to go on with."""
+        """Marks what was pulled, for Enter to continue with."""
         if pull.stage == "done" and pull.pair is not None:
             options = self.query_one(OptionList)
-            with self.prevent(Input.Changed):  # it would take the sentence away
+            with self.prevent(Input.Changed):  # it would remove the sentence
                 self.query_one(Input).value = ""
             self._fill()
             options.highlighted = options.get_option_index(pull.pair.name)

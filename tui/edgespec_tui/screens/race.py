@@ -1,8 +1,8 @@
 """A race: one prompt answered plain and with speculation, one after the other, from the same cached prefix.
 
-Not side by side: two answers at once would share the machine, and neither would run as it runs alone. Which
-goes first is drawn, so that a machine that warms up or slows down favours nobody. Greedy or seeded, so that
-both should say the same; where they do not, the difference is explained and not hidden.
+Not side by side: two answers at once would share the machine, and neither would run as it runs alone. The
+order is random, so that a machine that warms up or slows down favours neither. Greedy or seeded, so that
+both should be the same; if they are not, the difference is explained and not hidden.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.widgets.panel import Measured
 
 Runner = Literal["plain", "speculative"]
-LONGEST = 256  # tokens of a race, where the chat says nothing shorter
+LONGEST = 256  # tokens of a race, unless the chat's limit is shorter
 SHOWN = 30  # characters of each text around where they part
 
 
 @dataclass(slots=True)
 class Leg:
-    """One run: what was said when. Times are seconds since it was asked."""
+    """One run: which text came when. Times are seconds since it was asked."""
 
     runner: Runner
     texts: list[str] = field(default_factory=list)
@@ -45,12 +45,12 @@ class Leg:
         self.counts.append((self.counts[-1] if self.counts else 0) + n_tokens)
 
     def at(self, seconds: float) -> tuple[str, int]:
-        """Returns what had been said by then: text, tokens. That is its replay."""
+        """Returns the text and tokens by then: its replay."""
         n = bisect_right(self.times, seconds)
         return "".join(self.texts[:n]), self.counts[n - 1] if n else 0
 
     def tok_per_s(self) -> float | None:
-        """Returns tokens a second after the first round, by our own clock for both runners alike."""
+        """Returns tokens a second after the first round, by our own clock for both runners."""
         if len(self.times) < 2 or self.times[-1] <= self.times[0]:
             return None
         return (self.counts[-1] - self.counts[0]) / (self.times[-1] - self.times[0])
@@ -76,13 +76,13 @@ class Race:
         return self.options.sampling.get("temperature") == 0
 
     def again(self, rng: random.Random) -> Race:
-        """Returns another race in the other order; with another seed, so that nothing is said twice."""
+        """Returns another race in the other order; with another seed, so that no text is repeated."""
         seed = self.options.seed if self.own_seed or self.is_greedy else rng.randrange(2**31)
         order = (self.order[1], self.order[0])
         return Race(self.endpoint, self.messages, replace(self.options, seed=seed), order, self.own_seed)
 
     async def warm(self) -> None:
-        """Lets the prompt be read once, so that neither runner has to. Raises EdgeSpecError."""
+        """Has the prompt read once, so that neither runner has to. Raises EdgeSpecError."""
         options = replace(self.options, max_tokens=1, speculation=False)
         async with aclosing(self.endpoint.answer(self.messages, options)) as happenings:
             async for _ in happenings:
@@ -115,7 +115,7 @@ class Race:
 def drawn(
     endpoint: Endpoint, messages: Sequence[Message], options: AnswerOptions, *, rng: random.Random
 ) -> Race:
-    """Returns a race in an order that was drawn; sampled answers get a seed where they have none."""
+    """Returns a race in random order; sampled answers get a seed if they have none."""
     greedy, own_seed = options.sampling.get("temperature") == 0, options.seed is not None
     seed = options.seed if options.seed is not None or greedy else rng.randrange(2**31)
     options = replace(options, seed=seed, max_tokens=min(options.max_tokens or LONGEST, LONGEST))
@@ -125,7 +125,7 @@ def drawn(
 
 
 def compared(plain: str, speculative: str, *, greedy: bool) -> str:
-    """Says whether two texts are the same; where they part, what they say there and why that may be."""
+    """Says whether two texts are the same; if they part, how, and why that may be."""
     if plain == speculative:
         return "Both texts are identical."
     pairs = zip(plain, speculative, strict=False)

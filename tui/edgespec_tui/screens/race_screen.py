@@ -58,7 +58,7 @@ class RaceScreen(ModalScreen[Measured | None]):
     ]
 
     def __init__(self, race: Race, question: str, *, said: Sequence[str] = ()) -> None:
-        """said: answers that were given before; saying one of them again flatters whoever remembers."""
+        """said: earlier answers; repeating one of them flatters a runner that remembers."""
         super().__init__()
         self._race, self._question, self._said = race, question, list(said)
         self.measured: Measured | None = None
@@ -109,7 +109,7 @@ class RaceScreen(ModalScreen[Measured | None]):
             pass
 
     async def _draw(self) -> None:
-        """Shows the runner, and beside the second one the first again at the pace that was recorded."""
+        """Shows the runner, and beside the second one the first again at its recorded pace."""
         if self._runner is None:
             return
         seconds = time.monotonic() - self._began
@@ -141,7 +141,7 @@ class RaceScreen(ModalScreen[Measured | None]):
         )
 
     def action_leave(self) -> None:
-        """Goes back; what still runs is ended."""
+        """Goes back; ends what still runs."""
         self.dismiss(self.measured)
 
     def action_again(self) -> None:

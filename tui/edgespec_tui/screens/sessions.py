@@ -1,4 +1,4 @@
-"""The chats there are: searched while typing, opened, renamed, deleted and brought back."""
+"""The saved chats: searched while typing, opened, renamed, deleted and restored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ago(seconds: float) -> str:
 
 
 def marked(text: Content, words: Sequence[str]) -> Content:
-    """Returns a text with the words that were sought highlighted."""
+    """Returns a text with the search words highlighted."""
     for word in words:
         for hit in re.finditer(re.escape(word), text.plain, re.IGNORECASE):
             text = text.stylize("bold not dim $text-accent", hit.start(), hit.end())
@@ -61,7 +61,7 @@ class SessionsScreen(ModalScreen[int | None]):
             self.id, self.title = id, title
 
     def __init__(self, sessions: Sessions, open_now: int | None) -> None:
-        """open_now: the chat that is on the screen, which is not deleted here."""
+        """open_now: the chat on the screen, which is not deleted here."""
         super().__init__()
         self._sessions, self._open_now = sessions, open_now
         self._deleted: list[tuple[int, str]] = []
@@ -81,7 +81,7 @@ class SessionsScreen(ModalScreen[int | None]):
         await self._fill()
 
     async def _fill(self) -> None:
-        """Lists what the search finds, and stays on the chat that is marked."""
+        """Lists what the search finds, and stays on the marked chat."""
         query = self.query_one("#sessions-search", Input).value
         finding = self._sessions.searched(query) if query.strip() else self._sessions.listed()
         try:
@@ -148,12 +148,12 @@ class SessionsScreen(ModalScreen[int | None]):
             self.dismiss(None)
 
     def action_rename(self) -> None:
-        """Asks for a new title of the chat that is marked."""
+        """Asks for a new title of the marked chat."""
         self._renaming = self._marked()
         if self._renaming is not None:
             title = self.query_one("#sessions-title", Input)
             title.display = True
-            title.value = self._titles[self._renaming]  # all of it is marked: typing replaces it
+            title.value = self._titles[self._renaming]  # all of it is selected: typing replaces it
             title.focus()
 
     def _end_rename(self) -> None:
@@ -170,7 +170,7 @@ class SessionsScreen(ModalScreen[int | None]):
                 self.post_message(self.Renamed(id, title))
 
     async def action_delete(self) -> None:
-        """Deletes the chat that is marked; Ctrl+Z brings it back."""
+        """Deletes the marked chat; Ctrl+Z restores it."""
         id = self._marked()
         if id is None:
             return
@@ -182,7 +182,7 @@ class SessionsScreen(ModalScreen[int | None]):
             self._deleted.append((id, title))
 
     async def action_undo(self) -> None:
-        """Brings back the chat that was deleted last."""
+        """Restores the chat that was deleted last."""
         if not self._deleted:
             self._note("Nothing to undo.")
             return

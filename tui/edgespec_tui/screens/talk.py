@@ -28,7 +28,7 @@ from edgespec_tui.widgets.welcome import Welcome
 
 PANEL_EVERY_S = 0.25
 COMPACT_BELOW = 100  # columns
-REFUSED = (400, 401, 403, 404, 413, 422)  # asking the same again is refused again
+REFUSED = (400, 401, 403, 404, 413, 422)  # the same request would be refused again
 
 
 class TalkScreen(Screen[None]):
@@ -91,11 +91,11 @@ class TalkScreen(Screen[None]):
         await self.open(self.context.first_conversation)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Sets the keys of the footer closer where there is little room."""
+        """Moves the keys of the footer closer together if there is little room."""
         self.query_one(Footer).compact = event.size.width < COMPACT_BELOW
 
     async def open(self, conversation: Conversation) -> None:
-        """Goes on with a conversation."""
+        """Continues a conversation."""
         async with self.asking.turn_taking:
             await self._open(conversation)
 
@@ -113,7 +113,7 @@ class TalkScreen(Screen[None]):
         self.prompt.focus()
 
     def engine_changed(self) -> None:
-        """Shows what is known of the engine now."""
+        """Shows the engine's state."""
         engine = self.context.engine
         if not self.is_whole:
             return
@@ -129,9 +129,9 @@ class TalkScreen(Screen[None]):
         self.refresh_state()
 
     def show_banner(self, sentence: str, *keys: tuple[str, str, str]) -> None:
-        """Shows what needs attention above the input; nothing at all takes it away, but for a turn's edit.
+        """Shows above the input what needs attention; without arguments, clears it, except for a turn's edit.
 
-        keys: (key, what it does, action), each of them a button as well.
+        keys: (key, what it does, action), each of them also a button.
         """
         if not keys:
             sentence = sentence or editing_told(self.asking.editing)
@@ -185,7 +185,7 @@ class TalkScreen(Screen[None]):
     # -- asking
 
     def tell_failure(self, error: EdgeSpecError) -> None:
-        """Shows what can be done where there is no answer; why stands in the answer's place."""
+        """Shows what can be done if there is no answer; the reason is in the answer's place."""
         if isinstance(error, (EngineDiedError, EndpointLostError)):
             self.context.engine.lost(error)
         elif isinstance(error, EndpointError) and error.status not in REFUSED:
@@ -193,7 +193,7 @@ class TalkScreen(Screen[None]):
             self.show_banner("", ("Ctrl+R", "asks again", "again"), *restart)
 
     def options(self) -> AnswerOptions:
-        """Returns how the next answer is wanted."""
+        """Returns the options of the next answer."""
         talk = self.conversation
         return replace(
             self.context.options,
@@ -204,11 +204,11 @@ class TalkScreen(Screen[None]):
         )
 
     async def stop_and_wait(self) -> None:
-        """Ends a running answer; what came of it stays."""
+        """Ends a running answer; its text stays."""
         await self.asking.stop()
 
     def show_waiting(self, questions: Sequence[Question]) -> None:
-        """Shows the questions that are asked when the answer has ended."""
+        """Shows the questions that wait for the answer to end."""
         waiting = self.query_one("#waiting", Static)
         waiting.display = bool(questions)
         lines = [Content(" ".join(one.folded().split())).truncate(200, ellipsis=True) for one in questions]
@@ -224,15 +224,15 @@ class TalkScreen(Screen[None]):
         self.tell(f"Copied {what}.")
 
     def tell(self, sentence: str) -> None:
-        """Shows a sentence for a moment."""
+        """Shows a message for a moment."""
         self.show_told(sentence, "note")
 
     def tell_error(self, sentence: str) -> None:
-        """Shows what went wrong for a moment."""
+        """Shows an error for a moment."""
         self.show_told(sentence, "error")
 
     def show_told(self, sentence: str, kind: Kind) -> None:
-        """Shows a sentence above the input; over another screen where that hides this one."""
+        """Shows a message above the input; over another screen if that hides this one."""
         if self.app.screen is self:
             self.query_one(ToldLine).tell(sentence, kind)
         else:
@@ -241,7 +241,7 @@ class TalkScreen(Screen[None]):
 
 
 def editing_told(turn: Turn | None) -> str:
-    """Returns what Enter does to the turn that is being edited; nothing where none is."""
+    """Returns what Enter does to the turn that is being edited; empty if none is."""
     if turn is None:
         return ""
     does = "asks" if turn.role == "user" else "keeps"
@@ -249,5 +249,5 @@ def editing_told(turn: Turn | None) -> str:
 
 
 def as_sentence(text: str) -> str:
-    """Returns a text with a sign at its end."""
+    """Returns a text with a full stop at its end."""
     return text if text.endswith((".", "?", "!")) else text + "."

@@ -1,8 +1,8 @@
-"""Which turns the model is told: all of them, or without the oldest where the context would not hold them.
+"""Which turns the model gets: all of them, or without the oldest if the context would not hold them.
 
-Only whole turns go, a question together with what answered it; never the system prompt or the last question.
-Where something has to go, so much goes that half of the context is free, and it stays out in the turns that
-follow: what is the same at the front of two prompts is not evaluated again.
+Only whole turns go, a question together with its answer; never the system prompt or the last question.
+If something has to go, so much goes that half of the context is free, and it stays out in later turns:
+what is the same at the beginning of two prompts is not evaluated again.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.sessions.conversation import Conversation, Turn, messages_of
 
 ANSWER_SHARE = 4  # at most one part in four of the context is kept free for the answer
-BYTES_PER_TOKEN = 3  # where the endpoint cannot count; few languages have more tokens than that
+BYTES_PER_TOKEN = 3  # if the endpoint cannot count; few languages have more tokens than that
 
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """What the model is told."""
+    """What the model gets."""
 
     messages: list[Message]
     left_out: tuple[int, ...] = ()  # turns that no longer fit
@@ -33,7 +33,7 @@ def leave_out(starts: Sequence[int], *, n_ctx: int, answer: int, before: int = 0
 
     starts: turns before which may be cut, ascending; the last of them is the last question. answer: tokens
     to keep free. before: turns that the last prompt left out. Raises PromptTooLongError, with both counts,
-    where the last question is too long alone.
+    if the last question alone is too long.
     """
     at = max((i for i, start in enumerate(starts) if start <= before), default=0)
     if (yield starts[at]) <= n_ctx - answer:
@@ -60,10 +60,10 @@ async def fit(
     n_ctx: int | None,
     max_tokens: int | None,
 ) -> Fitting:
-    """Returns what the model is told for an answer to `question`. Raises EndpointError, PromptTooLongError.
+    """Returns the messages for an answer to `question`. Raises EndpointError, PromptTooLongError.
 
-    n_ctx: tokens of prompt and answer together; None where that is not known, and then nothing is left out.
-    An endpoint that cannot count is not refused anything: it says itself what is too long.
+    n_ctx: tokens of prompt and answer together; None if unknown, and then nothing is left out.
+    With an endpoint that cannot count nothing is refused: it reports itself what is too long.
     """
     path = path_to(conversation, question)
 

@@ -1,8 +1,8 @@
 """A conversation as a tree of turns: editing, regenerating and branching add turns and lose none.
 
-What is on the screen is the path from the first turn to `head`. A turn edited or asked for again is a
+The screen shows the path from the first turn to `head`. A turn edited or asked again is a
 sibling of the old one; `select` goes back to another. Turns are values; the conversation
-owns which there are.
+owns the set of them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Turn:
 
 @dataclass(slots=True)
 class Conversation:
-    """The turns there are, and where in them we stand."""
+    """All turns, and the current one."""
 
-    id: int | None = None  # of the session it is kept in, None where it is not kept
+    id: int | None = None  # of the session that saves it, None if it is not saved
     title: str = ""
     system: str = ""
     # see `AnswerOptions.sampling`; seed, max_tokens likewise
@@ -53,7 +53,7 @@ class Conversation:
     read_only: bool = False  # another window writes this session
 
     def path(self) -> list[Turn]:
-        """Returns the turns that are shown, the first first."""
+        """Returns the shown turns, the first first."""
         found, at = [], self.head
         while at is not None:
             found.append(self.turns[at])
@@ -61,31 +61,31 @@ class Conversation:
         return found[::-1]
 
     def add(self, role: TurnRole, text: str = "", *, parent: int | None = None, model: str = "") -> Turn:
-        """Adds a turn below `parent` (None: at the very beginning), and stands on it."""
+        """Adds a turn below `parent` (None: at the very beginning), and makes it current."""
         turn = Turn(max(self.turns, default=0) + 1, parent, role, text, model=model)
         self.turns[turn.id] = turn
         self.head = turn.id
         return turn
 
     def change(self, turn: Turn) -> None:
-        """Puts a newer value in the place of a turn."""
+        """Replaces a turn by a newer value."""
         assert turn.id in self.turns
         self.turns[turn.id] = turn
 
     def siblings(self, id: int) -> list[int]:
-        """Returns the turns that stand where this one does, this one too, the oldest first."""
+        """Returns the turns in the same place, this one too, the oldest first."""
         turn = self.turns[id]
         return sorted(t.id for t in self.turns.values() if t.parent == turn.parent and t.role == turn.role)
 
     def select(self, id: int) -> None:
-        """Stands on the newest turn below `id`, so that `id` is on the path."""
+        """Makes the newest turn below `id` current, so that `id` is on the path."""
         below = id
         while children := [t.id for t in self.turns.values() if t.parent == below]:
             below = max(children)
         self.head = below
 
     def branch(self, id: int) -> Conversation:
-        """Returns a conversation of its own that holds the path to `id` and nothing else; not kept yet."""
+        """Returns a conversation of its own that has the path to `id` and nothing else; not saved yet."""
         copy = replace(self, id=None, turns={}, head=None, sampling=dict(self.sampling), read_only=False)
         copy.turns = {turn.id: turn for turn in self._path_to(id)}
         copy.head = id
@@ -95,14 +95,14 @@ class Conversation:
         return replace(self, head=id).path()
 
     def messages(self, upto: int | None = None) -> list[Message]:
-        """Returns what an endpoint is told: the system prompt and the path, or the path to `upto`."""
+        """Returns the messages for an endpoint: the system prompt and the path, or the path to `upto`."""
         return messages_of(self.path() if upto is None else self._path_to(upto), self.system)
 
 
 def messages_of(path: Sequence[Turn], system: str) -> list[Message]:
-    """Returns turns as an endpoint is told them, behind the system prompt, if there is one.
+    """Returns turns as messages for an endpoint, after the system prompt, if there is one.
 
-    Reasoning is not told again, as models expect. A question that got no answer is left out where another
+    Reasoning is not sent again, as models expect. A question that got no answer is left out if another
     follows: strict templates refuse two user messages in a row.
     """
     told: list[Message] = []

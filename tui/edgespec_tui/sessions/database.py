@@ -1,6 +1,6 @@
-"""The file that sessions are kept in: opened, brought up to date, set aside where it is damaged.
+"""The file of the saved chats: opened, brought up to date, set aside if it is damaged.
 
-SQLite with a write-ahead log: what was committed outlives `kill -9`, and two programs may write at once.
+SQLite with a write-ahead log: what was committed survives `kill -9`, and two programs may write at once.
 `user_version` is the format; a file of an older one is copied before it is changed, one of a newer format is
 left alone. Everything here blocks, and runs on the thread of `Sessions`.
 """
@@ -20,7 +20,7 @@ from edgespec.errors import SessionError
 APPLICATION = 0x45645370  # "EdSp", in the header of the file
 BUSY_S = 5.0  # how long another program's write is waited for
 BUSY_STEP_S = 0.01
-CHECKED_AT_OPENING = 16 * 2**20  # bytes; a larger file would make its reader wait
+CHECKED_AT_OPENING = 16 * 2**20  # bytes; a larger file would delay its reader
 DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 FORMAT_1 = """
@@ -59,7 +59,7 @@ MIGRATIONS: Sequence[str] = (FORMAT_1,)  # script i brings format i to format i 
 
 
 def opened(path: Path, *, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Connection:
-    """Returns a connection to a file of the newest format, made where there was none.
+    """Returns a connection to a file of the newest format, made if there was none.
 
     Raises SessionError for a file of another program's or of a newer format, sqlite3.Error for what
     SQLite finds (`is_damage` tells which of them mean that the file is lost), OSError for the folder.
@@ -85,7 +85,7 @@ def opened(path: Path, *, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Con
 
 
 def connected(where: Path | str) -> sqlite3.Connection:
-    """Returns a connection; damaged text is read as far as it is text, and hides no session."""
+    """Returns a connection; damaged text is read as far as it is text, and hides no chat."""
     connection = sqlite3.connect(where, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.text_factory = lambda text: text.decode("utf-8", "replace")
     return connection
@@ -101,13 +101,13 @@ def in_memory() -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection) -> None:
     _write_ahead(connection)
-    connection.execute("PRAGMA synchronous = NORMAL")  # power cut: seconds, never the file
+    connection.execute("PRAGMA synchronous = NORMAL")  # a power cut costs seconds, never the file
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switches to a write-ahead log. Where another program does so too, SQLite is busy without waiting."""
+    """Switches to a write-ahead log. If another program does so too, SQLite is busy without waiting."""
     end = time.monotonic() + BUSY_S
     while True:
         try:
@@ -120,7 +120,7 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _format(connection: sqlite3.Connection, path: Path, newest: int) -> int:
-    """Returns the format of the file, 0 for a new one; raises SessionError where it is not for us."""
+    """Returns the format of the file, 0 for a new one; raises SessionError if it is not ours."""
     connection.execute("BEGIN")  # another program may be making the file: all three of one moment
     try:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -182,7 +182,7 @@ def _statements(script: str) -> list[str]:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """True where the file itself is no longer sound."""
+    """True if the file itself is damaged."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
 
 

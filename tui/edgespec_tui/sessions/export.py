@@ -1,4 +1,4 @@
-"""A conversation as a document: Markdown of what is on the screen, or JSON of all there is."""
+"""A conversation as a document: Markdown of what is on the screen, or JSON of everything."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ NAME_LENGTH = 40  # characters of a file name made from a title
 
 
 def title_of(conversation: Conversation) -> str:
-    """Returns a conversation's title; without one, how its first question begins."""
+    """Returns a conversation's title; without one, the beginning of its first question."""
     questions = (turn.text for turn in conversation.path() if turn.role == "user" and turn.text.strip())
     return conversation.title or short_title(next(questions, "")) or "Untitled"
 
 
 def as_markdown(conversation: Conversation) -> str:
-    """Returns the path that is shown, with figures of each answer."""
+    """Returns the shown path, with figures of each answer."""
     parts = [f"# {title_of(conversation)}"]
     if conversation.system:
         parts += ["## System", conversation.system]
@@ -44,7 +44,7 @@ def _thought(turn: Turn) -> Iterable[str]:
 
 
 def _ended(turn: Turn) -> str:
-    """Returns an answer's text, with a code block closed that a stop left open."""
+    """Returns an answer's text, closing a code block that a stop left open."""
     text = turn.text.rstrip()
     fence = ""
     for line in text.splitlines():
@@ -57,7 +57,7 @@ def _ended(turn: Turn) -> str:
 
 
 def _figures(turn: Turn) -> str:
-    """Returns what is worth knowing of an answer on one line."""
+    """Returns an answer's figures on one line."""
     told = []
     figures = turn.figures
     if isinstance(n := figures.get("n_tokens"), int) and n:
@@ -115,14 +115,14 @@ def suggested_name(conversation: Conversation) -> str:
 
 
 def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
-    """Writes a conversation to a file, JSON where it ends in .json and Markdown otherwise; returns its path.
+    """Writes a conversation to a file, JSON if it ends in .json and Markdown otherwise; returns its path.
 
     name: without one, a free name is made from the title; without a folder in it, it is put into `folder`.
-    Raises SessionError for a file that is there already (nothing is overwritten) or cannot be written.
+    Raises SessionError for a file that exists already (nothing is overwritten) or cannot be written.
     """
     try:
         path = _place(conversation, name.strip().strip("'\""), folder)
-    except OSError as error:  # too long a name, a folder that is closed, or gone while we stood in it
+    except OSError as error:  # too long a name, a closed folder, or one deleted while we were in it
         raise SessionError(f"{name or 'the current folder'} cannot be used: {error.strerror}") from None
     text = as_json(conversation) if path.suffix.lower() == ".json" else as_markdown(conversation)
     begun = False
@@ -142,12 +142,12 @@ def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
 
 
 def _place(conversation: Conversation, name: str, folder: Path) -> Path:
-    path = folder / os.path.expanduser(name)  # a user that is not known is a name like others
+    path = folder / os.path.expanduser(name)  # an unknown user is a name like others
     return (_free(path / suggested_name(conversation)) if path.is_dir() else path).absolute()
 
 
 def _free(path: Path) -> Path:
-    """Returns the path, numbered where it is taken."""
+    """Returns the path, numbered if it is taken."""
     found, number = path, 1
     while found.exists():
         number += 1

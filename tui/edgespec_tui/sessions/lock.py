@@ -1,6 +1,6 @@
 """Who may write a session: the first window that opened it, as long as its process lives.
 
-The lock is the operating system's, on a file of the session's own, so `kill -9` lets go of it too.
+The lock is the operating system's, on a file of the session's own, so `kill -9` releases it too.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from edgespec_tui.sessions.names import short_name_of
 
 
 class SessionLocks:
-    """The sessions that this process may write. folder: None where sessions are kept in memory alone."""
+    """The sessions that this process may write. folder: None if sessions are kept in memory alone."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._held: dict[int, FileLock] = {}
 
     def take(self, id: int) -> bool:
-        """Makes a session ours; returns False where another window has it."""
+        """Takes a session's lock; returns False if another window has it."""
         if self._folder is None or id in self._held:
             return True
         try:
@@ -38,10 +38,10 @@ class SessionLocks:
         return True
 
     def give_back(self, id: int) -> None:
-        """Lets go of a session, and leaves no file."""
+        """Releases a session, and leaves no file."""
         lock = self._held.pop(id, None)
         if lock is not None:
-            with suppress(OSError):  # first the file, while it is ours: who waits for it finds another
+            with suppress(OSError):  # the file first, while it is ours: who waits for it finds another
                 Path(lock.lock_file).unlink()
             lock.release()
 
@@ -51,7 +51,7 @@ class SessionLocks:
 
 
 class Held:
-    """In a `with`, a session is ours; it is given back after, unless `keep`."""
+    """In a `with`, a session is ours; it is released after, unless `keep`."""
 
     def __init__(self, locks: SessionLocks, id: int, *, keep: bool) -> None:
         self._locks, self._id, self._keep = locks, id, keep

@@ -1,4 +1,4 @@
-"""What people call a session by: its title, or a few letters of the name that its number has."""
+"""What people call a session: its title, or the first letters of the name made from its number."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from edgespec.errors import SessionError
 from edgespec_tui.sessions.rows import Listed
 
-ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letter is taken for another
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no letters look alike
 NAME_LENGTH = 12  # letters of a whole name: 60 bits
 SHOWN_LENGTH = 6
 NAME_BITS = 5 * NAME_LENGTH
 
 
 def name_of(id: int) -> str:
-    """Returns what people call a session by; its beginning is enough."""
+    """Returns a session's name; its beginning is enough."""
     return "".join(ALPHABET[id >> shift & 31] for shift in range(5 * (NAME_LENGTH - 1), -1, -5))
 
 
@@ -24,7 +24,7 @@ def short_name_of(id: int) -> str:
 
 
 def the_one(sessions: Sequence[Listed], text: str) -> int:
-    """Returns the session that is meant by a title, a name or part of a title; raises SessionError."""
+    """Returns the session that a title, a name or part of a title means; raises SessionError."""
     wanted = text.strip().lower()
     ways: tuple[Callable[[Listed], bool], ...] = (
         lambda session: session.title.lower() == wanted,

@@ -1,6 +1,6 @@
-"""Sessions as rows: what is written of a conversation, what is read, what is found.
+"""Sessions as rows: writing, reading and finding conversations.
 
-Each function is one statement or a few on a connection that somebody else has opened and begun.
+Each function is one statement or a few on a connection whose transaction the caller has begun.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 from edgespec_tui.sessions.conversation import Conversation, Runs, Turn
 
-TITLE_LENGTH = 60  # of a title that the first question gives
-AROUND = 30  # characters shown on either side of what was searched for
+TITLE_LENGTH = 60  # of a title made from the first question
+AROUND = 30  # characters shown on either side of a match
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What is kept of a conversation besides its turns."""
+    """What is saved of a conversation besides its turns."""
 
     title: str
     system: str
@@ -32,7 +32,7 @@ class Listed:
     """A session in a list."""
 
     id: int
-    title: str  # its own, or how its first question begins
+    title: str  # its own, or the beginning of its first question
     changed: float  # seconds since 1970
     excerpt: str = ""  # where a search found it, else empty
 
@@ -46,7 +46,7 @@ class Changes:
 
 
 def head_of(conversation: Conversation) -> Head:
-    """Returns what is kept of a conversation besides its turns."""
+    """Returns what is saved of a conversation besides its turns."""
     settings = {
         "sampling": dict(conversation.sampling),
         "seed": conversation.seed,
@@ -107,7 +107,7 @@ def _clean(text: str) -> str:
 
 
 def finish_unfinished(connection: sqlite3.Connection, id: int) -> None:
-    """Calls an answer that a crash cut off cancelled, so that it counts as said."""
+    """Marks an answer that a crash cut off as cancelled, so that it counts as an answer."""
     rows = connection.execute(
         "UPDATE turns SET finish = 'cancelled' WHERE session = ? AND finish IS NULL AND role = 'assistant' "
         "RETURNING row, text",
@@ -128,7 +128,7 @@ def unfinished(connection: sqlite3.Connection) -> list[int]:
 def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
     """Returns a session, or None if no session has this number (or it is deleted).
 
-    What of it is damaged is left out: a figure, an origin, the place of a turn among the others.
+    Damaged parts are left out: a figure, an origin, the place of a turn among the others.
     """
     head = connection.execute(
         "SELECT title, system, settings, head FROM sessions WHERE id = ? AND deleted IS NULL", (id,)
@@ -170,7 +170,7 @@ def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
 
 
 def _rooted(turn: Turn, ids: set[int]) -> Turn:
-    """Returns a turn; one whose parent is none of the turns before it stands at the beginning."""
+    """Returns a turn; one whose parent is not among the turns before it moves to the beginning."""
     lost = turn.parent is not None and not (turn.parent in ids and turn.parent < turn.id)
     return replace(turn, parent=None) if lost else turn
 
@@ -204,15 +204,15 @@ def listed(connection: sqlite3.Connection, *, limit: int) -> list[Listed]:
 
 
 def short_title(text: str) -> str:
-    """Returns the first line of a text, cut where it is long."""
+    """Returns the first line of a text, cut if it is long."""
     line = text.strip().partition("\n")[0].rstrip()
     return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"
 
 
 def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[Listed]:
-    """Returns the sessions whose title or a turn of which holds every word of `query`, the newest first.
+    """Returns the sessions with every word of `query` in the title or in one turn, the newest first.
 
-    A word may be part of a longer one, in any case; "several words" in quotes are sought together.
+    A word may be part of a longer one, in any case; "several words" in quotes are searched together.
     """
     words = [_clean(word) for word in words_of(query)]
     if not words:
@@ -234,7 +234,7 @@ def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[
 
 
 def words_of(query: str) -> Iterable[str]:
-    """Yields what is sought: words, and several of them where they stand in quotes."""
+    """Yields the search words, and the phrases in quotes."""
     for i, part in enumerate(query.split('"')):
         yield from (part.split() if i % 2 == 0 else [part.strip()] if part.strip() else [])
 
@@ -242,7 +242,7 @@ def words_of(query: str) -> Iterable[str]:
 def _held(table: str, words: Sequence[str]) -> tuple[str, list[str]]:
     """Returns the condition that a text holds every word, and its parameters.
 
-    The index knows three letters and more; shorter words are looked for in every text.
+    The index knows three letters and more; shorter words are searched in every text.
     """
     long = [word for word in words if len(word) >= 3]
     short = [word for word in words if len(word) < 3]
@@ -283,7 +283,7 @@ def purge(connection: sqlite3.Connection, ids: Iterable[int], *, before: float) 
 
 
 def copy(source: sqlite3.Connection, into: sqlite3.Connection, id: int) -> None:
-    """Makes a session of one database what it is in another."""
+    """Makes a session of one database the same as in another."""
     found = source.execute("SELECT deleted, changed FROM sessions WHERE id = ?", (id,)).fetchone()
     if found is None:
         return

@@ -4,10 +4,10 @@
     sessions.save(conversation)                     # whenever something changed; never waits
     found = await asyncio.wrap_future(sessions.searched("lock"))
 
-Writing is a thread's work: `save` hands over what is new and comes back at once, and the thread writes
+Writing is a thread's work: `save` hands over what is new and returns at once, and the thread writes
 everything of a quarter of a second in one go, so that `kill -9` loses less than a second. Reading goes
-through the same thread and comes as a future. What stands in the way of writing (a full disk, a damaged
-file) is told once, in a sentence, to `on_notice`, from that thread; the chat goes on in memory and is
+through the same thread and returns a future. What prevents writing (a full disk, a damaged
+file) is reported once, in a sentence, to `on_notice`, from that thread; the chat continues in memory and is
 written as soon as that works again.
 """
 
@@ -51,9 +51,9 @@ class Sessions:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._storage, self._locks, self._tell, self._clock = storage, locks, on_notice, clock
-        self._told = ""  # the last notice of a write that failed
+        self._told = ""  # the last notice of a failed write
         self._handed: dict[int, Changes] = {}  # all that was ever handed over, by session
-        self._pending: dict[int, Changes] = {}  # what of it is not written yet
+        self._pending: dict[int, Changes] = {}  # the part of it that is not written yet
         self._jobs: deque[tuple[Callable[[sqlite3.Connection], Any], Future[Any]]] = deque()
         self._deleted: set[int] = set()
         self._due: float | None = None
@@ -74,8 +74,8 @@ class Sessions:
     ) -> Sessions:
         """Returns the sessions of a folder; None keeps them in memory alone. Never fails, never waits.
 
-        on_notice: is told, in a sentence each and from another thread, what a person should know: a damaged
-        file set aside, a disk that is full, and that it is not any more.
+        on_notice: called with a sentence, from another thread, for what a person should know: a damaged
+        file set aside, a disk that is full, and that it no longer is.
         """
         path = folder / "sessions.db" if folder else None
         storage = SessionStorage(path, on_notice=on_notice, clock=clock)
@@ -85,9 +85,9 @@ class Sessions:
     # -- writing
 
     def save(self, conversation: Conversation) -> None:
-        """Hands over what is new in a conversation. One that is not kept yet gets its id here.
+        """Hands over what is new in a conversation. One that is not saved yet gets its id here.
 
-        Nothing happens to one that is read_only. Call it as often as something changed.
+        Ignores one that is read_only. Call it as often as something changed.
         """
         if conversation.read_only:
             return
@@ -110,7 +110,7 @@ class Sessions:
                 self._change.notify()
 
     def leave(self, conversation: Conversation) -> None:
-        """Lets other windows write a session, and makes it read_only here; what was handed over is kept."""
+        """Lets other windows write a session, and makes it read_only here; what was handed over is saved."""
         if conversation.id is None or conversation.read_only:
             return
         id = conversation.id
@@ -124,7 +124,7 @@ class Sessions:
         self._asked(let_go)
 
     def flushed(self) -> Future[None]:
-        """Returns what is done when all that was handed over is written (or told to be impossible)."""
+        """Returns a future for when all that was handed over is written (or reported as impossible)."""
         return self._asked(lambda _: None)
 
     # -- reading
@@ -134,18 +134,18 @@ class Sessions:
         return self._asked(lambda connection: rows.listed(connection, limit=limit))
 
     def searched(self, query: str, *, limit: int = 200) -> Future[list[Listed]]:
-        """Finds the sessions that hold every word of `query`, each with an excerpt, the newest first."""
+        """Finds the sessions with every word of `query`, each with an excerpt, the newest first."""
         return self._asked(lambda connection: rows.searched(connection, query, limit=limit))
 
     def loaded(self, id: int) -> Future[Conversation]:
-        """Reads a session; it is ours to write from now on, or read_only where another window has it.
+        """Reads a session; from now on it is ours to write, or read_only if another window has it.
 
-        Fails with SessionError where there is none.
+        Fails with SessionError if there is none.
         """
         return self._asked(lambda connection: self._load(connection, id))
 
     def newest(self) -> Future[Conversation | None]:
-        """Reads the session that changed last; None where there is none."""
+        """Reads the session that changed last; None if there is none."""
 
         def newest(connection: sqlite3.Connection) -> Conversation | None:
             found = rows.listed(connection, limit=1)
@@ -154,9 +154,9 @@ class Sessions:
         return self._asked(newest)
 
     def named(self, text: str) -> Future[Conversation]:
-        """Reads the session with this title, or whose name begins so, or whose title holds this text.
+        """Reads the session with this title, or whose name begins so, or whose title has this text.
 
-        Fails with SessionError where there is none, or more than one.
+        Fails with SessionError if there is none, or more than one.
         """
         return self._asked(
             lambda connection: self._load(connection, the_one(rows.listed(connection, limit=-1), text))
@@ -185,7 +185,7 @@ class Sessions:
     def renamed(self, id: int, title: str) -> Future[None]:
         """Gives a session a title. One that is open here is renamed by its conversation's title and `save`.
 
-        Fails with SessionError where another window has it.
+        Fails with SessionError if another window has it.
         """
         title = " ".join(title.split())
 
@@ -201,7 +201,7 @@ class Sessions:
     def deleted(self, id: int) -> Future[None]:
         """Deletes a session; until the program ends, `restored` brings it back.
 
-        Fails with SessionError where another window has it open.
+        Fails with SessionError if another window has it open.
         """
 
         def delete(connection: sqlite3.Connection) -> None:
@@ -212,7 +212,7 @@ class Sessions:
         return self._asked(delete, changing=id)
 
     def restored(self, id: int) -> Future[None]:
-        """Takes a deletion back."""
+        """Undoes a deletion."""
 
         def restore(connection: sqlite3.Connection) -> None:
             rows.mark_deleted(connection, id, at=None)
@@ -240,7 +240,7 @@ class Sessions:
     def close(self, timeout: float = 10.0) -> list[Conversation]:
         """Writes what is left, removes what was deleted, and ends the thread.
 
-        Returns the conversations that could not be written whole: nothing but this process has them.
+        Returns the conversations that could not be written whole: only this process has them.
         """
         with self._change:
             self._closing = True
@@ -271,7 +271,7 @@ class Sessions:
         self._locks.give_all_back()
 
     def _lost(self) -> list[Conversation]:
-        """Returns what could not be written: what is in memory alone, and what not even that took."""
+        """Returns what could not be written: what is in memory alone, and what not even memory took."""
         found = {talk.id: talk for talk in self._storage.unwritten()}
         with closing(database.in_memory()) as memory, suppress(sqlite3.Error):
             for id in self._pending:
@@ -300,7 +300,7 @@ class Sessions:
         try:
             self._storage.do(write)
             self._told = ""
-        except SessionError as error:  # another program has the file for seconds, say
+        except SessionError as error:  # such as another program having the file for seconds
             failed = True
             if self._told != (told := str(error)):
                 self._told = told
@@ -322,11 +322,11 @@ class Sessions:
             return
         try:
             future.set_result(self._storage.do(work))
-        except BaseException as error:  # as executors do: whoever waits gets it, and the thread goes on
+        except BaseException as error:  # as executors do: the caller gets it, and the thread continues
             future.set_exception(error)
 
     def _recovered(self, connection: sqlite3.Connection) -> None:
-        """Puts a new file (the first one, or in place of a damaged one) in order."""
+        """Sets up a new file (the first one, or one that replaces a damaged one)."""
         for id in rows.unfinished(connection):
             if id not in self._handed and self._locks.take(id):
                 rows.finish_unfinished(connection, id)

@@ -1,7 +1,7 @@
 """Where the sessions' rows are: in the file, or in memory while the file takes nothing.
 
-Invariant: work on the connection either happened wholly or not at all. A full disk moves everything into
-memory, where it goes on; `touched` says which sessions have to be written once there is room again. A
+Invariant: work on the connection happened wholly or not at all. A full disk moves everything into
+memory, where it continues; `touched` lists the sessions to write once there is room again. A
 damaged file is set aside and a new one begun.
 """
 
@@ -26,7 +26,7 @@ NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, s
 class SessionStorage:
     """The connection of the sessions' thread, which alone uses it (but for `touched`, which grows elsewhere).
 
-    waiting: rows are in memory that belong into the file.
+    waiting: rows are in memory that belong in the file.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SessionStorage:
         return self._memory is not None and self._file is not None
 
     def open(self, recover: Callable[[sqlite3.Connection], None]) -> None:
-        """Opens the file. recover: puts a file in order that was opened, before anything else is done."""
+        """Opens the file. recover: sets up an opened file, before anything else is done."""
         self._recover = recover
         if self._path is not None:
             self._file = self._opened(self._path)
@@ -57,7 +57,7 @@ class SessionStorage:
             self.do(recover)
 
     def _opened(self, path: Path) -> sqlite3.Connection | None:
-        """Returns a connection to the file; None, and says why, where sessions cannot be kept."""
+        """Returns a connection to the file; None, with a notice, if sessions cannot be saved."""
         try:
             try:
                 return database.opened(path)
@@ -83,7 +83,7 @@ class SessionStorage:
         )
 
     def do(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Does work on the rows, wholly or not at all; raises SessionError where that cannot be."""
+        """Does work on the rows, wholly or not at all; raises SessionError if that is impossible."""
         self._return_to_file()
         connection = self._memory or self._file
         assert connection is not None
@@ -95,7 +95,7 @@ class SessionStorage:
             return self._again(work, error)
 
     def _again(self, work: Callable[[sqlite3.Connection], _T], error: sqlite3.Error) -> _T:
-        """Does work again that the file refused: on a new file, or in memory."""
+        """Repeats work that the file refused: on a new file, or in memory."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         try:
             if code in database.DAMAGE:
@@ -107,7 +107,7 @@ class SessionStorage:
         raise SessionError(f"{self._path} cannot be read or written: {error}") from None
 
     def _anew(self, error: sqlite3.Error) -> sqlite3.Connection:
-        """Returns a connection in place of one whose file is damaged."""
+        """Returns a connection to replace one whose file is damaged."""
         assert self._path is not None and self._file is not None
         self._file.close()
         try:
@@ -124,7 +124,7 @@ class SessionStorage:
         return connection
 
     def _into_memory(self, error: sqlite3.Error) -> sqlite3.Connection:
-        """Copies all rows into memory, to go on there."""
+        """Copies all rows into memory, to continue there."""
         assert self._file is not None
         self._tell(
             f"{self._path} cannot be written ({error}): the chat continues in memory and is saved as soon "
@@ -167,9 +167,9 @@ class SessionStorage:
             raise
 
     def unwritten(self) -> list[Conversation]:
-        """Brings what can be brought to the file; returns the sessions that are in memory alone.
+        """Writes what it can to the file; returns the sessions that are in memory alone.
 
-        A file that could not even be opened was never to keep anything: that was said then.
+        A file that could not even be opened never saves anything: that was reported then.
         """
         self._tried = 0.0
         with suppress(SessionError):

@@ -1,4 +1,4 @@
-"""Chats that could not be kept, at the end of the program: said, and written somewhere else."""
+"""Chats that could not be saved, at the end of the program: reported, and written somewhere else."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from edgespec_tui.sessions.export import export, suggested_name, title_of
 def rescue(
     chats: Sequence[Conversation], *, ask: Callable[[str], str] | None, tell: Callable[[str], None]
 ) -> None:
-    """Says which chats are not kept, and writes each to a folder of the user's choice, as JSON.
+    """Says which chats are not saved, and writes each to a folder of the user's choice, as JSON.
 
-    ask: shows a sentence and returns what is answered; None where nobody can be asked. Without an answer they
+    ask: shows a sentence and returns the reply; None if nobody can be asked. Without a reply they
     go to a folder of their own among the temporary files.
     """
     if not chats:
@@ -51,7 +51,7 @@ def _free(folder: Path, chat: Conversation) -> Path:
 
 
 def on_terminal() -> Callable[[str], str] | None:
-    """Returns what asks on the terminal; None where there is none."""
+    """Returns what asks on the terminal; None if there is none."""
     there = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     return _asked if there else None
 

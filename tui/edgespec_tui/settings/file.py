@@ -1,4 +1,4 @@
-"""The settings file as a file: begun with a template, changed with its comments kept."""
+"""The settings file as a file: started from a template, changed with its comments kept."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TEMPLATE = """\
 
 
 def begun(path: Path) -> Path:
-    """Returns the file, written with examples where there is none. Raises SettingError."""
+    """Returns the file, written with examples if there is none. Raises SettingError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
@@ -53,12 +53,12 @@ def begun(path: Path) -> Path:
 
 
 def change(path: Path, table: str, key: str, value: str | float | bool | None) -> None:
-    """Changes one value, None takes it away; comments and order stay. Raises SettingError."""
+    """Changes one value, None removes it; comments and order stay. Raises SettingError."""
     import tomlkit  # late: most starts change nothing
     from tomlkit.exceptions import TOMLKitError
 
     begun(path)
-    path = path.resolve()  # a link, as people have who keep their settings elsewhere, stays one
+    path = path.resolve()  # a link to settings kept elsewhere stays one
     try:
         document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
         inside = document.setdefault(table, tomlkit.table())

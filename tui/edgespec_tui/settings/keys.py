@@ -1,4 +1,4 @@
-"""How keys are told of: each has an id that the settings file can give other keys to."""
+"""How keys are named: each has an id to which the settings file can give other keys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What new chats begin with, and how the app looks: read from a TOML file that people may write by hand.
+"""Defaults of new chats, and how the app looks: read from a TOML file that people may write by hand.
 
 A value that cannot be used is left out and becomes a complaint, one sentence with file, line, key, value and
-what is allowed; everything else of the file holds. Who has nobody to show complaints to raises the first.
+what is allowed; the rest of the file applies. If complaints cannot be shown, the first is raised.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Settings:
     keys: Mapping[str, str] = field(default_factory=dict)
 
     def new_conversation(self) -> Conversation:
-        """Returns a chat that begins with these settings."""
+        """Returns a chat with these settings."""
         return Conversation(
             system=self.system, sampling=dict(self.sampling), seed=self.seed, max_tokens=self.max_tokens
         )
@@ -68,7 +68,7 @@ class Complaint:
 def read(path: Path, *, known: Known | None = None) -> tuple[Settings, tuple[str, ...]]:
     """Returns the settings of a file, and a sentence for each value that cannot be used.
 
-    A file that is not there is an empty one. known: None does not check themes and keys.
+    A missing file counts as empty. known: None does not check themes and keys.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -76,7 +76,7 @@ def read(path: Path, *, known: Known | None = None) -> tuple[Settings, tuple[str
     except (FileNotFoundError, NotADirectoryError):
         return Settings(), ()
     except OSError as error:
-        if not os.access(path.parent, os.X_OK):  # the home of somebody else: nobody has set anything here
+        if not os.access(path.parent, os.X_OK):  # somebody else's home: nobody has set anything here
             return Settings(), ()
         return Settings(), (f"{path} cannot be read ({error.strerror}): using the defaults",)
     except UnicodeDecodeError:
@@ -106,7 +106,7 @@ def _lowered(sentence: str) -> str:
 
 
 class _Table:
-    """One table of the file: values are taken out of it, what is left is not known."""
+    """One table of the file: values are taken out of it, and the rest is unknown."""
 
     def __init__(self, name: str, values: object, complaints: list[Complaint]) -> None:
         self.name, self._complaints = name, complaints
@@ -120,7 +120,7 @@ class _Table:
         self._complaints.append(Complaint(f"{self.name}.{key}".rstrip("."), sentence))
 
     def take(self, key: str, is_right: Callable[[Any], bool], allowed: str) -> Any:
-        """Returns a value, None where it is missing or wrong."""
+        """Returns a value, None if it is missing or wrong."""
         value = self.values.pop(key, None)
         if value is None or is_right(value):
             return value
@@ -138,7 +138,7 @@ class _Table:
         return str(self.take(key, lambda value: isinstance(value, str), "a text in quotes") or "")
 
     def end(self, known: Collection[str]) -> None:
-        """Complains of what is left."""
+        """Complains about what is left."""
         for key in self.values:
             self.complain(key, f"{self.name}.{key} is not known{meant(key, known)}")
 
@@ -207,7 +207,7 @@ def _keys(values: object, complaints: list[Complaint], known: Known | None) -> d
 
 
 def _scope(action: str) -> str:
-    """Returns where an action is at home: two of one place cannot share a key."""
+    """Returns the scope of an action: two of one scope cannot share a key."""
     return action.partition(".")[0]
 
 
@@ -225,7 +225,7 @@ def _shown(value: object) -> str:
 
 
 def _line_of(lines: list[str], key: str) -> int | None:
-    """Returns the line of a key such as "sampling.temperature", counted from 1; None where it hides."""
+    """Returns the line of a key such as "sampling.temperature", counted from 1; None if it is not found."""
     table, _, name = key.partition(".")
     inside = ""
     for number, line in enumerate(lines, 1):

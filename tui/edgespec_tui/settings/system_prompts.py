@@ -1,4 +1,4 @@
-"""System prompts that have a name: one small file each, in a folder that people may edit by hand."""
+"""Named system prompts: one small file each, in a folder that people may edit by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SystemPrompts:
     folder: Path
 
     def names(self) -> list[str]:
-        """Returns the names in order; none where the folder cannot be read."""
+        """Returns the names in order; none if the folder cannot be read."""
         try:
             found = [path.stem for path in self.folder.iterdir() if path.suffix == ENDING]
         except OSError:
@@ -49,7 +49,7 @@ class SystemPrompts:
             raise SettingError(f"{path} cannot be read: {error.strerror}") from None
 
     def save(self, name: str, text: str) -> Path:
-        """Writes a prompt, over an older one of that name. Raises SettingError."""
+        """Writes a prompt, replacing an older one of that name. Raises SettingError."""
         if not text.strip():
             raise SettingError("there is no system prompt in this chat to save: /system TEXT sets one")
         path = self._path(name)

@@ -1,6 +1,6 @@
 """Colours: a dark and a light theme of our own beside Textual's, and the tints of origins in each.
 
-The tints are told apart by more than hue (lightness, and underline with NO_COLOR), and text on them keeps
+The tints differ by more than hue (lightness, and underline with NO_COLOR), and text on them keeps
 its contrast.
 """
 

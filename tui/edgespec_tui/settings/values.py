@@ -1,4 +1,4 @@
-"""What each setting of an answer may be: one table for the settings file, `/set` and the command line.
+"""The allowed values of an answer's settings: one table for the settings file, `/set` and the command line.
 
 The ranges are those that the engine accepts (`edgespec.sampling`, which the app may not import; a test holds
 them together).
@@ -54,12 +54,12 @@ ANSWER = {
 
 
 def told(value: float) -> str:
-    """Returns a value as it is told: a seed in full, 0.7 without the digits behind it."""
+    """Returns a value as shown: a seed in full, 0.7 without further digits."""
     return str(value) if isinstance(value, int) else f"{value:.12g}"
 
 
 def from_text(text: str) -> tuple[str, float | int | None]:
-    """Returns the name and value of "NAME VALUE"; None takes a setting back. Raises SettingError."""
+    """Returns the name and value of "NAME VALUE"; None removes a setting. Raises SettingError."""
     words = text.replace("=", " ").split()
     name = words[0].replace("-", "_") if words else ""
     fits = [known for known in ANSWER if name and known.startswith(name)]

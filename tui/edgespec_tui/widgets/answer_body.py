@@ -17,13 +17,13 @@ from edgespec_tui.widgets.code_blocks import whole_block
 from edgespec_tui.widgets.origins import join, part
 from edgespec_tui.widgets.segments import LOOK_EVERY, Segment, cut_of, segments
 
-SHOWN = 2  # segments of one answer that are widgets; those above them are shown when asked for
+SHOWN = 2  # segments of one answer that are widgets; those above are shown on request
 MORE = 3
 BLANK = re.compile(r"\n[ \t]*\n\s*$")
 
 
 class AnswerBody(Vertical):
-    """Shows a text that may grow. Long ones show their end; what is above comes with one key or click."""
+    """Shows a text that may grow. Long ones show their end; the rest comes with one key or click."""
 
     DEFAULT_CSS: ClassVar[str] = "AnswerBody { height: auto; }"
     virtual_size = Reactive(Size(0, 0))  # see BlockRows
@@ -34,7 +34,7 @@ class AnswerBody(Vertical):
         self._runs = list(runs)
         self._tinted = tinted
         self._first = max(0, len(self._segments) - SHOWN)
-        self._looked = 0  # characters of the last segment that were looked at for a cut
+        self._looked = 0  # characters of the last segment that were searched for a cut
 
     def compose(self) -> ComposeResult:
         if self._first:
@@ -57,12 +57,12 @@ class AnswerBody(Vertical):
         return bool(BLANK.search(self._segments[number - 1].text))
 
     def _runs_of(self, segment: Segment) -> list[tuple[str, int]]:
-        """Returns who produced a segment's text; nothing where that is not to be seen."""
+        """Returns who produced a segment's text; empty if that is not shown."""
         return part(self._runs, segment.start, segment.start + len(segment.text)) if self._tinted else []
 
     @property
     def has_more(self) -> bool:
-        """True where a part of the text above is not shown."""
+        """True if a part of the text above is not shown."""
         return self._first > 0
 
     async def set_tinted(self, tinted: bool) -> None:
@@ -72,7 +72,7 @@ class AnswerBody(Vertical):
             await view.show(view.segment, self._runs_of(view.segment))
 
     def on_code_fence_copied(self, event: CodeFence.Copied) -> None:
-        """Gives the whole of a code block where the screen shows it in parts."""
+        """Copies the whole of a code block that the screen shows in parts."""
         event.code = whole_block("".join(segment.text for segment in self._segments), event.code)
 
     async def on_button_pressed(self, event: Button.Pressed) -> None:
@@ -80,7 +80,7 @@ class AnswerBody(Vertical):
         await self.show_more()
 
     async def show_more(self) -> None:
-        """Shows more of what is above."""
+        """Shows more of the text above."""
         low, self._first = self._first, max(0, self._first - MORE)
         button = self.query_one(".above")
         await self.mount_all(self._views(self._first, low), after=button)
@@ -115,7 +115,7 @@ class AnswerBody(Vertical):
         return self._segments[number].start
 
     def _lengthen(self, text: str) -> None:
-        """Adds text to the last segment, and cuts it where it has become too long to be drawn at once."""
+        """Adds text to the last segment, and cuts it if it has become too long to be drawn at once."""
         last = self._segments.pop() if self._segments else Segment(0, "", "")
         last = Segment(last.start, last.prefix, last.text + text)
         while len(last.text) - self._looked > LOOK_EVERY and (cut := cut_of(last)):

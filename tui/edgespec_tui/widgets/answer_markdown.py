@@ -1,4 +1,4 @@
-"""One segment of an answer, drawn as Markdown: code that can be copied, and the tint of who wrote what."""
+"""One segment of an answer, drawn as Markdown: code to copy, and the tint of who wrote what."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from edgespec_tui.widgets.origins import by_character, spans
 from edgespec_tui.widgets.segments import Segment
 
 TINTS = {"model": "on $origin-model", "lookup": "on $origin-lookup", "recycling": "on $origin-recycling"}
-TINTS["lookahead"] = TINTS["recycling"]  # both are what the target thought before
+TINTS["lookahead"] = TINTS["recycling"]  # both are earlier predictions of the target
 MARKS = {"model": "underline", "lookup": "bold underline", "recycling": "italic underline"}
 MARKS["lookahead"] = MARKS["recycling"]  # without colours
 FENCES = ("```", "~~~")
@@ -40,7 +40,7 @@ class CodeFence(BlockRows, can_focus=True):
     ]
 
     class Copied(Message):
-        """The code is wanted on the clipboard."""
+        """The code should go to the clipboard."""
 
         def __init__(self, code: str) -> None:
             super().__init__()
@@ -79,7 +79,7 @@ class AnswerSegment(Vertical):
             yield _view(group)
 
     async def show(self, segment: Segment, runs: Sequence[tuple[str, int]] = ()) -> None:
-        """Shows the segment as it is now; widgets that need no change are left as they are."""
+        """Shows the segment as it is now; unchanged widgets stay as they are."""
         async with self._showing:
             if self.is_attached:  # else the app is ending
                 self.segment, self._runs = segment, list(runs)

@@ -22,14 +22,14 @@ PUNCTUATION = ".,;:!?)]}'\""
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """A question with its files behind it. missed: names after an @ that look like files and are none."""
+    """A question followed by its files. missed: names after an @ that look like files and are none."""
 
     question: Question
     missed: tuple[str, ...] = ()
 
 
 def with_files(question: Question) -> Attached:
-    """Returns a question with the files that it names. Raises SettingError for one that cannot be used."""
+    """Returns a question with the files that it names. Raises SettingError for an unusable one."""
     text, inserts = question.text, list(question.inserts)
     room, seen = LARGEST_FILE, set()
     missed: list[str] = []
@@ -54,7 +54,7 @@ def with_files(question: Question) -> Attached:
 
 
 def _file_named(name: str, *, quoted: bool) -> Path | None:
-    """Returns the file that a word names, with or without the sign that ends a sentence."""
+    """Returns the file that a word names, with or without the punctuation that ends a sentence."""
     for word in (name,) if quoted else (name, name.rstrip(PUNCTUATION)):
         try:
             path = Path(word).expanduser()
@@ -90,7 +90,7 @@ def read_text(path: Path, *, most: int = LARGEST_FILE) -> str:
 
 
 def fenced(path: Path, text: str) -> str:
-    """Returns a file as it stands in a question: its name, and its text between fences."""
+    """Returns a file as it appears in a question: its name, and its text between fences."""
     longest = max((len(run) for run in text.split("\n") if set(run.strip()) == {"`"}), default=2)
     fence = "`" * max(3, longest + 1)
     return f"{path.name}:\n{fence}{path.suffix[1:]}\n{text.rstrip()}\n{fence}\n"

@@ -18,7 +18,7 @@ from edgespec_tui.widgets.markdown_blocks import Block, Row, gap_above, same
 
 
 class BlockRows(Widget):
-    """Shows blocks. Only rows on the screen are drawn; only what has changed is wrapped again."""
+    """Shows blocks. Draws only rows on the screen, and wraps only what has changed."""
 
     DEFAULT_CSS: ClassVar[str] = "BlockRows { width: 1fr; height: auto; }"
     virtual_size = Reactive(Size(0, 0))  # Textual's own lays out a second time after each change
@@ -31,7 +31,7 @@ class BlockRows(Widget):
         self._rows: list[Row] = []
 
     def show(self, blocks: Sequence[Block]) -> None:
-        """Shows other blocks; the screen is laid out anew only where their height is another."""
+        """Shows other blocks; the screen is laid out anew only if their height changes."""
         kept = 0
         for old, new in zip(self.blocks, blocks, strict=False):
             if not same(old, new):
@@ -64,13 +64,13 @@ class BlockRows(Widget):
         return len(self._rows)
 
     def on_resize(self) -> None:
-        """Lays out anew where Textual remembers another height of this width: that of an older text."""
+        """Lays out anew if Textual remembers another height of this width: that of an older text."""
         if self._width and self.content_size.height != len(self._rows_at(self.content_size.width)):
             self.clear_cached_dimensions()
             self.refresh(layout=True)
 
     def _rows_at(self, width: int) -> list[Row]:
-        """Returns the rows; a width that Textual has seen before it gives without asking for the height."""
+        """Returns the rows; for a width that it has seen before, Textual does not ask for the height."""
         if width and width != self._width:
             self._wrap(width)
         return self._rows
@@ -90,7 +90,7 @@ class BlockRows(Widget):
         return strip.apply_offsets(0, y).adjust_cell_length(width, base.rich_style)
 
     def get_selection(self, selection: Selection) -> tuple[str, str]:
-        """Returns what is selected as it was written: rows joined, and nothing that only serves the look."""
+        """Returns the selection as it was written: rows joined, without decoration."""
         said = ""
         for y, row in enumerate(self._rows):
             span = selection.get_span(y)

@@ -1,4 +1,4 @@
-"""The list above the input: what may be meant by what is being written. Keys stay with the input."""
+"""The list above the input: suggestions for what is being written. Keys stay with the input."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from textual.widgets import Static
 from edgespec_tui.widgets.completions import Choices
 
 ROWS = 8
-GAP = 3  # cells between a choice and what is said of it
+GAP = 3  # cells between a choice and its description
 WIDEST = 40
 
 
 class ChoiceList(Static):
-    """Shows choices, a few at a time around the one that is marked; a click takes one."""
+    """Shows choices, a few at a time around the marked one; a click takes one."""
 
     def __init__(self) -> None:
         super().__init__("", id="choices")
         self.display = False
 
     def show(self, choices: Choices | None) -> None:
-        """Shows them; None takes the list away."""
+        """Shows them; None hides the list."""
         self.display = choices is not None
         if choices is None:
             return

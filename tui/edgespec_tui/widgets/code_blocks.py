@@ -14,10 +14,10 @@ def code_blocks(text: str) -> list[str]:
 
 
 def whole_block(text: str, part: str) -> str:
-    """Returns the code block of a text that holds this part of it; the part where none does."""
+    """Returns the code block of a text that contains this part of it; the part if none does."""
     return next((block for block in code_blocks(text) if part in block), part)
 
 
 def last_code(answers: Sequence[str]) -> str | None:
-    """Returns the newest code block of the answers, oldest first; None where none has any."""
+    """Returns the newest code block of the answers, oldest first; None if there is none."""
     return next((blocks[-1] for text in reversed(answers) if (blocks := code_blocks(text))), None)

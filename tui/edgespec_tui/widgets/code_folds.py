@@ -1,4 +1,4 @@
-"""Where a line of code goes on in the next row of the screen."""
+"""Where a line of code continues in the next row of the screen."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rich.cells import cell_len
 def folds(text: str, width: int) -> list[tuple[int, int, str | None]]:
     """Returns the rows of a line of code: from where to where, and what joins each to the row above.
 
-    A row ends behind a word where one ends in its right half; the space behind its last column is not shown.
+    A row ends after a word if one ends in its right half; the space after its last column is not shown.
     """
     found: list[tuple[int, int, str | None]] = []
-    start, used, word = 0, 0, 0  # word: behind the last space
+    start, used, word = 0, 0, 0  # word: after the last space
     joins: str | None = None
     for i, character in enumerate(text):
         size = cell_len(character)

@@ -1,4 +1,4 @@
-"""What can stand where the cursor is: commands, saved system prompts, files. Values, made at each key."""
+"""What can be completed at the cursor: commands, saved system prompts, files. Values, made at each key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgespec_tui.widgets.slash_commands import COMMANDS
 
-MOST_ENTRIES = 2000  # of a folder that are looked at
+MOST_ENTRIES = 2000  # of a folder that are read
 PATH = re.compile(r'(?:^/read +|(?<!\S)@)(?P<path>"[^"\n]*|[^\s"]\S*|)$')
 NAMED = re.compile(r"^/prompts +(?:delete +)?(?P<name>\S*)$")
 
@@ -20,8 +20,8 @@ NAMED = re.compile(r"^/prompts +(?:delete +)?(?P<name>\S*)$")
 class Choice:
     """Something to choose."""
 
-    text: str  # what then stands in the line
-    about: str = ""  # a few words on it
+    text: str  # what is then in the line
+    about: str = ""  # a short description
     final: bool = False  # nothing more has to be written, so Enter takes it and sends
 
 
@@ -29,12 +29,12 @@ class Choice:
 class Choices:
     """A list of choices."""
 
-    start: int  # where in the line begins what they take the place of
+    start: int  # where in the line the replaced text begins
     items: tuple[Choice, ...]
-    at: int | None = None  # the one that is marked; None while none is, and then Enter sends what is written
+    at: int | None = None  # the marked one; None while none is, and then Enter sends what is written
 
     def moved(self, step: int) -> Choices:
-        """Returns the list with the mark elsewhere; it goes around."""
+        """Returns the list with the mark elsewhere; it wraps around."""
         if self.at is None:
             return replace(self, at=0 if step > 0 else len(self.items) - 1)
         return replace(self, at=(self.at + step) % len(self.items))
@@ -45,7 +45,7 @@ class Choices:
 
 
 def choices(before: str, *, first_line: bool, names: Callable[[], Sequence[str]]) -> Choices | None:
-    """Returns what may be meant; None where that is nothing.
+    """Returns the suggestions; None if there are none.
 
     before: the line up to the cursor. names: gives the saved system prompts.
     """

@@ -17,7 +17,7 @@ LARGEST = 8 * 2**20  # bytes that are read back
 
 
 def editor(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Returns the command that opens a file in a person's editor. Raises SettingError without one."""
+    """Returns the command that opens a file in the user's editor. Raises SettingError without one."""
     for name in ("VISUAL", "EDITOR"):
         if wanted := environment.get(name, "").strip():
             try:
@@ -34,9 +34,9 @@ def editor(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]
 
 
 def edited(text: str) -> str | None:
-    """Returns a text as it is after editing; None where the editor was left with an error, as `:cq` does.
+    """Returns the edited text; None if the editor exited with an error, as with `:cq`.
 
-    The terminal has to be free. Raises SettingError where there is no editor, or what it wrote is not text.
+    The terminal must be free. Raises SettingError if there is no editor, or what it wrote is not text.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:  # readable by its owner alone

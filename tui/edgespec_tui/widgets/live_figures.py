@@ -1,8 +1,8 @@
-"""What one answer's rounds say while they come: speed, acceptance, the length of drafts and why.
+"""The figures of one answer while it comes: speed, acceptance, the length of drafts and why.
 
-Definitions are those of `edgespec.core.stats`. A speed-up here is an estimate, called so wherever it is
-shown: what plain decoding would have taken, over what was taken. A plain token is taken to cost what rounds
-without a draft cost as they were seen here, all overheads included, and before enough of them were seen what
+Definitions are those of `edgespec.core.stats`. A speed-up here is an estimate, and is called one wherever it
+is shown: what plain decoding would have taken, over what was taken. The cost of a plain token is that of
+rounds without a draft as seen here, all overheads included, and before enough of them were seen, what
 the engine measured. A measured speed-up exists only where plain decoding really ran (see `race`).
 """
 
@@ -20,9 +20,9 @@ from edgespec_tui.sessions.conversation import Figure
 NOW_S = 2.0  # live speed is that of the last two seconds
 SAMPLE_S = 0.5
 SAMPLES = 120
-PLAIN_ROUNDS = 12  # that must have been seen for their cost to be believed
-ESTIMATED_FROM = 50  # tokens; a speed-up of fewer says more of the machine's last second than of the draft
-NAMES = {"model": "draft model"}  # others are called what they are
+PLAIN_ROUNDS = 12  # that must have been seen before their cost is trusted
+ESTIMATED_FROM = 50  # tokens; a speed-up of fewer says more about the machine than the draft
+NAMES = {"model": "draft model"}  # others are shown by their own names
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class LiveFigures(Counts):
     def note(self, told: Told) -> None:
         """Counts one round."""
         round_ = told.round
-        n = len(round_.tokens) or bool(round_.text or told.reasoning)  # others tell no tokens: a piece is one
+        n = len(round_.tokens) or bool(round_.text or told.reasoning)  # without tokens, a piece is one
         if n and self.last is not None and not round_.drafted:
             self.plain_rounds += 1
             self._plain_spent += told.at - self.last
@@ -82,7 +82,7 @@ class LiveFigures(Counts):
         return (sum(n for _, n in self._recent) - self._recent[0][1]) / span if span > 0 else None
 
     def tok_per_s(self) -> float | None:
-        """Returns the speed so far, without the first token; the endpoint's own where it told it."""
+        """Returns the speed so far, without the first token; the endpoint's own if it gave one."""
         if self.told and self.told.tok_per_s:
             return self.told.tok_per_s
         span = self._span()
@@ -102,7 +102,7 @@ class LiveFigures(Counts):
 
     @property
     def speedup(self) -> float | None:
-        """The estimate for this answer; None where nothing was guessed, or too little is known."""
+        """The estimate for this answer; None if nothing was guessed, or too little is known."""
         if not self.speculation or not self.drafted or self.n_tokens < ESTIMATED_FROM:
             return None
         plain_s, span = self.seen_plain_s, self._span()
@@ -124,7 +124,7 @@ class LiveFigures(Counts):
         return f"{self.last_drafted} by {who}, {expected}" if who else f"{self.last_drafted}, {expected}"
 
     def as_figures(self) -> dict[str, Figure]:
-        """Returns what is kept with the turn."""
+        """Returns the figures that are saved with the turn."""
         told = self.told
         return {
             "n_tokens": told.n_tokens if told and told.n_tokens is not None else self.n_tokens,

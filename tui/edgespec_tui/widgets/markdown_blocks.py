@@ -2,7 +2,7 @@
 
 Textual's own Markdown makes a widget of every paragraph, bullet and cell, and lays all of them out anew
 whenever one grows. Here a block is a value that knows its rows, and many blocks are one widget
-(see `answer_markdown`). What a model writes opens nothing: links are underlined and HTML is shown as text.
+(see `answer_markdown`). A model's text opens nothing: links are underlined and HTML is shown as text.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Row:
     """One row of the screen."""
 
     text: Content
-    inset: int = 0  # how many of its characters only serve the look
-    # it goes on from the row above, which it joins with a space (" ") or with nothing (""); None begins a
+    inset: int = 0  # number of leading characters that are decoration
+    # it continues the row above, joined with a space (" ") or with nothing (""); None begins a
     # line
     joins: str | None = None
 
@@ -48,10 +48,10 @@ class Paragraph:
     """A running text."""
 
     texts: tuple[Content, ...]
-    first: str = ""  # what stands before its first row and its others (bullets, quotes)
+    first: str = ""  # what comes before its first row and its others (bullets, quotes)
     rest: str = ""
-    gap: str | None = None  # a row above it, None where there is none
-    at: int = 0  # where in the source it begins, in characters
+    gap: str | None = None  # a row above it, None if there is none
+    at: int = 0  # where it begins in the source, in characters
 
     def rows(self, width: int) -> Iterator[Row]:
         """Yields its rows."""
@@ -88,7 +88,7 @@ class Table:
     at: int = 0
 
     def rows(self, width: int) -> Iterator[Row]:
-        """Yields its rows; cells are wrapped where the table is too wide."""
+        """Yields its rows; wraps cells if the table is too wide."""
         lines = [self.texts[i : i + self.columns] for i in range(0, len(self.texts), self.columns)]
         widths = [max(cell.cell_length for cell in column) for column in zip(*lines, strict=True)]
         while sum(widths) + len(COLUMNS) * (self.columns - 1) > width and max(widths) > NARROWEST:
@@ -116,13 +116,13 @@ class Listing:
     texts: tuple[Content, ...]
     code: str
     language: str = ""
-    indent: int = 0  # cells in front of it
+    indent: int = 0  # cells before it
     continued: bool = False  # its beginning is elsewhere, so it has no head
     gap: str | None = None
     at: int = 0
 
     def rows(self, width: int) -> Iterator[Row]:
-        """Yields its rows: what it is, and the code, folded where it is too wide."""
+        """Yields its rows: its language, and the code, folded if it is too wide."""
         if not self.continued:
             head = Content.styled(f"{self.language or 'text'}  copy: c or click", MUTED)
             yield Row(head.truncate(width, ellipsis=True), inset=len(head))
@@ -136,7 +136,7 @@ class Listing:
 
 
 def gap_above(block: Block) -> list[Row]:
-    """Returns the row above a block, where it has one."""
+    """Returns the row above a block, if it has one."""
     return [] if block.gap is None else [Row(Content.styled(block.gap, MARKS), inset=len(block.gap))]
 
 
@@ -170,7 +170,7 @@ def lines_of(text: str) -> list[Block]:
 
 @dataclass(slots=True)
 class _Mark:
-    """What stands before the rows of a list's item or of a quote."""
+    """What comes before the rows of a list's item or of a quote."""
 
     first: str
     rest: str
@@ -272,7 +272,7 @@ class _Reader:
             self._add(Table(cells, self._columns, frozenset(self._right), at=self._began))
 
     def _add(self, block: Block) -> None:
-        """Adds a block, with what stands before it where it is in lists and quotes."""
+        """Adds a block, with its prefix if it is in lists and quotes."""
         inside = "".join(mark.rest for mark in self._marks if mark.used).rstrip()
         gap = inside if self.found and (self._begins or not self._tight) else None
         block = replace(block, gap=gap)
@@ -313,5 +313,5 @@ def inline(token: Token) -> Content:
 
 @functools.lru_cache(maxsize=32)
 def highlighted(code: str, language: str) -> Content:
-    """Returns code in colours; what names no language is left as it is (guessing one takes long)."""
+    """Returns code in colours; unless it names a language it is left as it is (guessing one takes long)."""
     return highlight(code, language=language or "text")

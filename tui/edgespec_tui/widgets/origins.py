@@ -1,8 +1,8 @@
 """Who produced which part of a text: runs of characters, and finding them again in rendered Markdown.
 
 Rendering Markdown drops its signs (`**`, `- `, backticks) and keeps the rest in order. So a rendered text is
-found in its source by walking both at once: characters that match go together, source characters between
-them are signs. Where rendering wrote something else (an entity, a bullet), that character has no origin.
+found in its source by walking both at once: matching characters go together, source characters between
+them are signs. If rendering wrote something else (an entity, a bullet), that character has no origin.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def join(runs: list[tuple[str, int]], source: str, n: int) -> None:
 def runs_of_round(text: str, pieces: Sequence[str], sources: Sequence[str]) -> list[tuple[str, int]]:
     """Returns the runs of a round's text.
 
-    Pieces and text may differ where text was held back (half a character, half a stop string): the pieces
-    then say whose share comes when, and the end is cut or filled with the last.
+    Pieces and text may differ if text was held back (half a character, half a stop string): the pieces
+    then give the shares in order, and the end is cut or filled with the last.
     """
     runs: list[tuple[str, int]] = []
     left = len(text)

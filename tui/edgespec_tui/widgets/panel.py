@@ -1,4 +1,4 @@
-"""The speculation panel: what the draft brings, while it brings it."""
+"""The speculation panel: what the draft gains, while it does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME_WIDTH, VALUE_WIDTH = 11, 20
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A speed-up for which plain decoding really ran: tokens a second, with a draft and without."""
+    """A speed-up measured against plain decoding: tokens a second, with a draft and without."""
 
     speculative: float
     plain: float
@@ -32,7 +32,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class PanelState:
-    """What the panel shows besides an answer's figures. used: tokens of the context that are taken."""
+    """What the panel shows besides an answer's figures. used: tokens in the context."""
 
     info: Info | None = None
     speculation: bool = True
@@ -50,7 +50,7 @@ def size_words(n_bytes: int) -> str:
 
 
 def rows_of(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, str]]:
-    """Returns the lines of the panel: what, how much."""
+    """Returns the lines of the panel: name, value."""
     info = state.info
     if info is None or not info.speculates:
         speed = figures and (figures.now_per_s() or figures.tok_per_s())
@@ -68,7 +68,7 @@ def rows_of(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, s
 
 
 def gains(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, str]]:
-    """Returns the speed-ups that are known: how much, and whose word it is. One that was measured leads."""
+    """Returns the known speed-ups: how much, and who says so. A measured one comes first."""
     found = []
     if state.measured:
         found.append((f"{state.measured.speedup:.2f}x", "measured"))
@@ -101,7 +101,7 @@ def shares(figures: LiveFigures) -> list[tuple[str, float]]:
 
 
 class SpeculationPanel(Vertical):
-    """At the side where there is room; one line where there is not."""
+    """At the side if there is room; else one line."""
 
     def compose(self) -> ComposeResult:
         yield Static("Speculation", id="panel-title")
@@ -134,7 +134,7 @@ class SpeculationPanel(Vertical):
         self._put("#panel-line", one_line(figures, state))
 
     def _put(self, selector: str, content: Content) -> None:
-        """Shows a text; lays the screen out anew only where its height changes, as that costs all widgets."""
+        """Shows a text; lays the screen out anew only if its height changes: that costs all widgets."""
         before = self._shown.get(selector)
         if before is None or str(before) != str(content):
             same = before is not None and before.plain.count("\n") == content.plain.count("\n")
@@ -150,7 +150,7 @@ class SpeculationPanel(Vertical):
 
 
 def _lead(found: list[tuple[str, str]], *, speculates: bool) -> Content:
-    """Returns what the panel is for, in two lines: the speed-up, as large as a terminal can write it."""
+    """Returns the panel's main figure in two lines: the speed-up, as large as a terminal can write it."""
     if not speculates:
         return Content("")
     if not found:

@@ -1,6 +1,6 @@
-"""Where questions are written: several lines, a history, a list of what may be meant, pastes of any size.
+"""Where questions are written: several lines, a history, suggestions, pastes of any size.
 
-A large paste stands as one short mark in the text and is put in its place when the question is sent, so
+A large paste is one short mark in the text and is put in its place when the question is sent, so
 that a 5,000-line log neither hides the question nor makes typing slow.
 """
 
@@ -20,7 +20,7 @@ from edgespec_tui.widgets.completions import Choice, Choices, choices
 from edgespec_tui.widgets.question import Insert, Question, count_of, is_large
 
 HISTORY = 500
-PASTES = 50  # that are kept for the history to show as marks
+PASTES = 50  # that the history still shows as marks
 MARK = re.compile(r"\[pasted text \d+: [\d,]+ lines?\]")
 PLACEHOLDERS = (  # the longest that has room
     "Ask something. Enter sends, Ctrl+J starts a new line, / lists commands, @ adds a file.",
@@ -47,7 +47,7 @@ class PromptInput(TextArea):
             self.question = question
 
     class Choosing(Message):
-        """What may be meant has changed; None: there is no list."""
+        """The suggestions have changed; None: there is no list."""
 
         def __init__(self, choices: Choices | None) -> None:
             super().__init__()
@@ -57,17 +57,17 @@ class PromptInput(TextArea):
         super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
         self.past: list[str] = []
         self.names: Callable[[], Sequence[str]] = tuple  # of saved system prompts
-        self.take_back: Callable[[], Question | None] = lambda: None  # a question that waits, to be changed
+        self.take_back: Callable[[], Question | None] = lambda: None  # a waiting question, to be changed
         self.choices: Choices | None = None
         self._at: int | None = None  # place in the history; None: something new is being written
         self._written = ""  # what that was
-        self._pasted: dict[str, str] = {}  # by mark: those that are written, and the last ones before
+        self._pasted: dict[str, str] = {}  # by mark: those in the input, and the last ones before
         self._n_pasted = 0
 
     # -- what is written
 
     def action_send(self) -> None:
-        """Takes what is marked in the list; else sends what is written, pastes in full."""
+        """Takes the marked suggestion; else sends what is written, pastes in full."""
         marked = self.choices.marked if self.choices else None
         if marked is not None and marked.text.rstrip() != self._typed():
             self._take(marked)
@@ -98,7 +98,7 @@ class PromptInput(TextArea):
         self.past = [line for line in self.past if line != text][-HISTORY + 1 :] + [text]
 
     def recall(self, question: Question) -> None:
-        """Puts a question of a kept chat at the end of the history."""
+        """Puts a question of a saved chat at the end of the history."""
         self._with_marks(question)
         self.remember(question.text)
 
@@ -109,7 +109,7 @@ class PromptInput(TextArea):
         self._look()
 
     def fill(self, question: Question | str) -> None:
-        """Puts a question in, the cursor behind it."""
+        """Puts a question in, with the cursor after it."""
         self.clear_all()
         self.load_text(self._with_marks(question))
         self.move_cursor(self.document.end)
@@ -122,7 +122,7 @@ class PromptInput(TextArea):
         self.fill(given + ("\n" if since and not given.endswith("\n") else "") + since)
 
     def _with_marks(self, question: Question | str) -> str:
-        """Returns a question as it stands here: what was pasted is a mark, and what was typed is not."""
+        """Returns a question as the input shows it: pasted text is a mark, typed text is not."""
         if isinstance(question, Question):
             text, at = "", 0
             for one in question.inserts:
@@ -134,7 +134,7 @@ class PromptInput(TextArea):
         return self._mark_of(question) if is_large(question) else question
 
     def _mark_of(self, pasted: str) -> str:
-        """Returns what stands for a text."""
+        """Returns the mark for a text."""
         known = next((mark for mark, text in self._pasted.items() if text == pasted), None)
         if known is None:
             self._n_pasted += 1
@@ -148,9 +148,9 @@ class PromptInput(TextArea):
     # -- keys
 
     async def _on_key(self, event: events.Key) -> None:
-        """Does at once what a key of ours stands for.
+        """Runs our own key bindings at once.
 
-        Left to Textual, a binding runs when the key has bubbled up to the app, and letters that came behind
+        Left to Textual, a binding runs when the key has bubbled up to the app, and letters that came after
         it are in the text by then; a priority binding runs before letters that came ahead of it.
         """
         bound = self.screen.active_bindings.get(event.key)
@@ -170,7 +170,7 @@ class PromptInput(TextArea):
         self._replace_via_keyboard("\n", *self.selection)
 
     def action_complete(self) -> None:
-        """Completes with what is marked in the list, or its first; without a list, goes to the next thing."""
+        """Completes with the marked suggestion, or the first; without a list, goes to the next widget."""
         if self.choices is not None:
             self._take(self.choices.marked or self.choices.items[0])
         else:
@@ -195,7 +195,7 @@ class PromptInput(TextArea):
             super().action_cursor_down(select)
 
     def _walk(self, step: int) -> None:
-        """Goes through the history; behind its end is what was being written."""
+        """Walks through the history; after its end is what was being written."""
         at = len(self.past) if self._at is None else self._at
         if self._at is None:
             self._written = self.text
@@ -210,7 +210,7 @@ class PromptInput(TextArea):
     # -- what may be meant
 
     def update_suggestion(self) -> None:
-        """Looks for what may be meant; Textual calls this after each change of the text."""
+        """Looks for suggestions; Textual calls this after each change of the text."""
         self._look()
 
     def _look(self) -> None:
@@ -224,13 +224,13 @@ class PromptInput(TextArea):
             self.post_message(self.Choosing(found))
 
     def _typed(self) -> str:
-        """Returns what the list's choices would take the place of."""
+        """Returns what a suggestion would replace."""
         assert self.choices is not None
         row, column = self.cursor_location
         return self.document.get_line(row)[self.choices.start : column]
 
     def take_choice(self, number: int) -> None:
-        """Completes with one of the list: it was clicked."""
+        """Completes with a suggestion that was clicked."""
         if self.choices is not None and number < len(self.choices.items):
             self._take(self.choices.items[number])
 
@@ -240,7 +240,7 @@ class PromptInput(TextArea):
         self.replace(choice.text, (row, self.choices.start), (row, column))
 
     def action_close_list(self) -> None:
-        """Closes the list of what may be meant."""
+        """Closes the list of suggestions."""
         self._show(None)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -1,8 +1,8 @@
 """A question as it is written: its text, and which parts of it nobody typed.
 
 What was pasted or read from a file may be thousands of lines. It is sent in full; the input and the
-transcript show a mark in its place, so that it hides nothing. A turn keeps the places as a setting, for
-whoever edits the question later.
+transcript show a mark in its place, so that it hides nothing. A turn saves the places as a setting, for
+editing the question later.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Question:
         return Question("".join([*parts, self.text[at:]]), tuple(inserts))
 
     def settings(self) -> dict[str, str]:
-        """Returns what its turn keeps of it."""
+        """Returns what its turn saves of it."""
         told = [[one.start, one.end, one.mark, one.file] for one in self.inserts]
         return {SETTING: json.dumps(told)} if told else {}
 
 
 def is_large(text: str) -> bool:
-    """Returns whether a text is too much to stand in the input as it is."""
+    """Returns whether a text is too long to be shown in the input."""
     return text.count("\n") >= LARGE_LINES or len(text) > LARGE_CHARACTERS
 
 

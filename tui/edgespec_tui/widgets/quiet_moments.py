@@ -1,8 +1,8 @@
 """What can wait waits while somebody types: Python's cycle collector, and drawing that nobody asked for.
 
 A full collection looks at every object there is: 200 ms in an app of this size, twice a second while an
-answer streams, and keys wait for it. So what has lived for a while is frozen, which takes it out of the
-automatic collections, and looked at again only in moments without keys.
+answer streams, and keys wait for it. So older objects are frozen, which takes them out of the
+automatic collections, and are looked at again only in moments without keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class QuietMoments:
         self._settle()
 
     def key(self) -> None:
-        """Takes note of a key."""
+        """Notes a key."""
         self._key = self.clock()
 
     def since_key(self) -> float:
@@ -50,17 +50,17 @@ class QuietMoments:
         return self.since_key() < TYPING_S
 
     def look(self) -> bool:
-        """Collects, where it disturbs nobody or has to be; returns whether it did."""
+        """Collects, if that disturbs nobody or is overdue; returns whether it did."""
         now, new = self.clock(), gc.get_count()[2]
         if now - self._key < QUIET_S:
-            if new >= MANY:  # somebody types on and on: what is there is looked at later
+            if new >= MANY:  # somebody types on and on: older objects are looked at later
                 gc.freeze()
             return new >= MANY
         if now - self._done >= FULL_S:
             self._settle()
             return True
         if new >= SOME:
-            gc.collect()  # what is frozen is not looked at: a few hundredths of a second
+            gc.collect()  # frozen objects are not looked at: a few hundredths of a second
         return new >= SOME
 
     def _settle(self) -> None:

@@ -1,6 +1,6 @@
-"""Thinking told apart from answering, as text streams in: `<think>` ... `</think>` at the answer's beginning.
+"""Reasoning separated from the answer, as text streams in: `<think>` ... `</think>` at its beginning.
 
-Only there: an answer that speaks about the tag keeps it. A tag may arrive in pieces, so what could still
+Only there: an answer that mentions the tag keeps it. A tag may arrive in pieces, so what could still
 become one is held back.
 """
 
@@ -21,7 +21,7 @@ class ReasoningSplitter:
 
     @classmethod
     def behind_thoughts(cls) -> ReasoningSplitter:
-        """Returns one for an answer that has begun: there is no thinking at its beginning any more."""
+        """Returns one for an answer that has begun: there is no more reasoning at its beginning."""
         return cls(_state="answer")
 
     def feed(self, piece: str) -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """Where a long answer may be cut, so that each piece is Markdown of its own and cheap to draw.
 
 A screen lays out every widget anew when a token comes; and Textual rebuilds the last block of a document
-whole. So a document is shown in segments, and only the last one grows. A cut is made where reading goes on
-unbroken: before a top-level block, before an item of a long list, or inside a long code block, which is
+whole. So a document is shown in segments, and only the last one grows. A cut is made where reading is
+not interrupted: before a top-level block, before an item of a long list, or in a long code block, which is
 opened again in the next segment.
 """
 
@@ -19,20 +19,20 @@ MOST_ITEMS = 8
 MOST_CODE_LINES = 60
 MOST_ROWS = 40  # of a table
 MOST_CHARACTERS = 3000  # of a paragraph
-WINDOW = 8000  # characters that are looked at for one cut
-LOOK_EVERY = 600  # characters: how often a growing segment is looked at
+WINDOW = 8000  # characters that are searched for one cut
+LOOK_EVERY = 600  # characters: how often a growing segment is searched
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """offset: where the next segment begins, in characters. prefix: what it needs in front; see `Segment`."""
+    """offset: where the next segment begins, in characters. prefix: what it needs first; see `Segment`."""
 
     offset: int
     prefix: str = ""
 
 
 def find_cut(source: str) -> Cut | None:
-    """Returns where a segment should be cut first; None where it is short enough, or cannot be cut."""
+    """Returns where a segment should be cut first; None if it is short enough, or cannot be cut."""
     source = source[:WINDOW]
     tokens = MARKDOWN.parse(source)
     top = [token for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
@@ -95,7 +95,7 @@ def segments(text: str) -> list[Segment]:
 
 
 def cut_of(segment: Segment) -> tuple[Segment, Segment] | None:
-    """Returns a segment in two, the first of them as long as one may be; None where it is no longer."""
+    """Returns a segment in two, the first as long as one may be; None if it is no longer."""
     if len(segment.text) < LOOK_EVERY:
         return None
     cut = find_cut(segment.source)

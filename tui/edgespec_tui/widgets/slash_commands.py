@@ -1,4 +1,4 @@
-"""What may be typed after a slash, and what it means."""
+"""The slash commands, and what they mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgespec.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """One command. wants: what follows it, for the list of commands."""
+    """One command. wants: its arguments, for the list of commands."""
 
     name: str
     wants: str
@@ -44,7 +44,7 @@ NAMES = tuple(command.name for command in COMMANDS)
 
 
 def parsed(line: str) -> tuple[str, str] | None:
-    """Returns (name, what follows) of a line that is a command; None of one that is a question.
+    """Returns (name, arguments) of a line that is a command; None for one that is a question.
 
     Raises SettingError for a slash word that is not a command. A line like "/usr/bin/env ..." is a question.
     """

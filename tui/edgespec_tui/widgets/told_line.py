@@ -1,4 +1,4 @@
-"""What is told for a moment: above the input, where it covers nothing."""
+"""Short-lived messages: above the input, where they cover nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 4  # sentences at once
 
 
 class ToldLine(Static):
-    """Shows sentences, each for its time."""
+    """Shows messages, each for its time."""
 
     def __init__(self) -> None:
         super().__init__("", id="told")
@@ -22,7 +22,7 @@ class ToldLine(Static):
         self.sentences: list[tuple[str, Kind]] = []
 
     def tell(self, sentence: str, kind: Kind) -> None:
-        """Shows a sentence below those that are still there; one that is there already is not said twice."""
+        """Shows a message below those that are still there; one that is already there is not repeated."""
         self.sentences = [one for one in self.sentences if one[0] != sentence][-MOST + 1 :]
         self.sentences.append((sentence, kind))
         self._draw()

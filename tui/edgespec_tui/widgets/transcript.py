@@ -1,7 +1,7 @@
-"""The turns on the screen. Only the newest are widgets; those above come as they are scrolled to.
+"""The turns on the screen. Only the newest are widgets; earlier ones come as they are scrolled to.
 
 Every widget costs time whenever anything is laid out, so that 200 turns would make typing slow while an
-answer streams. What is not shown is in the conversation all the same.
+answer streams. What is not shown is still in the conversation.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self.anchor()
 
     async def show(self, conversation: Conversation) -> None:
-        """Shows a conversation from its end; what was shown goes."""
+        """Shows a conversation from its end, in place of the previous one."""
         self._conversation, self._path = conversation, conversation.path()
         self._first = max(0, len(self._path) - SHOWN)
         with self.app.batch_update():
@@ -67,7 +67,7 @@ class Transcript(VerticalScroll, can_focus=False):
         return view
 
     async def add(self, turn: Turn) -> TurnView:
-        """Shows one more turn, at the end; those that are far above go."""
+        """Shows one more turn, at the end; those far above go."""
         self._path = self._conversation.path()
         view = self._view(turn)
         await self.mount(view)
@@ -94,7 +94,7 @@ class Transcript(VerticalScroll, can_focus=False):
             await self.show_earlier()
 
     async def show_earlier(self) -> None:
-        """Shows some of what is above, and keeps the place that is being read."""
+        """Shows some earlier turns, and keeps the place that is being read."""
         top = next(iter(self.query(TurnView)), None)
         if isinstance(top, AnswerView) and top.has_more:
             await top.show_more()
@@ -114,7 +114,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self.reach_up()
 
     def reach_up(self) -> None:
-        """Shows some of what is above, where the top has been reached already."""
+        """Shows some earlier turns, if the top has been reached already."""
         if self.scroll_y <= 0 and not self._reaching:
             self._reaching = True
             self.run_worker(self._reach_up(), group="earlier")
@@ -126,7 +126,7 @@ class Transcript(VerticalScroll, can_focus=False):
             self._reaching = False
 
     def view_of(self, id: int) -> TurnView | None:
-        """Returns the widget of a turn; None where it has none."""
+        """Returns the widget of a turn; None if it has none."""
         return next((view for view in self.query(TurnView) if view.turn.id == id), None)
 
     async def set_tinted(self, tinted: bool) -> None:
@@ -136,7 +136,7 @@ class Transcript(VerticalScroll, can_focus=False):
             await view.set_tinted(tinted)
 
     async def mark_left_out(self, ids: Sequence[int], *, told: bool) -> None:
-        """Marks the turns that the model is not told any more. told: that is said before the last turn."""
+        """Marks the turns that the model no longer gets. told: also say so before the last turn."""
         self._left_out = frozenset(ids)
         views = list(self.query(TurnView))
         for view in views:

@@ -1,4 +1,4 @@
-"""A turn on the screen: who speaks, what was said, and what can be done with it."""
+"""A turn on the screen: who speaks, the text, and what can be done with it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ DEEDS: dict[Deed, tuple[str, str]] = {  # what to do: its key, its word
     "go_on": ("g", "continue"),
     "branch": ("b", "branch"),
 }
-LINES = 24  # of a question, with marks in it; those behind them are shown when it is opened
+LINES = 24  # of a question, with marks in it; later ones are shown when it is opened
 
 
 class Buttons(Static):
-    """A line of which some words are buttons of the turn that it stands in."""
+    """A line of which some words are buttons of its turn."""
 
     def action_do(self, deed: Deed) -> None:
-        """Says what is wanted with the turn."""
+        """Asks for something to be done with the turn."""
         self._turn().action_do(deed)
 
     def action_unfold(self) -> None:
@@ -65,7 +65,7 @@ class TurnView(Vertical, can_focus=True):
     ]
 
     class Wanted(Message):
-        """Something is to be done with a turn."""
+        """Something should be done with a turn."""
 
         def __init__(self, deed: Deed, turn: int) -> None:
             super().__init__()
@@ -77,7 +77,7 @@ class TurnView(Vertical, can_focus=True):
         self.turn, self._versions = turn, versions
 
     def action_do(self, deed: Deed) -> None:
-        """Says what is wanted with this turn."""
+        """Asks for something to be done with this turn."""
         self.post_message(self.Wanted(deed, self.turn.id))
 
     def action_reasoning(self) -> None:
@@ -100,7 +100,7 @@ class TurnView(Vertical, can_focus=True):
         return Content.from_markup(words)
 
     def set_left_out(self, left_out: bool) -> None:
-        """Marks that the model is not told this turn any more."""
+        """Marks that the model no longer gets this turn."""
         self.set_class(left_out, "left-out")
 
 
@@ -162,7 +162,7 @@ class AnswerView(TurnView):
             self.show_figures(self.turn)
 
     async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None:
-        """Adds what came; runs: of `text`. Does nothing where it is not shown any more."""
+        """Adds text; runs: of `text`. Does nothing if it is no longer shown."""
         if not self.is_attached:
             return
         if text or reasoning:
@@ -188,23 +188,23 @@ class AnswerView(TurnView):
         self._thoughts.show(lines_of("".join(self._thought)))
 
     async def end(self, turn: Turn) -> None:
-        """Shows the answer as it stays."""
+        """Shows the finished answer."""
         self.turn = turn
         if not self.is_attached:
             return
         self.show_figures(turn)
 
     def name_model(self, model: str) -> None:
-        """Says who answers."""
+        """Shows who answers."""
         self._who.update(self._head(model))
 
     @property
     def has_more(self) -> bool:
-        """True where a part of the answer above is not shown."""
+        """True if a part of the answer above is not shown."""
         return self._body.has_more
 
     async def show_more(self) -> None:
-        """Shows more of what is above."""
+        """Shows more of the answer above."""
         await self._body.show_more()
 
     async def set_tinted(self, tinted: bool) -> None:
@@ -212,7 +212,7 @@ class AnswerView(TurnView):
         await self._body.set_tinted(tinted)
 
     def show_waiting(self, sentence: str) -> None:
-        """Says what the answer waits for; an empty sentence takes that away."""
+        """Shows what the answer waits for; an empty sentence clears that."""
         if sentence != str(self._note.content):
             self._note.update(Content(sentence))
 
@@ -222,7 +222,7 @@ class AnswerView(TurnView):
 
 
 def ending(turn: Turn) -> list[str]:
-    """Returns what is said below an answer that has ended."""
+    """Returns the line below an answer that has ended."""
     figures, said = turn.figures, []
     if turn.finish == "cancelled":
         said.append(str(figures.get("reason") or "interrupted"))

@@ -1,7 +1,7 @@
 """One answer being made: from the endpoint's rounds to the screen, the figures and the session.
 
 Rounds may come 200 times a second; the screen is drawn a few times a second, and less often where drawing
-is slow, so that keys are never kept waiting by it.
+is slow, so that keys never wait for it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from edgespec_tui.widgets.origins import join, part, runs_of_round
 from edgespec_tui.widgets.reasoning import ReasoningSplitter
 
 DRAWN_EVERY_S = 0.12
-REST = 3  # between two drawings, this many times as long as one takes
-TYPING_S = 0.6  # the longest that drawing waits for somebody who types, for a pause of
+REST = 3  # pause between two drawings, as a multiple of a drawing's time
+TYPING_S = 0.6  # the longest that drawing waits for a pause of somebody who types; that pause
 PAUSE_S = 0.3
 LOOK_S = 0.05
 KEPT_EVERY_S = 0.5
@@ -41,13 +41,13 @@ class AnswerScreen(Protocol):
 
 
 def reason_in_short(error: EdgeSpecError) -> str:
-    """Returns why there is no answer, for its place; why an engine ended is told elsewhere."""
+    """Returns why there is no answer, for its place; why an engine ended is shown elsewhere."""
     return LOST if isinstance(error, EngineDiedError | EndpointLostError) else str(error)
 
 
 @dataclass(slots=True)
 class TurnWriter:
-    """Makes the text of one turn, behind what the turn has already."""
+    """Makes the text of one turn, after what the turn has already."""
 
     endpoint: Endpoint
     conversation: Conversation
@@ -66,13 +66,13 @@ class TurnWriter:
     _painting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        if self.turn.text:  # it goes on
+        if self.turn.text:  # it continues
             self._text, self._thought = [self.turn.text], [self.turn.reasoning]
             self._runs = list(self.turn.runs) or [("", len(self.turn.text))]
             self._splitter = ReasoningSplitter.behind_thoughts()
 
     async def run(self, messages: Sequence[Message], options: AnswerOptions, screen: AnswerScreen) -> Turn:
-        """Streams the answer; returns the turn as it stays, also where it was cancelled or failed."""
+        """Streams the answer; returns the final turn, also if it was cancelled or failed."""
         drawing = asyncio.create_task(self._draw(screen))
         finish: FinishReason = "cancelled"
         try:
@@ -113,7 +113,7 @@ class TurnWriter:
         if text:
             self._text.append(text)
             self._fresh.append(text)
-            known = sum(n for _, n in runs)  # fewer where text was held back by the splitter
+            known = sum(n for _, n in runs)  # fewer if the splitter held text back
             for source, n in [("", len(text) - known), *runs]:
                 join(self._runs, source, n)
                 join(self._fresh_runs, source, n)
@@ -133,7 +133,7 @@ class TurnWriter:
             gap = max(DRAWN_EVERY_S, REST * (time.monotonic() - began))
 
     async def _between_keys(self, latest: float) -> None:
-        """Waits while somebody types: to lay out and draw a screen takes longer than a key may."""
+        """Waits while somebody types: laying out and drawing a screen takes longer than a key may."""
         while self.since_key() < PAUSE_S and time.monotonic() < latest:
             await asyncio.sleep(LOOK_S)
 

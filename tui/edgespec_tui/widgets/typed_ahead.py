@@ -1,8 +1,8 @@
-"""What is typed while the program starts: kept, and taken for the keys that were pressed.
+"""What is typed while the program starts: kept, and replayed as the keys that were pressed.
 
-A terminal that nobody has prepared shows what is typed and turns Enter into a line end, which to an app is
-Ctrl+J: a question sent at once would stand there with a new line behind it. So the terminal is prepared as
-the first thing of all, and what lies in it by then is read as it was meant.
+An unprepared terminal shows what is typed and turns Enter into a line end, which an app reads as
+Ctrl+J: a question sent at once would sit there with a new line after it. So the terminal is prepared
+first of all, and what was typed by then is read as it was meant.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ KEYS = {"\r": "enter", "\n": "ctrl+j", "\t": "tab", "\x7f": "backspace", "\b": "
 
 
 class TypedAhead:
-    """A terminal that keeps what is typed. Make it early; `taken` gives it back as it was found.
+    """A terminal that keeps what is typed. Make it early; `taken` restores it.
 
     keyboard: the terminal's file descriptor; anything else is left alone, None too.
     """
 
     def __init__(self, keyboard: int | None = 0) -> None:
-        self.is_light: bool | None = None  # the terminal's background; None where it does not say
+        self.is_light: bool | None = None  # the terminal's background; None if it does not say
         self._before: list[Any] | None = None
-        self._early = b""  # typed before this: Enter stands in it as a line end
+        self._early = b""  # typed before this: Enter is a line end in it
         if sys.platform == "win32" or keyboard is None:
             return
         self._keyboard = keyboard
         try:
             before = termios.tcgetattr(keyboard)
             prepared = termios.tcgetattr(keyboard)
-            prepared[0] &= ~(termios.ICRNL | termios.IXON)  # else Ctrl+Q would only go on with what is shown
+            prepared[0] &= ~(termios.ICRNL | termios.IXON)  # else Ctrl+Q would only resume output
             prepared[3] &= ~(termios.ECHO | termios.ICANON)  # Ctrl+C still interrupts
             prepared[6][termios.VMIN], prepared[6][termios.VTIME] = 1, 0
             termios.tcsetattr(keyboard, termios.TCSANOW, prepared)
@@ -56,7 +56,7 @@ class TypedAhead:
     def ask_background(self) -> None:
         """Asks the terminal for its background colour; the answer comes with what is typed.
 
-        Far away an answer may come after `taken`, and would stand in the input: nobody is asked there.
+        Over a slow connection an answer may come after `taken`, and get into the input: no question there.
         """
         self.is_light = light_by_environment(os.environ)
         far = any(name in os.environ for name in ("SSH_CONNECTION", "SSH_TTY"))
@@ -65,7 +65,7 @@ class TypedAhead:
                 os.write(1, b"\x1b]11;?\x1b\\")
 
     def taken(self) -> str:
-        """Puts the terminal back as it was, and returns what was typed until now. Again: returns nothing."""
+        """Restores the terminal, and returns what was typed until now. The second time, returns nothing."""
         if sys.platform == "win32" or self._before is None:
             return ""
         before, self._before = self._before, None
@@ -96,7 +96,7 @@ def light_by_environment(environment: Mapping[str, str]) -> bool | None:
 
 
 def keys_of(typed: str) -> Iterator[events.Key]:
-    """Yields the keys of a text; what stands for no letter and no key above is left out."""
+    """Yields the keys of a text; skips what is neither a letter nor a key above."""
     from textual import events  # late: this module is imported before anything that takes time
 
     for character in typed:

@@ -1,4 +1,4 @@
-"""What an empty chat shows: who answers, and what to know to begin."""
+"""What an empty chat shows: who answers, and what to know at the start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Welcome(VerticalScroll, can_focus=False):
         yield Static("", id="welcome-keys")
 
     def on_resize(self, event: events.Resize) -> None:
-        """Lists keys side by side where there is room, and one below the other where not."""
+        """Lists keys side by side if there is room, else one below the other."""
         rows: list[tuple[str, str, str, str]] = list(KEYS)
         if event.size.width < KEY + DOES + KEY + DOES_2 + 4:
             rows = [(*row[:2], "", "") for row in KEYS] + [(*row[2:], "", "") for row in KEYS]
@@ -45,7 +45,7 @@ class Welcome(VerticalScroll, can_focus=False):
         self.query_one("#welcome-keys", Static).update(Content("\n").join(line.rstrip() for line in lines))
 
     def show(self, engine: EngineState) -> None:
-        """Says what answers, as far as that is known."""
+        """Shows what answers, as far as that is known."""
         info = engine.info
         if info is None:
             words = "The engine is loading; you can start typing." if engine.state == "starting" else ""
