@@ -1,1 +1,1 @@
-"""Drafts made for a target, from what the target itself says. The only room that imports torch."""
+"""Drafts made for a target, from the target's own output. The only room that imports torch."""

@@ -1,9 +1,9 @@
-"""A course: a draft for one target, made in one folder, in as many sittings as one likes.
+"""A course: a draft for one target, made in one folder, in as many sittings as needed.
 
-The folder holds `watched-0.npz` (texts that nothing learns from), `heard-N.npz` (texts to learn from),
-`kept.npy` (the tokens that an EAGLE-3 head may guess), `course.json` (the plan of the round that is learned),
-`round-N.pt` (the state of a training) and the draft itself. A sitting listens for a share of its time, fixes
-a plan that fits the rest, and trains; a plan that was not fulfilled is what the next sitting goes on with.
+The folder holds `watched-0.npz` (held-out texts), `heard-N.npz` (texts to train on),
+`kept.npy` (the tokens that an EAGLE-3 head may guess), `course.json` (the plan of the current round),
+`round-N.pt` (the state of a training) and the draft itself. A sitting gathers texts for a share of its time,
+fixes a plan that fits the rest, and trains; the next sitting continues an uncompleted plan.
 """
 
 import json
@@ -37,17 +37,17 @@ Kind = Literal["eagle3", "draft"]
 LISTENING = 0.4  # of a sitting
 WATCHED = 32  # texts
 WATCHING = 0.1  # of the first sitting, at most
-PASSES = 20  # over what was heard; more teaches nothing
+PASSES = 20  # over the gathered texts; more teaches nothing
 PROBE_S = 3.0
-SAFE = 0.65  # of what the time should suffice for is planned: a plan is to be fulfilled
+SAFE = 0.65  # share of the possible tokens that is planned, so that plans are completed
 MEMORY = 1 << 30  # bytes of scores that are held at once on a processor
 SHARDS_BYTES = 1 << 30  # of shards in memory at once
-FEWEST_STEPS = 120  # of a training: its batches are as small as that wants
+FEWEST_STEPS = 120  # of a training: its batches are small enough for that
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What is made, of what, and where."""
+    """What is made, from what, and where."""
 
     target: tuple[Path, ...]  # all parts of its file
     folder: Path
@@ -57,7 +57,7 @@ class Course:
     threads: int
     disk: int  # bytes that texts may take
     begin_with: Path | None = None  # a small draft to begin with
-    choosing: OfContext | None = None  # who chooses how many of the threads evaluate the target
+    choosing: OfContext | None = None  # chooses how many of the threads evaluate the target
 
     @property
     def plan_file(self) -> Path:
@@ -67,7 +67,7 @@ class Course:
         return self.folder / f"round-{number}.pt"
 
 
-Asking = Callable[[Hidden, int], Iterator[Saying]]  # the target, and a seed, to what is asked
+Asking = Callable[[Hidden, int], Iterator[Saying]]  # the target, and a seed, to its prompts
 
 
 def taps_of(layers: int) -> tuple[int, ...]:
@@ -87,7 +87,7 @@ def hear(
     stop: Wish,
     log: Log,
 ) -> None:
-    """Let the target answer until a moment; first, once, for texts nothing learns from. Raises OSError."""
+    """Let the target answer until a moment; first, once, for held-out texts. Raises OSError."""
     course.folder.mkdir(parents=True, exist_ok=True)
     target = open_target(*course.target)
     begun = time.monotonic()
@@ -133,22 +133,22 @@ class Learned:
     """How a training ended."""
 
     draft: Path
-    complete: bool  # the plan is fulfilled
+    complete: bool  # the plan is completed
     rounds: int
     tokens: int  # seen in this round
-    before: float  # what target and draft share of probability on held-out warm text, before it learned
+    before: float  # shared probability of target and draft on held-out sampled text, before the training
 
     after: float
 
 
 def is_open(course: Course) -> bool:
-    """Is there a plan that was not fulfilled?"""
+    """Return whether there is an uncompleted plan."""
     record = _record(course)
     return record is not None and _done(course, record["number"]) < record["plan"]["tokens"]
 
 
 def learn(course: Course, until: float, stop: Wish, log: Log) -> Learned:
-    """Train until the plan is fulfilled or a moment comes; write the draft. Raises OSError, ValueError."""
+    """Train until the plan is completed or a moment comes; write the draft. Raises OSError, ValueError."""
     device.use_threads(course.threads)
     target = open_target(*course.target)
     shards = gather.there(course.folder, "heard")
@@ -221,7 +221,7 @@ def _begin(course: Course, target: TargetFile, kept: NDArray[np.int64] | None) -
 
 
 def _record(course: Course) -> Any:
-    """Return what course.json says; None where there is no plan yet."""
+    """Return the content of course.json; None if there is no plan yet."""
     try:
         return json.loads(course.plan_file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -250,7 +250,7 @@ def _next_round(
     until: float,
     log: Log,
 ) -> Any:
-    """Fix the plan of another round by what this machine learns in a second, and write it down."""
+    """Fix the plan of another round by this machine's speed of training, and write it down."""
     student = student.to(device.choose())
     if record is None:
         log(f"trying the present draft, and how fast it trains here; {minutes(until)}")
@@ -289,7 +289,7 @@ def _plan(tokens: int, micro: int, first: bool) -> Plan:
 
 
 def _micro(student: Student) -> int:
-    """Return how many tokens may go through at once: their scores are most of what is held."""
+    """Return how many tokens may go through at once: their scores take most of the memory."""
     rows = student.shape.vocab
     return int(
         max(256, min(2048, MEMORY // (rows * 4 * 4 * (STEPS if not isinstance(student, Llama) else 1))))
@@ -297,7 +297,7 @@ def _micro(student: Student) -> int:
 
 
 def _rate(student: Student, shards: list[Path], numbers: NDArray[np.int64] | None, micro: int) -> float:
-    """Return how many tokens are learned in a second, without learning any."""
+    """Return how many tokens a second can be trained on, without training on any."""
     done, begun = 0, 0.0
     for n, texts in enumerate(one_pass(shards[:1], 0, micro)):
         if n == 1:  # the first one warms up

@@ -1,4 +1,4 @@
-"""Say where torch computes: on a GPU where it has one, else on the processor, on threads that pay there."""
+"""Choose where torch computes: on a GPU if there is one, else on the processor, on the threads that pay."""
 
 import time
 
@@ -6,7 +6,7 @@ import torch
 
 SIDE = 512  # of the matrices that are multiplied to try a number of threads
 TRY_S = 0.1
-BETTER = 0.8  # of the time that more threads take: fewer of them have to gain that much
+BETTER = 0.8  # of the time of more threads: what fewer must reach
 
 
 def choose() -> torch.device:
@@ -15,7 +15,7 @@ def choose() -> torch.device:
 
 
 def use_threads(most: int) -> None:
-    """Have torch use as many threads as pay now: one that shares its core with a program holds up all."""
+    """Have torch use as many threads as pay now: one that shares its core with a program delays all."""
     best, least = most, float("inf")
     for number in sorted({most, most // 2, 1} - {0}, reverse=True) if most > 1 else ():
         torch.set_num_threads(number)

@@ -1,8 +1,8 @@
-"""How far a head's guess is from what the target would say, by the target's likeliest tokens.
+"""How far a head's guess is from the target's distribution, over the target's likeliest tokens.
 
-The forward KL divergence over the target's TOP tokens and one class for the rest; least where q = p, where
+The forward KL divergence over the target's TOP tokens and one class for the rest; least at q = p, where
 both acceptance rules are best. A head with a vocabulary of its own cannot guess some tokens: their share of p
-is left out, and the place counts less.
+is left out, and the position counts less.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ CHUNK = 256  # rows whose scores are held at once
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Hold the target's likeliest tokens at n places, and how likely they are."""
+    """Hold the target's likeliest tokens at n positions, and their probabilities."""
 
     ids: Tensor  # (n, TOP); -1: the head has no such token
     p: Tensor  # (n, TOP), at temperature 1
@@ -24,10 +24,10 @@ class Rows:
 
 
 def of_choices(log_q: Tensor, rows: Rows, tv: float = 0.0) -> Tensor:
-    """Return the loss of each place in nats, from the head's own odds of the target's tokens (n, TOP)."""
+    """Return the loss of each position in nats, from the head's own odds of the target's tokens (n, TOP)."""
     known = rows.ids >= 0
     share = rows.p * known
-    kept = 1 - (rows.p * ~known).sum(-1)  # what the head could say at all
+    kept = 1 - (rows.p * ~known).sum(-1)  # what the head can guess at all
     p = share / kept.clamp_min(1e-3)[:, None]
     rest = (1 - p.sum(-1)).clamp_min(0)
     p, rest = p * (1 - rows.sharp[:, None]), rest * (1 - rows.sharp)
@@ -80,20 +80,20 @@ class Divergence(torch.autograd.Function):
 
 
 def divergence_of(h: Tensor, weight: Tensor, rows: Rows, tv: float = 0.0) -> Tensor:
-    """Return `divergence` of what frozen output rows (V, D) make of places h (n, D)."""
+    """Return `divergence` of the scores of frozen output rows (V, D) at positions h (n, D)."""
     loss: Tensor = Divergence.apply(h, weight, rows, tv)  # type: ignore[no-untyped-call]
     return loss
 
 
 def divergence(logits: Tensor, rows: Rows, tv: float = 0.0) -> Tensor:
-    """Return the mean loss over places (n, V), in nats; `tv` of it is the total variation instead."""
+    """Return the mean loss over positions (n, V), in nats; `tv` of it is the total variation instead."""
     log_q = logits.float().log_softmax(-1).gather(-1, rows.ids.clamp_min(0))
     return of_choices(log_q, rows, tv).sum() / len(logits)
 
 
 @torch.inference_mode()
 def agreement(logits: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return for each place whether the first choices agree, and how much p and q share at least."""
+    """Return for each position whether the first choices agree, and how much p and q share at least."""
     log_q = logits.float().log_softmax(-1).gather(-1, rows.ids.clamp_min(0))
     shared = torch.minimum(rows.p, log_q.exp()) * (rows.ids >= 0)
     return (logits.argmax(-1) == rows.ids[:, 0]).float(), shared.sum(-1)

@@ -1,4 +1,4 @@
-"""Gather what a target says, shard by shard: a shard that is there is not made again."""
+"""Gather a target's texts, shard by shard: an existing shard is not made again."""
 
 import math
 import time
@@ -14,11 +14,11 @@ WIDTH = 96  # texts side by side
 CLOSE_S = 30.0
 SHARD_BYTES = 64 << 20
 Sayings = Callable[[int], list[Saying]]  # of a shard, by its number
-Speak = Callable[[list[Saying], int], Iterator[Heard]]  # what is asked, and a seed, to texts
+Speak = Callable[[list[Saying], int], Iterator[Heard]]  # prompts, and a seed, to texts
 
 
 def gather(speak: Speak, folder: Path, name: str, sayings: Sayings, goal: int, log: Log) -> list[Path]:
-    """Return shards `folder/name-N.npz` in which the target says at least `goal` tokens of its own."""
+    """Return shards `folder/name-N.npz` in which the target wrote at least `goal` tokens."""
     shards: list[Path] = []
     done, made, begun = 0, 0, time.monotonic()
     while done < goal:
@@ -48,9 +48,9 @@ def keep(
 ) -> list[Path]:
     """Write texts into new shards `folder/name-N.npz` and return all there are.
 
-    One is closed after CLOSE_S seconds or SHARD_BYTES, so that little is lost where the program is killed; no
-    more is heard where all shards together have `most_bytes`, or where `goal` tokens were said now. Raises
-    OSError where the disk is full.
+    One is closed after CLOSE_S seconds or SHARD_BYTES, so that little is lost if the program is killed; it
+    stops when all shards together have `most_bytes`, or when `goal` tokens were written now. Raises
+    OSError if the disk is full.
     """
     shards = there(folder, name)
     room = most_bytes - sum(path.stat().st_size for path in shards)
@@ -84,7 +84,7 @@ def keep(
 
 
 def there(folder: Path, name: str) -> list[Path]:
-    """Return the shards of a name that are there, in their order, without a gap."""
+    """Return the existing shards of a name, in order, without a gap."""
     found: list[Path] = []
     while (path := folder / f"{name}-{len(found)}.npz").exists():
         found.append(path)

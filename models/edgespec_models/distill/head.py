@@ -1,7 +1,7 @@
 """Define a head: one Llama block that reads the target's states, and guesses several tokens in turn.
 
 Row r stands for token r + `ahead`, whose embedding meets the target's state one token before it. The row's
-own output takes the place of that state when the head goes on guessing (EAGLE, https://arxiv.org/abs/2401.15077;
+own output takes the place of that state when the head guesses on (EAGLE, https://arxiv.org/abs/2401.15077;
 unrolled in training as in EAGLE-3, https://arxiv.org/abs/2503.01840).
 
 MTP: token and state enter the residual stream together. EAGLE-3: the fused states of three layers are the
@@ -70,7 +70,7 @@ class Head(nn.Module):
         self.up = nn.Linear(s.width, s.ffn, bias=False)
         self.down = nn.Linear(s.ffn, s.width, bias=False)
         self.norm = RMSNorm(s.width, s.eps)
-        self.output = nn.Linear(s.width, s.vocab, bias=False)  # rows of the target's own, where it is tied
+        self.output = nn.Linear(s.width, s.vocab, bias=False)  # rows of the target's own, if it is tied
         exponent = torch.arange(0, s.head_dim, 2, dtype=torch.float32) / s.head_dim
         angle = torch.outer(torch.arange(s.context, dtype=torch.float32), s.rope_theta**-exponent)
         for name, value in (("cos", angle.cos()), ("sin", angle.sin()), ("embed", embed)):
@@ -115,7 +115,7 @@ class Head(nn.Module):
     def step(self, tokens: Tensor, g: Tensor, step: int, at: Tensor, keys: Keys) -> Tensor:
         """Return what each row makes of its token (B, T) and the state before it (B, T, D).
 
-        `at` (T) are the rows' places; the first step has them all, from 0 on.
+        `at` (T) are the rows' positions; the first step has them all, from 0 on.
         """
         x, y = self.enter(tokens, g)
         x = x + self.attend(y, step, at, keys)

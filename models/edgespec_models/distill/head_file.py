@@ -44,7 +44,7 @@ def add_numbers(writer: gguf.GGUFWriter, head: Head, blocks: int, vocab: int) ->
 
 
 def write_mtp(head: Head, target: TargetFile, path: Path, about: About, matrices: str = "Q8_0") -> None:
-    """Write the target with the head behind its last block."""
+    """Write the target with the head after its last block."""
     layers, s = target.whole("block_count"), head.shape
     writer = open_writer(aside(path), "mimo2", about, "PSF-2.0")
     add_numbers(writer, head, layers + 1, s.vocab)
@@ -65,7 +65,7 @@ def write_mtp(head: Head, target: TargetFile, path: Path, about: About, matrices
 
 
 def mtp_tensors(head: Head) -> dict[str, Array]:
-    """Name an MTP block's weights as llama.cpp does, less the number of the block."""
+    """Name an MTP block's weights as llama.cpp does, without the number of the block."""
     qkv = [array(w.weight) for w in (head.wq, head.wk, head.wv)]
     return {
         "nextn.eh_proj": array(head.fuse.weight),

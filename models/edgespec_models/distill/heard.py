@@ -1,9 +1,9 @@
-"""Keep what a target says, with its hidden states and its likely next tokens at every place.
+"""Keep a target's texts, with its hidden states and its likely next tokens at every position.
 
 A draft learns from these. A shard holds flat arrays over all tokens of all texts: `ids`; for each text
 `length`, `prompt` and `temperature`; for each token `states` (F, float16), what the target's layers made of
 it, and the TOP most likely next tokens at temperature 1, best first (`top_ids`, `top_p`). A text's last token
-has neither: nothing was asked after it; inside prompts there are states only.
+has neither: nothing was asked after it; prompts have states only.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class Heard:
     prompt: int
     temperature: float
     states: NDArray[np.float16]  # (n - 1, F); F is 0 where a draft needs none
-    top_ids: Ids  # (n - prompt, TOP): the rows that chose the tokens said
+    top_ids: Ids  # (n - prompt, TOP): the rows that chose the tokens
     top_p: NDArray[np.float16]
 
 
@@ -87,6 +87,6 @@ def ids_of(path: Path) -> Iterator[Ids]:
 
 
 def said(path: Path) -> int:
-    """Return how many tokens of a shard the target said itself."""
+    """Return how many tokens of a shard the target wrote itself."""
     with np.load(path) as shard:
         return int(shard["length"].sum() - shard["prompt"].sum())

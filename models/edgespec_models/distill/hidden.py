@@ -1,6 +1,6 @@
-"""Read a target's hidden states beside its logits, through llama.cpp.
+"""Read a target's hidden states along with its logits, through llama.cpp.
 
-An EAGLE-3 head wants the inputs of three layers (`taps`); an MTP block wants the state behind the last layer,
+An EAGLE-3 head needs the inputs of three layers (`taps`); an MTP block needs the state after the last layer,
 which llama.cpp gives for architectures with MTP only (no taps); a small draft none (`taps` is None).
 """
 
@@ -31,7 +31,7 @@ def unbound(name: str, arguments: list[Any], result: Any) -> Any:
 
 
 def can_tap() -> bool:
-    """Does this build of llama.cpp show what goes into layers?"""
+    """Return whether this build of llama.cpp shows the inputs of layers."""
     return all(hasattr(api.llama_cpp._lib, name) for name in (SET_TAP, GET_TAP))
 
 

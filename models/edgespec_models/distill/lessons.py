@@ -1,4 +1,4 @@
-"""Turn what was heard into batches: every text once a pass, beside others of similar length."""
+"""Turn gathered texts into batches: every text once a pass, beside others of similar length."""
 
 import random
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ TOGETHER = 12  # shards in memory at once
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Hold texts of similar length, padded at their right: B texts of N tokens."""
+    """Hold texts of similar length, padded at the right: B texts of N tokens."""
 
     ids: Tensor  # (B, N)
-    states: Tensor  # of the target behind each token (B, N, F)
-    top_ids: Tensor  # likeliest next tokens after each, as the head numbers them, -1: it has none (B, N, TOP)
+    states: Tensor  # of the target after each token (B, N, F)
+    top_ids: Tensor  # likeliest next tokens after each, by the head's numbers, -1: it has none (B, N, TOP)
     top_p: Tensor  # (B, N, TOP)
-    asked: Tensor  # is there a row to learn from after this token? (B, N)
-    greedy: Tensor  # was the text said at temperature 0? (B)
+    asked: Tensor  # whether there is a row to train on after this token (B, N)
+    greedy: Tensor  # whether the text was written at temperature 0 (B)
 
     def on(self, device: torch.device) -> "Lesson":
         """Return the lesson in the memory of a device."""
@@ -34,7 +34,7 @@ class Lesson:
 
 
 def lesson(texts: list[Heard], numbers: NDArray[np.int64] | None) -> Lesson:
-    """Pad texts; `numbers` are the head's own for the target's tokens, -1 where it has none."""
+    """Pad texts; `numbers` are the head's own for the target's tokens, -1 if it has none."""
     longest = max(len(t.ids) for t in texts)
     room = (len(texts), longest)
     ids, asked = np.zeros(room, np.int64), np.zeros(room, np.bool_)

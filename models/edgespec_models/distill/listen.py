@@ -1,6 +1,6 @@
-"""Let a target in llama.cpp continue many prompts side by side, and write down what it shows.
+"""Let a target in llama.cpp continue many prompts side by side, and record its states and rows.
 
-The file that people run is the teacher, quantisation and all. A slot whose text ends takes the next prompt at
+The teacher is the file that people run, quantised as it is. A slot whose text ends takes the next prompt at
 once, so every evaluation is as wide as it can be.
 """
 
@@ -23,7 +23,7 @@ Row = NDArray[np.float32]
 
 @dataclass(slots=True)
 class Slot:
-    """Hold a text that is being said."""
+    """Hold a text in progress."""
 
     saying: Saying
     ids: list[int]
@@ -66,7 +66,7 @@ def take(slots: list[Slot], logits: Row, states: list[Row], noise: torch.Generat
 
 
 def read_back(target: Hidden, saying: Saying, sequence: int) -> Heard:
-    """Read what the target said at another time, for its states and rows."""
+    """Read an earlier text of the target, for its states and rows."""
     ids, first = [*saying.prompt, *saying.said], len(saying.prompt) - 1
     target.forget(0, sequence)
     top_ids, top_p = best_of(target.evaluate([(t, i, sequence, i >= first) for i, t in enumerate(ids[:-1])]))
@@ -79,7 +79,7 @@ def listen(
 ) -> Iterator[Heard]:
     """Yield every text when it has ended, `width` of them at a time; needs as many sequences.
 
-    Where a stop is wished for, texts end where they are.
+    If a stop is requested, texts end where they are.
     """
     noise = torch.Generator().manual_seed(seed)
     waiting = iter(sayings)
@@ -104,7 +104,7 @@ def listen(
         for sequence in ended:
             yield slots.pop(sequence).heard()
         if ended:
-            continue  # their places are for the next prompts
+            continue  # their slots are for the next prompts
         if not slots:
             if (saying := next(waiting, None)) is None:
                 return

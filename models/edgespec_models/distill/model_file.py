@@ -83,12 +83,12 @@ def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
 
 
 def aside(path: Path) -> Path:
-    """Return where a file is written until it is whole."""
+    """Return where a file is written until it is complete."""
     return path.with_name(path.name + ".part")
 
 
 def open_writer(path: Path, kind: str, about: About, licence: str = "") -> gguf.GGUFWriter:
-    """Begin a file of an architecture."""
+    """Start a file of an architecture."""
     writer = gguf.GGUFWriter(path, kind)
     writer.add_name(about.name)
     writer.add_description(about.description)
@@ -100,7 +100,7 @@ def open_writer(path: Path, kind: str, about: About, licence: str = "") -> gguf.
 
 
 def copy_vocabulary(writer: gguf.GGUFWriter, reader: gguf.GGUFReader) -> None:
-    """Copy everything that says how text is cut."""
+    """Copy everything that defines the tokenizer."""
     for key, field in reader.fields.items():
         if key.startswith("tokenizer."):
             kind = field.types[0]

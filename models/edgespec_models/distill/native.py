@@ -1,6 +1,6 @@
 """Run a GGUF file through llama.cpp itself, for checks and measurements only.
 
-A thin face of llama-cpp-python's low-level API, for training and checks. EdgeSpec's engine is another thing.
+A thin layer over llama-cpp-python's low-level API, for training and checks; not EdgeSpec's engine.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 @api.llama_log_callback
 def _silent(level: int, text: bytes, data: object) -> None:
-    """Drop what llama.cpp logs."""
+    """Drop llama.cpp's log."""
 
 
 class Threads(Protocol):
@@ -27,10 +27,10 @@ class Threads(Protocol):
         """Choose for an evaluation of n tokens."""
 
     def note(self, n: int, seconds: float) -> None:
-        """Hear how long it took."""
+        """Learn how long it took."""
 
 
-OfContext = Callable[[Any], Threads]  # who chooses for a context of llama.cpp
+OfContext = Callable[[Any], Threads]  # chooses for a context of llama.cpp
 
 
 class Native:
@@ -69,7 +69,7 @@ class Native:
         api.llama_model_free(self.model)
 
     def tokenise(self, text: str, special: bool = True, bos: bool = True) -> list[int]:
-        """Cut text into token ids; `special`: control tokens in it are meant, `bos`: one may begin it."""
+        """Split text into token ids; `special`: control tokens count as such, `bos`: one may begin it."""
         raw = text.encode()
         room = (api.llama_token * (len(raw) + 8))()
         count = api.llama_tokenize(self.vocab, raw, len(raw), room, len(room), bos, special)

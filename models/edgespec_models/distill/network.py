@@ -1,8 +1,8 @@
 """The llama-architecture network in torch: what small drafts are, and what heads are blocks of.
 
 It is the plain Llama block (RMSNorm, grouped-query attention with
-rotary positions, SwiGLU, no biases, input and output embedding tied), because that is what every GGUF
-engine runs without asking questions. Rotary positions use the half-split form here (fast in torch);
+rotary positions, SwiGLU, no biases, input and output embedding tied), because every GGUF
+engine runs that. Rotary positions use the half-split form here (fast in torch);
 `model_file.py` reorders the rows of Wq and Wk into the interleaved form of llama.cpp's "llama" architecture.
 
 Shapes: B sequences of T tokens, D width, V vocabulary, H heads, K key/value heads, R head dimension.

@@ -1,4 +1,4 @@
-"""How long a training is, how its rate rises and falls, and one step of it.
+"""How long a training is, how its learning rate changes, and one step of it.
 
 Schedules go by tokens and not by the clock: a stopped process or a restart changes nothing but the finishing
 time.
@@ -16,8 +16,8 @@ class Plan:
 
     tokens: int
     anneal: int = 0  # over how many last tokens the rate falls
-    full: float = 1.0  # share of the rate where it does not fall yet
-    floor: float = 0.0  # and where it has fallen
+    full: float = 1.0  # share of the rate before it falls
+    floor: float = 0.0  # and after it has fallen
     warmup: int = 400_000
     batch: int = 4096  # tokens a step
     lengths: tuple[tuple[int, int], ...] = ((0, 256),)  # (from so many tokens on, window length)
@@ -26,7 +26,7 @@ class Plan:
     decay: float = 0.05
     first_epoch: int = 0
     save_every: int = 1_000_000
-    micro: int = 2048  # tokens that go through at once; more do not fit the cache of the processor
+    micro: int = 2048  # tokens that go through at once; more do not fit the processor's cache
 
     def factor(self, done: int) -> float:
         """Return the share of the full rate after `done` tokens."""

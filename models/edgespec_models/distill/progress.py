@@ -1,4 +1,4 @@
-"""Show how far a stage is, and hear when it is asked to stop."""
+"""Show the progress of a stage, and notice when it is asked to stop."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 Log = Callable[[str], None]
-SMOOTH = 0.05  # weight of the newest step in what is shown
+SMOOTH = 0.05  # weight of the newest step in the displayed values
 
 
 def minutes(until: float) -> str:
@@ -18,14 +18,14 @@ def minutes(until: float) -> str:
 
 
 class Wish(Protocol):
-    """Say whether an end is wished for."""
+    """Say whether a stop is requested."""
 
     @property
     def wanted(self) -> bool: ...
 
 
 class Stop:
-    """Turn SIGTERM and SIGINT into a wish that the loop reads."""
+    """Turn SIGTERM and SIGINT into a request that the loop reads."""
 
     def __init__(self, told: str = "") -> None:
         self.wanted = False
@@ -34,15 +34,15 @@ class Stop:
             signal.signal(number, self.note)
 
     def note(self, number: int, frame: object) -> None:
-        """Hear a signal; from the second on, the operating system ends the program at once."""
+        """Note a signal; from the second on, the operating system ends the program at once."""
         self.wanted = True
         signal.signal(number, signal.SIG_DFL)
-        if self.told:  # past Python's buffer, in which a line may be half written now
+        if self.told:  # bypassing Python's buffer, in which a line may be half written now
             os.write(sys.stderr.fileno(), f"{self.told}\n".encode())
 
 
 class Until:
-    """Turn a moment of the monotonic clock, or another wish, into a wish that the loop reads."""
+    """Turn a moment of the monotonic clock, or another request, into a request that the loop reads."""
 
     def __init__(self, moment: float, stop: Wish) -> None:
         self.moment, self.stop = moment, stop
@@ -53,7 +53,7 @@ class Until:
 
 
 class Meter:
-    """Average loss and speed, and say them every so many steps; the time left is from the speed of late."""
+    """Average loss and speed, and print them every so many steps; the time left follows recent speed."""
 
     def __init__(self, name: str, goal: int, log: Log, every: int) -> None:
         self.name, self.goal, self.log, self.every = name, goal, log, every

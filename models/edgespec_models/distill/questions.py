@@ -1,6 +1,6 @@
-"""What a model is asked when its draft learns from it: questions from templates, documentation, texts.
+"""Prompts for a model whose draft is trained: questions from templates, documentation, texts.
 
-Of each source an eighth is held out, by its name: figures are taken on these, and no draft learns from them.
+An eighth of each source is held out, by name: figures are measured on these, and no draft trains on them.
 """
 
 import importlib.metadata
@@ -27,7 +27,7 @@ Turns = list[str]
 
 
 def held_out(source: str) -> bool:
-    """Is this one of those that nothing learns from?"""
+    """Return whether this one is held out."""
     return zlib.crc32(source.encode()) % HELD_OUT == 0
 
 
@@ -50,7 +50,7 @@ def passages() -> tuple[str, ...]:
 
 
 def made(kind: str, rng: random.Random) -> tuple[str, Turns]:
-    """Make a question of a kind of SHARES; return what it is about, and its turns."""
+    """Make a question of a kind of SHARES; return its topic, and its turns."""
     if kind == "topic":
         topic, other = rng.sample(words.TOPICS, 2)
         return topic, [rng.choice(words.FORMS).format(topic, other=other)]
@@ -88,7 +88,7 @@ def over(text: str, rng: random.Random) -> tuple[str, Turns]:
 def questions(
     seed: int | str, *, shares: Mapping[str, int] = SHARES, own: Mapping[str, Sequence[Turns]] | None = None
 ) -> Iterator[tuple[str, Turns]]:
-    """Yield what a question is about, and its turns, without end; kinds by `shares`, some of them `own`."""
+    """Yield topics and turns of questions, without end; kinds by `shares`, some of them `own`."""
     rng, own = random.Random(f"questions {seed}"), own or {}
     kinds, weights = list(shares), list(shares.values())
     while True:

@@ -1,4 +1,4 @@
-"""What rows of scores say: the likeliest tokens, and a draw.
+"""Rows of scores: the likeliest tokens, and a draw.
 
 In torch, whose selections, exponentials and sums take a fifth of numpy's time on rows of a whole vocabulary.
 """

@@ -1,4 +1,4 @@
-"""What a target is asked to say: a prompt, at a temperature, so many tokens at most."""
+"""What a target is asked to write: a prompt, a temperature, a limit."""
 
 from dataclasses import dataclass
 
@@ -12,4 +12,4 @@ class Saying:
     prompt: list[int]
     temperature: float
     limit: int
-    said: tuple[int, ...] = ()  # what the target has said already: it is read, and nothing new is asked
+    said: tuple[int, ...] = ()  # what the target wrote before: it is read, and nothing new is written

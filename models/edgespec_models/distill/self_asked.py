@@ -1,7 +1,7 @@
-"""Let a chat model ask itself: what it says in a user's place is what it is asked next.
+"""Let a chat model ask itself: what it writes in the user's place is what it is asked next.
 
-Its own instruction data speaks there, so the questions are as varied as what it was taught (Magpie,
-https://arxiv.org/abs/2406.08464). Questions and answers are said side by side, in the same slots.
+This follows its own instruction data, so the questions are as varied as its training (Magpie,
+https://arxiv.org/abs/2406.08464). Questions and answers are written side by side, in the same slots.
 """
 
 import re
@@ -13,21 +13,21 @@ from edgespec_models.distill.saying import TEMPERATURES, Saying
 
 LONGEST = 320  # tokens of a question; one that has not ended by then is dropped
 SHORTEST = 12  # characters
-RUN = 8  # words in a row that a question may not share with what is kept apart
+RUN = 8  # words in a row that a question may not share with held-out texts
 WORDS = re.compile(r"\w+")
 
-Prompt = Callable[[str], list[int] | None]  # a question to the prompt that asks it; None: it is too long
+Prompt = Callable[[str], list[int] | None]  # a question to its prompt; None: it is too long
 Speak = Callable[[Iterator[Saying]], Iterator[Heard]]
 
 
 def runs(text: str) -> set[tuple[str, ...]]:
-    """Return all runs of RUN words of a text, or its words where it has fewer."""
+    """Return all runs of RUN words of a text, or its words if it has fewer."""
     words = WORDS.findall(text.lower())
     return {tuple(words[i : i + RUN]) for i in range(max(1, len(words) - RUN + 1))}
 
 
 class SelfAsked:
-    """Turn what a target says as a user into prompts, each question once."""
+    """Turn what a target writes as a user into prompts, each question once."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SelfAsked:
         self.made = 0  # questions that were asked
 
     def sayings(self, others: Iterator[Saying], share: float) -> Iterator[Saying]:
-        """Yield, without end, what is to be said: of answers a `share` is to questions of its own."""
+        """Yield, without end, what to write: a `share` of the answers is to the model's own questions."""
         own = answers = 0
         while True:
             if own < share * answers or not answers:
@@ -66,7 +66,7 @@ class SelfAsked:
             yield text
 
     def note(self, said: list[int]) -> None:
-        """Keep a question that ended, if it is a new one."""
+        """Keep a question that ended, if it is new."""
         question = self.text(said[:-1]).strip()
         if len(said) >= LONGEST or len(question) < SHORTEST or "\ufffd" in question or "<|" in question:
             return

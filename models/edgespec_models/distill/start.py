@@ -1,6 +1,6 @@
-"""Begin a head with what its target knows already, so that training has less to find.
+"""Start a head from what its target knows already, so that training has less to find.
 
-The block begins as the target's last one, and the guess is read off with the target's own output rows. An MTP
+The block starts as the target's last one, and guesses use the target's own output rows. An MTP
 block's first state is the sum of token and state (both normed); an EAGLE-3 head's is the last of its taps.
 
 A small draft without a model to begin with has the target's embedding, in fewer dimensions.
@@ -19,7 +19,7 @@ from edgespec_models.distill.target_file import TargetFile
 
 SMALL = Shape(width=256, layers=2, heads=4, kv_heads=2, head_dim=64, ffn=704)  # a draft's, less vocabulary
 LARGE = 128 << 20  # numbers of an embedding that is kept in 16 bits
-CALM = 0.3  # of the output norm: a head that knows nothing yet had better not be sure
+CALM = 0.3  # of the output norm: an untrained head had better not be sure
 OF_BLOCK = {
     "wq": "attn_q",
     "wk": "attn_k",
@@ -36,7 +36,7 @@ def begin(target: TargetFile, kind: str, kept: NDArray[np.int64] | None = None) 
     """Return an untrained head for a target; `kept` are the tokens it may guess (all, if None)."""
     embed = torch.from_numpy(target.weight("token_embd"))
     if embed.numel() > LARGE:
-        embed = embed.half()  # it is read only
+        embed = embed.half()  # it is only read
     rows = torch.from_numpy(target.output()) if target.has("output") else embed
     rows = rows if kept is None else rows[torch.from_numpy(kept)]
     head = Head(target.shape(kind, len(rows)), embed)
@@ -51,12 +51,12 @@ def begin(target: TargetFile, kind: str, kept: NDArray[np.int64] | None = None) 
         norm.weight.copy_(torch.from_numpy(target.weight(f"{last}.attn_norm")))
         head.norm.weight.copy_(torch.from_numpy(target.weight("output_norm")) * CALM)
         head.output.weight.copy_(rows)
-    head.output.weight.requires_grad_(False)  # the target's rows, and the file need not learn what it holds
+    head.output.weight.requires_grad_(False)  # the target's rows; the file need not repeat them
     return head
 
 
 def widened(weight: NDArray[np.float32], head: Head, name: str) -> Tensor:
-    """Return a weight with small random columns for the token, where the head's matrix has room for one."""
+    """Return a weight with small random columns for the token, if the head's matrix has room for one."""
     found = torch.from_numpy(weight)
     wide = getattr(head, name).weight.shape
     if found.shape == wide:

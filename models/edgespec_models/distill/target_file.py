@@ -64,7 +64,7 @@ class TargetFile:
         return str(field.contents())
 
     def has(self, name: str) -> bool:
-        """Is there a tensor of this name without `.weight`?"""
+        """Return whether there is a tensor of this name without `.weight`."""
         return any(t.name == f"{name}.weight" for reader in self.readers for t in reader.tensors)
 
     @property
@@ -75,7 +75,7 @@ class TargetFile:
 
     @property
     def block_is_plain(self) -> bool:
-        """Is the last block one that a head can begin with?"""
+        """Return whether a head can start from the last block."""
         last = f"blk.{self.whole('block_count') - 1}"
         return self.architecture in INTERLEAVED and all(self.has(f"{last}.{name}") for name in BLOCK)
 
@@ -89,7 +89,7 @@ class TargetFile:
         return weight
 
     def output(self) -> NDArray[np.float32]:
-        """Return the rows that make logits: the embedding's, where these are tied."""
+        """Return the rows that make logits: the embedding's, if these are tied."""
         return self.weight("output" if self.has("output") else "token_embd")
 
     def shape(self, kind: str, vocab: int) -> HeadShape:

@@ -1,8 +1,8 @@
-"""Name what templates of questions are about: plain words, written by hand."""
+"""Topics for templates of questions: plain words, written by hand."""
 
 
 def listed(text: str) -> list[str]:
-    """Return what stands between bars."""
+    """Return the words between bars."""
     return [" ".join(part.split()) for part in text.split("|")]
 
 

@@ -1,9 +1,9 @@
-"""Train a draft: its guesses are held against the target's rows.
+"""Train a draft: its guesses are compared with the target's rows.
 
-A head guesses several tokens in turn after every place, a small network one.
+A head guesses several tokens in turn after every position, a small network one.
 
 Optimisers: Muon over the matrices, AdamW over norms and embeddings. The schedule goes by tokens, and the
-state is saved with its place in the text, so a run goes on where it was stopped.
+state is saved with its place in the text, so a run resumes where it was stopped.
 """
 
 import time
@@ -28,13 +28,13 @@ from edgespec_models.distill.progress import Log, Meter, Stop, Wish
 from edgespec_models.distill.whole_file import put_in_place
 
 STEPS = 3
-FEWER_UNTIL = 0.5  # of the plan, a step less is unrolled: most is learned from the first two
-TV_FROM = 0.7  # of the plan, half of the loss is the distance that acceptance is made of
-FURTHER = 0.25  # of the rows go on guessing after the first step
-LATER = 0.7  # what a later guess counts against the one before it
+FEWER_UNTIL = 0.5  # of the plan, one step less is unrolled: most is learned from the first two
+TV_FROM = 0.7  # of the plan, half of the loss is the distance that decides acceptance
+FURTHER = 0.25  # of the rows guess on after the first step
+LATER = 0.7  # weight of a later guess relative to the one before it
 SHARP = 0.15  # of greedy text's rows is moved to the first choice
 SAVE_S = 120.0
-Student = Head | Llama  # what learns: a head, or a small draft
+Student = Head | Llama  # what is trained: a head, or a small draft
 
 
 @dataclass(slots=True)
@@ -47,12 +47,12 @@ class Progress:
 
 
 def device_of(head: Student) -> torch.device:
-    """Return where a student's weights lie."""
+    """Return where a student's weights are."""
     return next(head.parameters()).device
 
 
 def optimisers(head: Student, plan: Plan) -> list[torch.optim.Optimizer]:
-    """Return Muon over the blocks' matrices and AdamW over the rest that is trained."""
+    """Return Muon over the blocks' matrices and AdamW over the other trained weights."""
     apart = ("output", "embed")  # rows of tokens
     matrices = [p for name, p in head.named_parameters() if p.ndim == 2 and not name.startswith(apart)]
     chosen = {id(p) for p in matrices}
@@ -69,16 +69,16 @@ def optimisers(head: Student, plan: Plan) -> list[torch.optim.Optimizer]:
 
 
 def output_of(head: Student) -> Tensor:
-    """Return the rows (V, D) that scores come from: a head's are its target's, and do not learn."""
+    """Return the rows (V, D) that scores come from: a head's are its target's, and are frozen."""
     return head.embed.weight if isinstance(head, Llama) else head.output.weight
 
 
 def guesses(
     head: Student, some: Lesson, steps: int = STEPS, seed: int | None = None
 ) -> Iterator[tuple[Tensor, Rows]]:
-    """Yield for each step the normed states (n, D) at the places that are asked, and the target's rows there.
+    """Yield for each step the normed states (n, D) at the chosen positions, and the target's rows there.
 
-    With a seed only a share FURTHER of the rows, drawn by it, goes on after the first step: that costs less.
+    With a seed, only a random share FURTHER of the rows continues after the first step: that costs less.
     """
     if isinstance(head, Llama):
         asked = some.asked
@@ -124,7 +124,7 @@ def loss_of(
 def held_out(
     head: Student, texts: list[Heard], numbers: NDArray[np.int64] | None
 ) -> list[tuple[float, float, float]]:
-    """Return by step: first choices that agree on greedy and on warm text; what is shared on warm text."""
+    """Return by step: agreeing first choices on greedy and sampled text; probability shared on the latter."""
     steps = 1 if isinstance(head, Llama) else STEPS
     found: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(steps)]
     for i in range(0, len(texts), 8):
@@ -148,7 +148,7 @@ def save(path: Path, head: Student, steppers: list[torch.optim.Optimizer], at: P
 
 
 def resume(path: Path, head: Student, steppers: list[torch.optim.Optimizer]) -> Progress:
-    """Put a saved state into the head and its optimisers; without one, begin."""
+    """Load a saved state into the head and its optimisers; without one, start."""
     if not path.exists():
         return Progress()
     content = torch.load(path, weights_only=True, map_location="cpu")
@@ -172,10 +172,10 @@ def train(
     threads: int = 1,
     together: int = TOGETHER,
 ) -> bool:
-    """Train until `plan.tokens` (True), or `stop`, by default a signal, asks for an end (False).
+    """Train until `plan.tokens` (True), or until `stop`, by default a signal, asks for an end (False).
 
     The state goes to `path`. From the share TV_FROM of the plan on, half of the loss is the distance that
-    acceptance is made of.
+    decides acceptance.
     """
     steppers = optimisers(head, plan)
     at = resume(path, head, steppers)
@@ -218,6 +218,6 @@ def train(
 def report(
     head: Student, watched: list[Heard], numbers: NDArray[np.int64] | None, name: str, at: Progress, log: Log
 ) -> None:
-    """Say how the head does on text that it does not learn from."""
+    """Report how the head does on held-out text."""
     shown = "  ".join(f"{g:.3f}/{w:.3f}/{s:.3f}" for g, w, s in held_out(head, watched, numbers))
     log(f"{name}: saved at {at.done:,} tokens; held-out greedy/warm first choice/shared: {shown}")

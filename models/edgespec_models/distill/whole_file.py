@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also where the disk is full or the program is killed."""
+"""Files that exist whole or not at all, even if the disk is full or the program is killed."""
 
 import errno
 import os
@@ -9,13 +9,13 @@ from typing import BinaryIO
 
 
 def put_in_place(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside its place, then move it there. Raises OSError, and leaves nothing behind then."""
+    """Write a file beside its place, then move it there. Raises OSError, and then leaves nothing behind."""
     aside = path.with_name(path.name + ".part")
     try:
         with open(aside, "wb") as file:
             try:
                 write(file)
-            except RuntimeError as error:  # torch tells of a full disk so
+            except RuntimeError as error:  # torch's report of a full disk
                 if "write" not in str(error).lower():
                     raise
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error

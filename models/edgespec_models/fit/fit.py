@@ -1,11 +1,11 @@
 """What fits: how many layers go on the graphics card and how long the context is, for a pair and a machine.
 
 The draft goes to the fastest memory first, then the whole target; the context is shortened to a useful
-length before layers are left in the machine's own memory, and further only when nothing else helps. What was
-given up is said. A smaller number format of the cache is proposed where it would help and never chosen,
+length before layers are left in the machine's own memory, and further only if nothing else helps. The result
+says what was given up. A smaller number format of the cache is proposed if it would help and never chosen,
 because it changes the target's scores.
 
-Sizes come from whoever is asked (`Asks`): llama.cpp itself, or formulas. Here is nothing but the choice.
+Sizes come from `Asks`: llama.cpp itself, or formulas. This module only chooses.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Literal, Protocol
 from edgespec_models.fit.need import RAM, Device, Need
 
 ModelName = Literal["target", "draft"]
-USUAL_N_CTX = 8192  # where nobody says how long the context is to be
+USUAL_N_CTX = 8192  # if no length of the context is given
 USEFUL_N_CTX = 4096  # down to this the context is shortened before layers leave the graphics card
 LEAST_N_CTX = 512
-RAM_MARGIN = 256 << 20  # bytes that stay free: the program itself, and what else the machine does
+RAM_MARGIN = 256 << 20  # bytes that stay free: the program itself, and the machine's other work
 CARD_MARGIN = 512 << 20  # on a graphics card: its driver's own, and the screen's
 ALL = -1  # layers
 SMALLER = "use a smaller model or a smaller quantisation"
@@ -30,7 +30,7 @@ class Asks(Protocol):
     """Says what one model takes."""
 
     def __call__(self, model: ModelName, *, n_gpu_layers: int, n_ctx: int, kv_type: str | None) -> Need:
-        """kv_type: None is the one that was asked for. n_gpu_layers: -1 is all."""
+        """kv_type: None is the requested one. n_gpu_layers: -1 is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether a pair fits. choice: what was chosen, or, where nothing fits, the least that was tried."""
+    """Whether a pair fits. choice: what was chosen or, if nothing fits, the least that was tried."""
 
     fits: bool
     choice: Choice
@@ -63,7 +63,7 @@ class Fit:
 
     @property
     def where(self) -> str:
-        """What lies where, in words; "" where there is no graphics card."""
+        """What lies where, in words; "" if there is no graphics card."""
         cards = [device for device in self.devices if device.name != RAM]
         if not cards:
             return ""
@@ -75,7 +75,7 @@ class Fit:
         return ", ".join([*parts, f"{gib(self.choice.on(RAM))} in RAM"])
 
     def sentence(self, name: str) -> str:
-        """Says it in one sentence. name: of the pair."""
+        """Describes it in one sentence. name: of the pair."""
         return _said(self, name) if self.fits else _refused(self, name)
 
 
@@ -124,8 +124,8 @@ def choose(
 ) -> Fit:
     """Returns what fits best. devices: the machine's memory (named RAM) and its graphics cards.
 
-    n_ctx: kept to where it is given; None: the usual length, or what fits of it. n_gpu_layers: kept to
-    where it is not ALL, which means as many as fit. draft_gpu_layers: kept to where it is given.
+    n_ctx: kept if it is given; None: the usual length, or what fits of it. n_gpu_layers: kept
+    if it is not ALL, which means as many as fit. draft_gpu_layers: kept if it is given.
     """
     search = _Search(asks, devices, has_draft)
     wanted = n_ctx or min(n_ctx_train, USUAL_N_CTX)
@@ -158,7 +158,7 @@ def _ladder(longest: int) -> list[int]:
 def _first_that_fits(
     search: _Search, lengths: Sequence[int], n_gpu_layers: int, draft: int | None
 ) -> Choice | None:
-    """Tries what is best first. draft: its layers, where they were said."""
+    """Tries what is best first. draft: its layers, if given."""
     if n_gpu_layers != ALL or not search.has_card:
         return _longest(search, lengths, n_gpu_layers, n_gpu_layers if draft is None else draft)
     useful = [n for n in lengths if n >= USEFUL_N_CTX] or [lengths[0]]
@@ -196,7 +196,7 @@ def _most_layers(search: _Search, n_ctx: int, draft_layers: int) -> Choice | Non
 
 
 def _given_up(choice: Choice, wanted: int, *, layers: bool, draft: int | None) -> tuple[str, ...]:
-    """Says what the choice falls short of. layers: of those too. draft: its layers, where they were said."""
+    """Says what the choice falls short of. layers: of those too. draft: its layers, if given."""
     found = []
     if choice.n_ctx < wanted:
         found.append(f"the context holds {choice.n_ctx:,} tokens instead of {wanted:,}")
@@ -224,7 +224,7 @@ def _proposals(search: _Search, least: Choice, wanted: int, given: bool) -> tupl
 
 
 def _smaller_cache(search: _Search, choice: Choice, wanted: int) -> tuple[str, ...]:
-    """Returns what a smaller cache would win back of the context."""
+    """Returns how much of the context a smaller cache would win back."""
     for n_ctx in _ladder(wanted):
         if n_ctx <= choice.n_ctx:
             break
@@ -242,7 +242,7 @@ def _said(fit: Fit, name: str) -> str:
 
 
 def _refused(fit: Fit, name: str) -> str:
-    """Says what is short of what, and what would fit."""
+    """Says what is too small, and what would fit."""
     short = max(fit.devices, key=lambda device: fit.choice.on(device.name) - device.free)
     takes = fit.choice.on(short.name)
     if short.name == RAM:

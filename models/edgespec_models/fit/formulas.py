@@ -1,6 +1,6 @@
-"""What a model takes of memory by its header alone: an estimate, for where llama.cpp cannot be asked.
+"""A model's memory by its header alone: an estimate, for when llama.cpp cannot be asked.
 
-It knows keys and values by their heads, recurrent states by their sizes, and takes a usual value for the
+It knows keys and values by their heads, recurrent states by their sizes, and assumes a usual value for the
 buffers of an evaluation. Used for architectures that this build of llama.cpp does not know, and to see at
 once that a small model fits. `edgespec.memory` asks llama.cpp itself.
 """

@@ -1,4 +1,4 @@
-"""What a model takes of memory, part by part and device by device, as values."""
+"""A model's memory, part by part and device by device, as values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one model takes with one context. source: who says so."""
+    """What one model takes with one context. source: who computed it."""
 
     devices: Mapping[str, Parts]
     n_layers: int  # that can be put on a graphics card, the output layer included

@@ -1,1 +1,1 @@
-"""What a GGUF file says of its model, read within bounds and without loading it."""
+"""The content of a GGUF header, read within limits and without loading the model."""

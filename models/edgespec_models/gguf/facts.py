@@ -1,7 +1,7 @@
-"""What a GGUF header says of its model, as plain values: what it is, how it remembers, what it cannot do.
+"""A GGUF header's facts as plain values: what the model is, how it remembers, what it cannot do.
 
 Which architectures are recurrent, hybrid, or no generators of text is llama.cpp's knowledge
-(src/llama-arch.cpp, src/llama-model.cpp); a header does not say it.
+(src/llama-arch.cpp, src/llama-model.cpp); a header does not contain it.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class ModelFacts:
 
     name: str
     architecture: str
-    size_label: str  # "0.6B"; "" where the file does not say
-    quantisation: str  # "Q4_K_M"; "" where the file does not say
+    size_label: str  # "0.6B"; "" if the file does not say
+    quantisation: str  # "Q4_K_M"; "" if the file does not say
     n_ctx_train: int | None
     memory: Memory
     n_experts: int  # 0 for a dense model
-    base: str  # what it was made from, as the file says; "" where it does not
+    base: str  # what it was made from, according to the file; "" if it does not say
     licence: str
     has_template: bool
     n_parts: int  # files the model is split into
@@ -76,7 +76,7 @@ class ModelFacts:
 
 
 def facts_of(header: Header) -> ModelFacts:
-    """Returns what the header says of its model."""
+    """Returns a header's facts about its model."""
     return ModelFacts(
         name=header.text("general.name") or header.text("general.basename"),
         architecture=header.architecture,
@@ -93,9 +93,9 @@ def facts_of(header: Header) -> ModelFacts:
 
 
 def why_not_usable(header: Header) -> str | None:
-    """Returns in plain words why the file cannot generate text; None where it can.
+    """Returns in plain words why the file cannot generate text; None if it can.
 
-    llama.cpp has the last word when it loads the file; this finds what would be a pity to download.
+    llama.cpp has the last word when it loads the file; this finds what would be a wasted download.
     """
     if not header.architecture:
         return f"{header.name} names no architecture: it is not a language model"
@@ -124,7 +124,7 @@ def _quantisation(header: Header) -> str:
     number = header.number("general.file_type")
     if number is None:
         return ""
-    from gguf import LlamaFileType  # takes a while to load
+    from gguf import LlamaFileType  # slow to import
 
     try:
         return LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")

@@ -1,4 +1,4 @@
-"""Can a head be run for a target? What llama.cpp would end the process on is found here, in headers."""
+"""Can a head run for a target? Finds in headers what llama.cpp would abort on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MTP = {
     "glm-dsa": False, "glm4moe": False, "glm5-next": False, "hy_v3": True, "mimo2": True,
     "nemotron_h_moe": False, "qwen35": False, "qwen35moe": False, "qwen3next": False, "step35": True,
 }  # fmt: skip
-# Architectures of which llama.cpp shows what goes into their layers.
+# Architectures of which llama.cpp shows the inputs of layers.
 _TAPPED = {
     "bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2",
     "minimax-01", "minimax-m2", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3", "qwen35", "qwen35moe",
@@ -33,12 +33,12 @@ _OF_MIMO = ("attn_qkv", "ffn_gate", "ffn_up", "ffn_down")
 
 
 def shows_layers(target: Header) -> bool:
-    """Whether llama.cpp shows what goes into the layers of a target, which EAGLE-3 and DFlash heads read."""
+    """Whether llama.cpp shows the inputs of a target's layers, which EAGLE-3 and DFlash heads read."""
     return target.architecture in _TAPPED
 
 
 def own_head(headers: Sequence[Header]) -> tuple[Head | None, str | None]:
-    """Returns the head in a target's own file, and why it cannot be run, if so; (None, None): no head."""
+    """Returns the head in a target's own file, and why it cannot run, if so; (None, None): no head."""
     head = head_of(headers)
     if head is None or head.alone:
         return None, None
@@ -46,9 +46,9 @@ def own_head(headers: Sequence[Header]) -> tuple[Head | None, str | None]:
 
 
 def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Header]) -> str | None:
-    """Returns why a head cannot guess for a target, in a clause; None where it can.
+    """Returns why a head cannot guess for a target, in a clause; None if it can.
 
-    headers: of the file that holds the head; target: of the target's, which may be the same.
+    headers: of the head's file; target: of the target's, which may be the same.
     """
     if head.kind == "mtp":
         return _why_no_mtp(head, headers) or (_why_no_sidecar(headers[0], target[0]) if head.alone else None)
@@ -156,7 +156,7 @@ def _why_no_dflash(facts: Head, head: Header, target: Header) -> str | None:
 
 
 def _why_no_lattice(facts: Head, head: Header) -> str | None:
-    """A DFlash2 head hands out its candidates, and a weight for each two of them, in one hidden row."""
+    """A DFlash2 head returns its candidates, and a weight for each two of them, in one hidden row."""
     d, group = number(head, "embedding_length"), number(head, "conv_group_size")
     if not (
         facts.candidates and group and number(head, "selector_rank") and number(head, "conv_kernel_size")
@@ -198,7 +198,7 @@ def _why_not_tapped(facts: Head, target: Header) -> str | None:
 def bad_ids(path: Path, head: Header) -> str | None:
     """Returns what is wrong with the table of a smaller vocabulary in a head's file, in a clause, or None.
 
-    llama.cpp ends the process on an id that there is not. Raises HeaderError where the file is cut short.
+    llama.cpp aborts on an id that does not exist. Raises HeaderError if the file is cut short.
     """
     table = next((tensor for tensor in head.tensors if tensor.name == "d2t"), None)
     if table is None:

@@ -1,12 +1,12 @@
-"""Read what a GGUF file says before its weights: metadata and the list of tensors, from disk or from afar.
+"""Reads a GGUF file up to its weights: metadata and the list of tensors, from disk or from afar.
 
-A header ends where it ends and nothing says where, so it is read in blocks, each asked for when the parser
+Nothing says where a header ends, so it is read in blocks, each when the parser
 needs it: of a file of many gigabytes on the hub only the first megabytes are fetched. The gguf package reads
 whole local files and makes an array of every token, which takes seconds for a large vocabulary; this reads
-values alone. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+only values. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
-Invariant: nothing in the file is believed before it was compared with what can be (sizes, types, counts), so
-a damaged or hostile file ends in HeaderError, quickly and in bounded memory.
+Invariant: nothing in the file is trusted before it was compared with what is possible (sizes, types, counts),
+so a damaged or hostile file ends in HeaderError, quickly and in bounded memory.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ Value = Scalar | list[bytes] | array  # type: ignore[type-arg] # strings in arra
 
 
 class HeaderError(Exception):
-    """The file is not a GGUF that can be read here; the message is one sentence for a user."""
+    """The file is not a GGUF that EdgeSpec can read; the message is one sentence for a user."""
 
 
 class Source(Protocol):
-    """Bytes that can be asked for."""
+    """Bytes that can be read at any offset."""
 
     name: str  # for messages
-    size: int | None  # bytes of the whole file; None where that is not known
+    size: int | None  # bytes of the whole file; None if unknown
 
     def read(self, offset: int, n: int) -> bytes:
         """Returns up to n bytes from offset; fewer only at the end."""
@@ -65,39 +65,39 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where a tensor lies, and what it is."""
+    """A tensor's place and type."""
 
     name: str
-    shape: tuple[int, ...]  # as GGUF has it: the dimension that varies fastest comes first
+    shape: tuple[int, ...]  # as in GGUF: the dimension that varies fastest comes first
     type: int  # ggml's number of the type
     offset: int  # bytes from the first weight
-    n_bytes: int | None  # up to the next tensor, padding included; None where that is not known
+    n_bytes: int | None  # up to the next tensor, padding included; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """All that a GGUF file says before its weights."""
+    """All of a GGUF file before its weights."""
 
     name: str
     metadata: Mapping[str, Value]
     tensors: tuple[Tensor, ...]
-    raw: bytes = field(repr=False)  # the header as it stands, up to the first weight
+    raw: bytes = field(repr=False)  # the unparsed header, up to the first weight
     file_size: int | None
 
     def text(self, key: str, default: str = "") -> str:
-        """Returns a string of the metadata; `default` where there is none."""
+        """Returns a string of the metadata; `default` if there is none."""
         value = self.metadata.get(key)
         return value if isinstance(value, str) else default
 
     def number(self, key: str, default: int | None = None) -> int | None:
-        """Returns a whole number of the metadata, of an array its largest; `default` where there is none."""
+        """Returns a whole number of the metadata, of an array its largest; `default` if there is none."""
         value = self.metadata.get(key)
         if isinstance(value, array) and value and value.typecode not in "fd":
             return int(max(value))
         return value if isinstance(value, int) and not isinstance(value, bool) else default
 
     def flag(self, key: str) -> bool | None:
-        """Returns a truth value of the metadata; None where there is none."""
+        """Returns a truth value of the metadata; None if there is none."""
         value = self.metadata.get(key)
         return value if isinstance(value, bool) else None
 
@@ -143,7 +143,7 @@ class FileSource:
 
 
 def read_file(path: str | os.PathLike[str]) -> Header:
-    """Returns the header of a file on this machine, which nobody is to change. Raises HeaderError.
+    """Returns the header of a file on this machine; callers must not change it. Raises HeaderError.
 
     Reading a vocabulary takes 0.1 to 0.3 s, and loading a pair asks for it several times: the last headers
     are kept for as long as their files stay as they are.
@@ -151,7 +151,7 @@ def read_file(path: str | os.PathLike[str]) -> Header:
     try:
         now = os.stat(path)
     except (OSError, ValueError):
-        return _read(path)  # says what is wrong
+        return _read(path)  # raises, with the reason
     return _kept(os.fspath(path), (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns))
 
 
@@ -169,7 +169,7 @@ def _read(path: str | os.PathLike[str]) -> Header:
 
 
 def read_header(source: Source) -> Header:
-    """Returns the header of any source, read in blocks. Raises HeaderError, and what the source raises."""
+    """Returns the header of any source, read in blocks. Raises HeaderError, and the source's errors."""
     cursor = _Cursor(source)
     _check_start(cursor)
     n_tensors, n_keys = cursor.number("Q"), cursor.number("Q")
@@ -232,7 +232,7 @@ def _with_sizes(source: Source, found: list[Tensor], room: int | None) -> tuple[
 
 
 class _Cursor:
-    """Reads values one after the other, and fetches the blocks they lie in."""
+    """Reads values one after the other, and fetches their blocks."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -241,7 +241,7 @@ class _Cursor:
         self.n_texts = 0  # in lists
 
     def reaches(self, end: int) -> bool:
-        """Sees to it that bytes up to `end` are held; False where the file ends before."""
+        """Fetches bytes up to `end`; False if the file ends before."""
         while len(self.held) < end:
             n = max(BLOCK, end - len(self.held))
             n = min(n, LONGEST - len(self.held))
@@ -254,7 +254,7 @@ class _Cursor:
         return True
 
     def need(self, n: int) -> int:
-        """Steps over n bytes that have to be there; returns where they begin."""
+        """Skips n required bytes; returns where they begin."""
         begin, self.at = self.at, self.at + n
         if self.at > len(self.held):
             if self.source.size is not None and self.at > self.source.size or not self.reaches(self.at):
@@ -264,7 +264,7 @@ class _Cursor:
         return begin
 
     def up_to(self, end: int) -> bytes:
-        """Returns all bytes up to `end`, which only padding may be missing from."""
+        """Returns all bytes up to `end`, of which only padding may be missing."""
         self.reaches(end)
         return self.held[:end].ljust(end, b"\0")
 
@@ -299,7 +299,7 @@ class _Cursor:
             raise HeaderError(f"{self.source.name} has an array of type {kind}, which is not known here")
         begin = self.need(length * _SIZES[kind])
         code = "B" if kind == BOOL else _CODES[kind]
-        return array(code, self.held[begin : self.at])  # as this machine has it: little-endian
+        return array(code, self.held[begin : self.at])  # in this machine's order: little-endian
 
     def strings(self, length: int) -> list[bytes]:
         self.n_texts += length
@@ -324,7 +324,7 @@ _PART = re.compile(r"^(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$", re
 
 
 def split_names(name: str) -> list[str]:
-    """Returns the names of all parts of the model that file `name` belongs to: [name] where it is whole."""
+    """Returns the names of all parts of the model that file `name` belongs to: [name] if it is not split."""
     match = _PART.match(name)
     count = int(match["count"]) if match else 0
     if not match or not 1 <= count <= MOST_PARTS:

@@ -1,7 +1,7 @@
-"""Heads that GGUF files hold, which guess from a target's hidden states: MTP blocks, EAGLE-3, DFlash, Medusa.
+"""Heads in GGUF files, which guess from a target's hidden states: MTP blocks, EAGLE-3, DFlash, Medusa.
 
-MTP blocks lie behind the layers of the model itself (`nextn_predict_layers`), or alone in a file beside it;
-the others have files and architectures of their own. Whether one can be run for a target: `head_check.py`.
+MTP blocks come after the layers of the model itself (`nextn_predict_layers`), or alone in a file beside it;
+the others have files and architectures of their own. `head_check.py` says whether one can run for a target.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ASSISTANT = "gemma4-assistant"  # its architecture
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A head, as headers tell of it."""
+    """A head, as headers describe it."""
 
     kind: HeadKind
     n_blocks: int  # MTP blocks, or layers of a head in a file of its own
@@ -34,10 +34,10 @@ class Head:
     layers: tuple[int, ...] = ()  # of the target, whose inputs it reads
     block: int = 0  # tokens that a DFlash head reads at once, the last settled one included
     longest: int = 0  # guesses that it makes at most; 0: any number
-    mask: int = 0  # the token that stands for a guess to be made
-    causal: bool = False  # whether places of a block see only those before them
-    follows: bool = False  # a DFlash head that knows what follows what: DSpark
-    candidates: int = 0  # of each place, which a DFlash2 head weighs by what was guessed before
+    mask: int = 0  # the mask token of a guess
+    causal: bool = False  # whether positions of a block see only those before them
+    follows: bool = False  # a DFlash head that knows which token follows which: DSpark
+    candidates: int = 0  # of each position, which a DFlash2 head weighs by the guess before
 
     @property
     def name(self) -> str:
@@ -46,12 +46,12 @@ class Head:
 
     @property
     def a_name(self) -> str:
-        """Says it with the article that English has before it."""
+        """Says it with the English article."""
         return with_article(self.kind)
 
     @property
     def variant(self) -> str:
-        """Returns what llama.cpp's own programs call it."""
+        """Returns the name of it in llama.cpp's own programs."""
         return "dspark" if self.follows else "mtp" if self.kind == "assistant" else self.kind
 
 
@@ -61,7 +61,7 @@ def with_article(kind: HeadKind) -> str:
 
 
 def head_of(headers: Sequence[Header]) -> Head | None:
-    """Returns the head that a file holds, of all its parts' headers; None where it holds none."""
+    """Returns the head in a file, from all its parts' headers; None if there is none."""
     first = headers[0]
     if first.architecture == "eagle3":
         n = first.of_architecture("block_count") or 0
@@ -78,7 +78,7 @@ def head_of(headers: Sequence[Header]) -> Head | None:
     names = {tensor.name for header in headers for tensor in header.tensors}
     if not 0 < blocks <= n_layers or f"blk.{n_layers - blocks}.nextn.eh_proj.weight" not in names:
         return None
-    longest = blocks if blocks > 1 else 0  # one block goes on from what it made itself, several take turns
+    longest = blocks if blocks > 1 else 0  # one block continues from its own output, several take turns
     return Head("mtp", blocks, alone="blk.0.attn_norm.weight" not in names, longest=longest)
 
 
@@ -89,7 +89,7 @@ def windows(header: Header) -> list[bool]:
 
 
 def _dflash(header: Header) -> Head:
-    """Returns a DFlash head; a DSpark head, which knows what follows what, makes one guess more."""
+    """Returns a DFlash head; a DSpark head, which knows which token follows which, makes one guess more."""
     block = header.of_architecture("block_size", 16) or 16
     follows = any(tensor.name == "markov_w1.weight" for tensor in header.tensors)
     at_last = follows and header.flag("dflash.sample_from_anchor") is not False
@@ -116,7 +116,7 @@ def number(header: Header, key: str) -> int:
 
 
 def _layers_read(head: Header) -> tuple[int, ...]:
-    """Returns the layers of its target that a head reads; none where the file does not say."""
+    """Returns the layers of its target that a head reads; none if the file does not say."""
     found = head.metadata.get(f"{head.architecture}.target_layers")
     if found is None or isinstance(found, bool | int | float | str | list):
         return ()

@@ -1,7 +1,7 @@
-"""The numbers of a GGUF header that no model has.
+"""Numbers in a GGUF header that no model has.
 
 A header is a stranger's text, and its numbers become loops, buffers and files: here, in llama.cpp, and in
-the slices that `edgespec plan` writes. What lies past these limits is damaged or hostile; each limit is
+the slices of `edgespec plan`. What exceeds these limits is damaged or hostile; each limit is
 llama.cpp's own, or far above the largest model there is.
 """
 
@@ -52,7 +52,7 @@ _LARGEST = {
 
 
 def bad_number(metadata: Mapping[str, object]) -> str | None:
-    """Returns in words what number or name of the metadata no model has; None where there is none."""
+    """Returns in words which number or name of the metadata is impossible; None if none is."""
     architecture = metadata.get("general.architecture", "")
     if not isinstance(architecture, str) or not _ARCHITECTURE.fullmatch(architecture):
         return f"its architecture is named {_shown(architecture)}"
@@ -72,7 +72,7 @@ def bad_number(metadata: Mapping[str, object]) -> str | None:
 
 
 def _contradiction(architecture: str, metadata: Mapping[str, object]) -> str | None:
-    """Returns what no model can be in a way that llama.cpp ends its process on, or never ends."""
+    """Returns an impossible combination on which llama.cpp aborts or never ends."""
 
     def of(key: str, default: int = 0) -> int:
         value = metadata.get(f"{architecture}.{key}", default)
@@ -97,10 +97,10 @@ def _contradiction(architecture: str, metadata: Mapping[str, object]) -> str | N
 
 
 def bad_tensor(name: str, shape: tuple[int, ...], type_: int, room: int | None) -> str | None:
-    """Returns in words why a tensor cannot be in its file; None where it can. room: bytes to the next one."""
+    """Returns in words why a tensor cannot be in its file; None if it can. room: bytes to the next one."""
     if len(name) > LONGEST_NAME:
         return f"the name of a tensor has {len(name):,} characters"
-    if type_ not in FORMATS:  # whoever wants its bytes refuses it
+    if type_ not in FORMATS:  # readers of its bytes refuse it
         return None
     size = n_bytes(shape, type_, name)
     if size > (LARGEST_TENSOR if room is None else room):
@@ -109,7 +109,7 @@ def bad_tensor(name: str, shape: tuple[int, ...], type_: int, room: int | None) 
 
 
 def _shown(value: object) -> str:
-    """Returns a value as one can read it: the beginning of a long one."""
+    """Returns a readable value: the beginning of a long one."""
     if isinstance(value, array):
         return f"a list of {len(value):,} numbers" if len(value) > 4 else str(list(value))
     text = repr(value)

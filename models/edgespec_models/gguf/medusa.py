@@ -2,11 +2,11 @@
 
     python -m edgespec_models.gguf.medusa medusa_lm_head.safetensors heads.gguf --target target.gguf
 
-Head i guesses the token i + 2 places behind a hidden state of the target: the state, plus a SiLU of a linear
+Head i guesses the token i + 2 places after a hidden state of the target: the state, plus a SiLU of a linear
 map of it (one residual block or several), then a matrix with a row for each token. That matrix is most of the
-file, and `--tokens` keeps the rows of the most used tokens alone. llama.cpp has no graph for these heads, so
-the architecture of the file, `medusa`, is ours. (Medusa, arXiv 2401.10774; what torch saves of its heads:
-"0.0.linear.weight" is the map of the first block of the first head, "0.1.weight" the matrix behind it.)
+file, and `--tokens` keeps only the rows of the most used tokens. llama.cpp has no graph for these heads, so
+the architecture of the file, `medusa`, is ours. (Medusa, arXiv 2401.10774; torch's names for its tensors:
+"0.0.linear.weight" is the map of the first block of the first head, "0.1.weight" the matrix after it.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Floats = NDArray[np.float32]
 class MedusaHead:
     """The weights of one head."""
 
-    blocks: tuple[tuple[Floats, Floats], ...]  # maps (d, d) and what is added (d,)
+    blocks: tuple[tuple[Floats, Floats], ...]  # maps (d, d) and biases (d,)
     output: Floats  # (tokens that it knows, d)
 
 
@@ -55,7 +55,7 @@ def shapes(n_heads: int, n_blocks: int, d: int, rows: int) -> dict[str, tuple[in
 
 
 def why_incomplete(header: Header) -> str | None:
-    """Returns in a clause what a file of Medusa heads lacks; None where it is whole."""
+    """Returns in a clause what a file of Medusa heads lacks; None if it is complete."""
     n_heads, n_blocks, d, n_vocab = (
         header.of_architecture(key, 0) or 0 for key in ("heads", "blocks", WIDTH, "vocab_size")
     )
@@ -71,7 +71,7 @@ def why_incomplete(header: Header) -> str | None:
 
 
 def load(path: Path) -> tuple[list[MedusaHead], NDArray[np.int64] | None]:
-    """Returns the heads of a file that is whole, and the tokens that their rows are of; None: all."""
+    """Returns the heads of a complete file, and the tokens of their rows; None: all."""
     from gguf import GGUFReader
     from gguf.quants import dequantize
 
@@ -94,12 +94,12 @@ def load(path: Path) -> tuple[list[MedusaHead], NDArray[np.int64] | None]:
 def convert(source: Path, destination: Path, target: Header, tokens: int | None = None) -> None:
     """Writes published heads as a GGUF of F16, whole or not at all.
 
-    target: the model that they guess for. tokens: so many of its most used are kept. Raises HeaderError for a
-    file that holds no heads for this target, OSError.
+    target: the model that they guess for. tokens: how many of its most used to keep. Raises HeaderError for a
+    file without heads for this target, OSError.
     """
     from gguf import GGUFWriter
 
-    from edgespec_models.gguf.trim import most_used  # it loads gguf, which nobody else here needs
+    from edgespec_models.gguf.trim import most_used  # it loads gguf, which nothing else here needs
 
     found = _read_safetensors(source)
     tensors, n_blocks = _named(source, found)

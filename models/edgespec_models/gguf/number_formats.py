@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One of ggml's formats. scales: where in a block its 16-bit scales lie, and what they are set to."""
+    """One of ggml's formats. scales: where in a block its 16-bit scales are, and their value."""
 
     name: str
     weights: int  # in a block
@@ -47,7 +47,7 @@ FORMATS = {
 
 
 class UnknownFormatError(Exception):
-    """A tensor has a number format that is not known here; the message is one sentence."""
+    """A tensor has an unknown number format; the message is one sentence."""
 
 
 def format_of(type_: int, name: str) -> Format:

@@ -1,7 +1,7 @@
 """Random weights in any of ggml's number formats, without llama.cpp: what an evaluation costs depends on
-shapes and formats, not on what the numbers are, as long as they are numbers.
+shapes and formats, not on the numbers, as long as they are numbers.
 
-A quantised block is random bytes whose scales are set to a small value, so that no product overflows.
+A quantised block is random bytes with small scales, so that no product overflows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edgespec_models.gguf.number_formats import Format, format_of, n_bytes
 
-CHUNK = 1 << 22  # bytes that are drawn; longer tensors repeat them
+CHUNK = 1 << 22  # random bytes; longer tensors repeat them
 SIZE_OF_WEIGHTS = 0.02  # their standard deviation, about
 
 
@@ -33,7 +33,7 @@ def random_bytes(
 
 
 def _constant(name: str) -> float:
-    """Returns what a vector holds: norms are ones, and a recurrent state has to fade."""
+    """Returns the content of a vector: norms are ones, and a recurrent state has to fade."""
     return -1.0 if "ssm_a" in name else 0.0 if name.endswith(".bias") else 1.0
 
 

@@ -1,4 +1,4 @@
-"""A little of everything that people have models write: what two vocabularies are compared on."""
+"""A sample of what people have models write: two vocabularies are compared on it."""
 
 SAMPLE_TEXT = '''The council met on 14 March 2023 to discuss the bridge. "It was closed for 18 months,"
 the engineer said, "and the repair cost $2,450,000; nobody had planned for that." Three of the seven

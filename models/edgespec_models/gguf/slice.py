@@ -1,7 +1,7 @@
 """A few layers of a model, with random weights, as a GGUF file: enough to learn what a layer costs.
 
-Made of the header alone, so nothing has to be downloaded. The first layers are kept in their places, because
-what a layer is may depend on its number (attention or recurrence, dense or experts, window or not); their
+Made from the header alone, so nothing has to be downloaded. The first layers keep their places, because
+a layer's kind may depend on its number (attention or recurrence, dense or experts, window or not); their
 number formats are taken evenly from all layers of the same shape, because quantisers give the first and last
 ones more bits. Vocabulary, embeddings and output stay whole: they cost the same whatever the depth.
 """
@@ -31,18 +31,18 @@ _INTEGERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 10: "Q", 11: "q"}
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """A model's tensors by layer. used: the share of its experts that one token is worked on by."""
+    """A model's tensors by layer. used: the share of its experts that one token needs."""
 
     header: Header
     layers: tuple[tuple[Tensor, ...], ...]
     others: tuple[Tensor, ...]  # embeddings, output, norms: in no layer
     used: float
-    blocks: tuple[tuple[Tensor, ...], ...] = ()  # layers behind those, which only guess further tokens
+    blocks: tuple[tuple[Tensor, ...], ...] = ()  # layers after those, which only guess further tokens
 
     @property
     def rhythm(self) -> tuple[int, int]:
         """Returns (lead, period): how many first layers are like none after them, and after how many layers
-        shapes repeat from there on. (0, all) where they never do."""
+        shapes repeat from there on. (0, all) if they never do."""
         numbers: dict[frozenset[tuple[str, tuple[int, ...]]], int] = {}  # which are quick to compare
         kinds = [numbers.setdefault(_kind(layer), len(numbers)) for layer in self.layers]
         n = len(kinds)
@@ -107,7 +107,7 @@ def layers_of(headers: Sequence[Header]) -> Layers:
 def write_slice(path: Path, model: Layers, n: int, *, blocks: bool = False) -> None:
     """Writes the model with its first n layers and random weights. Raises UnknownFormatError, OSError.
 
-    blocks: with those behind all layers, which guess.
+    blocks: including those after all layers, which guess.
     """
     kept = model.blocks if blocks else ()
     behind = [_renamed(tensor, n + i) for i, block in enumerate(kept) for tensor in block]
@@ -136,7 +136,7 @@ def _capped(value: bytes, most: int) -> bytes:
 
 
 def _write(path: Path, tensors: Sequence[Tensor], pairs: list[bytes], header: Header) -> None:
-    """Writes tensors with random weights behind such metadata, as long as that of `header`."""
+    """Writes tensors with random weights after such metadata, as long as that of `header`."""
     rng = np.random.default_rng(0)
     infos, at = [], 0
     for tensor in tensors:
@@ -170,10 +170,10 @@ def _size(tensor: Tensor) -> int:
 
 
 def _filler(length: int, wanted: int) -> bytes:
-    """Returns a pair with which a head of `length` bytes is as long as `wanted`, but for whole pages.
+    """Returns a pair with which a header of `length` bytes is as long as `wanted`, except for whole pages.
 
-    Weights then lie as they do in the model: where a file is mapped into memory, evaluations of 2 to 6 tokens
-    of Q8_0 were seen to take a quarter longer with weights at multiples of 64 bytes than 32 beside them.
+    Weights then have the model's alignment: if a file is mapped into memory, evaluations of 2 to 6 tokens
+    of Q8_0 took a quarter longer with weights at multiples of 64 bytes than 32 beside them.
     """
     key = b"edgespec.filler"
     length += 8 + len(key) + 4 + 8
@@ -200,9 +200,9 @@ def _padded(n: int) -> int:
 
 
 def _metadata(model: Layers, n: int, blocks: int) -> Iterator[bytes]:
-    """Yields the metadata as the file has it, with the number of layers and the lists of them cut to n.
+    """Yields the metadata in the file's format, with the number of layers and the lists of them cut to n.
 
-    blocks: how many of those behind them stay.
+    blocks: how many of those after them stay.
     """
     head = model.header
     prefix = f"{head.architecture}.".encode()
@@ -228,7 +228,7 @@ def _cut(value: bytes, whole: int, n: int, blocks: int) -> bytes:
 
 
 def _walk(raw: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-    """Yields (key, type, value as it stands) of a header that was read before, and so is sound."""
+    """Yields (key, type, unparsed value) of a header that was read before, and so is sound."""
     (n_pairs,) = struct.unpack_from("<Q", raw, 16)
     at = 24
     for _ in range(n_pairs):
@@ -241,7 +241,7 @@ def _walk(raw: bytes) -> Iterator[tuple[bytes, int, bytes]]:
 
 
 def _end(raw: bytes, at: int, kind: int) -> int:
-    """Returns where a value ends that begins at `at`."""
+    """Returns the end of a value that begins at `at`."""
     if kind == _STRING:
         return at + 8 + int(struct.unpack_from("<Q", raw, at)[0])
     if kind != _ARRAY:

@@ -1,8 +1,8 @@
-"""Two vocabularies as one: which token of the draft is which of the target, by the bytes that it writes.
+"""Two vocabularies as one: which token of the draft is which of the target, by the bytes it stands for.
 
 Token-level intersection (Timor et al. 2025, arXiv 2502.05202): a draft with another vocabulary guesses for a
-target with the tokens that both have, its distribution renormalised over them. Text is known by its bytes;
-control tokens by their name, and those that start or end a text by their part in it.
+target with the tokens that both have, its distribution renormalised over them. Text is matched by its bytes,
+control tokens by their name, and those that start or end a text by their role.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONGEST = 64  # bytes of a token that a reading of text looks for
 
 
 def _byte_letters() -> dict[str, int]:
-    """Returns the letters that GPT-2's vocabularies write bytes with (openai/gpt-2, encoder.py)."""
+    """Returns the letters by which GPT-2's vocabularies write bytes (openai/gpt-2, encoder.py)."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     letters = {chr(byte): byte for byte in plain}
     others = (byte for byte in range(256) if byte not in plain)
@@ -39,14 +39,14 @@ _LETTERS = _byte_letters()
 class Spelling:
     """A vocabulary as bytes."""
 
-    texts: tuple[bytes, ...]  # what each token id writes; b"" for control tokens and those that are not used
+    texts: tuple[bytes, ...]  # each token's bytes; b"" for control tokens and unused ones
     names: tuple[bytes, ...]  # of control tokens, and of those that stand for one byte; b"" for the others
     bos: int
     eos: int
 
 
 def spelling_of(header: Header) -> Spelling:
-    """Returns what each token writes, as llama.cpp writes it. Raises HeaderError without a vocabulary."""
+    """Returns each token's bytes, as llama.cpp writes them. Raises HeaderError without a vocabulary."""
     vocabulary = vocabulary_of(header)
     types = header.metadata.get(TYPES)
     kinds = [_NORMAL] * len(vocabulary.texts)
@@ -67,7 +67,7 @@ def _bytes_of(text: bytes, kind: int, vocabulary: Vocabulary) -> bytes:
     if vocabulary.kind == "BPE":
         try:
             return bytes(_LETTERS[letter] for letter in text.decode("utf-8"))
-        except (KeyError, UnicodeDecodeError):  # written as it stands
+        except (KeyError, UnicodeDecodeError):  # written as it is
             return text
     if found := _BYTE_TOKEN.fullmatch(text):
         return bytes([int(found[1], 16)])
@@ -78,10 +78,10 @@ def _bytes_of(text: bytes, kind: int, vocabulary: Vocabulary) -> bytes:
 class Translation:
     """From a target's tokens to a draft's and back."""
 
-    to_draft: NDArray[np.int32]  # (n_target,) the draft's token that writes the same, or -1
+    to_draft: NDArray[np.int32]  # (n_target,) the draft's token of the same bytes, or -1
     to_target: NDArray[np.int32]  # (n_draft,) the other way; each the inverse of the other
-    texts: tuple[bytes, ...]  # what each of the target's tokens writes, control tokens their name
-    words: Mapping[bytes, int]  # what the draft's tokens write -> the token
+    texts: tuple[bytes, ...]  # the bytes of each of the target's tokens, control tokens their name
+    words: Mapping[bytes, int]  # bytes of the draft's tokens -> the token
     reads_bos: int  # the draft's token for the target's start token; -1: it reads nothing there
     bos: int  # the target's start token, or -1
 
@@ -92,7 +92,7 @@ class Translation:
 
     @property
     def shared(self) -> float:
-        """Returns which part of the target's vocabulary the draft has."""
+        """Returns the share of the target's vocabulary that the draft has."""
         return 1 - self.unknown.size / max(self.to_draft.size, 1)
 
     def pieces(self, token: int) -> list[int]:
@@ -110,9 +110,9 @@ class Translation:
         return found
 
     def coverage(self, text: bytes) -> float:
-        """Returns which part of the tokens of a text the draft has, the longest token taken at each place.
+        """Returns the share of a text's tokens that the draft has, taking the longest token at each position.
 
-        That is not how a tokeniser cuts, but near enough to tell a pair that fits from one that does not.
+        That is not how a tokeniser splits, but near enough to tell a pair that fits from one that does not.
         """
         by_text = {written: token for token, written in enumerate(self.texts) if written}
         by_text |= {written: t for t, written in enumerate(self.texts) if written and self.to_draft[t] >= 0}
@@ -126,14 +126,14 @@ class Translation:
 
 
 def _longest(words: Mapping[bytes, int], text: bytes, at: int) -> int:
-    """Returns how many bytes the longest word has that stands there; 0 where there is none."""
+    """Returns the length in bytes of the longest word that starts there; 0 if there is none."""
     return next(
         (size for size in range(min(_LONGEST, len(text) - at), 0, -1) if text[at : at + size] in words), 0
     )
 
 
 def _plain(spelling: Spelling) -> list[bytes]:
-    """Returns what tokens write that have no name."""
+    """Returns the bytes of tokens without a name."""
     return [b"" if name else text for text, name in zip(spelling.texts, spelling.names, strict=True)]
 
 

@@ -1,7 +1,7 @@
-"""A model with fewer tokens: the most used ones, whose embedding and output rows alone are kept.
+"""A model with fewer tokens: only the embedding and output rows of the most used ones are kept.
 
 Byte-pair vocabularies number tokens by how often they were merged, so the first n are the most used; control
-tokens, bytes and what users added stay, and what only pads a vocabulary goes. A draft like this guesses by
+tokens, bytes and what users added stay, and padding goes. Such a draft guesses by
 token-level intersection (`translation.py`); it does not tokenize text itself as the whole one does.
 """
 
@@ -87,5 +87,5 @@ def write_with_tokens(source: Path, path: Path, kept: Sequence[int]) -> None:
 
 
 def _stays(merge: str, known: set[str]) -> bool:
-    """True for a merge whose parts and result are tokens still."""
+    """True for a merge whose parts and result are still tokens."""
     return all(part in known for part in merge.split(" ")) and merge.replace(" ", "") in known

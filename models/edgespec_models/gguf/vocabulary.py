@@ -1,8 +1,8 @@
 """The vocabulary of a model, and what two of them share: may this draft guess for that target?
 
 The rule is llama.cpp's (common/speculative.cpp): same tokeniser type, same automatic start and end
-tokens, sizes within 128 of each other (padding), every shared token text equal from id 5 up. There is one
-such check in the program; it works on plain values, so it runs before anything is downloaded or loaded.
+tokens, sizes within 128 of each other (padding), every shared token text equal from id 5 up. This is the
+only such check in the program; it works on plain values, so it runs before anything is downloaded or loaded.
 
 What a header leaves out, llama.cpp fills in (src/llama-vocab.cpp); `vocabulary_of` fills in the same.
 """
@@ -23,7 +23,7 @@ TOKENS = "tokenizer.ggml.tokens"
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The facts of a vocabulary that decide whether two models can speak of the same tokens."""
+    """The facts of a vocabulary that decide whether two models share tokens."""
 
     kind: str  # tokeniser type: "SPM", "BPE", ...
     texts: Sequence[bytes]  # text of each token id
@@ -46,7 +46,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class _Defaults:
-    """What llama.cpp assumes where a header says nothing."""
+    """What llama.cpp assumes if a header says nothing."""
 
     kind: str
     bos: int = NO_TOKEN
@@ -66,7 +66,7 @@ _DEFAULTS = {
     "rwkv": _Defaults("RWKV"),
     "plamo2": _Defaults("PLaMo-2", bos=1, eos=2),
 }
-_STARTED = {  # BPE pre-tokenisers that put a start token in front unless told otherwise
+_STARTED = {  # BPE pre-tokenisers that put a start token first unless told otherwise
     "llama3",
     "llama-v3",
     "llama-bpe",
@@ -84,7 +84,7 @@ _WITHOUT_BOS = {"chatglm-bpe", "glm4", "glm5"}
 
 
 def why_no_vocabulary(header: Header) -> str | None:
-    """Returns in plain words why the header has no vocabulary that can be used; None where it has."""
+    """Returns in plain words why the header has no usable vocabulary; None if it has one."""
     model = header.text("tokenizer.ggml.model")
     if model in ("", "none", "no_vocab") or not isinstance(header.metadata.get(TOKENS), list):
         return f"{header.name} has no vocabulary: text cannot be turned into tokens for it"
@@ -94,7 +94,7 @@ def why_no_vocabulary(header: Header) -> str | None:
 
 
 def vocabulary_of(header: Header) -> Vocabulary:
-    """Returns the vocabulary as llama.cpp will see it. Raises HeaderError where there is none."""
+    """Returns the vocabulary as llama.cpp will see it. Raises HeaderError if there is none."""
     texts, reason = header.metadata.get(TOKENS), why_no_vocabulary(header)
     if reason or not isinstance(texts, list):
         raise HeaderError(reason)
@@ -126,7 +126,7 @@ def _token(header: Header, which: str, default: int, n_vocab: int) -> int:
 
 
 def mismatch(target: Vocabulary, draft: Vocabulary) -> str | None:
-    """Returns in plain words why the draft cannot guess for the target; None where it can."""
+    """Returns in plain words why the draft cannot guess for the target; None if it can."""
     if target.kind != draft.kind:
         return f"the target's tokeniser is {target.kind} and the draft's is {draft.kind}"
     for name, ours, other in (

@@ -1,1 +1,1 @@
-"""A small model made larger without changing what it says, to measure large ones on little disk."""
+"""A small model made larger without changing its output, to measure large ones on little disk."""

@@ -1,7 +1,7 @@
 """Write a grown model as a GGUF, which appears under its name only when it is complete.
 
 Invariant: whatever ends the writing early, an older file of that name stays and no part of a new one does;
-what a killed process left is cleared by the next that writes the same file.
+what a killed process left is removed by the next that writes the same file.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def write(
 
 
 def _remove_stale(destination: Path) -> None:
-    """Clear what a killed process left; a living one keeps writing, so its file is never an hour old."""
+    """Remove what a killed process left; a living one keeps writing, so its file is never an hour old."""
     for part in destination.parent.glob(f"{destination.name}.*.part"):
-        with suppress(OSError):  # another process may be clearing it too
+        with suppress(OSError):  # another process may be removing it too
             if time.time() - part.stat().st_mtime > STALE_AFTER_S:
                 part.unlink()
 
@@ -106,7 +106,7 @@ def _write_header(
     writer.add_file_type(LlamaFileType[f"MOSTLY_{dtype}"])
     origin = f"{name}, sha256 {digest(source.path)}, {source.shape}, grown by version {VERSION}"
     writer.add_string("edgespec.grown_from", origin)
-    unpacked = np.dtype(np.float32)  # says that `shape` counts weights; what is written is `raw_dtype`
+    unpacked = np.dtype(np.float32)  # says that `shape` counts weights; `raw_dtype` is written
     for t in tensors:
         writer.add_tensor_info(t.name, t.shape, unpacked, t.nbytes, raw_dtype=t.type)
     writer.write_header_to_file()
@@ -125,14 +125,14 @@ def _add_shape(writer: GGUFWriter, source: Source, shape: Shape) -> None:
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_layer_norm_rms_eps(grown_eps(source, shape))
     writer.add_vocab_size(shape.n_vocab)
-    if source.architecture == "mimo2":  # llama.cpp wants one layer that has a window; it sees all the same
+    if source.architecture == "mimo2":  # llama.cpp wants one layer with a window; it sees all the same
         own = value_of(source.reader, f"mimo2.{PATTERN}")
         added = [False] * (shape.layers - source.shape.layers)
         writer.add_array(f"mimo2.{PATTERN}", own[: source.shape.layers] + added + own[source.shape.layers :])
 
 
 def _add_tokens(writer: GGUFWriter, source: Source, shape: Shape) -> None:
-    """Carry the vocabulary over and add dummies, marked unused: no text is ever tokenised into one."""
+    """Copy the vocabulary and add dummies, marked unused: no text is ever tokenised into one."""
     texts: list[str] = value_of(source.reader, "tokenizer.ggml.tokens", [])
     if not texts:  # a model without a vocabulary: its size is all there is
         return
@@ -161,5 +161,5 @@ def _write_tensors(writer: GGUFWriter, tensors: Sequence[Tensor], on_progress: P
             on_progress(done, total)
         writer.write_padding(file, tensor.nbytes)
     file.flush()
-    os.fsync(file.fileno())  # a finished name must never stand on bytes that a power cut could still take
+    os.fsync(file.fileno())  # a finished name must never stand for bytes that a power cut could still lose
     writer.close()

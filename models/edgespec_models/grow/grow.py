@@ -77,7 +77,7 @@ def read_shape(path: Path) -> Shape:
 
 
 def fit(shape: Shape, source: Shape) -> Shape:
-    """Widen `shape` where it is too small to hold `source`: a named size is a cost, met from above."""
+    """Widen `shape` where it is too small for `source`: a named size is a cost, met from above."""
     n_head = round_up(source.n_head, shape.n_head)
     groups = (n for n in range(shape.n_kv, n_head + 1) if n_head % n == 0)
     return Shape(
@@ -100,7 +100,7 @@ def grow(
     on_progress: Progress | None = None,
     seed: int = 0,
 ) -> None:
-    """Write `source` grown to `shape` as `destination`, leaving what it computes as it was.
+    """Write `source` grown to `shape` as `destination`, without changing what it computes.
 
     With dtype "F16" every matrix is F16. Otherwise the added layers have that type, and matrices that hold
     weights of the source keep the source's type if it is Q8_0 or Q4_0, else get Q8_0. `seed` picks the

@@ -1,4 +1,4 @@
-"""A tensor of a grown model: what of it is the source's, what random and what zero, packed piece by piece."""
+"""A tensor of a grown model: its parts from the source, random ones and zeros, packed piece by piece."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 
 BLOCK = 32  # weights that share one scale in Q8_0 and Q4_0
-ZERO, RANDOM = -1, -2  # what a grown row holds where it carries none of the source's
+ZERO, RANDOM = -1, -2  # content of a grown row without any of the source's
 CHUNK_WEIGHTS = 4 << 20
 POOL_WEIGHTS = 1 << 20
 
@@ -54,7 +54,7 @@ def vector(name: str, weights: NDArray[np.float32]) -> Tensor:
 def matrix_of(
     name: str,
     type: GGMLQuantizationType,
-    rows: NDArray[np.int64],  # (grown rows,) the source row each holds, or ZERO, or RANDOM
+    rows: NDArray[np.int64],  # (grown rows,) the source row of each, or ZERO, or RANDOM
     cols: NDArray[np.int64],  # (source columns,) where each goes
     width: int,
     load: Callable[[], NDArray[np.float32]],  # -> (source rows, source columns)

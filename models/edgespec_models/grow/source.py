@@ -1,6 +1,6 @@
-"""Open the GGUF that is to be grown, and refuse it unless all of it is understood.
+"""Open the GGUF to be grown, and refuse it unless all of it is understood.
 
-Invariant: what is opened is a plain llama model, or one re-expressed as `mimo2`, with MTP blocks behind its
+Invariant: what is opened is a plain llama model, or one re-expressed as `mimo2`, with MTP blocks after its
 layers. A key or tensor beyond that could change what the model
 computes in a way that growing does not preserve, so it is named and refused rather than carried along.
 """
@@ -68,7 +68,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A GGUF that was opened and found fit to be grown."""
+    """A GGUF that can be grown."""
 
     path: Path
     reader: GGUFReader
@@ -99,7 +99,7 @@ class Source:
 def open_source(path: Path) -> Source:
     """Open a GGUF and make sure all of it is understood: what is not could change the function."""
     try:
-        read_file(path)  # refuses numbers that the reader below would believe
+        read_file(path)  # refuses numbers that the reader below would trust
     except HeaderError as error:
         raise GrowError(str(error)) from None
     try:
@@ -194,7 +194,7 @@ def _check_tensors(path: Path, reader: GGUFReader, shape: Shape, tied: bool, blo
         expected |= {f"blk.{il}.{part}.weight": dims for part, dims in block_parts(shape).items()}
     found = {tensor.name: tuple(int(n) for n in reversed(tensor.shape)) for tensor in reader.tensors}
     for name in [name for name in expected if name.endswith("shared_head_norm.weight")]:
-        if name not in found:  # without one the target's last norm has its place
+        if name not in found:  # without one the target's last norm takes its place
             del expected[name]
     for name in found.keys() - expected.keys():
         raise GrowError(f"{path} holds the tensor {name}, which growing does not know how to preserve")
@@ -245,6 +245,6 @@ def digest(path: Path) -> str:
 
 
 def value_of(reader: GGUFReader, key: str, default: Any = None) -> Any:
-    """Return what a GGUF says under `key`; `default` if it says nothing."""
+    """Return a GGUF's value for `key`; `default` if there is none."""
     field = reader.get_field(key)
     return default if field is None else field.contents()

@@ -1,4 +1,4 @@
-"""Plan the tensors of a grown model: where each weight of the source goes, and what is put around it.
+"""Plan the tensors of a grown model: where each weight of the source goes, and what surrounds it.
 
 width        activations are padded with zeros. RMSNorm then divides by a root that is sqrt(d/D) too
              small, so its weights are multiplied by sqrt(d/D) and its epsilon by d/D.
@@ -136,7 +136,7 @@ def grown_eps(source: Source, shape: Shape) -> float:
 
 
 def plan(source: Source, shape: Shape, dtype: str, seed: int) -> list[Tensor]:
-    """Say what tensors `source` grown to `shape` consists of; GrowError if its vocabulary cannot grow."""
+    """Return the tensors of `source` grown to `shape`; GrowError if its vocabulary cannot grow."""
     stock: Stock = lru_cache(maxsize=4)(partial(random_rows, seed))
     last = "output_norm.weight"
     tensors = [
@@ -241,7 +241,7 @@ def _passing_on(load: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
 
 
 def _usual_rms(source: Source) -> float:
-    """Returns by what the norm of a usual token's embedding divides it."""
+    """Returns the divisor that the norm applies to a usual token's embedding."""
     return float(np.median(np.sqrt(np.square(source.load("token_embd.weight")).mean(1) + source.eps)))
 
 

@@ -14,7 +14,7 @@ from edgespec_models.shelf.sizes import size_text
 
 USUAL_TARGET = (4, 5, 6, 8, 3, 16, 2, 32, 1)  # bits of a weight, the usual first
 USUAL_DRAFT = (8, 4, 6, 5, 16, 3, 2, 32, 1)  # small, so precision is cheap
-LEAST_BITS = 3  # of what is taken without being asked for
+LEAST_BITS = 3  # of what is chosen without being named
 KINDS = ("", "K_M", "K", "K_S", "0", "K_XL", "K_L", "NL", "XS", "1")  # of as many bits, the usual first
 FOR_CACHES = 0.9  # share of the memory that weights may take, as the catalogue is shown
 _QUANT = re.compile(
@@ -25,7 +25,7 @@ _QUANT = re.compile(
 
 
 def _marked(words: str) -> re.Pattern[str]:
-    """Returns what finds files that are marked by one of the words, in front, behind or by their folder."""
+    """Returns a pattern for files marked by one of the words, in front, at the end or by their folder."""
     return re.compile(rf"(^|/)({words})[-_./]|[-_.]({words})\.gguf$", re.IGNORECASE)
 
 
@@ -36,7 +36,7 @@ _ADDRESS = re.compile(r"^(https?://[^/]+/|(www\.)?(huggingface\.co|hf\.co)/|hf:/
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a user names: owner/name, and which of its files."""
+    """A user's choice: owner/name, and which of its files."""
 
     repo: str
     which: str  # a quantisation, a file name, or "" for the usual
@@ -51,7 +51,7 @@ class Chosen:
     """One model on the hub: its parts in order."""
 
     parts: tuple[HubFile, ...]
-    quantisation: str  # as the file's name has it; "" where it has none
+    quantisation: str  # from the file's name; "" if it has none
 
     @property
     def first(self) -> HubFile:
@@ -60,7 +60,7 @@ class Chosen:
 
     @property
     def size(self) -> int:
-        """Bytes of all parts, as far as the hub says."""
+        """Bytes of all parts, as far as the hub reports them."""
         return sum(part.size or 0 for part in self.parts)
 
 
@@ -83,12 +83,12 @@ def parse_wanted(text: str) -> Wanted:
 
 
 def _named_in(path: str) -> str:
-    """Returns what the rest of an address names: a file, or a folder that is called after a quantisation."""
+    """Returns what the rest of an address names: a file, or a folder named after a quantisation."""
     return path if path.lower().endswith(".gguf") else quantisation_of(path)
 
 
 def quantisation_of(name: str) -> str:
-    """Returns the quantisation that a file name tells, as "Q4_K_M"; "" where it tells none."""
+    """Returns the quantisation in a file name, as "Q4_K_M"; "" if there is none."""
     found = _QUANT.findall(name)
     return found[-1].upper() if found else ""
 
@@ -96,8 +96,8 @@ def quantisation_of(name: str) -> str:
 def choose(repository: Repository, which: str, *, draft: bool, memory: int | None = None) -> Chosen:
     """Returns the model that is meant. Raises HubError that says what there is instead.
 
-    memory: bytes that there are for it. Where nothing is named, the usual model of those that leave room for
-    caches is taken; where none does, the smallest, and whoever loads it will say that it does not fit.
+    memory: bytes available for it. If nothing is named, the usual model of those that leave room for
+    caches is chosen; if none does, the smallest, and loading it will report that it does not fit.
     """
     models, incomplete = _models(repository)
     if draft and (not models or which.lower().endswith(".gguf")):
@@ -137,7 +137,7 @@ def _is(name: str, which: str) -> bool:
 
 
 def heads_in(repository: Repository) -> list[str]:
-    """Returns the files of a repository whose names say that they are heads."""
+    """Returns the files of a repository whose names mark them as heads."""
     return [
         name
         for name in sorted(repository.files)
@@ -167,7 +167,7 @@ def _models(repository: Repository, *, with_heads: bool = False) -> tuple[list[C
 
 
 def _usual(models: list[Chosen], bits: Sequence[int], memory: int | None) -> list[Chosen]:
-    """Returns the usual model: several where names do not tell them apart."""
+    """Returns the usual model: several if names do not distinguish them."""
     ranked = sorted(models, key=lambda model: _rank(model.quantisation, bits))
     sound = [model for model in ranked if _bits(model.quantisation) >= LEAST_BITS] or ranked
     fitting = [model for model in sound if memory is None or model.size <= FOR_CACHES * memory]
@@ -177,13 +177,13 @@ def _usual(models: list[Chosen], bits: Sequence[int], memory: int | None) -> lis
 
 
 def _bits(quantisation: str) -> int:
-    """Returns how many bits a weight has, about; 0 where the name does not say."""
+    """Returns how many bits a weight has, about; 0 if the name does not say."""
     digits = re.search(r"\d+", quantisation)
     return int(digits[0]) if digits else 0
 
 
 def _rank(quantisation: str, bits: Sequence[int]) -> tuple[int, int, str]:
-    """Returns where a quantisation stands in the order of those that are usual."""
+    """Returns the rank of a quantisation among the usual ones."""
     n, kind = _bits(quantisation), quantisation.removeprefix("UD-").partition("_")[2]
     special = not quantisation.startswith(("Q", "F"))
     order = 2 * KINDS.index(kind) + special if kind in KINDS else 2 * len(KINDS)
@@ -191,6 +191,6 @@ def _rank(quantisation: str, bits: Sequence[int]) -> tuple[int, int, str]:
 
 
 def listed(models: Sequence[Chosen]) -> str:
-    """Returns what there is, as it can be asked for: the quantisations, with their sizes where known."""
+    """Returns what there is, as users can name it: the quantisations, with their sizes if known."""
     sizes = {model.quantisation or model.first.name: model.size for model in models}
     return ", ".join(f"{name} ({size_text(size)})" if size else name for name, size in sorted(sizes.items()))

@@ -1,7 +1,7 @@
-"""Download files in a child process: how far it is, and cancelling at any moment.
+"""Downloads files in a child process, with progress, and cancelling at any moment.
 
 Invariant: whoever stops looking, the child ends (its stdin closes), and what it has so far is kept where the
-next download of the same file goes on from it.
+next download of the same file resumes.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Phase = Literal["queued", "waiting", "downloading", "verifying", "done"]
 
 @dataclass(frozen=True, slots=True)
 class FileProgress:
-    """How far one file is."""
+    """Progress of one file."""
 
     name: str
-    size: int | None  # bytes; None where the hub did not say
+    size: int | None  # bytes; None if the hub did not say
     phase: Phase
     done: int  # bytes downloaded, or verified
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a download is."""
+    """Progress of a download."""
 
     files: tuple[FileProgress, ...]
-    bytes_per_s: float | None  # of the last seconds; None where nothing came yet
-    seconds_left: float | None  # of downloading; None where that cannot be said
+    bytes_per_s: float | None  # over the last seconds; None if nothing came yet
+    seconds_left: float | None  # of downloading; None if unknown
     asked_to_wait: float | None = None  # seconds, by the hub: too many requests
 
     @property
@@ -90,7 +90,7 @@ class Download:
                 self._child.kill()
 
     def run(self, on_progress: OnProgress) -> tuple[Path, ...]:
-        """Downloads; returns where the files lie, in order. Raises HubError, and Cancelled."""
+        """Downloads; returns the files' places, in order. Raises HubError, and Cancelled."""
         with self._lock:
             if self._cancelled.is_set():
                 raise Cancelled
@@ -100,7 +100,7 @@ class Download:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                start_new_session=True,  # Ctrl+C is for the one who asked; what it means is decided there
+                start_new_session=True,  # Ctrl+C is for the caller, who decides what it means
             )
         complaints: deque[str] = deque(maxlen=20)
         reader = threading.Thread(target=_keep_lines, args=(child.stderr, complaints), daemon=True)
@@ -128,7 +128,7 @@ class Download:
             child.stdin.write(json.dumps(self._asked) + "\n")
             child.stdin.flush()
         except BrokenPipeError:
-            pass  # it has ended; why is seen below
+            pass  # it has ended; the reason is found below
         for line in child.stdout:
             message: dict[str, Any] = json.loads(line)
             if "error" in message:
@@ -155,7 +155,7 @@ def _keep_lines(stream: Any, lines: deque[str]) -> None:
 
 
 def _there(file: FileProgress) -> int:
-    """Bytes of a file that are on this machine, whatever is being done with them."""
+    """Bytes of a file that are on this machine, whatever is happening to them."""
     if file.phase == "downloading":
         return file.done
     return file.size or 0 if file.phase in ("verifying", "done") else 0

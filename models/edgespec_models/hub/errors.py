@@ -1,4 +1,4 @@
-"""What went wrong with the hub, as one sentence with the next step. The only place that reads its errors."""
+"""Errors of the hub, as one sentence with the next step. The only place that reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 
 
 class HubError(Exception):
-    """A model cannot be had from the hub; the message is one sentence for a user."""
+    """The hub cannot provide a model; the message is one sentence for a user."""
 
 
 _BAD_TOKEN = (

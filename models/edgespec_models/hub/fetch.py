@@ -1,9 +1,9 @@
 """Fetch one file into the hub's cache: resumed where it stopped, verified, and only then under its name.
 
-The client itself begins anew after an interruption (since its 1.x it writes to a file of a random name and
+The client itself starts anew after an interruption (since its 1.x it writes to a file of a random name and
 deletes it). So the file is written here, by the client's own functions, beside where the client would put it:
-`blobs/<etag>.edgespec.incomplete`. What is complete has its size and SHA-256 compared with what the hub said,
-and only then gets its name; the client then finds it and makes its entry in the snapshot.
+`blobs/<etag>.edgespec.incomplete`. A complete file's size and SHA-256 are compared with the hub's,
+and only then does it get its name; the client then finds it and makes its entry in the snapshot.
 
 Xet, the hub's other way of storing files, keeps pieces in a cache of its own and promises no resumption; a
 file begun on the plain path is therefore finished on it.
@@ -115,7 +115,7 @@ def _blob(hub: Hub, repo: str, etag: str) -> Path:
 
 
 def _locked(lock: Path, on_phase: OnPhase) -> Any:
-    """Takes the client's lock on a file; says so where another program has it."""
+    """Takes the client's lock on a file; reports if another program has it."""
     try:
         with WeakFileLock(lock, timeout=1.0):
             pass
@@ -160,9 +160,9 @@ def _complete(
 def _got_by_xet(
     file: HubFile, xet: XetFileData, blob: Path, size: int | None, headers: dict[str, str], bar: Any
 ) -> bool:
-    """Gets a file by Xet, from its beginning; False where that fails, and the plain way has to do.
+    """Gets a file by Xet, from its beginning; False if that fails, and the plain way has to do.
 
-    It writes in any order, so what it left behind unfinished is of no use to anybody.
+    It writes in any order, so what it left unfinished is useless.
     """
     part = blob.with_name(blob.name + UNFINISHED_BY_XET)
     part.unlink(missing_ok=True)
@@ -182,7 +182,7 @@ def _got_by_xet(
 
 
 def _get_to_the_end(get: Callable[[int], None], part: Path, on_wait: OnWait) -> None:
-    """Goes on where a connection broke, as long as more comes. get: called with the bytes that are there."""
+    """Resumes after a broken connection, as long as more comes. get: called with the bytes so far."""
     failed = 0
     while True:
         have = part.stat().st_size if part.exists() else 0
@@ -201,7 +201,7 @@ def _get_to_the_end(get: Callable[[int], None], part: Path, on_wait: OnWait) -> 
 def _get(
     file: HubFile, url: str, part: Path, have: int, size: int | None, headers: dict[str, str], bar: Any
 ) -> None:
-    """Gets what is missing of `part`; what cannot become the whole is removed."""
+    """Gets what is missing of `part`; removes what cannot become the whole."""
     try:
         with open(part, "r+b" if have else "wb") as out:
             out.seek(have)
@@ -215,7 +215,7 @@ def _get(
                 tqdm_class=bar,
             )
             out.flush()
-            os.fsync(out.fileno())  # a finished name must never stand on bytes that a power cut could take
+            os.fsync(out.fileno())  # a finished name must never stand for bytes that a power cut could lose
     except HfHubHTTPError as error:
         if error.response.status_code != RANGE_NOT_THERE:
             raise
@@ -242,7 +242,7 @@ def _check_room(hub: Hub, file: HubFile, needed: int, folder: Path) -> None:
 def _verify(
     path: Path, file: HubFile, sha256: str | None, on_phase: OnPhase, *, size: int | None = None
 ) -> None:
-    """Compares size and SHA-256 with the hub's; removes the file and raises HubError where they differ."""
+    """Compares size and SHA-256 with the hub's; removes the file and raises HubError if they differ."""
     size = size if size is not None else file.size
     actual = path.stat().st_size
     if size is not None and actual != size:
@@ -268,7 +268,7 @@ def _bar_of(on_bytes: Callable[[int], None]) -> Any:
     """Returns a class that the client takes for a progress bar, and that reports bytes of this file."""
 
     class Bar:
-        """What the client asks of a bar; `update_transfer` keeps Xet from making a second one."""
+        """The client's interface of a bar; `update_transfer` keeps Xet from making a second one."""
 
         format_dict: dict[str, float] = {}
 

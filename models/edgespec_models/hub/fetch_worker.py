@@ -1,4 +1,4 @@
-"""The process that downloads: files in parallel, told what to do on stdin, telling how far it is on stdout.
+"""The process that downloads: files in parallel, orders on stdin, progress on stdout.
 
 It is a process of its own so that it can be ended at any moment, whatever the network does. It ends by
 itself when its stdin closes, so it never outlives the program that started it. Messages are JSON, one a
@@ -47,7 +47,7 @@ class _Teller:
 
 
 class _Waits(logging.Handler):
-    """Tells of the waits that the hub asks for, of which the client speaks in its log alone."""
+    """Reports the waits that the hub asks for, which the client only logs."""
 
     def __init__(self, teller: _Teller) -> None:
         super().__init__(logging.WARNING)
@@ -97,7 +97,7 @@ def main() -> int:
                 job.result()
             except (HubError, HeaderError) as error:
                 teller.say(error=str(error))
-                os._exit(1)  # the others keep what they have, and go on from there the next time
+                os._exit(1)  # the others keep what they have, and resume next time
     return 0
 
 

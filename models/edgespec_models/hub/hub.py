@@ -1,7 +1,7 @@
-"""The hub, asked by its own client: what a repository holds, and the first bytes of its files.
+"""The hub, through its own client: a repository's content, and the first bytes of its files.
 
-Everything is pinned to the commit that the repository was listed at, so a file that changes in the middle
-cannot be mixed from two versions. The hub's own cache is used, as every program that uses the client does.
+Everything is pinned to the commit at which the repository was listed, so a file that changes in the middle
+cannot be mixed from two versions. The hub's own cache is used, as by every program with that client.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-zA-Z]{1,64}")  # it becomes part of a folder's name
 HEADERS_KEPT = 4  # of some megabytes each
 
-logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # what it has to say is said by HubError
+logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # HubError reports what it would log
 
 
 def same_host(url: str, other: str) -> bool:
@@ -43,8 +43,8 @@ class HubFile:
     repo: str
     commit: str
     name: str  # with folders
-    size: int | None  # bytes; None where the hub does not say
-    sha256: str | None  # None where the hub does not say
+    size: int | None  # bytes; None if the hub does not say
+    sha256: str | None  # None if the hub does not say
 
     def __str__(self) -> str:
         return f"{self.name} of {self.repo}"
@@ -52,7 +52,7 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """What a repository holds."""
+    """The content of a repository."""
 
     repo: str
     commit: str
@@ -77,7 +77,7 @@ class Hub:
         offline: bool | None = None,
         on_wait: OnWait = lambda seconds: None,
     ) -> None:
-        """on_wait: called with the seconds that the hub asks to wait, before they are waited."""
+        """on_wait: called with the seconds that the hub asks to wait, before waiting."""
         self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
         self.token = token
         self.cache = cache or Path(constants.HF_HUB_CACHE)
@@ -90,7 +90,7 @@ class Hub:
         return told(what, self.endpoint, has_token=None if self.token in (None, True) else bool(self.token))
 
     def repository(self, repo: str, revision: str | None = None) -> Repository:
-        """Returns what a repository holds; offline, what is in the cache of it."""
+        """Returns a repository's content; offline, what is in the cache of it."""
         if self.offline:
             return self._cached_repository(repo, revision or "main")
         with self.told(repo):
@@ -129,13 +129,13 @@ class Hub:
         return Repository(repo, snapshot.name, found, False, "")
 
     def cached(self, file: HubFile) -> Path | None:
-        """Returns where the file lies in the cache; None where it does not."""
+        """Returns the file's place in the cache; None if it is not there."""
         with self.told(str(file)):
             found = try_to_load_from_cache(file.repo, file.name, cache_dir=self.cache, revision=file.commit)
         return Path(found) if isinstance(found, str) and os.path.exists(found) else None
 
     def header(self, file: HubFile) -> tuple[Header, int]:
-        """Returns a GGUF's header and how many bytes were fetched for it: 0 if it lies in the cache.
+        """Returns a GGUF's header and how many bytes were fetched for it: 0 if it is in the cache.
 
         Raises HeaderError too.
         """
@@ -165,7 +165,7 @@ def _snapshot(folder: Path, revision: str) -> Path:
 
 
 class _HubSource:
-    """A file on the hub as a Source: ranges of bytes, asked of where the hub says they are."""
+    """A file on the hub as a Source: ranges of bytes, from the address that the hub gives."""
 
     def __init__(self, hub: Hub, file: HubFile) -> None:
         self.name, self.fetched = file.name, 0

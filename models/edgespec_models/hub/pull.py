@@ -5,7 +5,7 @@
     pull = Pull(plan, hub, store)
     pair = pull.run(on_progress)                # pull.cancel() from another thread ends it at once
 
-Nothing is installed before every file is whole; what was downloaded until an interruption is not lost.
+Nothing is installed before every file is whole; an interrupted download is not lost.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SPARE_DISK = 64 << 20  # bytes that are left free
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be pulled."""
+    """What to pull."""
 
     target: Wanted
     draft: Wanted | None
     name: str  # what the pair will be called
     named: bool  # by the user; else another name is found if a different model has it
-    entry: CatalogueEntry | None  # where it is one of the catalogue
+    entry: CatalogueEntry | None  # if it is in the catalogue
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class PullPlan:
     verdict: Verdict | None  # of the pair check; None without a draft
     header_bytes: int  # fetched to know all this
     to_fetch: int  # bytes
-    at_hand: int  # bytes that are there already, of earlier downloads and interrupted ones
+    at_hand: int  # bytes that are there already, from earlier and interrupted downloads
     cached: tuple[bool, ...]  # whether each file is there
     folder: Path  # where the files go
 
@@ -99,8 +99,8 @@ def _default_name(target: Wanted) -> str:
 def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None = None) -> PullPlan:
     """Finds the files, checks the pair by its headers and, if `room`, the room on the disk.
 
-    memory: bytes that there are for the target, where its quantisation is not named. Raises HubError where a
-    file cannot be had or used, the pair does not fit, or there is no room.
+    memory: bytes available for the target, if its quantisation is not named. Raises HubError if
+    a file is unavailable or unusable, the pair does not fit, or there is no room.
     """
     entry = wanted.entry
     target = _chosen(hub, wanted.target, entry.target if entry else None, draft=False, memory=memory)
@@ -140,7 +140,7 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None 
 def _chosen(
     hub: Hub, wanted: Wanted, known: CatalogueModel | None, *, draft: bool, memory: int | None = None
 ) -> Chosen:
-    """Finds a model; where the catalogue's file name was never looked up, its quantisation will do."""
+    """Finds a model; if the catalogue's file name was never checked, its quantisation will do."""
     repository = hub.repository(wanted.repo, wanted.revision)
     try:
         return choose(repository, wanted.which, draft=draft, memory=memory)
@@ -191,7 +191,7 @@ class Pull:
         self._download = Download(hub, plan.files, verified=verified)
 
     def cancel(self) -> None:
-        """Ends it at once, from any thread; `run` raises Cancelled. The next pull goes on from here."""
+        """Ends it at once, from any thread; `run` raises Cancelled. The next pull resumes here."""
         self._download.cancel()
 
     def run(self, on_progress: OnProgress) -> InstalledPair:
@@ -221,7 +221,7 @@ class Pull:
 
 
 def _free_name(plan: PullPlan, store: Store) -> str:
-    """Returns the pair's name, with its quantisation where another model of the repository has it already."""
+    """Returns the pair's name, with its quantisation if another model of the repository has it already."""
     name, first = plan.order.name, plan.target.first
     taken = {pair.name: pair.target for pair in store.pairs()}.get(name)
     if plan.order.named or taken is None:

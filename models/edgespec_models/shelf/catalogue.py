@@ -15,7 +15,7 @@ UNVERIFIABLE = {"repo", "file", "size_gb", "gated"}
 
 
 class CatalogueError(Exception):
-    """The catalogue has no such pair, or is wrong itself; the message is one sentence for a user."""
+    """The catalogue has no such pair, or is itself wrong; the message is one sentence for a user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class CatalogueModel:
     licence: str
     memory: str  # "attention", "sliding window", "hybrid"
     experts: bool  # a mixture of experts
-    gated: bool  # the hub asks for terms to be accepted
-    unverified: frozenset[str]  # which of these were never looked up on the hub
+    gated: bool  # the hub requires accepting terms
+    unverified: frozenset[str]  # which of these were never checked on the hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class CatalogueEntry:
     context: int  # tokens
     target: CatalogueModel
     draft: CatalogueModel
-    gain: str  # "" where none is known
+    gain: str  # "" if unknown
     gain_from: str
-    acceptance: float | None  # share of single guesses that are accepted, as somebody measured it
+    acceptance: float | None  # measured share of single guesses that are accepted
     notes: tuple[str, ...]
 
     @property
@@ -56,18 +56,18 @@ class CatalogueEntry:
 
     @property
     def verified(self) -> bool:
-        """Whether all of it was looked up on the hub."""
+        """Whether all of it was checked on the hub."""
         return not self.target.unverified and not self.draft.unverified
 
 
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[CatalogueEntry, ...]:
-    """Returns the pairs of the catalogue that ships, in the order of the file."""
+    """Returns the pairs of the shipped catalogue, in the order of the file."""
     return read_catalogue(Path(__file__).with_name("pairs.toml"))
 
 
 def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
-    """Reads a catalogue. Raises CatalogueError where a field is missing, unknown or of a wrong value."""
+    """Reads a catalogue. Raises CatalogueError if a field is missing, unknown or has a wrong value."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         entries = tuple(_entry(table) for table in content["pair"])
@@ -81,7 +81,7 @@ def read_catalogue(path: Path) -> tuple[CatalogueEntry, ...]:
 
 
 def find(name: str) -> CatalogueEntry:
-    """Returns the pair of that name. Raises CatalogueError that says which names come near."""
+    """Returns the pair of that name. Raises CatalogueError that names similar ones."""
     for entry in catalogue():
         if entry.name == name.lower():
             return entry

@@ -1,6 +1,6 @@
 """GGUF files that other programs have downloaded: LM Studio, Ollama, llama.cpp, and users of the hub's cache.
 
-They are found where those programs put them and used where they lie: nothing is copied, moved or deleted.
+They are found where those programs put them and used where they are: nothing is copied, moved or deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FoundModel:
     """A model on this machine."""
 
     program: str  # whose it is
-    label: str  # what that program calls it
+    label: str  # that program's name for it
     paths: tuple[Path, ...]  # all parts, in order
     size: int  # bytes
 
@@ -58,7 +58,7 @@ def find_models(environment: Mapping[str, str] | None = None, home: Path | None 
 
 
 def find_pairs(models: Iterable[FoundModel]) -> tuple[list[FoundPair], dict[str, str]]:
-    """Returns which of the models fit as target and draft, and of those that are of no use why (by label).
+    """Returns which of the models fit as target and draft, and why the unusable ones do not (by label).
 
     Each target gets its best draft: the smallest that fits and has at most 0.3 of its size.
     """
@@ -87,7 +87,7 @@ def find_pairs(models: Iterable[FoundModel]) -> tuple[list[FoundPair], dict[str,
 
 
 def _ggufs(folder: Path, program: str) -> Iterator[FoundModel]:
-    """Yields the models below a folder; of a split model the whole."""
+    """Yields the models below a folder; all parts of a split model."""
     if not folder.is_dir():
         return
     for path in sorted(folder.rglob("*.gguf")):

@@ -1,4 +1,4 @@
-"""Delete the files of a removed pair: in the hub's cache a name and, where it was the last, its content."""
+"""Delete the files of a removed pair: in the hub's cache a name and, if it was the last, its content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Model(Protocol):
-    """What a model is here: its files, and whether they are ours to delete."""
+    """A model's files, and whether they are ours to delete."""
 
     @property
     def paths(self) -> tuple[str, ...]: ...
@@ -48,7 +48,7 @@ def delete_files(models: Sequence[Model], used: Mapping[str, str], *, keep_files
 
 
 def delete_file(path: Path) -> int:
-    """Deletes a name in a snapshot of the hub's cache, and its content where no other name points to it."""
+    """Deletes a name in a snapshot of the hub's cache, and its content if no other name points to it."""
     content = path.resolve()
     size = content.stat().st_size if content.exists() else 0
     path.unlink()
@@ -58,7 +58,7 @@ def delete_file(path: Path) -> int:
     if any(other.resolve() == content for other in snapshots.rglob("*") if other.is_symlink()):
         return 0
     content.unlink()
-    for folder in (path.parent, *path.parent.parents):  # empty snapshot folders are left by nobody else
+    for folder in (path.parent, *path.parent.parents):  # nothing else leaves empty snapshot folders
         if folder == snapshots or snapshots not in folder.parents:
             break
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""An installed pair as a value, and read from JSON, of which nothing is believed before it was looked at."""
+"""An installed pair as a value, and read from JSON that is not trusted before it was checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class InstalledModel:
     size: int  # bytes, all parts
     repo: str = ""  # "" for an imported file
     revision: str = ""  # the commit it was pulled at
-    sha256: tuple[str, ...] = ()  # of each part, as verified after the download; () where nobody said them
+    sha256: tuple[str, ...] = ()  # of each part, as verified after the download; () if unknown
     fetched: bool = False  # EdgeSpec downloaded it, so removing the pair may delete it
 
     @property
@@ -35,16 +35,16 @@ class InstalledModel:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What was measured on this machine."""
+    """A speed measured on this machine."""
 
     tok_per_s: float  # decoding with speculation
-    plain_tok_per_s: float | None  # decoding without; None where that was not measured
+    plain_tok_per_s: float | None  # decoding without; None if not measured
     at: float  # seconds since 1970
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledPair:
-    """A target and, mostly, its draft, under the name that commands know them by."""
+    """A target and, usually, its draft, under the name that commands use."""
 
     name: str
     target: InstalledModel
@@ -71,7 +71,7 @@ class InstalledPair:
 
 
 def pair_of(name: str, fields: dict[str, Any]) -> InstalledPair:
-    """Returns the pair that a JSON object tells of. Raises KeyError, TypeError or ValueError for none."""
+    """Returns the pair in a JSON object. Raises KeyError, TypeError or ValueError for none."""
     draft, speed, last_used = fields["draft"], fields.get("speed"), fields.get("last_used")
     if fields["source"] not in ("pulled", "imported") or fields["name"] != name:
         raise ValueError("not a pair")

@@ -28,7 +28,7 @@ class Verdict:
     fit: Fit  # "head": made for such a target; "translated": it guesses with the tokens that both have
     reason: str  # what differs, in one clause; "" for an exact match
     coverage: float  # share of a sample text's tokens that the draft has, 0 to 1
-    translation: Translation | None = field(default=None, repr=False, compare=False)  # where it is needed
+    translation: Translation | None = field(default=None, repr=False, compare=False)  # if it is needed
 
     @property
     def usable(self) -> bool:

@@ -6,7 +6,7 @@ import math
 
 
 def size_text(n_bytes: float) -> str:
-    """Returns a size in decimal units, as the hub and shops have them: "4.92 GB", "531 MB"."""
+    """Returns a size in decimal units, as on the hub and in shops: "4.92 GB", "531 MB"."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= size:
             n = n_bytes / size

@@ -1,8 +1,8 @@
-"""The pairs installed on this machine: one small JSON file in the data folder, and where their models lie.
+"""The pairs installed on this machine: one small JSON file in the data folder, and where their models are.
 
 Models stay where they are (the hub's own cache, or wherever an imported file was found); the store holds
 paths. Invariant: the file is replaced as a whole under a lock, so a reader sees the old or the new one, and
-two programs that write lose nothing. What cannot be read is never written over.
+two programs that write lose nothing. An unreadable file is never overwritten.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from edgespec_models.shelf.installed_pair import (
 __all__ = ["EMBEDDED", "InstalledModel", "InstalledPair", "Speed", "Store", "StoreError", "check_name"]
 
 VERSION = 1
-EMBEDDED = "embedded"  # the pair that ships goes by this name
+EMBEDDED = "embedded"  # the shipped pair's name
 LOCK_WAIT_S = 10.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -59,15 +59,15 @@ class Store:
         self.path = folder / "pairs.json"
 
     def pairs(self) -> list[InstalledPair]:
-        """Returns all pairs by name. Raises StoreError where the file is damaged."""
+        """Returns all pairs by name. Raises StoreError if the file is damaged."""
         return sorted(self._read().pairs.values(), key=lambda pair: pair.name)
 
     def default(self) -> str | None:
-        """Returns the name of the pair that commands take where none is named: the one pulled last."""
+        """Returns the name of the pair that commands use if none is named: the one pulled last."""
         return self._read().default
 
     def get(self, name: str) -> InstalledPair:
-        """Returns one pair. Raises StoreError where it is not installed."""
+        """Returns one pair. Raises StoreError if it is not installed."""
         pairs = self._read().pairs
         if name not in pairs:
             known = ", ".join(sorted(pairs)) or "none"
@@ -78,7 +78,7 @@ class Store:
         return pairs[name]
 
     def add(self, pair: InstalledPair, *, default: bool = True) -> None:
-        """Installs a pair, in place of one of the same name, whose speed is forgotten if files differ."""
+        """Installs a pair, replacing one of the same name, whose speed is forgotten if files differ."""
         check_name(pair.name)
         with self._changing() as state:
             fetched = {p for old in state.pairs.values() for m in old.models if m.fetched for p in m.paths}
@@ -92,23 +92,23 @@ class Store:
             if old and [m.paths for m in old.models] == [m.paths for m in pair.models]:
                 pair = replace(pair, last_used=old.last_used, speed=old.speed)
             state.pairs[pair.name] = pair
-            if old:  # of an older version, say
+            if old:  # such as of an older version
                 state.fetched |= {path for m in old.models if m.fetched for path in m.paths}
             state.fetched -= state.used()
             if default or state.default is None:
                 state.default = pair.name
 
     def check_writable(self) -> None:
-        """Raises StoreError where pairs cannot be installed here."""
+        """Raises StoreError if pairs cannot be installed here."""
         with self._changing():
             pass
 
     def note_use(self, name: str) -> None:
-        """Keeps that a pair was loaded now."""
+        """Notes that a pair was loaded now."""
         self._change(name, lambda pair: replace(pair, last_used=time.time()))
 
     def note_speed(self, name: str, tok_per_s: float, plain_tok_per_s: float | None = None) -> None:
-        """Keeps what was measured with a pair; a plain speed known from before stays."""
+        """Notes a pair's measured speed; a plain speed known from before stays."""
 
         def noted(pair: InstalledPair) -> InstalledPair:
             plain = plain_tok_per_s or (pair.speed.plain_tok_per_s if pair.speed else None)
@@ -117,7 +117,7 @@ class Store:
         self._change(name, noted)
 
     def note_fetched(self, paths: Iterable[str]) -> None:
-        """Keeps that EdgeSpec downloaded these files, though the pair they belong to is not whole yet."""
+        """Notes that EdgeSpec downloaded these files, though their pair is not complete yet."""
         with self._changing() as state:
             state.fetched |= set(paths) - state.used()
 
@@ -161,7 +161,7 @@ class Store:
 
     @contextmanager
     def _changing(self) -> Iterator[_State]:
-        from filelock import FileLock, Timeout  # takes a while to load, and reading needs none
+        from filelock import FileLock, Timeout  # slow to import, and reading needs none
 
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return _State({}, None, set())
         except OSError as error:
-            if not os.access(self.path.parent, os.X_OK):  # the home of somebody else: nothing is ours there
+            if not os.access(self.path.parent, os.X_OK):  # somebody else's home: nothing is ours there
                 return _State({}, None, set())
             raise StoreError(f"{self.path} cannot be read ({error.strerror}): check that file") from None
         except UnicodeDecodeError:
@@ -221,7 +221,7 @@ class _State:
 
     pairs: dict[str, InstalledPair]
     default: str | None
-    fetched: set[str]  # files that were downloaded and belong to no pair, or to none yet
+    fetched: set[str]  # downloaded files that belong to no pair, or to none yet
 
     def used(self) -> set[str]:
         """Returns the files of all pairs."""
@@ -229,7 +229,7 @@ class _State:
 
 
 def _state(content: object) -> _State:
-    """Returns what a file holds. Raises ValueError, KeyError or TypeError where that is not a store."""
+    """Returns a file's content. Raises ValueError, KeyError or TypeError if that is not a store."""
     fields = object_of(content)
     version = fields["version"]
     if not isinstance(version, int) or version > VERSION:

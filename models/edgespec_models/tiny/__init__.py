@@ -1,7 +1,7 @@
 """Locate the embedded models that come with EdgeSpec: a target, a draft, and the target with an MTP block.
 
 Target and draft are llama-architecture GGUF files with one vocabulary and one chat template; the third file
-is the target once more, as llama.cpp's `mimo2`, with a block that guesses. `models/recipes/` makes them.
+is the same target, as llama.cpp's `mimo2`, with a block that guesses. `models/recipes/` makes them.
 `MODEL_CARD.md` beside them says what they are for and what was measured.
 """
 
@@ -54,7 +54,7 @@ def reference_path() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceLogits:
-    """What the embedded pair says after each token of a text, evaluated with its weights as F32."""
+    """The embedded pair's logits after each token of a text, evaluated with its weights as F32."""
 
     tokens: NDArray[np.int32]  # (n,)
     columns: NDArray[np.int32]  # which token ids the rows have: (c,)
@@ -62,7 +62,7 @@ class ReferenceLogits:
 
 
 def reference_logits() -> ReferenceLogits:
-    """Return the logits that every build of llama.cpp has to come close to."""
+    """Return the logits that every build of llama.cpp must come close to."""
     import numpy as np
 
     with np.load(reference_path(), allow_pickle=False) as kept:
