@@ -22,7 +22,7 @@ from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.system.whole_file import write_whole
 
-FORMAT = 2  # of the file; others are not read
+FORMAT = 2  # of the file; others are ignored
 MOST_KINDS = 64  # each temperature has its own, alone and among so many streams
 
 
@@ -50,9 +50,9 @@ class Known:
     kinds: dict[str, Experience] = field(default_factory=dict)
 
     def at(self, kind: str) -> Experience:
-        """Returns the experience with one kind of request, a new one where there is none.
+        """Returns the experience with one kind of request, a new one if there is none.
 
-        The kind that was used longest ago gives way to it.
+        The least recently used kind gives way to it.
         """
         found = self.kinds.pop(kind) if kind in self.kinds else Experience()
         self.kinds[kind] = found

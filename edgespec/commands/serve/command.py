@@ -30,7 +30,7 @@ from edgespec_models.shelf.store import Store
 DESCRIPTION = """Answers OpenAI-style requests over HTTP, at http://HOST:PORT/v1, once the model is loaded."""
 EPILOG = """Every user of this machine can read a key given on the command line; --api-key-file and
 EDGESPEC_API_KEY keep it private. Ctrl+C lets running answers finish; a second Ctrl+C does not wait."""
-SLOTS = 4  # where nobody says
+SLOTS = 4  # without --slots
 LONGEST_KEYS = 2**16  # characters of a file of keys
 
 

@@ -49,7 +49,7 @@ Prompt = StrictStr | JsonPrompt | list[TokenId | StrictStr]
 class LlamaGenerationRequest(GenerationRequest):
     """What /completion and /infill share.
 
-    How many tokens may come has three names. Below 0 it is what fits: llama.cpp's -1 (no limit) and -2 (until
+    The limit of tokens has three names. Below 0 it is what fits: llama.cpp's -1 (no limit) and -2 (until
     the context is full) are one here, where no context is shifted.
     """
 
@@ -101,7 +101,7 @@ class LlamaGenerationRequest(GenerationRequest):
 
     @property
     def warms_up(self) -> bool:
-        """True where nothing is to be said: the prompt alone is to be read, for a request that comes soon."""
+        """True if nothing is to be generated: only the prompt is read, for a request that comes soon."""
         return self._most == 0
 
     def limit(self) -> int | None:
