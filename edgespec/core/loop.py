@@ -1,9 +1,9 @@
 """The speculative loop.
 
 The last token is kept outside the target's KV cache; one evaluation of [last, x_1..x_k] gives the k+1
-rows that judge the k guesses and offer the token after them. The loop is a generator: it asks (`Ask`),
-is answered with logits, and yields a `Round` for every evaluation of the target. It knows neither who
-evaluates nor how long drafts may be; the engine does, which runs one loop for each stream.
+rows that judge the k guesses and provide the token after them. The loop is a generator: it asks (`Ask`),
+is answered with logits, and yields a `Round` for every evaluation of the target. It does not know what
+evaluates or how long drafts may be; the engine does, which runs one loop for each stream.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def generate(
 ) -> Loop:
     """Generates after `prompt`; ends with a Round that has a finish reason.
 
-    scoring: how likely each token was is told with it.
+    scoring: also report how likely each token was.
 
-    The first evaluation is the prompt alone, so that the first token is not kept waiting for a draft.
-    Where a grammar leaves one token only, no evaluation is asked for it; it is read with what follows.
+    The first evaluation is the prompt alone, so that the first token does not wait for a draft.
+    If a grammar leaves only one token, no evaluation is asked for it; it is read with what follows.
     Raises PromptTooLongError, SettingError for a prompt without tokens or with unknown ones, or GrammarError.
     """
     _check_prompt(prompt, limits, sampler.n_vocab)
@@ -65,7 +65,7 @@ def generate(
     end = min(n + limits.max_tokens, limits.n_ctx)
     masks = sampler.masks
     settling = None if scoring else masks  # a token that is scored needs a row
-    lead = _settled(settling, tokens, n, (), end - 1)  # told with the first round
+    lead = _settled(settling, tokens, n, (), end - 1)  # reported with the first round
     n += len(lead)
     forced, first = 0, True  # forced: the last of tokens[:n] that were settled without the target
     finish: FinishReason | None = None
@@ -123,7 +123,7 @@ def _settled(
 
 
 def _sources(lead: Sequence[int], draft: Draft, verdict: Verdict, after: Sequence[int]) -> tuple[str, ...]:
-    """Returns who each token of a round is from."""
+    """Returns the source of each token of a round."""
     by = (*draft.sources[: verdict.accepted], "target")
     return ("grammar",) * len(lead) + by + ("grammar",) * len(after)
 
@@ -142,7 +142,7 @@ def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_v
 def _target_distributions(
     sampler: Sampler, rows: Rows, tokens: NDArray[np.int32], n: int, draft: Draft
 ) -> tuple[Callable[[int], Distribution], dict[int, Distribution]]:
-    """Returns i -> p at draft position i, computed when first asked for; and where it is kept then.
+    """Returns i -> p at draft position i, computed when first asked for; and the store of those computed.
 
     The guesses are written after the settled tokens, so that each position's history is a view.
     """
@@ -160,7 +160,7 @@ def _target_distributions(
 def _scores(
     scoring: Scoring, rows: Rows, p: Callable[[int], Distribution], fresh: Sequence[int]
 ) -> tuple[TokenScore, ...]:
-    """Returns how likely each of the tokens was where it stands."""
+    """Returns how likely each of the tokens was in its place."""
     if scoring.sampled:
         return tuple(of_distribution(p(i), token, scoring.top) for i, token in enumerate(fresh))
     return tuple(of_logits(rows[i], token, scoring.top) for i, token in enumerate(fresh))
@@ -189,11 +189,11 @@ class Want(NamedTuple):
     tail: tuple[int, ...] = ()
     rows: int = 1
     seq: int = 0
-    before: int = 0  # settled tokens left out in front of `tokens`
+    before: int = 0  # settled tokens left out before `tokens`
 
 
 class Scorer(Protocol):
-    """A model's context as the engine sees it; `llama.Context` is one, the tests have others."""
+    """A model's context as the engine sees it; `llama.Context` is one, tests have others."""
 
     @property
     def evaluated(self) -> int:

@@ -1,4 +1,4 @@
-"""What is wanted of one generation."""
+"""The settings of one generation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RuleName = Literal["block", "token"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is wanted of one generation."""
+    """The settings of one generation."""
 
     sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int = 512
@@ -34,7 +34,7 @@ class Request:
     draft_length: int | None = None  # tokens; None: chosen anew each round
     scoring: Scoring | None = None  # log probabilities of the tokens, if wanted
     shown: frozenset[int] = frozenset()  # control tokens whose text belongs to the answer
-    grammar: Grammar | None = None  # what the text may look like
+    grammar: Grammar | None = None  # the form of the text
     fresh: bool = False  # reuse only what a fresh evaluation of the prompt would have computed bit for bit
 
     def __post_init__(self) -> None:
@@ -55,12 +55,12 @@ class Request:
 
     @property
     def fixed_length(self) -> int | None:
-        """The draft length that is kept to, 0 for plain decoding; None leaves it to the controller."""
+        """The fixed draft length, 0 for plain decoding; None leaves it to the controller."""
         return 0 if self.drafter == "none" else self.draft_length
 
     @property
     def kind(self) -> str:
-        """What requests have in common whose guesses fare alike."""
+        """A key that requests share whose guesses fare alike."""
         mode = "coupled" if self.seed is not None else "drawn"
         fixed = "" if self.draft_length is None else ", fixed length"
         masked = "" if self.grammar is None else ", by a grammar"

@@ -1,4 +1,4 @@
-"""How likely a token was, and what else might have come: log probabilities, for those who ask.
+"""Log probabilities: how likely a token was, and its alternatives.
 
 Two meanings, both llama-server's. The model's own: the softmax of its raw logits, before any sampler, bias
 or grammar. Or after sampling: the distribution that the token was really drawn from.
@@ -23,7 +23,7 @@ MOST = 100
 class Scoring:
     """Which log probabilities are wanted."""
 
-    top: int = 0  # how many of the likeliest tokens to report beside the one said
+    top: int = 0  # how many of the likeliest tokens to report beside the emitted one
     sampled: bool = False  # of the distribution after sampling, instead of the raw logits
 
     def __post_init__(self) -> None:

@@ -24,7 +24,7 @@ from edgespec.core.values import FinishReason, Round
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The figures of one generation; None where the definition has nothing to divide."""
+    """The figures of one generation; None if there is nothing to divide."""
 
     n_tokens: int
     tok_per_s: float | None
@@ -60,7 +60,7 @@ class Statistics:
 
 @dataclass(slots=True)
 class Counts:
-    """What all who follow an answer count of its rounds: loop, server, client and screen."""
+    """The counts of an answer's rounds that loop, server, client and screen share."""
 
     n_tokens: int = field(default=0, init=False)
     drafted: int = field(default=0, init=False)
@@ -68,7 +68,7 @@ class Counts:
     verified_rounds: int = field(default=0, init=False)  # rounds in which guesses were judged
 
     def count(self, round_: Round, n_tokens: int | None = None) -> None:
-        """Counts one round. n_tokens: where the round does not tell them, as of another kind of server."""
+        """Counts one round. n_tokens: if the round does not say, as with another kind of server."""
         self.n_tokens += len(round_.tokens) if n_tokens is None else n_tokens
         self.drafted += round_.drafted
         self.accepted += round_.accepted

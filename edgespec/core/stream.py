@@ -1,4 +1,4 @@
-"""One generation, made ready to be run beside others: its loop, and what the engine has to know of it."""
+"""One generation, ready to run beside others: its loop, and what the engine has to know of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from edgespec.core.text import TextRelease
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A generation of which nothing was evaluated yet."""
+    """A generation of which nothing has been evaluated yet."""
 
     loop: Loop
-    text: TextRelease  # held-back text comes out of it after a cancellation
+    text: TextRelease  # gives held-back text after a cancellation
     pace: Pace
-    grammar: bool = False  # the text keeps to one, which may settle tokens that the target has not seen
+    grammar: bool = False  # the text follows one, which may settle tokens that the target has not seen
     fresh: bool = False  # see `Request`

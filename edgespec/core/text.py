@@ -1,4 +1,4 @@
-"""Token ids -> text pieces fit to be shown: no broken UTF-8, no half of a stop string."""
+"""Token ids -> text that can be shown: no broken UTF-8, no half of a stop string."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TextRelease:
         return released
 
     def _decoded(self, piece: bytes) -> str:
-        """Returns the whole characters of what was held back and this; most pieces need no decoder."""
+        """Returns the complete characters of what was held back and this; most pieces need no decoder."""
         if not self._unfinished and piece.isascii():
             return piece.decode("ascii")
         text = self._decoder.decode(piece)

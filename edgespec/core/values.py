@@ -1,8 +1,8 @@
 """The values that flow between loop, drafters, drivers and readers. Values only: nothing here acts.
 
 A round of speculation (Leviathan et al., ICML 2023, arXiv 2211.17192): a drafter makes a `Draft`, the
-loop asks the target for the rows that judge it (`Ask`), a rule turns them into a verdict, and what was
-emitted goes out as a `Round`.
+loop asks the target for the rows that judge it (`Ask`), a rule turns them into a verdict, and the
+emitted tokens leave as a `Round`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Ask(NamedTuple):  # quicker to make than a dataclass: there are two for ea
     """A request for logits: "what follows these tokens, on this model?"
 
     The answer is a float32 array of shape (rows, n_vocab), valid until the next ask to the same model,
-    or None where the driver refuses (only asks to the draft may be refused). An ask of no rows to the
+    or None if the driver refuses (only asks to the draft may be refused). An ask of no rows to the
     draft evaluates nothing: it asks whether one more guess may be drawn, to be verified with the others.
 
     reach: what the asking drafter expects. Of an ask to the target: how likely each token of the tail
     counts; empty where the tail was drawn and may not be cut. Of an ask to the draft: how likely the next
     guess counts, and those that may follow it.
-    otherwise: the reach of the guess that stands where this ask is refused.
-    skipped: settled tokens that are left out in front of `tokens`, because the draft cannot hold them.
+    otherwise: the reach of the alternative guess if this ask is refused.
+    skipped: settled tokens left out before `tokens`, because the draft cannot hold them.
     forced: how many of `tokens` a grammar settled by itself, so that the target has not seen them yet.
     """
 
@@ -77,12 +77,12 @@ NO_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a verification showed, for drafters to learn from.
+    """The result of a verification, for drafters to learn from.
 
     tokens: prompt and output so far, the last `fresh` of them from this round. draft: what was judged.
     p: the target's distributions at the draft's positions, as far as they were looked at: at least up to
-    the first token that did not stay. behind: the target's rows after that one, as long as this
-    is being learned from.
+    the first token that did not stay. behind: the target's rows after that one, while
+    this is being learned from.
     """
 
     tokens: NDArray[np.int32]  # (n,)
@@ -95,7 +95,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A token, and the natural logarithm of how likely it was. spelt: its bytes, where they are wanted."""
+    """A token, and the natural logarithm of its probability. spelt: its bytes, if wanted."""
 
     token: int
     logprob: float
@@ -104,7 +104,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """How likely a token was that was said, and the likeliest there, the likeliest first."""
+    """How likely an emitted token was, and the likeliest alternatives, the likeliest first."""
 
     said: Candidate
     top: tuple[Candidate, ...] = ()
@@ -140,7 +140,7 @@ class Started:
 class Reading:
     """A piece of a long prompt has been read. known_tokens: of the prompt, those that the target has now.
 
-    A request that had to give its cells up reads again, and tells so.
+    A request that lost its cells reads again, and reports it.
     """
 
     id: str
@@ -163,4 +163,4 @@ class Failed:
     error: EdgeSpecError
 
 
-Happening = Started | Reading | Emitted | Failed  # what one step of the engine may tell of its requests
+Happening = Started | Reading | Emitted | Failed  # what one step of the engine may report of its requests

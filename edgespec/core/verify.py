@@ -44,7 +44,7 @@ class Rule(Protocol):
         ...
 
     def verify(self, draft: Draft, p: Target, position: int) -> Verdict:
-        """Judges `draft`, whose first token stands at `position`."""
+        """Judges `draft`, whose first token is at `position`."""
         ...
 
 
@@ -60,7 +60,7 @@ def residual(p: Distribution, q: Distribution, scale: float = 1.0) -> tuple[Dist
 
 
 def _draw(p: Distribution, rng: np.random.Generator) -> int:
-    """Draws from p; where it is certain, without chance: a generator costs more than a greedy verdict."""
+    """Draws from p; without randomness if it is certain: a generator costs more than a greedy verdict."""
     return p.token if isinstance(p, PointMass) else draw(p, rng.random())
 
 
@@ -82,7 +82,7 @@ def verify_block(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:
 
     Algorithm 2 of Sun et al.: P_i = min(1, P_{i-1} p_i/q_i); prefix i passes with
     S_i / (S_i + 1 - P_i), S_i = sum max(0, P_i p_{i+1} - q_{i+1}); the whole block with P_k.
-    Where there is no p after some guesses, that is raised only if they stay, as without a draft.
+    If there is no p after some guesses, that is raised only if they stay, as without a draft.
     """
     k, carries = len(draft.tokens), [1.0]
     for i, (token, q) in enumerate(zip(draft.tokens, draft.probs, strict=True)):

@@ -1,8 +1,8 @@
-"""llama.cpp's chain of samplers in any order, stage by stage; and the usual one's end: XTC and temperature.
+"""llama.cpp's chain of samplers in any order, stage by stage; and the usual one's end: XTC, temperature.
 
-XTC leaves out the likeliest tokens with a probability of its own. Instead of drawing that lot, both cases
-are weighed: p = (1 - x) * p(all) + x * p(without them), which is what drawing comes to. So a distribution
-depends on row and history alone, and seeds and speculation need to know nothing of it.
+XTC leaves out the likeliest tokens with a probability of its own. Instead of drawing for that, both cases
+are weighed: p = (1 - x) * p(all) + x * p(without them), which amounts to drawing. So a distribution
+depends on row and history alone, and seeds and speculation are unaffected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLDEST = 1e-30  # as colder ones: the largest logit alone
 def chain(ids: Ids, logits: Logits, s: Sampling, edits: Mapping[str, Edit]) -> Distribution:
     """Returns the distribution that the stages leave, in the order of `s.samplers`.
 
-    ids: ascending. edits: the stages that change logits by what was said before: penalties and dry.
+    ids: ascending. edits: the stages that change logits by earlier tokens: penalties and dry.
     """
     return _go_on(ids, logits, s.samplers, s, edits)
 
@@ -90,7 +90,7 @@ def _without_top(logits: Logits, threshold: float) -> NDArray[np.bool_] | None:
 
 
 def _tempered(ids: Ids, logits: Logits, s: Sampling) -> tuple[Ids, Logits]:
-    """Returns the logits over the temperature, which follows the entropy where it is dynamic."""
+    """Returns the logits over the temperature, which follows the entropy if it is dynamic."""
     warmth = s.temperature
     if s.dynatemp_range > 0:
         if logits.size < 2:

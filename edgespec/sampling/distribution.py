@@ -14,7 +14,7 @@ Floats = NDArray[np.floating]
 Ids = NDArray[np.int64]
 
 WIDE = 4096  # distributions over more tokens than these keep float32 probabilities
-FEW = 64  # tokens up to which a distribution is kept in lists, where the sampling says how many at most
+FEW = 64  # tokens up to which a distribution is kept in lists, if the sampling limits their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Distribution:
 
 
 class PointMass(Distribution):
-    """Certainty of one token. Greedy rows are many, so its arrays are made only when asked for."""
+    """Certainty of one token. Greedy rows are many, so its arrays are made only when needed."""
 
     __slots__ = ("token",)
     token: int
@@ -73,10 +73,10 @@ class PointMass(Distribution):
 
 
 class Few(Distribution):
-    """At most FEW tokens, in lists of Python's.
+    """At most FEW tokens, in Python lists.
 
-    A function of numpy's that was not just used costs 3 to 10 microseconds between two evaluations, which
-    have emptied the caches: more than going through a list. Arrays are made only when asked for.
+    A numpy function that was not just used costs 3 to 10 microseconds between two evaluations, which
+    have emptied the caches: more than going through a list. Arrays are made only when needed.
     """
 
     __slots__ = ("tokens", "weights")

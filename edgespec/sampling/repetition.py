@@ -1,8 +1,8 @@
-"""DRY: tokens that would go on with a repetition are made less likely, the more the longer it is.
+"""DRY: tokens that would continue a repetition become less likely, the more the longer it is.
 
-As llama.cpp does it (llama_sampler_dry; the idea is p-e-w's): the end of the text is looked for earlier in
-it; what followed there loses multiplier * base^(length - allowed). A breaker, such as a line's end, is where
-no repetition is followed across. It depends on the tokens before alone, so it is exact under speculation.
+As in llama.cpp (llama_sampler_dry; the idea is p-e-w's): the end of the text is searched earlier in
+it; what followed there loses multiplier * base^(length - allowed). No repetition is followed across a
+breaker, such as a line's end. This depends on earlier tokens alone, so it is exact under speculation.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SHORT = 32  # tokens; repetitions up to here are followed for all places at once
 
 
 class Breakers:
-    """How texts that break repetitions are written in one vocabulary. For several threads at once.
+    """How texts that break repetitions are written in one vocabulary. Thread-safe.
 
-    The vocabulary is laid out once, so that each text costs the tokens that it is in, not all there are.
+    The vocabulary is laid out once, so that each text costs only the tokens that contain it.
     """
 
     def __init__(
@@ -41,16 +41,16 @@ class Breakers:
         self._known: OrderedDict[tuple[str, ...], Tails] = OrderedDict()
         self._all = b""  # the pieces, one after another
         self._starts: list[int] = []  # of each in that, and the end of all
-        self._backwards: list[tuple[bytes, int]] = []  # each piece read backwards, in order, and its token
+        self._backwards: list[tuple[bytes, int]] = []  # each piece reversed, in order, and its token
 
     def knows(self, texts: tuple[str, ...]) -> bool:
-        """True where `tails` has been asked for these texts lately."""
+        """True if `tails` was asked for these texts recently."""
         return texts in self._known
 
     def tails(self, texts: tuple[str, ...]) -> Tails:
-        """Returns how each breaker may begin and go on (llama.cpp's get_overlapping_token_sequences).
+        """Returns how each breaker may begin and continue (llama.cpp's get_overlapping_token_sequences).
 
-        A token that holds a breaker whole has an empty tail; one whose end is its beginning, the tokens of
+        A token that contains a whole breaker has an empty tail; one whose end is its beginning, the tokens of
         the rest.
         """
         with self._lock:
@@ -88,7 +88,7 @@ class Breakers:
         return self._all[self._starts[token] : self._starts[token + 1]]
 
     def _holding(self, text: bytes) -> Iterator[int]:
-        """Yields the tokens that a text is in."""
+        """Yields the tokens that contain a text."""
         at = self._all.find(text)
         while at >= 0:
             token = bisect.bisect_right(self._starts, at) - 1
@@ -96,7 +96,7 @@ class Breakers:
             if at + len(text) <= end:
                 yield token
                 at = self._all.find(text, end)
-            else:  # it goes across
+            else:  # it crosses a border
                 at = self._all.find(text, at + 1)
 
     def _ending(self, text: bytes) -> list[int]:
@@ -110,7 +110,7 @@ class Breakers:
 
 
 class Repetition:
-    """The penalties of DRY for one sampling. tails: see `Breakers`; n_ctx: what -1 means."""
+    """The penalties of DRY for one sampling. tails: see `Breakers`; n_ctx: the meaning of -1."""
 
     def __init__(self, sampling: Sampling, tails: Tails | None = None, n_ctx: int = 2**31 - 1) -> None:
         self._s = sampling
@@ -161,7 +161,7 @@ def _by_length(tails: Iterable[tuple[int, ...]]) -> list[tuple[int, frozenset[tu
 
 
 def _lengths(last: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """Returns for every token but the last how long a text ends there that ends the whole as well."""
+    """Returns for every token but the last the length of the text that ends there and at the end of all."""
     lengths = np.zeros(last.size - 1, np.int64)
     alive = np.flatnonzero(last[:-1] == last[-1])
     n = 0

@@ -1,6 +1,6 @@
 """A row of one vocabulary in the order of another: what is copied, what is gathered, what stays unknown.
 
-Vocabularies that come from one another keep long runs of tokens in the same order (Llama 3 and Qwen 2 share
+Vocabularies with a common origin keep long runs of tokens in the same order (Llama 3 and Qwen 2 share
 one of 71,871), and a copy is ten times as fast as a gather.
 """
 
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LONG = 512  # tokens from which a run is worth a call of its own
+LONG = 512  # tokens from which a run is worth its own call
 
 Row = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
-    """Places that follow one another in both rows."""
+    """Consecutive places in both rows."""
 
     start: int
     end: int
@@ -31,12 +31,12 @@ class _Gathered:
 
     start: int
     end: int
-    source: NDArray[np.intp]  # (end - start,) 0 for what is unknown
-    most: Row | None  # (end - start,) minus infinity for what is unknown, infinity elsewhere; None: all known
+    source: NDArray[np.intp]  # (end - start,) 0 for unknown
+    most: Row | None  # (end - start,) minus infinity for unknown, infinity elsewhere; None: all known
 
 
 class RowOrder:
-    """Puts rows into another order; what the source does not have is minus infinity."""
+    """Puts rows into another order; what the source lacks is minus infinity."""
 
     def __init__(self, known: NDArray[np.int32]) -> None:
         """known: (n,) for each place of a row its place in the source, or -1."""
@@ -65,7 +65,7 @@ class RowOrder:
         )
 
     def rows(self, n: int) -> NDArray[np.float32]:
-        """Returns room for n rows that `put` may be given: (n, size), minus infinity throughout."""
+        """Returns room for n rows for `put`: (n, size), minus infinity throughout."""
         return np.full((n, self.size), -np.inf, np.float32)
 
     def put(self, row: Row, into: Row) -> None:

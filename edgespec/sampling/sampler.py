@@ -3,8 +3,8 @@
 One transform F(logits, history, sampling) serves target and draft alike: p = F(target), q = F(draft).
 The order is llama.cpp's (common.h): logit bias, penalties, top-n-sigma, top-k, typical-p, top-p, min-p,
 temperature; truncation therefore looks at untempered probabilities. A grammar's mask comes before the
-truncations: what it forbids is as if it were not in the vocabulary. Temperature 0 is a point mass at the
-largest logit (the lowest id among equals), which makes greedy decoding a case and not a branch.
+truncations: tokens that it forbids count as if they were not in the vocabulary. Temperature 0 is a point
+mass at the largest logit (the lowest id among equals), which makes greedy decoding a case and not a branch.
 
 Rows are cut to their support before anything is computed in float64: a vocabulary has 150,000 tokens
 and a support some dozens.
@@ -49,11 +49,11 @@ from edgespec.sampling.truncation import (
 __all__ = ["Distribution", "Sampler", "Sampling", "draw", "point_mass", "sampling_for"]
 
 _Row = TypeVar("_Row", NDArray[np.float32], NDArray[np.float64])
-COLDEST = 1e-30  # temperatures below this one are the same in float32: the largest logit alone
+COLDEST = 1e-30  # temperatures below this are the same in float32: the largest logit alone
 
 
 class Sampler:
-    """Turns rows of logits into distributions: F of the module docstring. Not for two threads at once."""
+    """Turns rows of logits into distributions: F of the module docstring. Not thread-safe."""
 
     def __init__(
         self,
@@ -64,8 +64,8 @@ class Sampler:
     ) -> None:
         """n_vocab: how many tokens of a row take part (a row may be padded beyond them).
 
-        masks: of the grammar that the text is written in; then every row needs its whole history.
-        repetition: what DRY knows of the vocabulary; without it there are no breakers.
+        masks: of the text's grammar; then every row needs its whole history.
+        repetition: DRY's view of the vocabulary; without it there are no breakers.
         """
         for token in sampling.logit_bias:
             if token >= n_vocab:
@@ -91,7 +91,7 @@ class Sampler:
         self._uncut = heads_only and sampling.top_p >= 1 and sampling.min_p <= 0
         self._head = heads_only
         self._ids = all_ids(n_vocab) if self._uncut else all_ids(0)
-        # True where the tokens so far change what comes next
+        # True if the tokens so far change what comes next
         self.looks_back = sampling.penalises or sampling.repeats_dry or masks is not None
         self._as_it_is = not (self._chained or self._edits or masks)  # nothing is banned or changed
         self._scratch = np.empty(n_vocab, np.float32)
@@ -99,15 +99,15 @@ class Sampler:
     def __call__(self, row: NDArray[np.float32], history: History = ()) -> Distribution:
         """Returns the distribution of the next token.
 
-        row: (>= n_vocab,) float32 logits, left as they are. history: the tokens before it, looked at
-        by penalties and grammar alone. Raises LogitsError where the row holds no usable number.
+        row: (>= n_vocab,) float32 logits, left unchanged. history: the tokens before it, used
+        only by penalties and grammar. Raises LogitsError if the row has no usable number.
         """
         if row.size > self.n_vocab:
             row = row[: self.n_vocab]
         if self._as_it_is:
             return self._distribution(row)
         if self.masks and self.sampling.logit_bias and (end := self.masks.end_after(history)) is not None:
-            return PointMass(end)  # the text is whole: that its end is banned does not matter any more
+            return PointMass(end)  # the text is complete: that its end is banned no longer matters
         if self._chained:
             return self._in_order(row, history)
         if self._edits:
@@ -117,7 +117,7 @@ class Sampler:
         return self._distribution(row)
 
     def place(self, token: int) -> int:
-        """Returns where a token stands in the rows."""
+        """Returns the place of a token in the rows."""
         return token
 
     def at(self, sampling: Sampling) -> Sampler:
@@ -145,7 +145,7 @@ class Sampler:
         return Distribution(ids[found.ids], found.probs)
 
     def _distribution(self, row: NDArray[np.float32]) -> Distribution:
-        """Returns the distribution of a row from which nothing is banned any more."""
+        """Returns the distribution of a row without banned tokens."""
         s = self.sampling
         if self._greedy:
             best = int(row.argmax())
@@ -210,7 +210,7 @@ class Sampler:
         return self._weighed(ids, below(row, top))
 
     def _in_order(self, row: NDArray[np.float32], history: History) -> Distribution:
-        """Returns the distribution where the stages come in an order of the user's."""
+        """Returns the distribution for stages in the user's own order."""
         row = self._biased(row)
         allowed = self.masks.after(history) if self.masks else None
         _check(row.item(row.argmax()))
@@ -247,7 +247,7 @@ class Sampler:
         return row
 
     def _penalised(self, ids: Ids | None, logits: _Row, history: History) -> _Row:
-        """Returns logits after llama_sampler_penalties_apply. ids: whose they are, ascending; None is all."""
+        """Returns logits after llama_sampler_penalties_apply. ids: their tokens, ascending; None is all."""
         s = self.sampling
         seen, count = np.unique(np.asarray(history[-s.penalty_last_n :], np.int64), return_counts=True)
         at, known = self._at(ids, logits.size, seen)
@@ -264,7 +264,7 @@ class Sampler:
         return logits
 
     def _at(self, ids: Ids | None, size: int, tokens: Ids) -> tuple[Ids, NDArray[np.bool_]]:
-        """Returns where tokens stand among ascending ids (None: among 0..size-1), and which do."""
+        """Returns the places of tokens among ascending ids (None: among 0..size-1), and which have one."""
         if ids is None:
             known = tokens < size
             return tokens[known], known
@@ -275,8 +275,8 @@ class Sampler:
     def _survivors(self, row: NDArray[np.float32]) -> Ids:
         """Returns the ids that all truncations leave, in no particular order.
 
-        Top-k, top-p and min-p each keep a head of the descending order, so their meet is the shortest
-        head, and whichever is cheapest to find may be applied first.
+        Top-k, top-p and min-p each keep a head of the descending order, so their intersection is the shortest
+        head, and the cheapest to find may be applied first.
         """
         s = self.sampling
         top = _check(float(row.max()))

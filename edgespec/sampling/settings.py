@@ -46,13 +46,13 @@ OFF: Mapping[str, Mapping[str, Any]] = {
     "xtc": {"xtc_probability": 0.0},
     "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
 }
-NO_STAGES = {"infill"}  # of llama.cpp's, for filling in: passed over
+NO_STAGES = {"infill"}  # of llama.cpp's, for filling in: ignored
 LETTERS = dict(zip("edskypmxt", ORDER, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen, in the names and meanings of llama.cpp. 0 or 1 switches a stage off.
+    """How the next token is chosen, with llama.cpp's names and meanings. 0 or 1 switches a stage off.
 
     Raises SettingError for values that make no sense.
     """
@@ -119,9 +119,9 @@ class Sampling:
         return replace(self, penalty_last_n=n_ctx) if self.penalty_last_n < 0 else self
 
     def in_usual_order(self) -> Sampling | None:
-        """Returns the same with all stages in llama.cpp's own order, those left out switched off.
+        """Returns the same with all stages in llama.cpp's own order, the missing ones switched off.
 
-        None where they come in another one.
+        None if they come in another one.
         """
         if self.samplers == ORDER:
             return self
@@ -134,18 +134,18 @@ class Sampling:
 
     @property
     def repeats_dry(self) -> bool:
-        """True where tokens that go on with a repetition are made less likely."""
+        """True if tokens that continue a repetition become less likely."""
         on = self.dry_multiplier > 0 and self.dry_base >= 1 and self.dry_penalty_last_n != 0
         return on and "dry" in self.samplers
 
     @property
     def excludes_top(self) -> bool:
-        """True where the likeliest tokens may be left out (XTC)."""
+        """True if the likeliest tokens may be left out (XTC)."""
         return self.xtc_probability > 0 and self.xtc_threshold <= 0.5 and "xtc" in self.samplers
 
     @property
     def penalises(self) -> bool:
-        """True where the tokens so far change what comes next."""
+        """True if the tokens so far change what comes next."""
         wanted = self.repeat_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
         return wanted and self.penalty_last_n != 0 and "penalties" in self.samplers
 
@@ -190,10 +190,10 @@ _METADATA = {
 
 
 def sampling_for(metadata: Mapping[str, str], **wanted: object) -> Sampling:
-    """Returns the user's wishes over the GGUF's `general.sampling.*` over the defaults.
+    """Returns the user's settings over the GGUF's `general.sampling.*` over the defaults.
 
-    metadata: the GGUF's values as text. wanted: fields of Sampling; None means not said.
-    A value in the file that makes no sense is passed over; one from the user raises SettingError.
+    metadata: the GGUF's values as text. wanted: fields of Sampling; None means unset.
+    A value in the file that makes no sense is ignored; one from the user raises SettingError.
     """
     kinds = {f.name: type(f.default) for f in fields(Sampling) if isinstance(f.default, (int, float))}
     chosen = Sampling()
@@ -208,9 +208,9 @@ def sampling_for(metadata: Mapping[str, str], **wanted: object) -> Sampling:
 
 
 def sampler_order(given: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the stages that llama.cpp's `samplers` names: a list of names, names with ; or single letters.
+    """Returns the stages in llama.cpp's `samplers`: a list of names, names with ; or single letters.
 
-    Raises SettingError for a name that is not known here.
+    Raises SettingError for an unknown name.
     """
     if isinstance(given, str):
         given = list(given) if set(given) <= set(LETTERS) else given.split(";")

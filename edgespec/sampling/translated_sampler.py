@@ -1,10 +1,10 @@
 """Rows of a draft with another vocabulary -> distributions over the target's tokens.
 
-A row stays in the draft's order. What the target lacks is taken out of it, so that softmax renormalises over
+A row stays in the draft's order. What the target lacks is removed from it, so that softmax renormalises over
 what both have (token-level intersection, Timor et al. 2025, arXiv 2502.05202); the truncations are made
-there, and only the few tokens that they leave are told by the target's ids. A whole row is put into the
-target's order only where that is much shorter, or where a grammar or an order of stages of the user's looks
-at all of it.
+there, and only the few tokens that they leave get the target's ids. A whole row is put into the
+target's order only if that is much shorter, or if a grammar or the user's order of stages needs
+all of it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from edgespec.sampling.row_order import RowOrder
 from edgespec.sampling.sampler import Sampler
 from edgespec.sampling.settings import Sampling
 
-# Of the likeliest token's probability, to the power of the temperature: where nothing is cut off, guesses are
+# Of the likeliest token's probability, to the power of the temperature: if nothing is cut off, guesses are
 # drawn from what is likelier. Any distribution that guesses are really drawn from is exact.
 SLIGHT = 2e-4
 MUCH = 2  # times the target's tokens: of so many the draft's rows are shortened first
-BLOCK = 512  # tokens of a row that are looked over for what the target lacks, or passed over
+BLOCK = 512  # tokens of a row that are searched for what the target lacks, or skipped
 
 
 class SharedTokens:
@@ -45,14 +45,14 @@ class SharedTokens:
         lacks = self.tokens < 0
         edges = np.arange(0, n_draft, BLOCK)
         some = np.concatenate(([False], np.logical_or.reduceat(lacks, edges), [False])).astype(np.int8)
-        turns = np.flatnonzero(np.diff(some))  # block numbers, where looking begins and ends in turn
+        turns = np.flatnonzero(np.diff(some))  # block numbers, where searching begins and ends in turn
         for first, last in zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True):
             start, end = first * BLOCK, min(last * BLOCK, n_draft)
             most = np.where(lacks[start:end], np.float32(-np.inf), np.float32(np.inf))
             self._lacking.append((start, end, most))
 
     def take_out(self, row: NDArray[np.float32]) -> None:
-        """Makes minus infinity of what the target lacks, in a row of the draft: (n_draft,) float32."""
+        """Sets what the target lacks to minus infinity, in a row of the draft: (n_draft,) float32."""
         for start, end, most in self._lacking:
             part = row[start:end]
             np.minimum(part, most, out=part)
@@ -64,7 +64,7 @@ class SharedTokens:
 
 
 class TranslatedSampler(Sampler):
-    """A Sampler that takes the draft's rows and gives the target's tokens. Rows are changed by it."""
+    """A Sampler that takes the draft's rows and gives the target's tokens. It changes rows."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class TranslatedSampler(Sampler):
 
 
 def _padded(table: NDArray[np.int32], size: int, below: int) -> NDArray[np.int32]:
-    """Returns a table of another size, -1 for what is not in it or not below the number given."""
+    """Returns a table of another size, -1 for what is missing or not below the given number."""
     found = np.full(size, -1, np.int32)
     found[: table.size] = table[:size]
     found[found >= below] = -1

@@ -1,8 +1,8 @@
 """Which tokens the truncations leave of a row of 150,000 logits: top-n-sigma, top-k, typical-p, top-p, min-p.
 
-Top-k, top-p and min-p each keep a head of the descending order. A row is passed over once, for the maxima
-of its blocks, and only blocks that can reach the head are looked into: what is computed here is exact, and
-most of a row is never looked at twice. Among equal logits the lower id comes first.
+Top-k, top-p and min-p each keep a head of the descending order. A row is read once, for the maxima
+of its blocks, and only blocks that can reach the head are searched: the result is exact, and
+most of a row is never read twice. Among equal logits the lower id comes first.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from edgespec.sampling.distribution import FEW, WIDE, Ids
 Row = NDArray[np.float32]
 
 NEAR = 9.0  # logits this far below the largest have 1e-4 of its probability: blocks beyond are not opened
-MOST_BLOCKS = 200  # where more blocks reach near the top, the whole row is no dearer
-BLOCK = 64  # logits in a block, the unit that is opened or passed over by its maximum
+MOST_BLOCKS = 200  # if more blocks reach near the top, the whole row costs no more
+BLOCK = 64  # logits in a block, the unit that is opened or skipped by its maximum
 DEEPEST, BINS = 32, 64  # bins in one unit of logits, down to where e^-32 is left
 OUTSIDE = DEEPEST * BINS + 1  # the bin of what takes no part
 HUGE = 1e30  # differences from larger logits than this may overflow
 
 
 def sigma_floor(row: Row, top: float, n: float) -> float:
-    """Returns the lowest logit that top-n-sigma keeps (-inf where it is off)."""
+    """Returns the lowest logit that top-n-sigma keeps (-inf if it is off)."""
     if n <= 0:
         return float(np.finfo(np.float32).min)  # -inf means "never": such tokens are not survivors anywhere
     valid = row[row > -np.inf]
@@ -57,7 +57,7 @@ def largest(row: Row, k: int) -> Ids:
     """Returns the ids of the k largest logits in descending order, the lower id first among equals.
 
     Exact: the k-th largest block maximum bounds the k-th largest logit from below, so only blocks that
-    reach it are looked into.
+    reach it are searched.
     """
     blocks = row.size // BLOCK
     if k >= blocks:
@@ -74,7 +74,7 @@ def largest(row: Row, k: int) -> Ids:
 
 
 def below(row: Row, top: float) -> Row:
-    """Returns row - top, where no logit is larger than `top`; far-off ones may become -inf."""
+    """Returns row - top, if no logit is larger than `top`; far-off ones may become -inf."""
     if top < HUGE:
         return row - np.float32(top)
     with np.errstate(over="ignore"):
@@ -84,12 +84,12 @@ def below(row: Row, top: float) -> Row:
 def few(
     row: Row, top_k: int, top_p: float, min_p: float, mass_of: Callable[[Row, float], float]
 ) -> tuple[list[int], list[float]] | None:
-    """Returns what top-k (where it is not 0), top-p and min-p leave, where min-p or top-k leaves FEW at most.
+    """Returns what top-k (if not 0), top-p and min-p leave, if min-p or top-k leaves FEW at most.
 
-    The ids, ascending, and how far below the largest their logits are. None where more are left, or where the
-    row holds no usable number. `mass_of`: as in `head`.
+    The ids, ascending, and how far below the largest their logits are. None if more are left, or if the
+    row has no usable number. `mass_of`: as in `head`.
     """
-    top = row.item(row.argmax())  # first, for it is the fastest way to bring a row into the cache
+    top = row.item(row.argmax())  # first, because it is the fastest way to bring a row into the cache
     if not math.isfinite(top):
         return None
     ids = (row >= top + math.log(min_p)).nonzero()[0] if min_p > 0 else None
@@ -119,7 +119,7 @@ def few(
 
 
 def _mass_between(row: Row, top: float, mass_of: Callable[[Row, float], float]) -> tuple[float, float]:
-    """Returns bounds of the sum of exp(logit - top) over a row; the same one twice where it was summed."""
+    """Returns bounds of the sum of exp(logit - top) over a row; the same one twice if it was summed."""
     if row.size >= WIDE:
         maxima, opened, logits = _near(row, top, -NEAR)
         if opened.size <= MOST_BLOCKS:
@@ -131,7 +131,7 @@ def _mass_between(row: Row, top: float, mass_of: Callable[[Row, float], float]) 
 def _near(row: Row, top: float, cut: float) -> tuple[Row, Ids, Row]:
     """Returns the blocks' maxima, which of them reach `cut`, and the logits of these and of none.
 
-    Maxima and logits are told as how far they are below `top`; no logits where too many blocks reach it.
+    Maxima and logits are given as distances below `top`; no logits if too many blocks reach it.
     """
     n = row.size // BLOCK
     maxima, rest = below(_block_maxima(row), top), row[n * BLOCK :]
@@ -145,7 +145,7 @@ def _near(row: Row, top: float, cut: float) -> tuple[Row, Ids, Row]:
 
 
 def _bounds(maxima: Row, opened: Ids, logits: Row) -> tuple[float, float]:
-    """Returns what mass was seen, and what there can be at most: no logit is above its block's maximum."""
+    """Returns the mass that was seen, and the most there can be: no logit is above its block's maximum."""
     least = float(np.add.reduce(np.exp(logits), dtype=np.float64))
     maxima[opened] = -np.inf
     return least, least + BLOCK * float(np.add.reduce(np.exp(maxima), dtype=np.float64))
@@ -156,8 +156,8 @@ def head(
 ) -> tuple[Ids, Row] | None:
     """Returns what top-p and min-p leave: ids, ascending, and how far below the largest their logits are.
 
-    None where that reaches too far down to be found this way, or where the row holds no usable number.
-    Only blocks near the largest logit are opened. Where the bounds of the whole row's mass cut at the same
+    None if that reaches too far down to be found this way, or if the row has no usable number.
+    Only blocks near the largest logit are opened. If the bounds of the whole row's mass cut at the same
     place, so does the true mass; else `mass_of` the row is asked for.
     """
     lowest = math.log(min_p) if min_p > 0 else -math.inf
@@ -179,9 +179,9 @@ def head(
 
 
 def _nucleus(logits: Row, top_p: float, least: float, most: float, mass: Callable[[], float]) -> Ids | None:
-    """Returns where those of the shortest head are that has `top_p` of `mass`, ascending.
+    """Returns the places of the shortest head that has `top_p` of `mass`, ascending.
 
-    The mass lies between `least` and `most` and is asked for where that is not enough to know. None where
+    The mass is between `least` and `most` and is asked for if that is not enough to know. None if
     all of `logits` together have less.
     """
     order = (-logits).argsort(kind="stable")
@@ -219,7 +219,7 @@ def head_of(row: Row, ids: Ids, top: float, wanted: float) -> Ids:
 def binned_head(row: Row, floor: float, top: float, wanted: float) -> Ids:
     """Returns the same as `head_of` the logits from `floor` up, sorting only those near its end.
 
-    Logits are binned by how far they are below the largest; the bins before the one in which the mass is
+    Logits are binned by their distance below the largest; the bins before the one in which the mass is
     reached belong to the head as they are.
     """
     depth = below(row, top)

@@ -1,6 +1,6 @@
-"""Ways of guessing what the target will say. One file each; verification knows nothing of them.
+"""Ways of guessing the target's next tokens. One file each; verification knows nothing of them.
 
-A drafter is entered with `yield from`: it yields an `Ask` for every evaluation it needs, stops where the
+A drafter is entered with `yield from`: it yields an `Ask` for every evaluation it needs, stops if the
 answer is None, and returns a `Draft`. A free guesser evaluates nothing and makes an `Offer` at once.
 
 EXACTNESS: a token that was drawn is never withdrawn after looking at it. A drafter may stop by the shape
@@ -32,14 +32,14 @@ certain = lru_cache(maxsize=4096)(point_mass)  # the same tokens are guessed aga
 
 
 class Drafter(Protocol):
-    """Something that guesses. It may keep state, which it syncs to the tokens that it is given."""
+    """Something that guesses. It may keep state, which it syncs to the given tokens."""
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
         """Guesses at most `limit` tokens after `tokens` ((n,) int32, prompt and output so far)."""
         ...
 
     def learn(self, judged: Judged) -> None:
-        """Takes note of what a verification showed."""
+        """Learns from a verification."""
         ...
 
 
@@ -59,15 +59,15 @@ class Offer:
     """A guess that cost nothing."""
 
     tokens: tuple[int, ...] = ()  # the first len(reach) of them are offered, the rest only watched
-    confidence: tuple[float, ...] = ()  # how sure their maker is of each
-    reach: Reach = ()  # how likely each counts
+    confidence: tuple[float, ...] = ()  # how sure the guesser is of each
+    reach: Reach = ()  # the probability that each counts
 
 
 def offer(tokens: Sequence[int], confidence: Sequence[float], odds: Odds) -> Offer:
     """Returns an offer that ends where it becomes hopeless.
 
-    Its first token is watched even then: a guesser that nobody listened to any more could not be found to
-    have become right.
+    Its first token is watched even then: otherwise nobody would notice that a guesser has
+    become right.
     """
     reach, out = 1.0, []
     for sure in confidence[: len(tokens)]:
@@ -82,11 +82,11 @@ def offer(tokens: Sequence[int], confidence: Sequence[float], odds: Odds) -> Off
 class Guesser(Protocol):
     """Something that offers guesses without evaluating anything."""
 
-    name: str  # what statistics and screens call it
-    odds: Odds  # how likely its guesses are accepted, by its confidence; kept from one start to the next
+    name: str  # its name in statistics and on screens
+    odds: Odds  # acceptance of its guesses, by its confidence; kept between starts
 
     def for_text(self) -> Guesser:
-        """Returns what guesses for a new text: another one, or one that shares what this one learned.
+        """Returns a guesser for a new text: another one, or one that shares what this one learned.
 
         Its `odds` can be replaced without touching this one's: each kind of request has its own.
         """
@@ -100,5 +100,5 @@ class Guesser(Protocol):
         ...
 
     def learn(self, judged: Judged) -> None:
-        """Takes note of what a verification showed."""
+        """Learns from a verification."""
         ...

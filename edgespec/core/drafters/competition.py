@@ -1,10 +1,10 @@
-"""All drafters at once: the free ones make their offers, and the pace chooses between the best and the model.
+"""All drafters at once: the free ones make offers, and the pace chooses between the best and the model.
 
 Under a grammar an offer ends before the first token that it forbids: that one could never be accepted. Where
 guesses may have run it out of what it can take, nobody guesses any more.
 
-Free offers are also scored where they were not taken, by what was said instead: so what each is worth is
-known without trying it.
+Free offers are also scored if they were not taken, against the emitted tokens: so their worth is
+known without trying them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Competition:
         looks: Callable[[], bool] = lambda: True,
         drafts: Callable[[], bool] = lambda: True,
     ) -> None:
-        """masks: of the grammar that the text is written in. looks, drafts: see `Pace`."""
+        """masks: of the text's grammar. looks, drafts: see `Pace`."""
         self._looks, self._drafts = looks, drafts
         self.guessers, self.model, self.masks = guessers, model, masks
         self._offers: list[Offer] = []
@@ -69,7 +69,7 @@ class Competition:
 
     def learn(self, judged: Judged) -> None:
         if not self._looked and len(judged.p) == 1:
-            return  # a token is so cheap that nobody looked for guesses; taking note of it would be felt too
+            return  # a token is so cheap that nobody looked for guesses; counting would show too
         said = judged.tokens[judged.tokens.size - judged.fresh :].tolist() if self._offers else ()
         for guesser, made in zip(self.guessers, self._offers, strict=False):
             for token, sure, truth in zip(made.tokens, made.confidence, said, strict=False):

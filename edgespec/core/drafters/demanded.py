@@ -1,7 +1,7 @@
 """What a grammar demands, guessed as it is usually written.
 
-`{"name": ` may be the only text that can follow, and still be cut into tokens in many ways, of which the
-target chooses. The usual one is a guess like any other: it is verified, never taken as said.
+`{"name": ` may be the only text that can follow, and still be split into tokens in many ways, of which the
+target chooses. The usual one is a guess like any other: it is verified, never taken as emitted.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from edgespec.sampling.masks import Masks
 
 SURE, LAST = 0.95, 0.55  # confidence begins here; the last token may be longer than the text demanded so far
 ASSUMED = (0.1, 0.1, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)  # acceptance until it is known
-LONGEST_TEXT = 1000  # bytes that are cut into tokens
+LONGEST_TEXT = 1000  # bytes that are split into tokens
 
 
 class DemandedText:
-    """Offers the usual tokens of the bytes that every allowed text goes on with."""
+    """Offers the usual tokens of the bytes with which every allowed text continues."""
 
     name = "grammar"
 

@@ -20,18 +20,18 @@ from edgespec.core.verify import Rule
 from edgespec.errors import GrammarError, LogitsError, SettingError
 from edgespec.sampling.sampler import Distribution, Sampler
 
-FORESEEN = 32  # guesses to come that a decision takes into account
-SHORTEST = 64  # tokens of context below which a window of it is of no use
-EVERY = 4  # rounds from which one is used to choose the temperature
+FORESEEN = 32  # later guesses that a decision takes into account
+SHORTEST = 64  # tokens of context below which a window of it is useless
+EVERY = 4  # one in so many rounds is used to choose the temperature
 
 
 class DraftModel:
-    """Guesses with the draft's logits through the user's sampler (greedy where that is greedy).
+    """Guesses with the draft's logits through the user's sampler (greedy if that is greedy).
 
     The draft context is synced to tokens + guesses, so after a rejection its next evaluation is of one
-    token, after full acceptance of two (the last guess, never evaluated so far, and the bonus).
-    Whether to go on is asked twice for each guess: before it is evaluated, by how often guesses at its
-    place were accepted, and before it is drawn, by how often guesses were of which the draft was as sure.
+    token, after full acceptance of two (the last guess, not evaluated yet, and the bonus).
+    Whether to continue is asked twice for each guess: before it is evaluated, by how often guesses at its
+    position were accepted, and before it is drawn, by how often guesses of the same confidence were.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class DraftModel:
         """Sets the bounds of the draft.
 
         sampler: over the ids that target and draft share. n_ctx: tokens the draft context holds.
-        n_vocab: ids the draft knows, unless it knows all. longest: guesses that it can make at once.
-        odds: acceptance by confidence; places: by place in the draft.
+        n_vocab: ids the draft knows, unless it knows all. longest: most guesses it can make at once.
+        odds: acceptance by confidence; places: by position in the draft.
         temperature: how much warmer or colder than the target it guesses.
-        spelt: returns the tokens that a draft with another vocabulary writes one of the target's with.
+        spelt: returns the tokens with which a draft with another vocabulary writes one of the target's.
         """
         self.temperature = temperature or DraftTemperature()
         self._asked_for = sampler
@@ -67,7 +67,7 @@ class DraftModel:
         self._spelt = spelt
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule, otherwise: Reach = ()) -> Drafting:
-        """Guesses at most `limit` tokens. otherwise: the reach of what stands in its place if refused."""
+        """Guesses at most `limit` tokens. otherwise: the reach of the alternative if it is refused."""
         skipped = self._skipped(tokens.size)
         read = tokens[skipped:]
         limit = min(limit, self.n_ctx - read.size, self.longest)
@@ -119,22 +119,22 @@ class DraftModel:
         return Draft(tuple(guesses), tuple(probs), tuple(sources), tuple(confidence))
 
     def _add(self, token: int, guesses: list[int], tail: list[int]) -> None:
-        """Adds a guess, and to what the draft reads its own tokens for it."""
+        """Adds a guess, and the draft's own tokens for it to what the draft reads."""
         guesses.append(token)
         if self._spelt:
             tail += self._spelt(token)
 
     def _skipped(self, n: int) -> int:
-        """Returns how many of n settled tokens are left out in front, for the draft has a shorter memory.
+        """Returns how many of n settled tokens to leave out first, for a draft with a shorter context.
 
-        Steps of a quarter of its context, so that what it has read stays read for a while.
+        In steps of a quarter of its context, so that what it has read stays valid for a while.
         """
         step = self.n_ctx // 4
         over = n + min(LONGEST_DRAFT, step) - self.n_ctx
         return -(-over // step) * step if over > 0 and self.n_ctx >= SHORTEST else 0
 
     def _forced(self, tokens: NDArray[np.int32], guesses: list[int]) -> int | None:
-        """Returns the token after the guesses that a grammar leaves no choice about, if it is so.
+        """Returns the token after the guesses if a grammar leaves no choice.
 
         After settled tokens the loop has settled them.
         """
@@ -154,7 +154,7 @@ class DraftModel:
             self.sampler = base.at(warmer)
 
     def _history(self, tokens: NDArray[np.int32], guesses: list[int]) -> NDArray[np.int32]:
-        """Returns what penalties and grammar look at."""
+        """Returns the history for penalties and grammar."""
         return np.append(tokens, np.array(guesses, np.int32))
 
     def learn(self, judged: Judged) -> None:
@@ -179,7 +179,7 @@ class DraftModel:
 
 
 def _onward(reach: float, falls: tuple[float, ...], n: int, most: int) -> Reach:
-    """Returns how likely each guess from place n on counts, at most so many, going by places alone.
+    """Returns the probability that each guess from position n on counts, at most so many, by positions alone.
 
     falls: that the first 0, 1, ... guesses are accepted.
     """
@@ -192,7 +192,7 @@ def _onward(reach: float, falls: tuple[float, ...], n: int, most: int) -> Reach:
 def lead(row: NDArray[np.float32], best: int) -> float:
     """Returns how sure a greedy choice is: the largest probability's share of the largest two.
 
-    The row is as it was in the end. `argmax` was just used: a function of numpy's that was not costs some 30
+    The row is as it was in the end. `argmax` was just used: a numpy function that was not costs some 30
     microseconds between two evaluations.
     """
     highest = row.item(best)

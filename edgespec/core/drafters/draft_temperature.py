@@ -1,9 +1,9 @@
 """How warm a draft should guess: the temperature at which most of its guesses are accepted.
 
 Exact verification accepts a sampled guess with probability 1 - TV(p, q) = sum min(p, q) (Leviathan et
-al., 2211.17192, section 3.3), whatever q is; so q may be sharpened or flattened freely. A draft that is
-too sure of itself, or not enough, is put right here. What comparing samples would accept (the target
-draws, the guess is the draft's likeliest token) is noted beside it, for the record.
+al., 2211.17192, section 3.3), whatever q is; so q may be sharpened or flattened freely. This corrects a
+draft that is too sure of itself, or not sure enough. What comparing samples would accept (the target
+draws, the guess is the draft's likeliest token) is recorded too.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from edgespec.sampling.sampler import Distribution
 
 FACTORS = (0.4, 0.6, 0.8, 1.0, 1.2, 1.5)  # times the target's temperature
 UNCHANGED = FACTORS.index(1.0)
-FADE = 0.99  # of what earlier positions say, with each new one
+FADE = 0.99  # weight of earlier positions, with each new one
 ENOUGH = 20.0  # positions before anything is changed
-BETTER = 0.01  # acceptance that a change has to promise
-SLIGHT = 1e-4  # probabilities below this are left out of the reckoning, which only chooses a temperature
-MOST_OF_IT = 0.5  # of a draft's probability that has to be left then: at high temperatures all are slight
+BETTER = 0.01  # acceptance that a change must promise
+SLIGHT = 1e-4  # probabilities below this are ignored; this only affects the choice of a temperature
+MOST_OF_IT = 0.5  # of a draft's probability that must be left then: at high temperatures all are slight
 
 
 @dataclass(slots=True)
@@ -37,11 +37,11 @@ class DraftTemperature:
         return FACTORS[self.chosen]
 
     def acceptance(self) -> tuple[float, float] | None:
-        """Returns what is accepted at a position on average: by exact verification, by comparing samples."""
+        """Returns the average acceptance at a position: by exact verification, by comparing samples."""
         return (self.overlap[self.chosen] / self.seen, self.compared / self.seen) if self.seen else None
 
     def learn(self, p: Distribution, q: Distribution) -> None:
-        """Takes note of one position; q was made at the chosen factor.
+        """Learns from one position; q was made at the chosen factor.
 
         Point masses teach nothing, nor does what is nearly flat.
         """

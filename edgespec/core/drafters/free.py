@@ -1,4 +1,4 @@
-"""The free guessers there are, a line each: what is listed here competes wherever nobody chose a drafter."""
+"""The free guessers, a line each: those listed here compete if no drafter is chosen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from edgespec.core.drafters.suffix_lookup import SuffixLookup
 
 
 def free_guessers(n_vocab: int) -> list[Guesser]:
-    """Returns one of each, as they are at a pair's first request. n_vocab: tokens of the target."""
+    """Returns one of each, in their state at a pair's first request. n_vocab: tokens of the target."""
     return [
         SuffixLookup(),
         TokenRecycling(n_vocab),

@@ -1,10 +1,10 @@
-"""Lookahead: what the target thought would come after guesses that it rejected.
+"""Lookahead: what the target would predict after guesses that it rejected.
 
-After a rejected guess the rows of a verification are of no use to it, but they were computed: each says what
-the target would find likeliest there, had the guess been right. Read on from the token that was said instead,
+After a rejected guess the rows of a verification are useless for it, but they were computed: each says what
+the target would find likeliest there, had the guess been right. Read on from the emitted token,
 they are the next iterate of Jacobi's method, and their pieces fill a pool of n-grams (Fu et al., ICML 2024,
-arXiv 2402.02057). A guess is the piece of the pool after the last token, or else that iterate. After it go
-rows that only look ahead: nobody expects them to stay, so the pace takes them where a row more costs nothing.
+arXiv 2402.02057). A guess is the piece of the pool after the last token, or else that iterate. After it come
+rows that only look ahead: nobody expects them to stay, so the pace takes them if an extra row costs nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from edgespec.core.drafters import Offer
 from edgespec.core.pace.odds import Odds
 from edgespec.core.values import Judged
 
-GRAM = 4  # tokens of a piece, after the one that it is found by
-MOST = 1 << 14  # pieces; a new one takes the place of the oldest
-WINDOW = 8  # tokens ahead that the iterate is kept for
-STEADY = 3  # times that a piece was found anew, counted up to here
+GRAM = 4  # tokens of a piece, after the one by which it is found
+MOST = 1 << 14  # pieces; a new one replaces the oldest
+WINDOW = 8  # tokens ahead for which the iterate is kept
+STEADY = 3  # times that a piece was found again, counted up to here
 PIECE, ITERATE, BLANK = 0.4, 0.2, 0.0  # confidence begins here
 ASSUMED = (0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.4)  # acceptance until it is known
 
@@ -37,7 +37,7 @@ class Lookahead:
         self.odds = odds or Odds(ASSUMED)
         self._pool: dict[int, tuple[tuple[int, ...], int]] = {}  # token -> (what followed, times in a row)
         self._iterate: tuple[int, ...] = ()
-        self._size = 0  # of the text that the iterate lies after
+        self._size = 0  # of the text after which the iterate comes
 
     def for_text(self) -> Lookahead:
         """Returns one with the same pool, and no iterate."""
@@ -61,10 +61,10 @@ class Lookahead:
         return Offer(tuple(guesses), tuple(sure), reach)
 
     def learn(self, judged: Judged) -> None:
-        """Notes what stands after rejected guesses."""
+        """Notes what comes after rejected guesses."""
         self._iterate = tuple([row.argmax().item() for row in judged.behind[:WINDOW]])
         self._size = judged.tokens.size
-        if judged.fresh != judged.accepted + 1:  # more was settled, or less kept: they stand elsewhere
+        if judged.fresh != judged.accepted + 1:  # more was settled, or less kept: they are elsewhere
             self._iterate = ()
         if not self._iterate:
             return

@@ -1,8 +1,8 @@
-"""Token recycling: what the target last thought would follow these tokens.
+"""Token recycling: what the target last predicted after these tokens.
 
 Every verification shows what the target finds likeliest after each token it looks at, rejected guesses
-included (Luo et al., ACL 2025, arXiv 2408.08696). That is noted in a table: after two tokens, and after
-one where the two are new. A guess is a walk through the table. It costs no evaluation, and the table, of
+included (Luo et al., ACL 2025, arXiv 2408.08696). A table records it: after two tokens, and after
+one if the two are new. A guess is a walk through the table. It costs no evaluation, and the table, of
 fixed size, is kept from one request to the next.
 """
 
@@ -17,7 +17,7 @@ from edgespec.core.drafters import Offer, offer
 from edgespec.core.pace.odds import Odds
 from edgespec.core.values import Judged
 
-PLACES = 1 << 15  # pairs of tokens remembered; a new pair takes the place of an older one
+PLACES = 1 << 15  # pairs of tokens remembered; a new pair replaces an older one
 STEADY = 4  # times in a row that the same token followed, counted up to here
 LONGEST_WALK = 16
 PAIR, SINGLE = 0.5, 0.0  # confidence begins here, by how much of the context was known
@@ -59,7 +59,7 @@ class TokenRecycling:
         return offer(guesses, confidence, self.odds)
 
     def learn(self, judged: Judged) -> None:
-        """Notes the likeliest token after each place that the target looked at."""
+        """Notes the likeliest token after each position that the target evaluated."""
         before = judged.tokens.size - judged.fresh
         context = judged.tokens[max(0, before - 2) : before].tolist()
         context += judged.draft.tokens

@@ -101,7 +101,7 @@ class SuffixLookup:
         pass
 
     def sync(self, tokens: NDArray[np.int32]) -> None:
-        """Makes the automaton hold exactly `tokens`: appends what is new, begins again after an edit."""
+        """Makes the automaton hold exactly `tokens`: appends what is new, starts anew after an edit."""
         held = len(self._automaton.tokens)
         said = tokens.tobytes()
         if not said.startswith(self._held):

@@ -2,9 +2,9 @@
 
 Everything is counted in the time of one token of plain decoding. A round that costs c of these and emits
 e tokens has the gain e / c; plain decoding has 1. A guess is worth making where the probability that it
-counts exceeds its marginal cost times the gain that time has elsewhere (Dinkelbach's rule for
+counts exceeds its marginal cost times the gain of that time elsewhere (Dinkelbach's rule for
 renewal-reward processes). Plain decoding always competes, and what a draft may lose against it is
-bounded by a budget, whatever the draft does (`Record`). What things cost says the `Load` of each round;
+bounded by a budget, whatever the draft does (`Record`). Each round's `Load` knows what things cost;
 free offers of all streams are cut together, there (`Load.allot`).
 
 EXACTNESS: decisions see positions, costs and reach, which never depend on a token that is not yet kept.
@@ -41,53 +41,53 @@ class Pace(Protocol):
         ...
 
     def looks(self) -> bool:
-        """Is anybody to look for guesses in the next round? Asked once for each."""
+        """Returns whether to look for guesses in the next round. Asked once for each."""
         ...
 
     def drafts(self) -> bool:
-        """And if so, the draft model, too? Asked once for each round in which somebody looks."""
+        """Returns whether the draft model may guess too. Asked once for each round with `looks`."""
         ...
 
     @property
     def usual(self) -> int:
-        """How many tokens may the draft have to read before any round?"""
+        """Returns how many tokens the draft may read before any round."""
         ...
 
     def window(self, lag: int) -> int:
-        """How many tokens may the draft read, of `lag` that it has not read yet?"""
+        """Returns how many tokens the draft may read, of `lag` that it has not read yet."""
         ...
 
     def grants_step(self, ask: Ask, lag: int) -> bool:
-        """May the draft model guess one token more? `lag`: tokens it has to evaluate for that, 0 if none.
+        """Returns whether the draft model may guess one token more. lag: tokens to evaluate for it, or 0.
 
         May be asked more than once for one guess.
         """
         ...
 
     def drafted(self) -> None:
-        """Takes note of an evaluation of the draft that was granted, and made."""
+        """Counts an evaluation of the draft that was granted and made."""
         ...
 
     def read(self, seconds: float) -> None:
-        """Takes note of seconds in which the draft read old tokens; no round is charged with them."""
+        """Counts seconds in which the draft read old tokens; no round is charged with them."""
         ...
 
     def offer(self, ask: Ask) -> tuple[int, Reach]:
-        """How many tokens of a free offer are verified in any case, or else which are to be weighed?"""
+        """Returns how many tokens of a free offer to verify in any case, or else which to weigh."""
         ...
 
     def took(self, guesses: int, gain: float) -> None:
-        """Takes note of how many tokens of a weighed offer are verified, and what is expected of that."""
+        """Notes how many tokens of a weighed offer are verified, and the expected gain."""
         ...
 
     def rewound(self, seconds: float) -> None:
-        """Takes note of seconds in which a recurrent target went back; no round is charged with them."""
+        """Counts seconds in which a recurrent target went back; no round is charged with them."""
         ...
 
     def observe(self, round_: Round, seconds: float) -> float:
-        """Takes note of a finished round; returns the gain that had been expected of it.
+        """Learns from a finished round; returns the gain that had been expected of it.
 
-        seconds: this stream's part of the step. 0: not to be counted, as that of a prompt.
+        seconds: this stream's part of the step. 0: do not count it, such as a prompt's.
         """
         ...
 
@@ -146,24 +146,24 @@ class Controller:
     """The pace of one stream: weighs costs against acceptance, and plain decoding against both."""
 
     def __init__(self, records: Callable[[int], Record], *, max_tokens: int) -> None:
-        """records: what such requests have shown, by the number of streams; max_tokens: of this request."""
+        """records: of such requests so far, by the number of streams; max_tokens: of this request."""
         self._records = records
         self._streams = 0
         self._left = max_tokens
         self._by: Literal["plain", "model", "free"] = "plain"
         self._gain = 1.0  # expected of this round
         self._planned = 1.0  # expected of it, should the model draft
-        self._trial = 0  # guesses granted without asking what they are worth, in a round that tries the draft
+        self._trial = 0  # guesses granted without asking for their worth, in a round that tries the draft
         self._most = LONGEST_DRAFT  # guesses that may be lost in this round
-        self._light = False  # a token is so cheap that looking for guesses is felt
-        self._resting = False  # nobody does in this round
+        self._light = False  # a token is so cheap that looking for guesses shows
+        self._resting = False  # nobody looks in this round
         self._timing = False  # plain decoding is timed in the next round, too
         self._stale = False  # it is to be timed in this one
         self._said = 1  # tokens of the last round
         self._idle = 0  # rounds in which the draft model need not be asked
 
     def looks(self) -> bool:
-        """Where tokens are cheap, nobody looks for some rounds, or while plain decoding is timed."""
+        """If tokens are cheap, nobody looks for some rounds, or while plain decoding is timed."""
         watch, costs = self.record.watch, self._load.costs
         longest = costs.longest_rest
         if longest and not self._resting:
@@ -199,7 +199,7 @@ class Controller:
             load.weigh()
 
     def window(self, lag: int) -> int:
-        """Reads all where that is affordable; else what is, so that a draft can show what it is worth."""
+        """Reads all if that is affordable; else what is, so that a draft can show its worth."""
         if lag <= TUNING.trial:
             return lag
         token = self._load.costs.draft.seconds(lag) / lag / self._load.one
@@ -223,7 +223,7 @@ class Controller:
         return n < self._trial or self._pays(n, ask.reach, free=not ask.rows)
 
     def _due(self) -> bool:
-        """Is plain decoding of a light target timed again? That takes two rounds: the first is slower."""
+        """Returns whether to time a light target's plain decoding again, which takes two rounds."""
         if self._timing:
             self._timing = False
             return True
@@ -245,13 +245,13 @@ class Controller:
         gain = self.record.model.over(planned)
         worth_it = gain > instead
         if not worth_it and (instead > 1 or self.record.since_plain):
-            return False  # drafts are tried where there is no better guess, and plain decoding was just timed
+            return False  # drafts are tried if there is no better guess, and plain decoding was just timed
         if (
             self._light
             and not worth_it
             and min(self.record.budget, self.record.trying) < self.record.try_costs
         ):
-            return False  # looking closer is felt
+            return False  # looking closer takes noticeable time
         reading = 0.0
         if lag > self.usual:  # with what the others read, in one evaluation
             together = self._load.together
@@ -264,8 +264,8 @@ class Controller:
             return False
         if not worth_it and cheapest > TUNING.dear:
             return self._may_guess_silently(evaluation / one, reading)
-        # Where a second token is the dearest, drafts of one guess lose even if they are right. What the
-        # cheapest length that can pay may lose is saved up for.
+        # Where a second token costs most, drafts of one guess lose even if they are right. What the
+        # cheapest useful length may lose is saved up for.
         self.record.try_costs = cheapest + reading
         self.record.saving = max(TUNING.start, self.record.try_costs)
         budget = self.record.budget if worth_it else min(self.record.budget, self.record.trying)
@@ -279,7 +279,7 @@ class Controller:
         return lengths.size > 0 and not self._stale
 
     def _may_guess_silently(self, step: float, reading: float) -> bool:
-        """May the draft guess one token that is not verified? So it shows for little what it is worth.
+        """Returns whether the draft may guess one unverified token, which shows its worth cheaply.
 
         step, reading: token times that this takes, and what is read before. That pays for some guesses only.
         """
@@ -291,9 +291,9 @@ class Controller:
         return missing <= 0 and not self._stale
 
     def _pays(self, n: int, reach: Reach, *, free: bool) -> bool:
-        """Is one guess more than `n` worth its time, alone or together with those it makes possible?
+        """Returns whether one guess more than `n` is worth its time, alone or with those it makes possible.
 
-        free: that one was evaluated already, and is only to be verified.
+        free: it was evaluated already, and only needs verification.
         """
         prices, step = self._load.prices_for(self._slot), self._load.step()
         rate = max(1.0, self.record.all.over(self._planned)) / prices[1]

@@ -1,8 +1,8 @@
 """What an evaluation costs: a table of seconds by number of tokens, measured when a model is loaded.
 
 Costs are not monotonic in shape, and differ by machine, number format and backend: on many CPUs four
-tokens are cheaper than three. So they are measured (`measure`), what was not measured is interpolated and
-marked so, and the table is corrected by every evaluation that follows (`CostTable.learn`).
+tokens are cheaper than three. So they are measured (`measure`), missing sizes are interpolated and
+marked so, and every later evaluation corrects the table (`CostTable.learn`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from edgespec.core.pace.tuning import TUNING
 Hardware = Literal["gpu", "cpu-float", "cpu-quantised"]
 # Sizes worth measuring, those first that a draft of middling quality would use.
 SIZES = (4, 2, 3, 5, 8, 6, 12, 16, 7, 10, 24, 32, 48)
-ODD = 1.15  # times a larger evaluation's cost that a smaller one may take: kernels differ, but not more
+ODD = 1.15  # factor over a larger evaluation's cost that a smaller one may take: kernels differ, but not more
 UNLIKELY = 1.5  # times the cost of smaller evaluations that together hold as many
 REPEATS = 3  # of each size, if time allows
-# Seconds of n tokens / seconds of one, where nothing was measured. Between the points: straight lines.
+# Seconds of n tokens / seconds of one, if nothing was measured. Between the points: straight lines.
 # CPU: measured on 2 cores, AVX2 (0.6B F16 and 1.1B Q4_0). GPU: an assumption; large cards are flatter.
 PRIORS: dict[Hardware, tuple[tuple[int, float], ...]] = {
     "gpu": ((1, 1.0), (4, 1.05), (8, 1.15), (9, 1.4), (16, 1.5), (48, 2.0)),
@@ -37,12 +37,12 @@ PRIORS: dict[Hardware, tuple[tuple[int, float], ...]] = {
 SLOPE = 0.03  # of the cost of one token, per token evaluated and 1,000 tokens of context, until it is known
 BULK = 256  # evaluations of this many tokens and more (prompts) cost by the token, and share one point
 LARGEST = 63  # evaluations between this and BULK teach nothing: there are too few of each
-# Times what was expected that one observation may be off: machines pause, and never hurry.
+# Factor by which one observation may differ from the expectation: machines pause, and never hurry.
 FALL, RISE = 4.0, 1.5
 FURTHER = 2  # rows past the length of the last draft that are read ahead
 LEVEL_GAIN, POINT_GAIN, SLOPE_GAIN = 0.1, 0.15, 0.02
 PLAIN_GAIN = 0.05  # of a step of a light target alone, of which there are many
-ONE_GAIN = 0.25  # for a single token, which is seen more rarely, and to which all is compared
+ONE_GAIN = 0.25  # for a single token, which is seen more rarely, and is the unit of all
 
 
 @dataclass(slots=True)
@@ -50,13 +50,13 @@ class CostTable:
     """Seconds of one evaluation by its number of tokens and the context before them. Learns."""
 
     points: dict[int, float]  # number of tokens -> seconds without context
-    measured: frozenset[int] = frozenset()  # which of them were measured here, the others being assumptions
+    measured: frozenset[int] = frozenset()  # which of them were measured here; the others are assumptions
     slope: float = SLOPE  # see SLOPE
-    level: float = 1.0  # how much slower than then the machine is now
+    level: float = 1.0  # how much slower the machine is now than then
     seen: dict[int, int] = field(default_factory=dict)  # size -> observations it has learned from
 
     def __post_init__(self) -> None:
-        """Raises ValueError where a point is no time."""
+        """Raises ValueError if a point is no time."""
         if 1 not in self.points or not all(0 < s < math.inf for s in self.points.values()):
             raise ValueError(f"these are no seconds: {self.points}")
 
@@ -87,9 +87,9 @@ class CostTable:
         return (1 - share) * self.points[low] + share * self.points[high]
 
     def learn(self, n: int, n_ctx: int, seconds: float) -> None:
-        """Takes note of one evaluation of `n` tokens after `n_ctx` others.
+        """Learns from one evaluation of `n` tokens after `n_ctx` others.
 
-        What was off is shared out between level (the machine), point (this size) and slope (the context).
+        The error is divided between level (the machine), point (this size) and slope (the context).
         """
         if seconds <= 0 or LARGEST < n < BULK:
             return
@@ -106,7 +106,7 @@ class CostTable:
         self.slope = max(0.0, self.slope + SLOPE_GAIN * off * min(context, 1.0) * max(self.slope, SLOPE / 4))
 
     def note_plain(self, n_ctx: int, seconds: float) -> None:
-        """Takes note of one token of plain decoding, as quickly as can be: light targets feel `learn`."""
+        """Counts one token of plain decoding, as quickly as possible: `learn` would show on light targets."""
         one = self.points[1]
         ratio = seconds / (self.level * one * (1 + self.slope * n_ctx / 1000))
         self.points[1] = one * (1 + PLAIN_GAIN * (min(ratio, RISE) - 1))
@@ -118,7 +118,7 @@ def assumed(hardware: Hardware, one: float) -> CostTable:
 
 
 def from_measured(hardware: Hardware, found: Mapping[int, float]) -> CostTable:
-    """Returns a table of what was measured, and of assumptions past the largest size measured."""
+    """Returns a table of measurements, and of assumptions past the largest measured size."""
     largest = max(found)
     prior = assumed(hardware, 1.0)
     unit = found[largest] / prior.seconds(largest)
@@ -129,7 +129,7 @@ def from_measured(hardware: Hardware, found: Mapping[int, float]) -> CostTable:
 def disturbed(found: Mapping[int, float]) -> list[int]:
     """Returns the sizes that cost more than a larger one, or than several smaller ones that hold as many.
 
-    No machine is like that by much; a moment may be.
+    No machine is like that by much; a disturbed moment may be.
     """
     return [
         n
@@ -139,7 +139,7 @@ def disturbed(found: Mapping[int, float]) -> list[int]:
 
 
 def in_parts(found: Mapping[int, float], n: int) -> float:
-    """Returns the seconds of n tokens in evaluations of a smaller size; n's own where there is none."""
+    """Returns the seconds of n tokens in evaluations of a smaller size; n's own if there is none."""
     return min((math.ceil(n / m) * found[m] for m in found if m < n), default=found[n])
 
 
@@ -153,13 +153,13 @@ def measure(
 ) -> dict[int, float]:
     """Returns number of tokens -> least seconds of some repeats, within about `budget` seconds.
 
-    The least, because what disturbs a measurement only ever adds; of as many repeats for each size. What is
-    still far dearer than several smaller evaluations would be was disturbed each time, and is left out.
+    The least, because disturbances only ever add; of as many repeats for each size. A size that is
+    still far more expensive than several smaller evaluations was disturbed each time, and is left out.
 
-    evaluate: evaluates that many tokens and waits for the result. The first call is a warm-up and thrown
-    away. A light model evaluates one token between two sizes, as in use: llama.cpp builds its graph anew for
-    each change of size, which takes a good part of a millisecond, so that even two tokens may be dearer than
-    each alone. One token, to which all is compared, is always measured, before all others and after them: a
+    evaluate: evaluates that many tokens and waits for the result. The first call is a warm-up and
+    ignored. A light model evaluates one token between two sizes, as in use: llama.cpp rebuilds its graph for
+    each change of size, which takes a good part of a millisecond, so that even two tokens may cost more than
+    each alone. One token, the unit of all, is always measured, before all others and after them: a
     slow moment may last for seconds.
     """
     evaluate(1)
@@ -195,12 +195,12 @@ def measure(
 class Beside:
     """What drafting beside a verification does."""
 
-    seconds: float  # that it takes longer
+    seconds: float  # the additional time
     hidden: float  # of drafting in it
-    step: float  # seconds of one evaluation of the draft, half of which are waited for in vain after a miss
+    step: float  # seconds of one evaluation of the draft, half of which are wasted after a miss
 
     def pays(self, right: float) -> bool:
-        """Does it, where what was read ahead is of use with probability `right`?"""
+        """Returns whether it pays if what was read ahead is used with probability `right`."""
         return right * self.hidden > self.seconds + (1 - right) * self.step / 2
 
 
@@ -214,9 +214,9 @@ def measure_beside(
     repeats: int = 2,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Beside:
-    """Runs a verification while the draft steps in another thread; returns what that did, at its best.
+    """Runs a verification while the draft steps in another thread; returns the best result.
 
-    alone, one_step: seconds of each by itself. steps: of the draft, at most. The first run is thrown away.
+    alone, one_step: seconds of each by itself. steps: of the draft, at most. The first run is ignored.
     """
     found: list[tuple[float, int]] = []
     with ThreadPoolExecutor(1, "draft-ahead") as pool:
@@ -235,7 +235,7 @@ def measure_beside(
 
 
 def _steps(step: Callable[[], object], stop: Event, most: int) -> int:
-    """Steps until it is to stop; returns how often."""
+    """Steps until told to stop; returns how often."""
     n = 0
     while n < most and not (n and stop.is_set()):
         step()
@@ -249,29 +249,29 @@ class Costs:
 
     target: CostTable
     draft: CostTable
-    beside: Beside | None = None  # None where that was not measured
+    beside: Beside | None = None  # None if that was not measured
     rereads: bool = False  # the draft is a head, which reads a round's tokens again in the target's rows
     at_once: bool = False  # one step makes all guesses of a draft
-    # Of a light target, whose graph is built anew for an evaluation of another size: was the last step plain
+    # For a light target, whose graph is built anew for an evaluation of another size: was the last step plain
     # decoding, and has plain decoding been timed?
     steady: bool = field(default=False, compare=False, repr=False)
     timed: bool = field(default=False, compare=False, repr=False)
 
     @property
     def light(self) -> bool:
-        """True where a token is so cheap that looking for guesses is felt."""
+        """True if a token is so cheap that looking for guesses shows."""
         return self.target.level * self.target.points[1] < TUNING.light_s
 
     @property
     def longest_rest(self) -> int:
-        """For how many rounds nobody looks for guesses where none paid; 0 where looking is not felt."""
+        """For how many rounds nobody looks for guesses after none paid; 0 if looking does not show."""
         one = self.target.level * self.target.points[1]
         if one < TUNING.light_s:
             return TUNING.longest_rest
         return int(TUNING.look_s / TUNING.look_share / one) if one < TUNING.felt_s else 0
 
     def note_plain(self, n_ctx: int, seconds: float) -> None:
-        """Takes note of a step of one stream for which nobody looked for guesses."""
+        """Counts a step of one stream without looking for guesses."""
         if not self.light:
             self.target.learn(1, n_ctx, seconds)
         elif self.steady:

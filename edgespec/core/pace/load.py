@@ -5,7 +5,7 @@ shown prices that depend on what the others hold by now. One stream alone is the
 it. Free offers are cut all together, by one sorted list.
 
 EXACTNESS: as for one stream. How much the others hold may follow from their own drafted tokens, and
-whether this one goes on from guesses that it keeps; nobody's guess is withdrawn after it was drawn.
+whether this one continues from guesses that it keeps; nobody's guess is withdrawn after it was drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from edgespec.core.values import LONGEST_DRAFT, Reach
 
 
 class Load:
-    """The evaluation that one step of the streams ends with. Counted is in tokens, by slot."""
+    """The evaluation that one step of the streams ends with. Counts in tokens, by slot."""
 
     __slots__ = (
         "_beside", "_prices", "_step", "_steps", "base", "costs", "drafting", "expected", "guesses", "least",
@@ -32,7 +32,7 @@ class Load:
     def __init__(
         self, costs: Costs, least: Mapping[int, int], most: int, n_ctx: int, beside: int = 0
     ) -> None:
-        """least: tokens it has without any guess; most: that it may have; n_ctx: before them, on average.
+        """least: tokens it has without any guess; most: its limit; n_ctx: before them, on average.
 
         beside: tokens of prompts that are read along with it.
         """
@@ -41,18 +41,18 @@ class Load:
         self.base = self.total = sum(least.values()) + beside
         self.streams = max(len(least), 1)
         self.expected = float(self.streams)  # tokens that will count
-        self.drafting = 0.0  # seconds of the draft that count towards it
+        self.drafting = 0.0  # seconds of the draft for them
         self.together = 1  # slots that share a step of the draft
         self.tries = 0  # streams that were granted a draft in this step of the draft
-        self.weighed = False  # does anybody care what it costs?
+        self.weighed = False  # whether anybody needs its costs
         self._prices: NDArray[np.float64] | None = None
-        self.one = 0.0  # seconds of one token of plain decoding with as many streams: counted is in these
+        self.one = 0.0  # seconds of one token of plain decoding with as many streams: the unit
         self._step: dict[int, float] = {}  # seconds of one guess, by how many share the evaluation
         self._steps: dict[int, float] = {}  # seconds of a slot's own guesses
         self._beside: dict[int, NDArray[np.float64]] = {}  # prices, by the tokens of others
 
     def weigh(self) -> None:
-        """Looks up what a token costs, for whose pace depends on it."""
+        """Looks up what a token costs, for paces that depend on it."""
         if not self.weighed:
             self.weighed = True
             self.one = self.costs.target.seconds(self.base, self.n_ctx) / self.streams
@@ -60,7 +60,7 @@ class Load:
     @property
     def prices(self) -> NDArray[np.float64]:
         """Seconds of evaluating 0, 1, ... tokens."""
-        if self._prices is None:  # a light target feels it where nobody guesses
+        if self._prices is None:  # it shows on a light target if nobody guesses
             self._prices = self.costs.target.prices(max(self.most, self.base), self.n_ctx)
         return self._prices
 
@@ -70,11 +70,11 @@ class Load:
         return self.most - self.total
 
     def step(self) -> float:
-        """Returns the seconds that one guess more takes: none where one step makes all of them."""
+        """Returns the seconds that one guess more takes: none if one step makes all of them."""
         return 0.0 if self.costs.at_once else self.evaluation()
 
     def once(self) -> float:
-        """Returns the seconds that guesses take however many they are."""
+        """Returns the seconds that guesses take, however many there are."""
         return self.evaluation() if self.costs.at_once else 0.0
 
     def evaluation(self) -> float:
@@ -101,22 +101,22 @@ class Load:
         return found
 
     def take(self, slot: int, guesses: int) -> None:
-        """Takes note of guesses that will be verified."""
+        """Counts guesses that will be verified."""
         self.guesses[slot] += guesses
         self.total += guesses
 
     def granted(self, slot: int, worth: float) -> None:
-        """Takes note of a guess that will be verified. worth: the probability that it counts."""
+        """Counts a guess that will be verified. worth: the probability that it counts."""
         self.guesses[slot] += 1
         self.total += 1
         self.expected += worth
 
     def drafted(self, slot: int, seconds: float) -> None:
-        """Takes note of a slot's part of a step of the draft model."""
+        """Counts a slot's part of a step of the draft model."""
         self._steps[slot] = self._steps.get(slot, 0.0) + seconds
 
     def allot(self, offers: Mapping[int, Reach], trust: float = 1.0) -> tuple[Counter[int], float]:
-        """Returns how many guesses of each free offer to verify, and the gain that is expected of all.
+        """Returns how many guesses of each free offer to verify, and the expected gain of all.
 
         trust: how much of an expected gain comes true.
 
@@ -133,7 +133,7 @@ class Load:
         return Counter(-slot for _, slot in rows[:n]), float(gains[n])
 
     def parts(self, seconds: float, slots: Iterable[int]) -> dict[int, float]:
-        """Returns what part of the step's seconds each slot caused, none far more than was expected of it."""
+        """Returns the share of the step's seconds that each slot caused, none far more than expected."""
         shares = {slot: self._share(slot) for slot in slots}
         whole = sum(shares.values())
         return {slot: min(seconds / whole, TUNING.leap) * share for slot, share in shares.items()}

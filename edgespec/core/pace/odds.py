@@ -1,7 +1,7 @@
-"""How likely a guess is to be accepted: learned from what became of earlier ones.
+"""How likely a guess is to be accepted: learned from earlier ones.
 
-A drafter says how sure it is of each token; how often such tokens were accepted is counted here, so that
-guesses of every kind come to the same currency. Old counts fade, because texts change.
+A drafter says how sure it is of each token; this counts how often such tokens were accepted, so that
+guesses of every kind become comparable. Old counts fade, because texts change.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 BINS = 10
 FADE = 0.98  # of the weight of an observation, with each that follows in its bin
-FADE_SILENT = 0.93  # the same with a guess that was not verified: such are few, and far from each other
+FADE_SILENT = 0.93  # the same for unverified guesses, which are few and far between
 PRIOR_WEIGHT = 2.0  # observations that the assumption is worth
 STIFFNESS = 2.0  # of the assumption as a whole: the larger, the more it takes to shift it
 MOST_SHIFT = 3.0  # of all assumptions together, in units of log-odds
@@ -21,16 +21,16 @@ MOST_SHIFT = 3.0  # of all assumptions together, in units of log-odds
 class Odds:
     """Acceptance by confidence, in BINS equal bins: 0 to 0.1, 0.1 to 0.2, and so on.
 
-    What is seen in some bins shifts the assumption of all, in log-odds. Guesses of a confidence that is
-    never tried would else be thought bad for ever: a draft at temperature 1 is seldom sure of itself, and
+    What is seen in some bins shifts the assumption of all, in log-odds. Else guesses of a confidence that
+    is never tried would count as bad for ever: a draft at temperature 1 is seldom sure of itself, and
     yet right if it is as unsure as the target.
     """
 
-    assumed: tuple[float, ...]  # what each bin says until something is known
+    assumed: tuple[float, ...]  # the acceptance of each bin until something is known
     accepted: list[float] = field(default_factory=lambda: [0.0] * BINS)
     seen: list[float] = field(default_factory=lambda: [0.0] * BINS)
     _off: list[float] = field(init=False, repr=False, compare=False)  # accepted more than assumed, by bin
-    _weight: list[float] = field(init=False, repr=False, compare=False)  # how much that says, by bin
+    _weight: list[float] = field(init=False, repr=False, compare=False)  # the weight of that, by bin
     _found: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)  # by bin
 
     def __post_init__(self) -> None:
@@ -39,7 +39,7 @@ class Odds:
             self._compare(i)
 
     def _compare(self, i: int) -> None:
-        """Notes how far the assumption of a bin is off."""
+        """Notes how far off a bin's assumption is."""
         assumed, seen = self.assumed[i], self.seen[i]
         self._off[i] = self.accepted[i] - seen * assumed
         self._weight[i] = seen * assumed * (1 - assumed)
@@ -74,7 +74,7 @@ class Odds:
     def onward(self, n: int) -> list[float]:
         """Returns the probability of each of the first `n` bins and on, the last for all that follow.
 
-        Each is thought to be like all together until it is known: places in a draft are much alike.
+        Each is taken to be like all together until it is known: positions in a draft are much alike.
         """
         alike = (sum(self.accepted) + PRIOR_WEIGHT * self.assumed[0]) / (sum(self.seen) + PRIOR_WEIGHT)
         known = zip(self.accepted[:n], self.seen[:n], strict=True)
@@ -82,7 +82,7 @@ class Odds:
         return out + (out or [alike])[-1:] * (n - len(out))
 
     def note(self, confidence: float, accepted: float, *, fade: float = FADE) -> None:
-        """Counts what became of one guess that was reached, or how likely it was to be accepted."""
+        """Counts the result of one guess that was reached, or its probability of acceptance."""
         self.note_bin(bin_of(confidence), accepted, fade=fade)
 
     def note_bin(self, i: int, accepted: float, *, fade: float = FADE) -> None:

@@ -1,4 +1,4 @@
-"""Every tuned constant of the pace; `tests/test_controller.py` holds what they bring."""
+"""Every tuned constant of the pace; `tests/test_controller.py` checks their effect."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ class Tuning:
     """Times are in token times: seconds of one token of plain decoding."""
 
     # What is remembered
-    fade: float = 0.95  # of what earlier rounds say of a gain, with each new one
-    prior_rounds: float = 6.0  # rounds that the expectation of a draft never tried is worth
-    leap: float = 4.0  # times its expected seconds that a round counts for at most: machines pause
+    fade: float = 0.95  # weight of earlier rounds in a gain, with each new one
+    prior_rounds: float = 6.0  # rounds that the expectation of an untried draft is worth
+    leap: float = 4.0  # factor over its expected seconds that a round counts for at most: machines pause
 
     # What the draft model may lose
     share: float = 0.015  # of the tokens emitted
     start: float = 3.0  # token times to begin with
     credit: float = 8.0  # token times of past gains that may be lost again
 
-    # Where a try is dear, the draft guesses silently before it is tried: one token that nobody verifies
+    # Where a try is expensive, the draft guesses silently before it is tried: one unverified token
     dear: float = 1.0  # token times that the cheapest try may lose
-    silent_share: float = 0.013  # of the tokens emitted, that this may cost
-    silent_start: float = 0.5  # token times that it may cost to begin with
+    silent_share: float = 0.013  # of the emitted tokens, that this may cost
+    silent_start: float = 0.5  # token times that it may cost at first
     longest_idle: int = 32  # rounds in which a draft is not asked that can neither pay nor be tried yet
     silent_guesses: int = 6  # for which old tokens are worth reading
 
-    # What free guesses may lose: what they are worth shows without trying
+    # What free guesses may lose: their worth shows without trying
     free_share: float = 0.005
     free_start: float = 1.5
     trust_fade: float = 0.95  # of earlier steps that took free guesses, with each that does
     trust_rest: float = 0.985  # of the same, with each step that takes none
-    trust_prior: float = 4.0  # steps that believing the expectation is worth
+    trust_prior: float = 4.0  # steps that trusting the expectation is worth
 
-    # How far is looked ahead
+    # How far to look ahead
     ahead: int = 16  # guesses, where the next alone would not pay: costs are not monotonic
     horizon: int = 256  # tokens over which reading the prompt with the draft has to pay, at most
-    trial: int = 32  # fewest tokens of prompt worth showing to a draft
+    trial: int = 32  # fewest tokens of prompt worth reading with a draft
 
     # When nothing is guessed
     light_s: float = 0.002  # seconds of a token below which looking for guesses takes a good part of it
-    felt_s: float = 0.009  # and below which it is felt
+    felt_s: float = 0.009  # and below which it shows
     look_s: float = 0.0004  # seconds that looking takes, between two evaluations
     look_share: float = 0.015  # of the time that it should take
     look: int = 2  # rounds without a guess after which a light target is left alone

@@ -16,7 +16,7 @@ ACCEPTED = 0.7  # of guesses, before any was judged
 def best_length(
     reach: Reach, prices: NDArray[np.float64], step: float, saved: float = 0.0
 ) -> tuple[float, int]:
-    """Returns the best gain of a draft with this reach, and its length; (1, 0) where none beats plain.
+    """Returns the best gain of a draft with this reach, and its length; (1, 0) if none beats plain.
 
     The arguments are those of `gains`.
     """
@@ -26,9 +26,9 @@ def best_length(
 
 
 def at_load(costs: Costs, *, accepted: float = ACCEPTED, longest: int = 16) -> float:
-    """Returns the gain of the best draft length at these costs, where nothing is known of the guesses yet.
+    """Returns the gain of the best draft length at these costs, if nothing is known of the guesses yet.
 
-    Below 1 where none pays: guesses that are better than assumed may pay all the same. What is
+    Below 1 if none pays: guesses that are better than assumed may still pay. What is
     drafted while the target verifies counts as saved, as often as it would be right.
     """
     prices, step, best = costs.target.prices(longest + 1), costs.draft.seconds(1), 0.0
@@ -45,7 +45,7 @@ def at_load(costs: Costs, *, accepted: float = ACCEPTED, longest: int = 16) -> f
 def gains(reach: Reach, prices: NDArray[np.float64], step: float, saved: float = 0.0) -> NDArray[np.float64]:
     """Returns the gain of drafts of 1, 2, ... tokens with this reach: float64, (len(reach),).
 
-    prices: seconds of verifying 0, 1, ... tokens. step: seconds that one guess takes to make; saved: of all
+    prices: seconds of verifying 0, 1, ... tokens. step: seconds of making one guess; saved: of all
     of them, those that were spent before.
     """
     n = len(reach)
@@ -57,7 +57,7 @@ def gains(reach: Reach, prices: NDArray[np.float64], step: float, saved: float =
 def round_costs(prices: NDArray[np.float64], step: float, once: float) -> NDArray[np.float64]:
     """Returns the token times of a round with 0, 1, ... guesses: float64, (LONGEST_DRAFT + 1,).
 
-    prices, step: as of `gains`; once: seconds that guesses take however many they are.
+    prices, step: as of `gains`; once: seconds that guesses take, however many there are.
     """
     found: NDArray[np.float64] = (prices[1:] + step * GUESSES + once * (GUESSES > 0)) / prices[1]
     return found
@@ -70,12 +70,12 @@ def can_pay(cost: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def cheapest_try(cost: NDArray[np.float64]) -> float:
-    """Returns the token times that the cheapest draft which can pay may lose; inf where none can."""
+    """Returns the token times that the cheapest useful draft may lose; inf if none is useful."""
     return float(cost[1:].min(initial=np.inf, where=can_pay(cost))) - 1
 
 
 def affordable(cost: NDArray[np.float64], reading: float, stake: float) -> int:
-    """Returns the longest draft that, all of it failing, loses no more than `stake` token times.
+    """Returns the longest draft that loses no more than `stake` token times if all of it fails.
 
     cost: token times of a round with 0, 1, ... guesses. reading: token times spent before.
     """
