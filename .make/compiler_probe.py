@@ -1,9 +1,9 @@
 """Does the C++ compiler keep what ggml writes into a tile's configuration? Tried, not looked up.
 
 GCC before 12.4 and 13.3 tells its optimiser that `ldtilecfg` (AMX) reads 8 of the 64 bytes, so it drops
-stores, and llama.cpp ends in a fault or computes wrong numbers. The probe compiles those lines to assembly
+stores, and llama.cpp crashes or computes wrong numbers. The probe compiles those lines to assembly
 with the flags of the build, puts a copy of the 64 bytes in the place of the instruction, and looks at what
-it would have read. So it tells of the compiler on processors without AMX too.
+it would have read. So it tests the compiler on processors without AMX too.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ LOAD = re.compile(r"^\s*\{?v?ldtilecfg[ \t]+(?P<where>[^#\n;]+)", re.MULTILINE)
 
 
 def flags_needed(env: Mapping[str, str], *, build_flags: Sequence[str] = BUILD_FLAGS) -> str:
-    """Return the compiler flags without which llama.cpp would be compiled wrong: "" where none are needed.
+    """Return the compiler flags without which llama.cpp would be compiled wrong: "" if none are needed.
 
-    Whoever has set flags of their own knows better. A compiler that fails over the probe is left to the
-    build, whose log has its words.
+    Flags set by the user are left alone. A compiler that fails over the probe is left to the
+    build, whose log has its messages.
     """
     if sets_flags(env):
         return ""
@@ -82,7 +82,7 @@ def flags_needed(env: Mapping[str, str], *, build_flags: Sequence[str] = BUILD_F
 
 
 def sets_flags(env: Mapping[str, str]) -> bool:
-    """Tell whether a person has said which flags llama.cpp is compiled with."""
+    """Tell whether the user has set flags for compiling llama.cpp."""
     said = env.get("CMAKE_ARGS", "")
     return bool(env.get("CFLAGS") or env.get("CXXFLAGS") or OWN_FLAGS.search(said))
 
@@ -90,7 +90,7 @@ def sets_flags(env: Mapping[str, str]) -> bool:
 def portable_options(env: Mapping[str, str]) -> str:
     """Return CMake options for a build that is not for this processor alone, and that it can run.
 
-    Without GGML_NATIVE ggml is compiled for AVX2 and what came with it, which old processors lack.
+    Without GGML_NATIVE ggml is compiled for AVX2 and its contemporaries, which old processors lack.
     """
     command = [*shlex.split(env.get("CXX") or "c++"), "-march=native", "-dM", "-E", "-x", "c++", os.devnull]
     try:

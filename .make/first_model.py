@@ -1,7 +1,7 @@
 """Gets the small real model that a first `make chat` answers with; run by the Python of .venv.
 
 Without a network the embedded pair answers, and one sentence says how to get the real one. `.venv/starter`
-says that nothing is left to do: who removes the model is not given it again.
+says that nothing is left to do: a user who removes the model does not get it again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ DONE = Path(sys.prefix) / "starter"
 
 
 def say(text: str) -> None:
-    """Tell the person something, beside what the program itself will print."""
+    """Print a message for the user, beside what the program itself will print."""
     print(text, file=sys.stderr, flush=True)
 
 
 def main() -> None:
-    """Install it, unless the person has a pair already."""
+    """Install it, unless the user has a pair already."""
     try:
         with store_told():
             store = open_store()

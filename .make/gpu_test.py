@@ -2,7 +2,7 @@
 
 It says nothing about speed and everything about whether it works. llama-cpp-python is built once, in
 `build/vulkan` (GPU_BUILD names another folder) and beside .venv's own, which stays as it is. Arguments are
-pytest's. Whoever sets VK_ICD_FILENAMES, VK_DRIVER_FILES or GGML_VK_VISIBLE_DEVICES chooses the device: a real
+pytest's. VK_ICD_FILENAMES, VK_DRIVER_FILES or GGML_VK_VISIBLE_DEVICES choose the device: a real
 card takes the same tests.
 """
 
@@ -26,7 +26,7 @@ from obstacles import Obstacle, check_compilers, check_space, explain
 from set_up import LLAMA, LOG, OPTIONS, ROOT, clock, cores, pinned, pip, pip_environment, say, tail
 
 TESTS = ("tests/card",)
-OWN_PROCESS = ("-n", "1")  # a driver that ends its process ends one test, and the others go on
+OWN_PROCESS = ("-n", "1")  # a driver that crashes its process ends one test, and the others go on
 BUILT_WITH = f"{OPTIONS} -DGGML_VULKAN=ON"
 INSTALL = "install what it needs (Debian, Ubuntu: sudo apt install libvulkan-dev glslc spirv-headers)"
 DRIVER = "install it (Debian, Ubuntu: sudo apt install mesa-vulkan-drivers), and run it again"
@@ -47,7 +47,7 @@ WHOLE_SET = """\
 
 
 def macros(env: Mapping[str, str]) -> str:
-    """Return the macros of the Vulkan headers; "" where they, or those of SPIR-V, are not there."""
+    """Return the macros of the Vulkan headers; "" if they, or those of SPIR-V, are missing."""
     command = [*shlex.split(env.get("CXX") or "c++"), "-x", "c++", "-dM", "-E", "-"]
     try:
         done = subprocess.run(command, input=HEADERS, capture_output=True, text=True, timeout=60)
@@ -72,7 +72,7 @@ def device(env: Mapping[str, str], folders: Sequence[Path] = DRIVERS) -> dict[st
     found = [str(file) for folder in folders for file in sorted(folder.glob("lvp_icd*.json"))]
     if not found:
         raise Obstacle(f"There is no software Vulkan device (Mesa's lavapipe) on this machine: {DRIVER}.")
-    # llama.cpp passes over devices of type CPU unless they are named
+    # llama.cpp ignores devices of type CPU unless they are named
     return {"VK_ICD_FILENAMES": found[0], "VK_DRIVER_FILES": found[0], "GGML_VK_VISIBLE_DEVICES": "0"}
 
 
@@ -82,7 +82,7 @@ def device(env: Mapping[str, str], folders: Sequence[Path] = DRIVERS) -> dict[st
 def for_old_headers(text: str) -> str:
     """Return the back end's source without VK_EXT_layer_settings, which serves validation alone.
 
-    Older headers (1.3.239 of Debian 12) know nothing of it, and the back end does not ask.
+    Older headers (1.3.239 of Debian 12) lack it, and the back end does not check.
     """
     begin, end = (
         r"    VkBool32 enable_best_practice = ",
@@ -101,7 +101,7 @@ def for_old_drivers(text: str) -> str:
 
 
 def replaced(pattern: str, by: str, text: str) -> str:
-    """Return the text with one place in it replaced, if it has not been yet."""
+    """Return the text with one place in it replaced, if that has not been done yet."""
     if by in text:
         return text
     new, n = re.subn(pattern, lambda _: by, text, flags=re.DOTALL | re.MULTILINE)
@@ -117,7 +117,7 @@ EDITS = {"ggml-vulkan.cpp": for_old_headers, "ggml-vulkan-common.h": for_old_dri
 
 
 def edit(source: Path) -> None:
-    """Make llama.cpp's source suit the headers, and the driver of their time."""
+    """Adapt llama.cpp's source to the headers, and the driver of their time."""
     for name, edited in EDITS.items():
         file = source / BACK_END / name
         text = file.read_text(encoding="utf-8")
@@ -140,7 +140,7 @@ def unpack(spec: str, folder: Path, env: Mapping[str, str]) -> Path:
 
 
 def made(spec: str) -> dict[str, str]:
-    """Return what a build is made of, by which it is known again."""
+    """Return what a build is made of, to recognise it later."""
     edits = hashlib.sha256((PLAIN + WHOLE_SET).encode()).hexdigest()
     return {"spec": spec, "options": BUILT_WITH, "edits": edits, "python": sys.version.split()[0]}
 
@@ -148,7 +148,7 @@ def made(spec: str) -> dict[str, str]:
 def build(folder: Path, env: Mapping[str, str]) -> Path:
     """Build llama-cpp-python into the folder, unless it is there; return what PYTHONPATH has to name.
 
-    What was compiled stays, so that a build that was interrupted goes on.
+    What was compiled stays, so that an interrupted build continues.
     """
     site, record = folder / "site", folder / "ready"
     spec = pinned((ROOT / "pyproject.toml").read_text(encoding="utf-8"), LLAMA)
@@ -184,12 +184,12 @@ def build(folder: Path, env: Mapping[str, str]) -> Path:
 
 
 def before(site: Path, env: Mapping[str, str]) -> str:
-    """Return PYTHONPATH with the build in front of what it names."""
+    """Return PYTHONPATH with the build first."""
     return os.pathsep.join([str(site), *filter(None, [env.get("PYTHONPATH")])])
 
 
 def found_cards(env: Mapping[str, str]) -> str:
-    """Return the cards that llama.cpp finds, in words; "" where it finds none."""
+    """Return the cards that llama.cpp finds, in words; "" if it finds none."""
     code = "from edgespec.llama.devices import cards; print(', '.join(c.description for c in cards()))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=dict(env), capture_output=True, text=True
@@ -201,7 +201,7 @@ def found_cards(env: Mapping[str, str]) -> str:
 
 
 def main() -> int:
-    """Build where that has to be, then be pytest."""
+    """Build if necessary, then run pytest."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         chosen = device(os.environ)

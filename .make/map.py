@@ -1,4 +1,4 @@
-"""Writes docs/map.md: every module with the first sentence of its docstring. `--check` tells if it is old."""
+"""Writes docs/map.md: every module with the first sentence of its docstring. `--check` says if it is old."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PAGE = ROOT / "docs" / "map.md"
 SOURCES = ("edgespec", "tui/edgespec_tui", "models/edgespec_models", "models/recipes", "tests", ".make")
 BEFORE = """# The map
 
-Every module and what it is for, from its docstring. `make map` writes this page; `make check` holds it true.
-Where to begin, and the rules of the house, are in [CONTRIBUTING](../CONTRIBUTING.md).
+Every module and what it is for, from its docstring. `make map` writes this page; `make check` verifies it.
+Where to start, and the house rules, are in [CONTRIBUTING](../CONTRIBUTING.md).
 """
 
 
 def sentence(path: Path) -> str:
-    """Returns the first sentence of a module's docstring. Raises ValueError where there is none."""
+    """Returns the first sentence of a module's docstring. Raises ValueError if there is none."""
     words = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0].split()
     if not words:
         raise ValueError(f"{path.relative_to(ROOT)} has no docstring: say in one sentence what it is for")
@@ -50,7 +50,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Writes the page, or says that it is old; returns the exit code."""
+    """Writes the page, or reports that it is old; returns the exit code."""
     try:
         wanted = page()
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What can stand in the way of setting up, as one sentence each: found beforehand, or read from pip's log."""
+"""What can prevent setting up, as one sentence each: found beforehand, or read from pip's log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 
 class Obstacle(Exception):
-    """Set-up cannot go on; the message is one sentence for the person who typed make."""
+    """Set-up cannot continue; the message is one sentence for the person who typed make."""
 
 
 def check_venv_module(find: Callable[[str], object] = importlib.util.find_spec) -> None:
@@ -32,7 +32,7 @@ def check_venv_module(find: Callable[[str], object] = importlib.util.find_spec) 
 
 
 def free_space(path: Path) -> int:
-    """Count the bytes free where a folder lies."""
+    """Count the bytes free in a folder's file system."""
     return shutil.disk_usage(path).free
 
 
@@ -51,7 +51,7 @@ def check_space(needs: Mapping[Path, float], free: Callable[[Path], int] = free_
 
 
 def compiles(command: list[str], suffix: str, source: str) -> bool:
-    """Try a compiler on a program of two lines: it may be there and yet lack its headers."""
+    """Try a compiler on a program of two lines: it may exist and still lack its headers."""
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, f"program{suffix}")
         program.write_text(source, encoding="utf-8")
@@ -63,7 +63,7 @@ def compiles(command: list[str], suffix: str, source: str) -> bool:
 
 
 def check_compilers(env: Mapping[str, str], works: Callable[[list[str], str, str], bool] = compiles) -> None:
-    """Refuse when llama.cpp has to be compiled and nothing here can."""
+    """Refuse if llama.cpp has to be compiled and nothing here can."""
     for language, variable, names, suffix, header in (
         ("C", "CC", ("cc", "gcc", "clang"), ".c", "stdio.h"),
         ("C++", "CXX", ("c++", "g++", "clang++"), ".cpp", "vector"),

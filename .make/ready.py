@@ -1,8 +1,8 @@
 """Tells whether .venv serves this tree as it is now. Every make target asks: it imports next to nothing.
 
-The record `.venv/ready` is what set_up.py writes last. Run by the Python of .venv, exit status 0 says ready,
+The record `.venv/ready` is what set_up.py writes last. Run by the Python of .venv, exit status 0 means ready,
 10 that an update in place will do (pyproject.toml has changed, or other CMAKE_ARGS are asked for), and 11
-that .venv is of no use: half made, of another Python, or of a folder that has moved.
+that .venv is useless: half made, of another Python, or of a folder that has moved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ READY, OUTDATED, USELESS = 0, 10, 11
 
 
 def wanted(root: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Describe the .venv that this tree needs, and what the person asks for, where they do."""
+    """Describe the .venv that this tree needs, and what the user asks for."""
     with open(os.path.join(root, "pyproject.toml"), encoding="utf-8") as file:
         needs = {
             "root": root,
@@ -27,7 +27,7 @@ def wanted(root: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def recorded(root: str) -> dict[str, str]:
-    """Read what .venv was made for: nothing where it was not finished."""
+    """Read what .venv was made for: nothing if it was not finished."""
     try:
         with open(os.path.join(root, ".venv", "ready"), encoding="utf-8") as file:
             record = json.load(file)
@@ -37,7 +37,7 @@ def recorded(root: str) -> dict[str, str]:
 
 
 def state(record: Mapping[str, str], want: Mapping[str, str]) -> int:
-    """Compare the two. Nothing asked for now means: whatever was asked for then."""
+    """Compare the two. No CMAKE_ARGS now means: those of the last time."""
     differs = {key for key in want if record.get(key) != want[key]}
     if not record or differs & {"root", "version", "PYTHON"}:
         return USELESS

@@ -1,7 +1,7 @@
-"""Makes the .venv that every make target shares, once, and says what it is doing.
+"""Makes the .venv that every make target shares, once, and shows its progress.
 
 Standard library only: nothing is installed yet when this runs, and with_python saw to Python 3.11 to 3.15.
-`.venv/ready` is written last, so a build that was interrupted has none and is done anew.
+`.venv/ready` is written last, so an interrupted build has none and is done anew.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def cores() -> int:
 
 
 def estimate(n_cores: int) -> str:
-    """Say how long llama.cpp takes to compile: 8 to 18 core minutes were measured."""
+    """Estimate how long llama.cpp takes to compile: 8 to 18 core minutes were measured."""
     low, high = max(1, round(8 / n_cores)), max(2, round(20 / n_cores))
     return f"{low} to {high} minutes on {n_cores} core{'s' if n_cores > 1 else ''}"
 
 
 def pip_environment(env: Mapping[str, str], *, n_cores: int, memory: int) -> dict[str, str]:
-    """Add what llama.cpp is built with where nothing is said, drop what would lead pip out of .venv."""
+    """Add llama.cpp's default build options, drop what would lead pip out of .venv."""
     leads_away = {"PYTHONHOME", "PYTHONPATH", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_QUIET"}
     defaults = {
         "CMAKE_ARGS": OPTIONS,
@@ -69,7 +69,7 @@ def pinned(pyproject: str, name: str) -> str:
 
 
 def say(text: str) -> None:
-    """Tell the person something, beside what the program itself will print."""
+    """Print a message for the user, beside what the program itself will print."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -79,7 +79,7 @@ def clock(seconds: float) -> str:
 
 
 def doing(log: str) -> str:
-    """Find in the end of pip's log how far it has come."""
+    """Find pip's progress at the end of its log."""
     steps = re.findall(
         r"^ *(\[ *\d+(?:/\d+|%)\]|(?:Collecting|Downloading|Installing) [^\s(]+)", log, re.MULTILINE
     )
@@ -89,7 +89,7 @@ def doing(log: str) -> str:
 
 
 def watch(command: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run a command into the log and show how far it is: live on a terminal, else every half minute."""
+    """Run a command into the log and show its progress: live on a terminal, else every half minute."""
     live, start = sys.stderr.isatty(), time.monotonic()
     told = start
     with LOG.open("wb") as out:
@@ -118,7 +118,7 @@ def watch(command: Sequence[str], env: Mapping[str, str]) -> int:
         finally:
             if live:
                 print("\r\033[K", end="", file=sys.stderr, flush=True)
-    if child.returncode < 0:  # pip was killed: so are the compilers it had started
+    if child.returncode < 0:  # pip was killed: its compilers must end too
         end_session(child)
     return child.returncode
 
@@ -164,7 +164,7 @@ def install(*arguments: str, env: Mapping[str, str]) -> None:
 
 
 def is_built(spec: str, env: Mapping[str, str]) -> bool:
-    """Tell whether a finished wheel is at hand, from a registry or an earlier build in pip's own cache."""
+    """Tell whether a finished wheel is available, from a registry or an earlier build in pip's own cache."""
     look = ["install", "--dry-run", "--no-deps"]
     if pip(*look, "--only-binary", ":all:", spec, env=env) == 0:
         return True
@@ -178,11 +178,11 @@ def is_built(spec: str, env: Mapping[str, str]) -> bool:
     ):
         return False
     install(*look[1:], spec, env=env)
-    return bool(re.search(rf"{wheel}\S+\.whl", tail(LOG)))  # else what is kept was built from another source
+    return bool(re.search(rf"{wheel}\S+\.whl", tail(LOG)))  # else the cached one is of another source
 
 
 def install_llama(spec: str, env: Mapping[str, str], *, own_build: bool) -> None:
-    """Install llama-cpp-python, as a finished wheel or, with a look at what that takes, compiled here."""
+    """Install llama-cpp-python, as a finished wheel or, after checking what that takes, compiled here."""
     if not own_build and is_built(spec, env):
         return install(spec, env=env)
     check_compilers(env)
@@ -191,20 +191,20 @@ def install_llama(spec: str, env: Mapping[str, str], *, own_build: bool) -> None
     if flags := flags_needed(env):
         say("This compiler drops stores that the processor's AMX unit needs: llama.cpp is built without AMX.")
         env = {**env, "CFLAGS": flags, "CXXFLAGS": flags}
-    # pip's cache does not know with which CMAKE_ARGS a wheel was built: one's own stays out of it both ways
+    # pip's cache does not know with which CMAKE_ARGS a wheel was built: custom builds stay out of it
     fresh = ["--no-cache-dir", "--force-reinstall", "--no-deps"] if own_build else []
     install("-v", *fresh, "--no-binary", LLAMA, spec, env=env)
 
 
 def self_test() -> tuple[int, str]:
-    """Evaluate the embedded pair; return 0, or 3 where EdgeSpec heals it, 4 where not, and what is wrong."""
+    """Evaluate the embedded pair; return 0, or 3 if EdgeSpec heals it, 4 if not, and what is wrong."""
     command = [str(VENV / "bin" / "python"), "-P", "-m", "edgespec.system.self_test"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     return (done.returncode, done.stdout.strip()) if done.returncode in (3, 4) else (0, "")
 
 
 def heal_llama(spec: str, env: Mapping[str, str]) -> None:
-    """Test what is installed; where it computes wrong, compile it once without what is processor-specific."""
+    """Test what is installed; if it computes wrong, compile it once without processor-specific parts."""
     status, fault = self_test()
     if status and not sets_flags(env):
         check_compilers(env)
@@ -226,7 +226,7 @@ def heal_llama(spec: str, env: Mapping[str, str]) -> None:
 
 
 def needs_own_build(here: Mapping[str, str], want: Mapping[str, str]) -> bool:
-    """Tell whether llama.cpp is to be compiled with CMAKE_ARGS of the person's; here: what .venv holds."""
+    """Tell whether llama.cpp must be compiled with the user's CMAKE_ARGS; here: what .venv holds."""
     if "CMAKE_ARGS" not in want:
         return False
     if here.get("CMAKE_ARGS") != want["CMAKE_ARGS"]:
@@ -260,7 +260,7 @@ def set_up(env: Mapping[str, str]) -> None:
 
 
 def how_it_stands(env: Mapping[str, str]) -> int:
-    """Ask the Python of .venv, if there is one that runs, whether .venv still serves."""
+    """Ask the Python of .venv, if there is one that runs, whether .venv is still valid."""
     command = [str(VENV / "bin" / "python"), "-I", "-S", str(Path(ready.__file__))]
     try:
         return subprocess.run(command, env=dict(env), stderr=subprocess.DEVNULL).returncode
@@ -269,7 +269,7 @@ def how_it_stands(env: Mapping[str, str]) -> int:
 
 
 def main() -> int:
-    """Set up, unless another make did it meanwhile; every way it can end is one line."""
+    """Set up, unless another make did it meanwhile; every possible end is one line."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:

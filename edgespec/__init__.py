@@ -8,7 +8,7 @@ wrong is removed from the KV cache. Importing this package loads neither llama.c
         for round_ in edgespec.stream(pair, "def main():"):
             print(round_.text, end="")
 
-What is imported from here stays; what lies in the rooms below may move.
+Names imported from here are stable; the rooms below may change.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def load(
 ) -> Pair:
     """Loads a pair of GGUF files in this process; without a target, the embedded pair.
 
-    llama.cpp can end the process on a damaged file; `edgespec run` isolates it, this call does not.
+    llama.cpp can abort the process on a damaged file; `edgespec run` isolates it, this call does not.
     """
     from edgespec.engine.pair import Pair
 

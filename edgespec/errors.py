@@ -33,7 +33,7 @@ from __future__ import annotations
 
 
 class EdgeSpecError(Exception):
-    """A failure that is told to the user in one sentence: what, which value, what to do."""
+    """A failure that is reported to the user in one sentence: what, which value, what to do."""
 
     exit_code = 1
 
@@ -45,7 +45,7 @@ class SettingError(EdgeSpecError):
 
 
 class GrammarError(SettingError):
-    """A JSON schema, grammar or regular expression is wrong, or too complex to be kept to."""
+    """A JSON schema, grammar or regular expression is wrong, or too complex to follow."""
 
 
 class ModelError(EdgeSpecError):
@@ -65,7 +65,7 @@ class DoesNotFitError(ModelError):
 
 
 class DeviceFullError(DoesNotFitError):
-    """llama.cpp was refused memory that was thought to be free, on a graphics card mostly."""
+    """llama.cpp was refused memory that was thought to be free, usually on a graphics card."""
 
 
 class PairMismatchError(EdgeSpecError):
@@ -92,7 +92,7 @@ class PromptTooLongError(EdgeSpecError):
 
 
 class QueueFullError(EdgeSpecError):
-    """As many requests wait as may wait."""
+    """The queue is full."""
 
 
 class EngineError(EdgeSpecError):
@@ -124,18 +124,18 @@ class EngineDiedError(EdgeSpecError):
 
 
 class MachineLostError(EdgeSpecError):
-    """Another machine, which is to evaluate layers, does not answer, cannot serve us, or went away."""
+    """Another machine that should evaluate layers does not answer, cannot serve us, or went away."""
 
 
 class DownloadError(EdgeSpecError):
-    """A model cannot be had from the hub, or is not what the hub says."""
+    """The hub cannot provide a model, or a file is not what the hub says."""
 
 
 class EndpointError(EdgeSpecError):
     """A server refuses a request, or fails in the middle of it.
 
-    status: what HTTP calls it (0: it was in the middle of an answer). code: the server's word for programs.
-    retry_s: seconds after which it is worth asking again, where the server says so.
+    status: the HTTP status (0: in the middle of an answer). code: the server's code for programs.
+    retry_s: seconds after which it is worth asking again, if the server says so.
     """
 
     def __init__(
@@ -150,11 +150,11 @@ class EndpointLostError(EndpointError):
 
 
 class SessionError(EdgeSpecError):
-    """A kept conversation cannot be found, read or written."""
+    """A saved chat cannot be found, read or written."""
 
 
 class PlanError(EdgeSpecError):
-    """How fast a pair would run cannot be found out."""
+    """The speed of a pair cannot be estimated."""
 
 
 class PeerError(EdgeSpecError):

@@ -1,4 +1,4 @@
-"""Makes a request of a command's flags: sampling, length, who guesses, what the answer may look like."""
+"""A request from a command's flags: sampling, length, who guesses, the form of the answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Requ
 
 
 def grammar_for(arguments: argparse.Namespace) -> Grammar | None:
-    """Returns what the answer may look like, by the flags. Raises SettingError."""
+    """Returns the form of the answer, by the flags. Raises SettingError."""
     schema, grammar, regex = (getattr(arguments, name, None) for name in ("json_schema", "grammar", "regex"))
     if schema is not None:
         return Grammar("json_schema", read_text("--json-schema", schema, most=LONGEST_GRAMMAR))

@@ -59,8 +59,8 @@ def read_prompt(prompt: str | None) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Answers one prompt; returns the exit code (130 after Ctrl+C, what was said kept)."""
-    request_for(arguments)  # nonsense is refused before anything is loaded
+    """Answers one prompt; returns the exit code (130 after Ctrl+C; what is written so far stays)."""
+    request_for(arguments)  # refuses wrong values before anything is loaded
     grammar, given = grammar_for(arguments), chat_template(arguments)  # once: they may come through a pipe
     prompt = read_prompt(arguments.prompt)
     if not arguments.raw:
@@ -91,14 +91,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _keep_speed(arguments: argparse.Namespace, figures: Statistics) -> None:
-    """Keeps how fast an installed pair was, if it ran as it usually does."""
+    """Notes how fast an installed pair was, if it ran as usual."""
     name = pair_name(arguments)
     if name and not arguments.no_draft and arguments.drafter == "auto" and arguments.draft_length is None:
         note_speed(name, tokens=figures.n_tokens, tok_per_s=figures.tok_per_s)
 
 
 def speak(rounds: Iterable[Round], tally: Tally, *, show: bool = True) -> str:
-    """Writes an answer to stdout as it comes and counts its rounds; returns it. Its line is always ended."""
+    """Writes an answer to stdout as it comes and counts its rounds; returns it. Always ends its line."""
     pieces: list[str] = []
     try:
         for round_ in rounds:

@@ -1,6 +1,6 @@
 """One step of the streams: steps of the draft until nobody is granted another, then one verification.
 
-What each is granted its pace says, seeing what all the others hold by now (`core.pace.load`). Drawn
+Each one's pace decides what it is granted, seeing what all the others hold by now (`core.pace.load`). Drawn
 guesses are refused before they are drawn or not at all; free offers are cut at the end, all together.
 """
 
@@ -21,10 +21,10 @@ from edgespec.errors import EdgeSpecError
 
 
 class Step:
-    """Runs one step of the slots given; `rounds`, `failures` and `suspended` say what came of it.
+    """Runs one step of the given slots; `rounds`, `failures` and `suspended` have the results.
 
     `verified` is what the target evaluated at the end, in tokens and seconds.
-    A slot may be in `failures` behind a round.
+    A slot may be in `failures` after a round.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Step:
     ) -> None:
         """prefixes: see `Participants`. trust: in free offers, among as many streams.
 
-        scorers: who evaluates, where that is not the contexts alone: the draft may read ahead.
+        scorers: what evaluates, if not the contexts alone: the draft may read ahead.
         """
         self.rounds: list[tuple[Slot, Round]] = []
         self.verified = 0, 0.0
@@ -55,7 +55,7 @@ class Step:
         self._aside = 0.0  # seconds that no round is charged with
 
     def read(self, slot: Slot, want: Want) -> None:
-        """Shows the target a chunk of a prompt; its last chunk brings a round."""
+        """Has the target read a chunk of a prompt; its last chunk brings a round."""
         whole = want.tokens.size + len(want.tail) == slot.request.ask.tokens.size + len(slot.request.ask.tail)
         if whole:
             self._enter(0)
@@ -68,7 +68,7 @@ class Step:
     def speculate(self, most: int, left: int, joining: Sequence[tuple[Slot, Want]] = ()) -> None:
         """Drafts and verifies. most: tokens the evaluation may have; left: that the draft may read now.
 
-        Nobody guesses where somebody waits for a first token: it would come later for that.
+        Nobody guesses while somebody waits for a first token: guesses would delay it.
         joining: parts of the prompts of others, read in the same evaluation; they bring no round.
         """
         began, self._joining = self._clock(), joining
@@ -83,7 +83,7 @@ class Step:
         self._settle(load, self._clock() - began - self._aside)
 
     def _enter(self, most: int) -> Load:
-        """Begins the step for all: what does it hold without any guess?"""
+        """Begins the step for all, without any guess."""
         target, least, n_ctx = self._contexts["target"], {}, 0
         for slot in self._who.slots:
             request, ask = slot.request, slot.request.ask
@@ -150,13 +150,13 @@ class Step:
         lag = self._scorers["draft"].missing(want)
         goes_on, running.catching_up = running.catching_up, False
         if not goes_on and (allowed := running.pace.window(lag)) < lag:
-            window = ask.tokens[ask.tokens.size - allowed :]  # what lies before is left out from now on
+            window = ask.tokens[ask.tokens.size - allowed :]  # earlier tokens are left out from now on
             running.read_from = ask.skipped + ask.tokens.size - allowed
             return Want(window, (), ask.rows, slot.seq, running.read_from), allowed
         return want, lag
 
     def _show(self, slot: Slot, want: Want, lag: int, left: int) -> None:
-        """Shows the draft a chunk of what it has not read; it may guess when it has read all."""
+        """Has the draft read a chunk of what it has not read; it may guess when it has read all."""
         slot.request.catching_up = True
         started = self._clock()
         end = want.tokens.size - lag + min(left, lag - 1)
@@ -213,7 +213,7 @@ class Step:
         self._draw(drawing, load)
 
     def _set_aside(self, readers: Sequence[Slot], seconds: float) -> None:
-        """Keeps the seconds of reading out of what the step is charged with."""
+        """Excludes the seconds of reading from what the step is charged with."""
         self._aside += seconds
         for slot in readers:
             slot.request.pace.read(seconds / len(readers))
@@ -234,7 +234,7 @@ class Step:
         if rows is None:
             return
         self.verified = target.evaluated - before, self._clock() - started
-        n = len(self._who.slots)  # in front, and as many rows: who joins is asked nothing
+        n = len(self._who.slots)  # first, and as many rows: who joins is asked nothing
         self._end(slots[:n], rows[:n])
         if load.weighed and not self._joining:
             self._aside += (tried := target.tried - tried)
@@ -265,10 +265,10 @@ class Step:
     def _learn(
         self, load: Load, slots: Sequence[Slot], wants: Sequence[Want], evaluated: int, seconds: float
     ) -> None:
-        """Learns what the evaluation cost; what a recurrent target evaluated again is nobody's round."""
+        """Learns the evaluation's cost; what a recurrent target evaluated again is nobody's round."""
         if len(slots) < len(load.least):  # somebody had to wait
             return
-        if self._costs.light and evaluated == 1:  # maybe behind another size; see `Costs.note_plain`
+        if self._costs.light and evaluated == 1:  # maybe after another size; see `Costs.note_plain`
             return
         together = len(wants) == 1 or self._contexts["target"].batches  # else rows cost as if alone
         going_on = [slot for slot in slots if slot.seq not in self._prompts]
@@ -283,7 +283,7 @@ class Step:
                 slot.request.pace.rewound(again / len(going_on))
 
     def _end(self, slots: Sequence[Slot], rows: Sequence[Rows]) -> None:
-        """Answers the loops with their rows, takes their rounds, and goes on to what they ask next."""
+        """Answers the loops with their rows, takes their rounds, and continues to their next asks."""
         for slot, answer in zip(slots, rows, strict=True):
             round_ = self._who.advance(slot, answer)
             if round_ is None:
@@ -295,7 +295,7 @@ class Step:
                 self._who.fail(slot, error)
 
     def _settle(self, load: Load, seconds: float) -> None:
-        """Charges each stream with its part of the seconds, and tells what had been expected of its round."""
+        """Charges each stream with its share of the seconds, and reports the expected gain of its round."""
         if not load.weighed:
             for slot, round_ in self.rounds:
                 slot.request.pace.observe(round_, 0.0)
@@ -324,6 +324,6 @@ def _by_worth(slots: Sequence[Slot]) -> Sequence[Slot]:
 
 
 def _grants(slot: Slot, lag: int, load: Load) -> bool:
-    """May a slot guess one token more, behind `lag` tokens that the draft reads first?"""
+    """Returns whether a slot may guess one token more, after `lag` tokens that the draft reads first."""
     running = slot.request
     return load.total < load.most and running.pace.grants_step(running.ask, lag)

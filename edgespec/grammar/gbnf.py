@@ -1,6 +1,6 @@
 """llama.cpp's grammars (GBNF), read: rules of literals, character classes, groups and repetitions.
 
-https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md says what may be written. Equal parts of
+https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md describes the format. Equal parts of
 a grammar are one node, so nodes are compared and hashed by identity, however large they are.
 """
 
@@ -53,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeat:
-    """Again and again. most: None is without end."""
+    """Repetition. most: None is unlimited."""
 
     part: Node
     least: int
@@ -115,7 +115,7 @@ def names_in(node: Node) -> set[str]:
 
 
 class _Nodes:
-    """The nodes of one grammar: what is equal is the same node."""
+    """The nodes of one grammar: equal ones are the same node."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], Node] = {}
@@ -137,7 +137,7 @@ class _Nodes:
         return self._one((Choice, *map(id, parts)), lambda: Choice(tuple(parts)))
 
     def repeat(self, part: Node, least: int, most: int | None) -> Node:
-        if most == 0:  # whatever it is, it is not there
+        if most == 0:  # whatever it is, it is absent
             return self.sequence([])
         return self._one((Repeat, id(part), least, most), lambda: Repeat(part, least, most))
 

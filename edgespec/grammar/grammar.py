@@ -1,4 +1,4 @@
-"""What a text may look like, as a value: a JSON schema, a GBNF or Lark grammar, or a regular expression.
+"""The form of a text, as a value: a JSON schema, a GBNF or Lark grammar, or a regular expression.
 
 Values only, so that they travel between processes; `matchers` turns them into masks.
 """
@@ -13,22 +13,22 @@ from typing import Any, Literal, get_args
 from edgespec.errors import GrammarError
 
 GrammarKind = Literal["json_schema", "gbnf", "lark", "regex"]
-LONGEST_GRAMMAR = 256 * 1024  # characters; what takes longer to read than to be answered is no use
+LONGEST_GRAMMAR = 256 * 1024  # characters; what takes longer to read than to answer is useless
 DEEPEST = 64  # levels of a schema: llguidance's compiler recurses
 SPELT_OUT = set("\\.+*?()|[]{}^$#&-~/\"' ")
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The texts that are allowed. Raises GrammarError where it is too long, or no JSON for a schema."""
+    """The allowed texts. Raises GrammarError if it is too long, or a schema is not JSON."""
 
     kind: GrammarKind
     text: str
-    lenient: bool = False  # what a JSON schema says and cannot be enforced is passed over instead of refused
-    # the grammar begins behind this text, before which anything may be said (a thought that the prompt
+    lenient: bool = False  # ignore what a JSON schema says and cannot be enforced, instead of refusing it
+    # the grammar begins after this text, before which anything may come (reasoning that the prompt
     # opened)
     behind: str = ""
-    opening: str = ""  # only where the text begins with this one
+    opening: str = ""  # only if the text begins with this one
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(GrammarKind):
@@ -65,7 +65,7 @@ def _check_schema(text: str) -> None:
 
 
 def _depth(value: Any) -> int:
-    """Returns how many levels of objects and arrays there are, without recursion."""
+    """Returns how many levels of objects and arrays there are; does not recurse."""
     deepest, level = 0, [value]
     while level:
         inner = [part for part in level if isinstance(part, (dict, list))]
@@ -90,13 +90,13 @@ def any_json_object() -> Grammar:
 
 
 def grammar_text(text: str) -> Grammar:
-    """Returns a grammar in llama.cpp's GBNF, or in llguidance's Lark where it is written so."""
+    """Returns a grammar in llama.cpp's GBNF, or in llguidance's Lark if it is written so."""
     lark = any(line.lstrip().startswith(("%llguidance", "start:", "start :")) for line in text.splitlines())
     return Grammar("lark" if lark else "gbnf", text)
 
 
 def one_of(choices: Sequence[str]) -> Grammar:
-    """Returns the grammar of a choice between texts. Raises GrammarError where there is none to choose."""
+    """Returns the grammar of a choice between texts. Raises GrammarError if there is none to choose."""
     if not choices or not all(isinstance(choice, str) and choice for choice in choices):
         raise GrammarError(f"the choices are {choices!r}: give texts of at least one character")
     return Grammar("regex", "|".join(_spelt_out(choice) for choice in choices))

@@ -1,9 +1,9 @@
-"""GBNF -> what llguidance reads, with exactly the same texts.
+"""GBNF -> llguidance's format, with exactly the same texts.
 
-llguidance cuts a text into lexemes, each a regular expression, and takes the longest that fits; what GBNF
-allows only with a shorter one would be lost. So a part of a grammar becomes a lexeme only where that cannot
-happen: no character with which a lexeme could go on may also follow it. Where it could, the part is taken
-apart, down to single characters, which are slower to follow and never ambiguous. A grammar without
+llguidance splits a text into lexemes, each a regular expression, and takes the longest that fits; what GBNF
+allows only with a shorter one would be lost. So a part of a grammar becomes a lexeme only if that cannot
+happen: no character with which a lexeme could continue may also follow it. Otherwise the part is split,
+down to single characters, which are slower to follow and never ambiguous. A grammar without
 recursion is one regular expression.
 
 Sets of characters are the bits of a number: one for each stretch of characters that the grammar never tells
@@ -34,14 +34,14 @@ class _Lexeme:
 
     regex: str
     first: int
-    last: int  # may come behind a whole match and belong to it
-    inner: int  # may come behind its beginning
+    last: int  # may follow a whole match and belong to it
+    inner: int  # may follow its beginning
     empty: bool  # may be the empty text
     follow: int = field(default=0)
 
 
 class _Sets:
-    """The characters that a grammar names, as bits. What no class tells apart has one bit."""
+    """The characters that a grammar names, as bits. Characters that no class distinguishes share one."""
 
     def __init__(self, rules: Mapping[str, Node]) -> None:
         edges = {0}
@@ -79,7 +79,7 @@ def _all_chars(rules: Mapping[str, Node]) -> Iterator[Chars]:
 
 
 class _Translation:
-    """One grammar on its way to Lark."""
+    """A grammar during its conversion to Lark."""
 
     def __init__(self, rules: Mapping[str, Node]) -> None:
         self._rules, self._sets = rules, _Sets(rules)
@@ -87,7 +87,7 @@ class _Translation:
         self._lexemes: dict[Node, _Lexeme | None] = {}
         regular, self._order = _regular_first(rules)
         self._regular = set(regular)
-        for name in regular:  # so that no rule is looked into through another: chains may be long
+        for name in regular:  # so that no rule is searched through another: chains may be long
             self._inner(rules[name])
 
     def text(self) -> str:
@@ -112,14 +112,14 @@ class _Translation:
         return None if node in self._apart else self._inner(node)
 
     def _take_apart(self, node: Node) -> None:
-        """Has a part be no lexeme, and the rules that it only names neither."""
+        """Makes a part no lexeme, nor the rules that it only names."""
         while node not in self._apart:
             self._apart.add(node)
             if isinstance(node, Rule):
                 node = self._rules[node.name]
 
     def _inner(self, node: Node) -> _Lexeme | None:
-        """Returns the same of a part of a lexeme, where nothing needs to be taken apart."""
+        """Returns the same of a part of a lexeme, if nothing needs to be split."""
         if node not in self._lexemes:
             made = self._made(node)
             self._lexemes[node] = made if made and len(made.regex) <= LONGEST_LEXEME else None
@@ -155,13 +155,13 @@ class _Translation:
     # ---- what follows --------------------------------------------------------------------------------
 
     def _follows(self) -> dict[Node, _Lexeme]:
-        """Returns the lexemes that the grammar is made of now, each with what may follow it."""
+        """Returns the grammar's current lexemes, each with what may follow it."""
         self._first = dict.fromkeys(self._rules, 0)
         self._empty = dict.fromkeys(self._rules, False)
         changed = True
         while changed:
             changed = False
-            for name in self._order:  # mostly behind those that it names, so that few rounds do
+            for name in self._order:  # mostly after those that it names, so that few rounds do
                 node, known = self._rules[name], (self._first[name], self._empty[name])
                 self._first[name] |= self._begins(node)
                 self._empty[name] = self._may_be_empty(node)
@@ -246,7 +246,7 @@ class _Translation:
 
 
 def _regular_first(rules: Mapping[str, Node]) -> tuple[list[str], list[str]]:
-    """Returns the rules that lead to no recursion, each behind those it names; and all, these first."""
+    """Returns the rules that lead to no recursion, each after those it names; and all, these first."""
     names = {name: names_in(node) for name, node in rules.items()}
     named_by: defaultdict[str, list[str]] = defaultdict(list)
     for name, found in names.items():
@@ -274,7 +274,7 @@ def _ambiguous(used: Mapping[Node, _Lexeme]) -> list[Node]:
             firsts[follow] |= lexeme.first
 
     def takes_from_others(long: _Lexeme) -> bool:
-        """Might it go on where a shorter one has ended?"""
+        """Returns whether it might continue where a shorter one has ended."""
         return any(
             long.inner & follow
             and long.first & first

@@ -5,8 +5,8 @@ llguidance says what may follow, and nothing more: its forcing of the usual toke
 longer have the target's distribution.
 
 What a hostile grammar can cost is limited by llguidance's own counters: fuel for building its lexer, and
-work for each mask. A grammar that runs out of them is refused, or ends its request; nobody waits for it. What
-they do not count, a trial in a child process bounds (`trials.py`).
+work for each mask. A grammar that runs out of them is refused, or ends its request; nobody waits for it. A
+trial in a child process limits what they do not count (`trials.py`).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ PATIENCE_S = 0.4  # what masks may take beyond that, together: others wait meanw
 WORDY = 300  # characters of a complaint that are passed on
 EXACT = '%llguidance {"no_forcing": true}\n'
 WHITESPACE = r"[ ]|\n[ \t]{0,20}"  # one space, or a new line with its indent: a small model cannot get lost
-OPTIONS = re.compile(r"%llguidance\s*\{[^}]*\}")  # of a Lark grammar's own; ours stand in front
+OPTIONS = re.compile(r"%llguidance\s*\{[^}]*\}")  # of a Lark grammar's own; ours come first
 LISTING = re.compile(r"^\s*\d+ \| ")  # a line of the grammar as llguidance was given it
 
 
 class Matchers:
-    """Compiles grammars for one vocabulary. For several threads at once."""
+    """Compiles grammars for one vocabulary. Thread-safe."""
 
     def __init__(
         self, pieces: Callable[[Shown], Sequence[bytes]], end_tokens: frozenset[int], n_vocab: int
@@ -63,14 +63,14 @@ class Matchers:
         self._making: dict[_Asked, Future[_Compiled]] = {}
 
     def compile(self, grammar: Grammar, shown: Shown = NOTHING) -> None:
-        """Makes a grammar ready, and the vocabulary when it is the first (half a second for a large one).
+        """Compiles a grammar, and prepares the vocabulary if it is the first (half a second for a large one).
 
         shown: control tokens that are text here. Raises GrammarError with what is wrong.
         """
         self._matcher(grammar, shown)
 
     def masks(self, grammar: Grammar, start: int, shown: Shown = NOTHING) -> Masks:
-        """Returns the masks of a text that begins behind `start` tokens. Raises GrammarError."""
+        """Returns the masks of a text that begins after `start` tokens. Raises GrammarError."""
         compiled, compile_again = self._matcher(grammar, shown)
 
         def again() -> Any:  # copies share a lexer, which gives up on all texts once it did on one
@@ -82,11 +82,11 @@ class Matchers:
         return Masks(matcher, n_vocab=self._n_vocab, start=start, end_tokens=self._end_tokens)
 
     def knows(self, grammar: Grammar, shown: Shown = NOTHING) -> bool:
-        """True where a grammar has been compiled, and is remembered."""
+        """True if a grammar has been compiled, and is remembered."""
         return (grammar, shown - self._end_tokens) in self._compiled
 
     def _matcher(self, grammar: Grammar, shown: Shown) -> _Compiled:
-        """Returns the matcher of a grammar, known or new. Who wants one waits for no other."""
+        """Returns the matcher of a grammar, known or new. Callers do not wait for each other."""
         key = grammar, shown - self._end_tokens
         with self._lock:
             if key in self._compiled:
@@ -142,7 +142,7 @@ def _remember(known: OrderedDict[_Key, _Value], key: _Key, value: _Value, most: 
 
 
 class _Tokens:
-    """A vocabulary as llguidance reads it. Nothing is ever tokenised: nothing is forced."""
+    """A vocabulary in llguidance's format. Nothing is ever tokenised: nothing is forced."""
 
     bos_token_id = None
     special_token_ids: Sequence[int] = ()
@@ -155,14 +155,14 @@ class _Tokens:
 
 
 def tokenizer_of(pieces: Sequence[bytes], end_tokens: frozenset[int]) -> llguidance.LLTokenizer:
-    """Returns a vocabulary as llguidance wants it. pieces: as `Matchers` takes them."""
+    """Returns a vocabulary in llguidance's format. pieces: as `Matchers` takes them."""
     tokens = _Tokens(pieces, min(end_tokens, default=0))
     ends = sorted(end_tokens) or None
     return llguidance.LLTokenizer(llguidance.TokenizerWrapper(tokens), eos_token=ends)
 
 
 def matcher_for(vocabulary: llguidance.LLTokenizer, lark: str) -> llguidance.LLMatcher:
-    """Compiles a grammar; what is wrong with it, the matcher tells (`is_error`)."""
+    """Compiles a grammar; the matcher reports what is wrong with it (`is_error`)."""
     return llguidance.LLMatcher(vocabulary, lark, log_level=0, limits=_limits())
 
 
@@ -233,7 +233,7 @@ def _limits() -> Any:
 
 
 def lark_of(grammar: Grammar) -> str:
-    """Returns a grammar as llguidance reads it. What it describes may stand behind a thought.
+    """Returns a grammar in llguidance's format. Reasoning may come before what it describes.
 
     Raises GrammarError for GBNF that is wrong.
     """
@@ -264,7 +264,7 @@ def _body(grammar: Grammar) -> str:
 
 
 def _in_regex(text: str) -> str:
-    """Returns a regular expression of one text, fit to stand between slashes."""
+    """Returns a regular expression of one text, fit to be put between slashes."""
     return "".join(c if c.isalnum() else f"\\u{{{ord(c):x}}}" for c in text)
 
 
@@ -276,7 +276,7 @@ def _unanchored(regex: str) -> str:
 
 
 def _why(complaint: str) -> str:
-    """Returns llguidance's complaint in one line, without the grammar and the state it shows behind it."""
+    """Returns llguidance's complaint in one line, without the grammar and the state that follow it."""
     lines = []
     for line in complaint.splitlines():
         if LISTING.match(line) or line.strip() == "<state>":

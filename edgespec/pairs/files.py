@@ -1,4 +1,4 @@
-"""Which files a command runs on, and how they are loaded: what flags and environment say, in one place.
+"""Which files a command runs on, and how they are loaded, by flags and environment.
 
 Without a file: an installed pair, a grown one, or the embedded one.
 """
@@ -26,8 +26,8 @@ LONGEST_TEMPLATE = 2**20  # characters; what is longer is some other file
 def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
     """Returns target and draft as flags and environment name them.
 
-    Where they name none: the pair that was pulled or imported last, else the embedded one. That an installed
-    pair is used is kept.
+    If they name none: the pair that was pulled or imported last, else the embedded one. Notes the use
+    of an installed pair.
     """
     wants_draft = _wants_draft(arguments)
     for flag, value in (("--target", arguments.target), ("--draft", arguments.draft)):
@@ -55,7 +55,7 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
         note_use(pair.name)
         beside = pair.draft.path if pair.draft and wants_draft else None
         if arguments.drafter == "mtp" and find_head(pair.target.path, None):
-            beside = None  # the head in the target's file is meant, and not the pair's draft
+            beside = None  # the head in the target's file is meant, not the pair's draft
         return pair.target.path, beside
     return tiny.target_path(), tiny.draft_path() if wants_draft else None
 
@@ -65,7 +65,7 @@ def _wants_draft(arguments: argparse.Namespace) -> bool:
 
 
 def pair_name(arguments: argparse.Namespace) -> str | None:
-    """Returns the name of the installed pair that `pair_files` takes; None where it takes another."""
+    """Returns the name of the installed pair that `pair_files` takes; None if it takes another."""
     if arguments.grow or (arguments.pair is None and (arguments.target or config.default_target())):
         return None
     pair = installed_pair(arguments.pair)
@@ -109,7 +109,7 @@ def machines(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def tensor_split(arguments: argparse.Namespace) -> tuple[float, ...]:
-    """Returns what part of the layers each device gets, () where nobody says. Raises SettingError."""
+    """Returns the share of the layers for each device, () if unset. Raises SettingError."""
     if arguments.tensor_split is None:
         return ()
     try:
@@ -122,7 +122,7 @@ def tensor_split(arguments: argparse.Namespace) -> tuple[float, ...]:
 
 
 def chat_template(arguments: argparse.Namespace) -> str | None:
-    """Returns the chat template that the flags name; None where they name none. Raises SettingError."""
+    """Returns the chat template that the flags name; None if they name none. Raises SettingError."""
     if arguments.chat_template is not None:
         return well_known(arguments.chat_template)
     if arguments.chat_template_file is None:
@@ -135,7 +135,7 @@ def chat_template(arguments: argparse.Namespace) -> str | None:
 
 
 def _grown(spec: str) -> tuple[Path, Path]:
-    from edgespec_models.grow import grow  # gguf takes a while to load, and only this needs it
+    from edgespec_models.grow import grow  # gguf is slow to import, and only this needs it
 
     def show(done: int, total: int) -> None:
         if sys.stderr.isatty():

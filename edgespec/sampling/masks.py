@@ -1,17 +1,17 @@
 """Which tokens a grammar allows after each position of one text: masks, for target and draft alike.
 
-As with caches, there is one verb: a matcher is synced to a list of tokens. What it shares with the tokens
-held is kept, the rest is taken back, what is missing is consumed. So a rejected guess needs no care, and the
+As with caches, there is one operation: a matcher is synced to a list of tokens. The shared beginning
+is kept, the rest is taken back, what is missing is consumed. So a rejected guess needs no care, and the
 mask of a position is computed once, whoever asks first: the draft before it draws, the target before it
 judges.
 
-A guess may ask more of a matcher than any text that is said would, and what breaks one breaks all that share
-its grammar. So a matcher that fails is made anew and asked once more; it fails for good where the text itself
-is at fault. Guesses end there (`strained`), for they might be to blame.
+A guess may ask more of a matcher than any emitted text would, and what breaks one breaks all that share
+its grammar. So a matcher that fails is made anew and asked once more; it fails for good if the text itself
+is at fault. Guesses end there (`strained`), because they might be to blame.
 
-EXACTNESS: a mask holds every token that some allowed text goes on with, however the text is cut into tokens.
-A token is forced where it is the only one; a text that can only go on in one way may still be written with
-several tokens, and which the target says.
+EXACTNESS: a mask has every token with which some allowed text continues, however that is split into tokens.
+A token is forced if it is the only one; a text that can only continue in one way may still be written with
+several tokens, and the target decides which.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from edgespec.errors import GrammarError
 from edgespec.sampling.distribution import Ids
 
-FEW = 8  # where less than a FEWth of the vocabulary is allowed, the others are not looked at
+FEW = 8  # if less than a FEWth of the vocabulary is allowed, the others are not looked at
 KEPT = 64  # positions before the newest whose masks are kept: no draft is longer
 History = Sequence[int] | NDArray[np.int32]
 _Found = TypeVar("_Found")
@@ -57,32 +57,32 @@ class Matcher(Protocol):
 
     @property
     def broken(self) -> bool:
-        """True where it has given up, and will never answer again."""
+        """True if it has given up, and will never answer again."""
         ...
 
     def begin_anew(self) -> None:
-        """Has nothing consumed any more, and is not broken."""
+        """Starts anew, with nothing consumed and not broken."""
         ...
 
     def mask(self) -> NDArray[np.uint32]:
-        """Returns a bit for each token, the lowest first; raises GrammarError where it gives up."""
+        """Returns a bit for each token, the lowest first; raises GrammarError if it gives up."""
         ...
 
     def takes(self, token: int) -> bool:
-        """Consumes a token; False, and nothing consumed, where the grammar forbids it, or it is broken."""
+        """Consumes a token; False, and nothing consumed, if the grammar forbids it, or it is broken."""
         ...
 
     def take_back(self, n: int) -> None:
-        """Gives up the last n tokens."""
+        """Takes back the last n tokens."""
         ...
 
     def only_text(self) -> bytes:
-        """Returns the bytes that every allowed text goes on with."""
+        """Returns the bytes with which every allowed text continues."""
         ...
 
 
 class Masks:
-    """The masks of one text. Not for two threads at once."""
+    """The masks of one text. Not thread-safe."""
 
     def __init__(
         self, matcher: Matcher, *, n_vocab: int, start: int, end_tokens: frozenset[int] = frozenset()
@@ -99,9 +99,9 @@ class Masks:
         self._newest: Allowed | None = None
 
     def after(self, history: History) -> Allowed | None:
-        """Returns what may follow; None after an end token, or what the grammar forbids: nobody gets there.
+        """Returns what may follow; None after an end token, or a forbidden one, where no text gets.
 
-        history: prompt and text so far. Raises GrammarError where the grammar turns out too complex, or
+        history: prompt and text so far. Raises GrammarError if the grammar turns out too complex, or
         leads to where nothing may follow.
         """
         try:
@@ -120,9 +120,9 @@ class Masks:
         return known
 
     def forced(self, history: History, room: int) -> list[int]:
-        """Returns the tokens that have to follow, up to `room`: each the only one that may.
+        """Returns the tokens that must follow, up to `room`: each the only one that may.
 
-        No end token, and none that is banned: the sampler says that nothing is left.
+        No end token, and no banned one: the sampler reports that nothing is left.
         """
         out: list[int] = []
         while len(out) < room:
@@ -135,11 +135,11 @@ class Masks:
         return out
 
     def ended(self, history: History) -> bool:
-        """True where nothing may follow but the end."""
+        """True if nothing may follow but the end."""
         return self.end_after(history) is not None
 
     def end_after(self, history: History) -> int | None:
-        """Returns an end token where nothing may follow but the end."""
+        """Returns an end token if nothing may follow but the end."""
         allowed = self.after(history)
         if allowed is None or allowed.count > len(self.end_tokens):
             return None
@@ -165,7 +165,7 @@ class Masks:
         return len(guesses)
 
     def only_text(self, history: History) -> bytes:
-        """Returns the bytes that have to follow, whatever tokens they are written with."""
+        """Returns the bytes that must follow, whatever tokens they are written with."""
         try:
             return self._only_text(history)
         except GrammarError as error:
@@ -175,7 +175,7 @@ class Masks:
         return self._matcher.only_text() if self._sync(history) else b""
 
     def _once_more(self, error: GrammarError, ask: Callable[[], _Found]) -> _Found:
-        """Asks again behind an error, which others may be to blame for; raises it where they are not."""
+        """Asks again after an error, which others may have caused; raises it if they have not."""
         first, self.strained = not self.strained, True
         if not (first or self._matcher.broken):
             raise error
@@ -184,7 +184,7 @@ class Masks:
         return ask()
 
     def _sync(self, history: History) -> bool:
-        """Makes the matcher hold the text of `history`; False where it does not lead there."""
+        """Makes the matcher hold the text of `history`; False if it does not lead there."""
         wanted = np.asarray(history[self._start :], np.int32)
         m = min(self._n, wanted.size)
         differs = (self._held[:m] != wanted[:m]).nonzero()[0]
@@ -198,7 +198,7 @@ class Masks:
             if token in self.end_tokens:
                 return False
             if not self._take(token):
-                self._matcher.mask()  # one that is broken refuses every token, and says why only here
+                self._matcher.mask()  # a broken one refuses every token, and says why only here
                 return False
         return True
 

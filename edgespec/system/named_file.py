@@ -1,6 +1,6 @@
-"""Text files that somebody names: of a bounded size, and read without waiting for what never comes.
+"""Text files named by a user: of a limited size, and read without waiting for what never comes.
 
-What is named may be a folder, a device without an end, or a pipe into which nobody writes. A pipe that has a
+The name may be that of a folder, a device without an end, or a pipe into which nobody writes. A pipe with a
 writer is read to its end: a shell's `<(...)` is one.
 """
 
@@ -20,7 +20,7 @@ FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 def read_text(flag: str, path: str | Path, *, most: int, errors: str = "strict") -> str:
     """Returns the text of a file that a flag names. errors: as `bytes.decode` has them.
 
-    Raises SettingError, naming both, where it cannot be read, is no UTF-8, or has over `most` characters.
+    Raises SettingError, naming both, if it cannot be read, is not UTF-8, or has over `most` characters.
     """
     try:
         file = os.open(path, FLAGS)
@@ -41,7 +41,7 @@ def read_text(flag: str, path: str | Path, *, most: int, errors: str = "strict")
 
 
 def _content(file: int, most: int) -> bytearray:
-    """Returns what is in it, a byte more than `most` where it has more. Raises OSError."""
+    """Returns its content, up to one byte more than `most`. Raises OSError."""
     content = bytearray()
     pipe, waited = stat.S_ISFIFO(os.fstat(file).st_mode), False
     while len(content) <= most:

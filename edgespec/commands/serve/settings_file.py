@@ -1,7 +1,7 @@
 """The settings file of `edgespec serve`: its flags, written once, for a server that starts by itself.
 
-Each key is a flag without its dashes. What the command line says beats it; a model that the command line
-names takes the place of the file's. Paths are relative to the file.
+Each key is a flag without its dashes. The command line overrides it; a model named on the command line
+replaces the file's. Paths are relative to the file.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NOT_HERE = ("config", "owned", "help")
 
 
 def default_file() -> Path | None:
-    """Returns the file that is read where none is named; None where there is none."""
+    """Returns the file that is read if none is named; None if there is none."""
     path = config.settings_folder() / NAME
     return path if path.is_file() else None
 
 
 def flags_in(path: Path, command: argparse.ArgumentParser, *, model: bool) -> list[str]:
-    """Returns what the file says, as flags of `command`. model: which model it is, too.
+    """Returns the file's content, as flags of `command`. model: include the model.
 
     Raises SettingError with the key that is wrong.
     """
@@ -60,7 +60,7 @@ def _names(command: argparse.ArgumentParser) -> list[str]:
 
 
 def _action(command: argparse.ArgumentParser, name: str) -> argparse.Action | None:
-    """Returns what understands a setting: a flag, or the name of a pair."""
+    """Returns what parses a setting: a flag, or the name of a pair."""
     wanted = {f"--{name}", "-n"} if name == "n" else {f"--{name}"}
     for action in command._actions:
         if wanted & set(action.option_strings) or (name == "pair" and action.dest == "pair"):

@@ -27,14 +27,14 @@ from edgespec_tui.endpoint.endpoint import Happening, Message
 _T = TypeVar("_T")
 DYING_S = 1.0
 LOOK_AGAIN_S = 0.02
-AGAIN_S = 30.0  # how long a server may start its engine again before it is told as gone
+AGAIN_S = 30.0  # how long a server may take to restart its engine before it counts as gone
 LOOK_S = 0.5
 Cancelled = Callable[[], bool]
 Opening = Callable[[OnProgress, Cancelled], Attached]
 
 
 def attaching(wanted: Wanted) -> Opening:
-    """Returns how a running engine with this pair is found, or one of our own started."""
+    """Returns how to find a running engine with this pair, or to start one of our own."""
     return lambda on_progress, cancelled: attach(wanted, on_progress=on_progress, cancelled=cancelled)
 
 
@@ -61,9 +61,9 @@ def connecting(url: str, key: str | None) -> Opening:
 
 
 class Begun:
-    """An opening that has begun: an engine loads while the app is still being imported.
+    """An opening in progress: an engine loads while the app is still being imported.
 
-    Called once, it waits for what has begun; after that it opens anew. A program that ends before takes the
+    The first call waits for it; later ones open anew. A program that ends before takes the
     engine with it.
     """
 
@@ -92,7 +92,7 @@ class Begun:
 
 
 class AttachedEndpoint:
-    """An `Endpoint`. on_progress: is told, on the event loop, what goes on before there is an engine."""
+    """An `Endpoint`. on_progress: called, on the event loop, with what happens before there is an engine."""
 
     def __init__(
         self,
@@ -106,11 +106,11 @@ class AttachedEndpoint:
         self._attached: Attached | None = None
 
     async def start(self) -> Info:
-        """Makes it ready; raises EndpointError, EngineDiedError."""
+        """Prepares it; raises EndpointError, EngineDiedError."""
         return await self._open(self._opening)
 
     async def restart(self) -> Info:
-        """Attaches or starts anew, where the engine is gone."""
+        """Attaches or starts anew, if the engine is gone."""
         attached = self._attached
         if attached is None:
             return await self.start()
@@ -119,7 +119,7 @@ class AttachedEndpoint:
         )
 
     async def use(self, target: Path, draft: Path | None) -> Info:
-        """Lets go of this engine and goes on with one for these files, loaded as the first one was."""
+        """Releases this engine and continues with one for these files, loaded as the first one was."""
         await self.close()
         self._opening = attaching(replace(self._wanted, target=target, draft=draft))
         return await self.start()
@@ -172,10 +172,10 @@ class AttachedEndpoint:
             answer.cancel()
 
     async def count(self, messages: Sequence[Message]) -> int | None:
-        """Returns how many tokens the prompt of these messages has; None where the endpoint cannot say.
+        """Returns how many tokens the prompt of these messages has; None if the endpoint cannot say.
 
         An engine that another program had lent us, and took with it, is replaced by one of our own. One that
-        its server starts again is waited for.
+        its server restarts is waited for.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + AGAIN_S
@@ -210,7 +210,7 @@ class AttachedEndpoint:
         return await _in_thread(count)
 
     async def close(self) -> None:
-        """Lets go of it; a server that was started for this app ends."""
+        """Releases it; a server that was started for this app ends."""
         attached, self._attached = self._attached, None
         if attached is not None:
             await _in_thread(attached.close)
@@ -250,7 +250,7 @@ async def _in_thread(work: Callable[[], _T]) -> _T:
 def _listen(
     answer: AnswerStream, attached: Attached, put: Callable[[Happening | EdgeSpecError], None]
 ) -> None:
-    """Hands on what an answer brings; in a thread of its own."""
+    """Passes on the happenings of an answer; in a thread of its own."""
     try:
         for happening in answer:
             put(happening)
@@ -264,12 +264,12 @@ def _listen(
 
 
 def _coming_back(error: EngineDiedError) -> EndpointError:
-    """Returns what is told of an engine whose server is there to tell that it died, and starts it again."""
+    """Returns the error for a dead engine whose server reports that and restarts it."""
     return EndpointError(f"{error}; it is being started again", status=503, retry_s=LOOK_S)
 
 
 def _fault(attached: Attached) -> str | None:
-    """Returns what ended the engine; None where it lives. Connections close before the process is gone."""
+    """Returns what ended the engine; None if it lives. Connections close before the process is gone."""
     end = time.monotonic() + (DYING_S if attached.private else 0.0)
     while (reason := attached.fault()) is None and time.monotonic() < end:
         time.sleep(0.02)

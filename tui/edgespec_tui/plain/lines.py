@@ -63,7 +63,7 @@ class PlainLines:
                 break
             try:
                 self._take(line)
-            except EdgeSpecError as error:  # the conversation goes on without that question
+            except EdgeSpecError as error:  # the conversation continues without that question
                 self._chat.tell(f"edgespec: {error}")
         return 0
 
@@ -104,9 +104,9 @@ class PlainLines:
                 raise
 
     def _with_files(self, line: str) -> str:
-        """Returns a question with the files that it names behind an @, where somebody sits at a keyboard.
+        """Returns a question with the files that it names with an @, if somebody sits at a keyboard.
 
-        What comes through a pipe is not read so: who wrote it may not be who may read the files.
+        Text from a pipe is not read so: its writer may not be allowed to read the files.
         """
         if not self._talking:
             return line
@@ -267,7 +267,7 @@ class PlainLines:
 
 
 def resumed(conversation: Conversation) -> str:
-    """Says where a chat goes on."""
+    """Says where a chat continues."""
     n = len(conversation.path())
     last = next((turn.text for turn in reversed(conversation.path()) if turn.text), "")
     end = " ".join(last.split())[-100:]
@@ -294,6 +294,6 @@ def age_of(seconds: float) -> str:
 
 
 def _may_help_to_ask_again(error: EdgeSpecError) -> bool:
-    """True where the engine is to blame, and comes back."""
+    """True if the engine is to blame, and comes back."""
     comes_back = isinstance(error, EndpointError) and error.retry_s is not None
     return comes_back or isinstance(error, EngineDiedError | EndpointLostError)

@@ -1,4 +1,4 @@
-"""What a chat begins with: the settings file under the flags, the sessions, the first conversation."""
+"""How a chat starts: the settings file under the flags, the saved chats, the first conversation."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ MOST_BIAS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a chat begins with."""
+    """How a chat starts."""
 
     settings: Settings  # the file's with the flags over them
     options: AnswerOptions
     complaints: tuple[str, ...] = ()  # of the file
-    # settings of an answer that flags named; they hold in a session that is gone on with, too
+    # settings of an answer that flags set; they also apply to a chat that is continued
     explicit: Mapping[str, float] = field(default_factory=dict)
     system: str | None = None
 
 
 def settings_path() -> Path:
-    """Returns where the settings file is."""
+    """Returns the settings file."""
     return config.settings_folder() / FILE
 
 
@@ -108,14 +108,14 @@ def _bias(text: str) -> tuple[str, float]:
 
 
 def open_sessions(arguments: argparse.Namespace, *, on_notice: Callable[[str], None]) -> Sessions:
-    """Returns the sessions that the flags ask for: those of the data folder, or of this run alone."""
+    """Returns the chats that the flags ask for: those of the data folder, or of this run alone."""
     return Sessions.opened(None if arguments.no_save else config.data_folder(), on_notice=on_notice)
 
 
 def first_conversation(
     arguments: argparse.Namespace, sessions: Sessions, beginning: Beginning
 ) -> Conversation:
-    """Returns the conversation to begin with: a session that the flags name, else a new one.
+    """Returns the first conversation: a chat that the flags name, else a new one.
 
     Raises SessionError if none has that name.
     """
@@ -143,7 +143,7 @@ def first_conversation(
 
 
 def writable(conversation: Conversation) -> Conversation:
-    """Returns it; raises SessionError where another window writes it."""
+    """Returns it; raises SessionError if another window writes it."""
     if conversation.read_only:
         title = conversation.title or short_title(next((t.text for t in conversation.path()), ""))
         raise SessionError(f"{title!r} is open in another window: close it there, or start a new chat")
@@ -151,7 +151,7 @@ def writable(conversation: Conversation) -> Conversation:
 
 
 def api_key(arguments: argparse.Namespace) -> str | None:
-    """Returns the key of a named server: asked for (`--api-key -`), of the command line, a file or the
+    """Returns the key of a named server: asked for (`--api-key -`), from the command line, a file or the
     environment. Raises SettingError."""
     if arguments.api_key == "-":
         if not sys.stdin.isatty():
