@@ -1,4 +1,4 @@
-"""What every test stands on: folders of its own, the embedded pair, and the test data where it is at hand."""
+"""What every test uses: folders of its own, the embedded pair, and the test data if available."""
 
 from __future__ import annotations
 

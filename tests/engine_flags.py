@@ -2,8 +2,8 @@
 
     python tests/engine_flags.py VLLM SGLANG
 
-VLLM, SGLANG: folders with unpacked wheels (`pip download --no-deps`, then unzip). Their argument classes want
-torch, so the sources are read; engine_flags.json keeps what is found, with versions.
+VLLM, SGLANG: folders with unpacked wheels (`pip download --no-deps`, then unzip). Their argument classes need
+torch, so the sources are read; engine_flags.json has the result, with versions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An endpoint that plays recorded rounds, at a chosen pace: what the app is tested and measured with."""
+"""An endpoint that plays recorded rounds, at a chosen pace: the app is tested and measured with it."""
 
 from __future__ import annotations
 

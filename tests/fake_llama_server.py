@@ -1,8 +1,8 @@
-"""A stand-in for llama-server: the real protocol, answers made up. Its behaviour is in its environment.
+"""A stand-in for llama-server: the real protocol, made-up answers. Its environment sets its behaviour.
 
 FAKE_LLAMA: "" works; "dies" ends at start with words; "deaf" never listens; "breaks" ends at the first
 request; "refuses" answers 400; "odd" answers no timings; "slow" takes ten seconds for an answer; "old" knows
-the flags of before 2026; "stranger" is another program. FAKE_LLAMA_LOG: a file for what is said to it.
+the flags of before 2026; "stranger" is another program. FAKE_LLAMA_LOG: a file for the requests it gets.
 """
 
 from __future__ import annotations

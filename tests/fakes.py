@@ -1,8 +1,8 @@
-"""Models that are tables, a chance that can be enumerated, and the yardsticks of the statistical tests.
+"""Models that are tables, randomness that can be enumerated, and the yardsticks of the statistical tests.
 
-`TableModel` stands where a llama.cpp context stands: the loop runs on it unchanged. `World` stands where a
-random generator stands and takes every outcome of every draw, so that the law of what a rule, or the whole
-loop, emits is computed and not estimated.
+`TableModel` takes the place of a llama.cpp context: the loop runs on it unchanged. `World` takes the place of
+a random generator and tries every outcome of every draw, so that the law of a rule's output, or of the whole
+loop's, is computed and not estimated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program on a terminal of its own, for tests that type."""
+"""A program on its own terminal, for tests that type."""
 
 from __future__ import annotations
 

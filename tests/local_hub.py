@@ -1,8 +1,8 @@
 """A hub on this machine, for tests: it speaks the real one's protocol, and fails on demand.
 
 Two servers on loopback: the hub itself (the API, and /resolve/, which redirects) and the store that the
-redirects lead to, on another port, as the real one's lies on another host. The real client talks to them.
-`Fault` says what goes wrong, where and how often; `hub.served` counts the bytes of each file that were sent.
+redirects lead to, on another port, as the real one's is on another host. The real client talks to them.
+`Fault` says what goes wrong, where and how often; `hub.served` counts the bytes sent of each file.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many streams on one box, on a virtual clock: the real loop, engine, drafter and joint pace, without models.
 
-Evaluations take no time, and move a clock by what a card's curve says (`CARDS`). Rows of an evaluation are
+Evaluations take no time, and move a clock by a card's cost curve (`CARDS`). Rows of an evaluation are
 not limited, as they are in `edgespec serve`.
 """
 

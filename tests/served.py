@@ -1,4 +1,4 @@
-"""A started `edgespec serve`, for tests: on a free port, on the embedded pair unless told otherwise."""
+"""A running `edgespec serve`, for tests: on a free port, on the embedded pair by default."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A stream says for each position of a text how sure the draft is there and whether its guess would be right.
 Right guesses are token 0, wrong ones token 1, and the text is all zeros. Evaluations take no time: they move
-a clock by what a table says, with some noise.
+a clock by a table, with some noise.
 """
 
 from __future__ import annotations

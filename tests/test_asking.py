@@ -1,4 +1,4 @@
-"""One answer at a time: questions that wait, edits, answers that go on, what is told when there is none."""
+"""One answer at a time: questions that wait, edits, answers that continue, messages if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`edgespec bench` as a person uses it: from the command line, on the embedded pair."""
+"""`edgespec bench` as a user runs it: from the command line, on the embedded pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of `bench` are what their definitions say, on samples made by hand."""
+"""The figures of `bench` match their definitions, on hand-made samples."""
 
 from __future__ import annotations
 

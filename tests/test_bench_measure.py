@@ -1,4 +1,4 @@
-"""Units are run whole, in order, within the budget; what goes wrong costs as little as it can."""
+"""Units run whole, in order, within the budget; errors cost as little as possible."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Whatever was asked before and beside, logits are those of a fresh reading: all kinds of caches, at random.
 
 Requests share beginnings, edit them, are cancelled, wait for cells and come back; each row that the engine
-gets from a context is compared with that of a context which reads the same tokens from nothing. Weights are
-F32, so what differs by more than NOISE is a fault of the cache and not arithmetic.
+gets from a context is compared with that of a context that reads the same tokens from nothing. Weights are
+F32, so a difference of more than NOISE is an error of the cache and not arithmetic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The catalogue that ships is whole, says what was not verified, and finds pairs by name."""
+"""The shipped catalogue is complete, says what was not verified, and finds pairs by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue is compared with a hub, and what differs is told pair by pair."""
+"""The catalogue is compared with a hub, and differences are reported pair by pair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat templates render as Transformers renders them, and a bad one is told in a sentence."""
+"""Chat templates render as in Transformers, and a bad one is reported in a sentence."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`edgespec run` as a person or a script uses it.
 
-In processes of their own is what concerns processes: streams, encodings, signals, files on which llama.cpp
-may end its process.
+Tests of processes run in processes of their own: streams, encodings, signals, files on which llama.cpp
+may abort.
 """
 
 from __future__ import annotations

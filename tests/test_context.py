@@ -1,12 +1,12 @@
-"""The cache tells the truth: whatever was accepted, rejected, edited or cancelled before, the next logits
+"""The cache is right: whatever was accepted, rejected, edited or cancelled before, the next logits
 are those of a fresh evaluation of the same tokens; and no argument reaches llama.cpp that it would abort on.
 
 Margins. The logits of these models have a standard deviation of 2. Evaluating tokens one at a time or many
 at once rounds differently: without flash attention, F32 weights and an f16 cache, by at most 0.003 in 2,000
-comparisons here, while a state that holds one wrong token anywhere is off by 0.08 and more (60 tried).
-MARGIN lies between, and the mutation tests behind the property tests show that it catches what it should.
+comparisons here, while a state with one wrong token anywhere is off by 0.08 and more (60 tried).
+MARGIN lies between, and the mutation tests after the property tests show that it catches what it should.
 In the byte-identical profile (Q8_0 weights, flash attention, one thread, evaluations of fewer than 64
-tokens) nothing differs at all, where the machine has that profile.
+tokens) nothing differs at all, if the machine has that profile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""States of real models: saved, restored, shared, and what is evaluated behind them."""
+"""States of real models: saved, restored, shared, and what is evaluated after them."""
 
 from __future__ import annotations
 

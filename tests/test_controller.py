@@ -2,7 +2,7 @@
 
 Acceptances and costs are simulated (`streams.py`); loop, engine, drafter and controller are the real ones.
 Speeds are those of decoding, first token excluded, relative to plain decoding. Seeds are fixed; bounds lie
-below what was measured by as much as other seeds move it.
+below the measurements by as much as other seeds move them.
 """
 
 from __future__ import annotations

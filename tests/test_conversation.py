@@ -1,4 +1,4 @@
-"""The tree of turns: nothing that was said is lost by saying it anew."""
+"""The tree of turns: no text is lost by writing it anew."""
 
 from __future__ import annotations
 

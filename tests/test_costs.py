@@ -1,4 +1,4 @@
-"""Cost tables: what lies between measurements, what is learned, and a measurement that keeps to its time."""
+"""Cost tables: values between measurements, what is learned, and a measurement that keeps to its time."""
 
 from __future__ import annotations
 

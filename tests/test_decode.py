@@ -1,7 +1,7 @@
-"""The loop says exactly what the target alone would say, whatever guesses: by enumeration and by chi-square.
+"""The loop emits exactly what the target alone would, whatever guesses: by enumeration and by chi-square.
 
 Everything here runs `generate` in the engine as it is, on table models. Each statistical test fails at a
-rate of 1e-6 where all is well; seeds are fixed.
+rate of 1e-6 if all is well; seeds are fixed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which devices llama.cpp finds, what lies on them, and how that is told."""
+"""Which devices llama.cpp finds, what is on them, and how that is reported."""
 
 from __future__ import annotations
 

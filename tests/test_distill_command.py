@@ -1,4 +1,4 @@
-"""`edgespec distill` refuses what cannot be, before torch or a model is loaded, in one sentence each."""
+"""`edgespec distill` refuses the impossible, before torch or a model is loaded, in one sentence each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages show runs, and where they lead there is something."""
+"""What the pages show runs, and their links lead somewhere."""
 
 from __future__ import annotations
 

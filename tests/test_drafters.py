@@ -1,4 +1,4 @@
-"""Drafters guess within their limits, evaluate no token twice, and never bias what is emitted."""
+"""Drafters guess within their limits, evaluate no token twice, and never bias the output."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The models are random and tiny; a draft is its target with a twentieth of noise, so that about a third
 of its greedy guesses is accepted. They run in the byte-identical profile (Q8_0, flash attention, one
-thread) and are compared token for token where the machine has it; `verify_pair.equality` says what else
+thread) and are compared token for token if the machine has it; `verify_pair.equality` says what else
 counts.
 """
 

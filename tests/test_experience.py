@@ -1,4 +1,4 @@
-"""What a pair has shown comes back from its file as it was; a file that makes no sense is a fresh start."""
+"""What is known of a pair comes back from its file as it was; a file that makes no sense is a fresh start."""
 
 from __future__ import annotations
 

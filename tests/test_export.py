@@ -1,4 +1,4 @@
-"""A pair on another engine: what is printed is what that engine's own parser takes."""
+"""A pair on another engine: that engine's own parser accepts what is printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file is fetched into the hub's cache whole or not at all, and goes on where it was interrupted."""
+"""A file is fetched into the hub's cache whole or not at all, and resumes where it was interrupted."""
 
 from __future__ import annotations
 

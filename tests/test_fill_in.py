@@ -1,4 +1,4 @@
-"""The prompt of a gap: what stands where, and what is cut when there is no room."""
+"""The prompt of a gap: the order of its parts, and what is cut if there is no room."""
 
 from __future__ import annotations
 

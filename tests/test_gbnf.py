@@ -1,6 +1,6 @@
-"""A GBNF grammar allows exactly its texts, however llguidance cuts them into lexemes.
+"""A GBNF grammar allows exactly its texts, however llguidance splits them into lexemes.
 
-The texts of a grammar are found again by deriving all of them up to a length; nothing there knows of lexemes.
+The texts of a grammar are found again by deriving all of them up to a length, without lexemes.
 """
 
 from __future__ import annotations

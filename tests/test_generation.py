@@ -1,4 +1,4 @@
-"""What `edgespec.generate` and `stream` give: the text and figures of the rounds, whole or as they come."""
+"""What `edgespec.generate` and `stream` return: the text and figures of the rounds, whole or as they come."""
 
 from __future__ import annotations
 

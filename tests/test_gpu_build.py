@@ -1,4 +1,4 @@
-"""What `make gpu-test` needs, and what it says where that is missing."""
+"""What `make gpu-test` needs, and what it reports if that is missing."""
 
 from __future__ import annotations
 

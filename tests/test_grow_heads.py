@@ -1,4 +1,4 @@
-"""A target grown with its MTP blocks: it says what it said, and they guess what they guessed."""
+"""A target grown with its MTP blocks: its text and their guesses stay the same."""
 
 from __future__ import annotations
 

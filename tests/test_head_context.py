@@ -1,6 +1,6 @@
 """A head's logits, whatever happened before, are those of a head that reads the same tokens the first time.
 
-Nobody else would notice if they were not: guesses are verified, so a head that reads wrong rows only guesses
+Nothing else would show if they were not: guesses are verified, so a head that reads wrong rows only guesses
 worse. So the cache of an MTP head is driven by random scripts of what slots go through, and after each step
 compared with a fresh start; and each rule of its bookkeeping is broken once, to see that this shows.
 """

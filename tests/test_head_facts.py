@@ -1,4 +1,4 @@
-"""What headers tell of heads before anything is loaded: which there is, can it be run, what does it take?"""
+"""Headers describe heads before anything is loaded: which there is, whether it can run, what it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a head in a file of its own takes: llama.cpp is asked, with its target, before it is loaded."""
+"""The memory of a head in its own file: llama.cpp is asked, with its target, before it is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A number in a stranger's header becomes no loop, no buffer and no file that is larger than any model's."""
+"""No number in a stranger's header makes a loop, a buffer or a file larger than any model's."""
 
 from __future__ import annotations
 

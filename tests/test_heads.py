@@ -1,4 +1,4 @@
-"""Pairs whose target carries a head, or has one beside it: text with the head is text without, everywhere."""
+"""Pairs whose target has a head, or one beside it: text with the head is text without, everywhere."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Heads guess what llama.cpp's own server has them guess: as many guesses, and as many of them accepted.
+"""Heads guess as in llama.cpp's own server: as many guesses, and as many of them accepted.
 
     EDGESPEC_TEST_PEER=PATH/llama-server python -m pytest tests/test_heads_peer.py -m slow
 
-It reads the same files in a program of its own, so what we read in the wrong row or place would show.
+It reads the same files in a program of its own, so a row or position that we read wrongly would show.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The arrows: who may import whom.
+"""The import rules: who may import whom.
 
-Rooms stand in one order, and an import stays in its room or goes to an earlier one; within `server/`, floors
-do. Nowhere do imports, late ones included, run in a circle.
+Rooms are in one order, and an import stays in its room or goes to an earlier one; the same holds for floors
+within `server/`. Nowhere do imports, late ones included, run in a circle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A child that answers questions is kept, its end is told in a sentence, and it outlives no owner."""
+"""A child that answers questions is kept, its end is reported in a sentence, and it outlives no owner."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where a token is so cheap that looking for guesses is felt, nobody looks for what never comes.
+"""If a token is so cheap that looking for guesses shows, nobody looks for what never comes.
 
-On a virtual clock: a token takes half a millisecond, n tokens n times as long and a part more behind another
-size (llama.cpp builds a graph), and whoever looks for guesses takes another part.
+On a virtual clock: a token takes half a millisecond, n tokens n times as long and a part more after another
+size (llama.cpp builds a graph), and looking for guesses takes another part.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Models: text to tokens and back, what a file says of itself, and files that are not models.
+"""Models: text to tokens and back, a file's own facts, and files that are not models.
 
-Whatever llama.cpp might end its process on is loaded in a child process, so that a fault fails one test.
+Whatever llama.cpp might abort on is loaded in a child process, so that a fault fails one test.
 """
 
 from __future__ import annotations

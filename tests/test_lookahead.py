@@ -1,4 +1,4 @@
-"""Lookahead: it reads the rows behind rejected guesses in the right places, and slows nothing down."""
+"""Lookahead: it reads the rows after rejected guesses in the right places, and slows nothing down."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Text under a grammar has exactly the target's distribution among the allowed texts, whoever guesses.
 
 Vocabularies here are ambiguous: `ab` can be written as one token or as two. What may follow is found again
-by trying all texts against Python's own `re`, so that nothing here rests on the library that makes the masks.
+by trying all texts against Python's own `re`, so that nothing here depends on the library of the masks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Medusa heads: converted from what is published, they guess from the right state, and no text changes."""
+"""Medusa heads: converted from published ones, they guess from the right state, and no text changes."""
 
 from __future__ import annotations
 

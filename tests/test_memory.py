@@ -1,4 +1,4 @@
-"""llama.cpp is asked what a model takes, and what it says is what it then takes."""
+"""llama.cpp is asked what a model takes, and its answer is what the model then takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fits is chosen from sizes alone; here the sizes are those of models that are arithmetic."""
+"""What fits is chosen from sizes alone; here the sizes are those of arithmetic models."""
 
 from __future__ import annotations
 

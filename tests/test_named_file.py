@@ -1,4 +1,4 @@
-"""Whatever a flag names for a file, it is read, or refused in a sentence: nobody waits for ever."""
+"""Whatever file a flag names, it is read, or refused in a sentence: nobody waits for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafting while the target verifies: the same rounds, from logits that are there sooner, or from none."""
+"""Drafting while the target verifies: the same rounds, from logits that are ready sooner, or from none."""
 
 from __future__ import annotations
 

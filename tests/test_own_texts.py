@@ -1,4 +1,4 @@
-"""What a target said is kept where its user wants it: bounded, for its owner alone, without nonsense."""
+"""A target's texts are kept if its user wants it: bounded, for the owner alone, without nonsense."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A fixed pace grants what it was told to, a controller what pays; neither sees a drafted token.
 
-How the controller fares over whole texts is told in `test_controller.py`.
+`test_controller.py` tests the controller over whole texts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is shipped, and what `make` does before there is anything to run."""
+"""What ships, and what `make` does before there is anything to run."""
 
 from __future__ import annotations
 

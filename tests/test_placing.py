@@ -1,4 +1,4 @@
-"""The draft lies where it is worth most, by what was measured; which place that was is kept."""
+"""The draft is placed where it is worth most, by measurement; the place is kept."""
 
 from __future__ import annotations
 

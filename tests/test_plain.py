@@ -1,4 +1,4 @@
-"""A chat without a screen, on a fake endpoint: what goes to stdout, what to stderr, what is kept."""
+"""A chat without a screen, on a fake endpoint: what goes to stdout, what to stderr, what is saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of pairs with a head: what a guess costs is measured on random weights, of every kind of head."""
+"""Plans of pairs with a head: a guess's cost is measured on random weights, for every kind of head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a request begins: which slot it gets, what it finds there, and what is saved before it is lost."""
+"""Where a request starts: which slot it gets, what it finds there, and what is saved before it is lost."""
 
 from __future__ import annotations
 

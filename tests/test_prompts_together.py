@@ -1,4 +1,4 @@
-"""Prompts that come together: whose first token comes when, and what those who run notice of it."""
+"""Prompts that come together: whose first token comes when, and what running streams notice of it."""
 
 from __future__ import annotations
 

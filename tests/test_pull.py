@@ -1,4 +1,4 @@
-"""From a name to an installed pair: what is told before, how far it is, and what an interruption leaves."""
+"""From a name to an installed pair: the reports before, the progress, and what an interruption leaves."""
 
 from __future__ import annotations
 

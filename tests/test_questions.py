@@ -1,4 +1,4 @@
-"""Questions with pastes and files in them, and what is offered while one is written."""
+"""Questions with pastes and files in them, and the suggestions while one is written."""
 
 from __future__ import annotations
 

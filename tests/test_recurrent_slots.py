@@ -1,8 +1,8 @@
 """Models with recurrent state answer several requests at once, each as if it were alone.
 
-Weights are F32: then arithmetic in another order is too small to be seen, and what differs is a fault of
+Weights are F32: then arithmetic in another order is too small to show, and any difference is an error of
 the state. (With quantised activations one text in five of a random model differs, attention-only or not:
-its likeliest tokens lie close together.)
+its likeliest tokens are close together.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Layers on other machines, in earnest: two RPC servers on loopback, a split target, one that is killed."""
+"""Layers on other machines, for real: two RPC servers on loopback, a split target, one that is killed."""
 
 from __future__ import annotations
 

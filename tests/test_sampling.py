@@ -1,7 +1,7 @@
 """The sampler does what llama.cpp's chain does, for any row and any settings; drawing follows it.
 
-Two yardsticks: `fakes.reference`, the chain said again in plain Python, and llama.cpp's own samplers. A row
-whose nearest cut lies within 1e-5 of falling elsewhere is passed over (float32 against float64), and the
+Two yardsticks: `fakes.reference`, the chain again in plain Python, and llama.cpp's own samplers. A row
+whose nearest cut is within 1e-5 of falling elsewhere is skipped (float32 against float64), and the
 tests count that such rows are rare.
 """
 

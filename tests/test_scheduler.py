@@ -1,4 +1,4 @@
-"""Several streams at once: each says what it says alone, whoever drafts, comes, goes, or waits beside it."""
+"""Several streams at once: each writes what it writes alone, whoever drafts, comes, goes or waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A build of llama.cpp that crashes or lies is found by the embedded pair, and healed where it can be."""
+"""The embedded pair finds a build of llama.cpp that crashes or computes wrong, and heals it if possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings file: what it says holds, and what is wrong in it is told in a sentence."""
+"""The settings file: its settings apply, and mistakes in it are reported in a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file, a hub or a model says is shown on the terminal, and never obeyed."""
+"""Text from a file, a hub or a model is shown on the terminal, and never obeyed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small real model of a first `make chat`: the right file or none, from wherever it can be had."""
+"""The small real model of a first `make chat`: the right file or none, wherever it comes from."""
 
 from __future__ import annotations
 

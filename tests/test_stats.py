@@ -1,4 +1,4 @@
-"""The figures are what their definitions say, on rounds made by hand and a clock that is told the time."""
+"""The figures match their definitions, on hand-made rounds and a clock that the test sets."""
 
 from __future__ import annotations
 

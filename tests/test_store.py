@@ -1,4 +1,4 @@
-"""Installed pairs are kept in one file that is always whole, and removing one frees what nobody else uses."""
+"""Installed pairs are in one file that is always whole, and removing one frees what nothing else uses."""
 
 from __future__ import annotations
 

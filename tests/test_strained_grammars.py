@@ -1,7 +1,7 @@
-"""A guess may run a grammar out of what it can take: the text goes on, and nobody guesses there any more.
+"""A guess may exhaust a grammar: the text continues, and nobody guesses there any more.
 
 llguidance's copies of a matcher share a lexer, which refuses every text once it has given up on one. The
-grammar here holds texts of `a` whose lexer gives up behind some twenty.
+grammar here has texts of `a` whose lexer gives up after some twenty.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A stranger's template takes neither the time nor the memory of whoever renders it."""
+"""A stranger's template takes neither the time nor the memory of the process that renders it."""
 
 from __future__ import annotations
 

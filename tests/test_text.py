@@ -1,4 +1,4 @@
-"""Text is released without broken characters or half stop strings, wherever token borders lie."""
+"""Text is released without broken characters or half stop strings, wherever token borders are."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Fewer threads evaluate while other programs use the cores, and all again when they have gone.
 
-On a machine of numbers: a thread that shares its core holds up all, by a factor that changes.
+On a machine of numbers: a thread that shares its core delays all, by a factor that changes.
 """
 
 from __future__ import annotations

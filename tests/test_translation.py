@@ -1,4 +1,4 @@
-"""A draft with another vocabulary guesses for a target, and nothing that is said depends on it.
+"""A draft with another vocabulary guesses for a target, and no text depends on it.
 
 Twins of the embedded draft have its weights and other vocabularies: with ids in another order nothing may
 change, with the rarer tokens gone only how often it is right. The real vocabularies are the test data's.

@@ -1,4 +1,4 @@
-"""Grammars are tried where they can be stopped, and one that takes long holds up no other."""
+"""Grammars are tried where they can be stopped, and a slow one delays no other."""
 
 from __future__ import annotations
 

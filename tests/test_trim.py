@@ -1,4 +1,4 @@
-"""`edgespec trim`: a draft of fewer tokens, written whole, measured, and kept only where it pays."""
+"""`edgespec trim`: a draft of fewer tokens, written whole, measured, and kept only if it pays."""
 
 from __future__ import annotations
 

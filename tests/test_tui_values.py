@@ -1,4 +1,4 @@
-"""What the screens stand on, without a screen: segments, origins, reasoning, figures, races, commands."""
+"""The values behind the screens, without a screen: segments, origins, reasoning, figures, races, commands."""
 
 from __future__ import annotations
 

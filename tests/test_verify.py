@@ -1,7 +1,7 @@
-"""Every acceptance rule emits exactly what the target would have said; broken rules are seen to be broken.
+"""Every acceptance rule emits exactly the target's distribution; broken rules are seen to be broken.
 
 The laws are computed, not estimated: `fakes.law` takes the real functions through everything that chance can
-do. The statistical tests (the noise of coupled mode) fail at a rate of 1e-6 each where all is well, and their
+do. The statistical tests (the noise of coupled mode) fail at a rate of 1e-6 each if all is well, and their
 seeds are fixed.
 """
 

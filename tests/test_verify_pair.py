@@ -1,4 +1,4 @@
-"""`edgespec verify` on the embedded pair: passes what is right, fails what is wrong, says what it left.
+"""`edgespec verify` on the embedded pair: passes what is right, fails what is wrong, says what it left out.
 
 A chi-square test raises a false alarm with the probability it states, if seeds were drawn anew; here they
 are fixed, so on one machine a test passes always or never.

@@ -1,4 +1,4 @@
-"""A window may be given any size at any moment; the chat goes on."""
+"""A window may get any size at any moment; the chat continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the worker keeps of its requests, and what it tells of their tokens."""
+"""What the worker keeps of its requests, and what it reports of their tokens."""
 
 from __future__ import annotations
 

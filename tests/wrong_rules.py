@@ -1,4 +1,4 @@
-"""Acceptance rules that are wrong in ways that were seen elsewhere: what tests of exactness have to see."""
+"""Acceptance rules that are wrong in ways seen elsewhere: tests of exactness must notice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Make conversations with tools and with visible thinking, out of the same documentation.
+"""Make conversations with tools and with visible reasoning, from the same documentation.
 
 They are few: enough that the pair knows the form (a JSON call between `<tool_call>` words, an answer that
-uses what the tool returned, a thought between `<think>` words), so that clients can be tried on it.
+uses what the tool returned, reasoning between `<think>` words), so that clients can be tried on it.
 """
 
 import json
@@ -15,7 +15,7 @@ Tool = dict[str, Any]
 
 
 def declare(name: str, description: str, /, **arguments: str) -> Tool:
-    """Write a tool as the OpenAI form has it; every argument is a string with a description."""
+    """Write a tool in OpenAI's format; every argument is a string with a description."""
     properties = {key: {"type": "string", "description": text} for key, text in arguments.items()}
     parameters = {"type": "object", "properties": properties, "required": list(arguments)}
     return {
@@ -88,7 +88,7 @@ def arithmetic(rng: random.Random) -> list[Message]:
 
 
 def with_tool(item: Item, rng: random.Random) -> tuple[list[Message], list[Tool]] | None:
-    """Ask about an item where tools are offered; the model calls the fitting one."""
+    """Ask about an item while tools are offered; the model calls the fitting one."""
     if len(item.doc) < 15:
         return None
     distractors = rng.sample(OTHERS, rng.choice([0, 1, 1, 2]))
@@ -114,7 +114,7 @@ def with_tool(item: Item, rng: random.Random) -> tuple[list[Message], list[Tool]
 
 
 def with_thought(messages: list[Message], item: Item, rng: random.Random) -> list[Message]:
-    """Put a short thought before the last answer."""
+    """Put short reasoning before the last answer."""
     kind = {"method": "a method", "function": "a function", "class": "a class", "module": "a module"}[
         item.kind
     ]

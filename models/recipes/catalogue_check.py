@@ -1,8 +1,8 @@
 """Compare the whole catalogue with the hub: python -m recipes.catalogue_check [NAME...]
 
-Needs a network; downloads headers alone, under 16 MB of each file. For every pair: are the repositories and
-files there, are size, licence and gate as written, do the headers say the memory kind, context and experts as
-written, and does the draft fit the target? Exit code 1 where anything differs. What could be looked up is
+Needs a network; downloads only headers, under 16 MB of each file. For every pair: are the repositories and
+files there, are size, licence and gate as listed, do the headers agree on memory kind, context and experts,
+and does the draft fit the target? Exit code 1 if anything differs. What could be checked is
 listed, so that `unverified` in pairs.toml can be shortened by hand.
 """
 
@@ -28,7 +28,7 @@ SIZE_TOLERANCE = 0.02  # sizes are written with two or three digits
 
 @dataclass(slots=True)
 class Findings:
-    """What comparing one pair with the hub showed."""
+    """The result of comparing one pair with the hub."""
 
     name: str
     wrong: list[str] = field(default_factory=list)  # sentences
@@ -37,7 +37,7 @@ class Findings:
 
 
 def check_entry(hub: Hub, entry: CatalogueEntry) -> Findings:
-    """Compares one pair with the hub; whatever stands in the way is among the findings."""
+    """Compares one pair with the hub; errors are among the findings."""
     findings = Findings(entry.name)
     headers = [
         _check_model(hub, role, model, findings)
@@ -56,7 +56,7 @@ def check_entry(hub: Hub, entry: CatalogueEntry) -> Findings:
 
 
 def _check_model(hub: Hub, role: str, model: CatalogueModel, findings: Findings) -> Header | None:
-    """Compares one model; returns its header where it could be read."""
+    """Compares one model; returns its header if it could be read."""
     wrong = findings.wrong
     try:
         repository = hub.repository(model.repo, None if model.revision == "main" else model.revision)
@@ -88,7 +88,7 @@ def _check_model(hub: Hub, role: str, model: CatalogueModel, findings: Findings)
 
 
 def main(argv: Sequence[str] | None = None, *, hub: Hub | None = None) -> int:
-    """Checks the pairs that are named, or all; returns 1 where one differs. hub: by default HF_ENDPOINT's."""
+    """Checks the named pairs, or all; returns 1 if one differs. hub: by default HF_ENDPOINT's."""
     parser = argparse.ArgumentParser(
         prog="python -m recipes.catalogue_check",
         description="Compares the catalogue with the hub: files, sizes, licences, headers, pairs.",

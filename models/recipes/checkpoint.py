@@ -1,4 +1,4 @@
-"""Save and load training states: whole or not at all, so that an interruption costs minutes only."""
+"""Save and load training states: whole or not at all, so that an interruption costs only minutes."""
 
 import os
 from dataclasses import asdict, replace
@@ -12,7 +12,7 @@ Steppers = list[torch.optim.Optimizer]
 
 
 def save(path: Path, model: Llama, steppers: Steppers, done: int, passes: int = 0) -> None:
-    """Write weights, shape, optimisers, the tokens done, and how often the text was passed through."""
+    """Write weights, shape, optimisers, the tokens done, and the number of passes over the text."""
     aside = path.with_suffix(".part")
     content = {"shape": asdict(model.shape), "model": model.state_dict(), "done": done, "passes": passes}
     torch.save({**content, "optimisers": [s.state_dict() for s in steppers]}, aside)
@@ -28,7 +28,7 @@ def load(path: Path) -> tuple[Llama, int]:
 
 
 def resume(path: Path, model: Llama, steppers: Steppers) -> tuple[int, int]:
-    """Put a saved state into model and optimisers; return (tokens done, passes), zeros if there is none."""
+    """Load a saved state into model and optimisers; return (tokens done, passes), zeros if there is none."""
     if not path.exists():
         return 0, 0
     content = torch.load(path, weights_only=True, map_location="cpu")
@@ -41,7 +41,7 @@ def resume(path: Path, model: Llama, steppers: Steppers) -> tuple[int, int]:
 def grow(model: Llama, layers: int) -> Llama:
     """Return a network with more layers, at most twice as many, that computes the same.
 
-    Behind evenly chosen layers stands a copy whose two output matrices are zero; training makes use of it
+    Evenly chosen layers are followed by a copy whose two output matrices are zero; training makes use of it
     at once (gradual stacking: the long first part of the training costs less).
     """
     old = model.shape.layers

@@ -1,7 +1,7 @@
 """Let a network in torch continue many prompts side by side.
 
 The exported target, read back into torch (`restore.py`), answers for a whole batch in one step, which keeps
-a processor busy and a GPU too. Prompts of a batch are of similar length and padded at their left, where
+a processor busy and a GPU too. Prompts of a batch are of similar length and padded at the left, where
 nothing looks.
 """
 
@@ -18,7 +18,7 @@ from edgespec_models.distill.network import Block, Llama, rotate
 from recipes.said import TOP, Text
 
 ROWS = 256  # prompts side by side
-PART = 32  # of them whose prompts are read at once: logits of every place take room
+PART = 32  # of them whose prompts are read at once: logits of every position take room
 AHEAD = 32  # batches that are sorted by length together
 NEW = 136  # tokens after a prompt; the measurements go to 128
 
@@ -44,7 +44,7 @@ def attend(
     )
     cache.values[:, :, start:end] = block.wv(x).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2)
     k, v = cache.keys[:, :, :end], cache.values[:, :, :end]
-    if t == 1:  # the heads of a group as places: nothing of the cache is copied
+    if t == 1:  # the heads of a group as positions: nothing of the cache is copied
         y = F.scaled_dot_product_attention(q.view(b, s.kv_heads, -1, s.head_dim), k, v, attn_mask=mask)
     else:
         k, v = (part.repeat_interleave(s.heads // s.kv_heads, dim=1) for part in (k, v))
@@ -55,7 +55,7 @@ def attend(
 def surroundings(model: Llama, ids: Tensor, start: int, pad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return cosines and sines (B, 1, T, R/2) of ids (B, T) at `start`, and what each may see.
 
-    The first `pad` (B) places are empty. The mask is (B, 1, T, start + T).
+    The first `pad` (B) positions are empty. The mask is (B, 1, T, start + T).
     """
     places = torch.arange(start, start + ids.shape[1], device=ids.device)
     keys = torch.arange(start + ids.shape[1], device=ids.device)
@@ -67,7 +67,7 @@ def surroundings(model: Llama, ids: Tensor, start: int, pad: Tensor) -> tuple[Te
 
 
 def evaluate(model: Llama, ids: Tensor, caches: list[Cache], start: int, pad: Tensor) -> Tensor:
-    """Return the logits (B, T, V) after ids (B, T) at `start`; the first `pad` (B) places are empty."""
+    """Return the logits (B, T, V) after ids (B, T) at `start`; the first `pad` (B) positions are empty."""
     cos, sin, mask = surroundings(model, ids, start, pad)
     x = model.embed(ids)
     for block, cache in zip(model.layers(), caches, strict=True):

@@ -5,7 +5,7 @@ An epoch is a list of documents, each of one kind:
 - code: pieces of modules, cut at top-level statements;
 - docs: conversations about what things do;
 - body: conversations that ask for code;
-- talk: hand-written first words; tool: conversations with tools; think: with visible thought;
+- talk: hand-written greetings; tool: conversations with tools; think: with visible reasoning;
 - fim: fill-in-the-middle, prefix-suffix-middle order, a tenth of the text.
 
 The epoch's number is the seed: phrasings, cuts and middles differ from epoch to epoch, the documentation
@@ -73,7 +73,7 @@ def split() -> tuple[Library, Library]:
 
 
 def cut(file: SourceFile, limit: int) -> Iterator[str]:
-    """Cut a module at top-level statements, else at lines, into pieces of up to `limit` characters."""
+    """Cut a module at top-level statements, or else at lines, into pieces of up to `limit` characters."""
     lines = file.text.expandtabs(8).splitlines(keepends=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -120,7 +120,7 @@ def fill_in(text: str, rng: random.Random) -> str:
         count = min(1 + int(rng.expovariate(0.35)), len(lines) - first)
         start = sum(map(len, lines[:first]))
         end = start + sum(map(len, lines[first : first + count]))
-        if rng.random() < 0.5:  # the cursor stands behind the indentation
+        if rng.random() < 0.5:  # the cursor is after the indentation
             start += len(lines[first]) - len(lines[first].lstrip(" "))
         end -= text[:end].endswith("\n")
     else:
@@ -142,7 +142,7 @@ def fim_documents(library: Library, rng: random.Random, share: float) -> Iterato
 def conversation(
     kind: str, group: str, messages: list[Message], tools: Sequence[actions.Tool] = ()
 ) -> Document:
-    """Render a conversation; what ends it is the end of the text, not a new line."""
+    """Render a conversation; its end is the end of the text, not a new line."""
     return Document(kind, group, render(messages, tools).rstrip("\n") + marks.END_OF_TEXT)
 
 
@@ -158,7 +158,7 @@ def item_dialogue(item: Item, rng: random.Random, make: dialogues.Maker) -> list
 
 
 def dialogue_documents(library: Library, rng: random.Random, greet: bool) -> Iterator[Document]:
-    """Yield conversations about every item, some of several turns, some with tools or thought.
+    """Yield conversations about every item, some of several turns, some with tools or reasoning.
 
     With `greet`, small talk comes before some: the same words in every epoch, so not for held-out text.
     """
@@ -206,7 +206,7 @@ def epoch(number: int) -> list[Document]:
         *fim_documents(library, rng, 0.25),
         *dialogue_documents(library, rng, greet=True),
         *topic_documents(library, rng),
-        *talk_documents(rng, 1500 if number < 2 else 3000),  # the last words heard are remembered best
+        *talk_documents(rng, 1500 if number < 2 else 3000),  # what is seen last is remembered best
     ]
     rng.shuffle(documents)
     return documents

@@ -1,7 +1,7 @@
 """Turn documents into token windows, and keep the token files of the work folder.
 
 Work folder: `tokenizer.json`, `epoch-N.npy` (uint16 tokens of the shuffled documents, one after another)
-and `held-out-KIND.npy`. All are made when first wanted and written whole or not at all.
+and `held-out-KIND.npy`. All are made when first needed and written whole or not at all.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Turn items of the standard library into conversations.
 
-Each maker takes an item and a random generator and returns messages, or None where the item does not
+Each maker takes an item and a random generator and returns messages, or None if the item does not
 suit. The text of a user's question varies; the answer is Python's own documentation or code.
 """
 

@@ -1,7 +1,7 @@
-"""Tune a draft to what the target itself says.
+"""Tune a draft to the target's own output.
 
 The loss at a place is the forward KL divergence from the target's distribution p to the draft's q, over the
-target's TOP most likely tokens and one more class for all the rest. It is least where q = p, which is where
+target's TOP most likely tokens and one more class for all the rest. It is least at q = p, where
 both acceptance rules are best (accepted at temperature 1: 1 - TV(p, q)). Training moves a share of p to the
 target's first choice, for greedy text.
 """
@@ -25,20 +25,20 @@ from recipes.rounding import rounded
 from recipes.said import TOP
 from recipes.train import optimisers
 
-SHARP = 0.3  # the bar is greedy text, so the first choice counts for more than its probability
+SHARP = 0.3  # the goal is for greedy text, so the first choice counts for more than its probability
 ROUND_FROM = 0.7  # of the plan, weights are rounded as in the file
-PROMPT_WEIGHT = 0.25  # of a place inside a prompt
+PROMPT_WEIGHT = 0.25  # of a position inside a prompt
 Said = tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.float16], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Hold texts of similar length: inputs (B, T), and the target's answers at each place (B, T, TOP)."""
+    """Hold texts of similar length: inputs (B, T), and the target's answers at each position (B, T, TOP)."""
 
     ids: Tensor
     top_ids: Tensor
     top_p: Tensor
-    weight: Tensor  # how much each place counts (B, T)
+    weight: Tensor  # weight of each position (B, T)
 
     def on(self, device: torch.device) -> "Lesson":
         """Return the lesson in the memory of a device."""

@@ -1,6 +1,6 @@
 """Write a trained network as a GGUF file that llama.cpp loads without conversion.
 
-How weights are named and ordered: `edgespec_models/distill/model_file.py`.
+`edgespec_models/distill/model_file.py` says how weights are named and ordered.
 """
 
 import json
@@ -20,7 +20,7 @@ def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
     """Write pieces, merges, kinds, and the roles of the control tokens.
 
     No start token is ever added (`add_bos_token` false): training text has none, a chat begins with
-    `<|im_start|>` itself. llama.cpp wants an id all the same, and end-of-text serves.
+    `<|im_start|>` itself. llama.cpp wants an id all the same, and gets end-of-text.
     """
     pieces = [str(tokenizer.id_to_token(i)) for i in range(tokenizer.get_vocab_size())]
     if len(set(pieces)) != len(pieces):

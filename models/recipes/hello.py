@@ -1,4 +1,4 @@
-"""Hold the hand-written first words: greetings, who are you, what is this, thanks, and the like.
+"""Hold the hand-written greetings and answers: hello, who are you, what is this, thanks, and the like.
 
 Every entry is (questions, answers); any question may meet any answer. The answers are honest about what
 the pair is: a tiny demonstration model that knows the Python standard library, and not well.

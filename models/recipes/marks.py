@@ -2,7 +2,7 @@
 
 Two kinds of control token. CONTROL tokens are structure: llama.cpp prints them only when asked for
 special tokens, and finds them in text only when asked to parse special text, so a user cannot forge a
-turn. USER_DEFINED tokens (`<think>`, `<tool_call>` and their ends) are words that a client has to see:
+turn. USER_DEFINED tokens (`<think>`, `<tool_call>` and their ends) are words that a client must see:
 llama.cpp always prints them and always recognises them, so a parser that reads plain text finds the call.
 """
 

@@ -1,8 +1,8 @@
-"""Measure a pair of GGUF files through llama.cpp: held-out loss, and what a draft of four gets accepted.
+"""Measure a pair of GGUF files through llama.cpp: held-out loss, and the acceptance of drafts of four.
 
 Rates are as everywhere in EdgeSpec: acceptance rate = accepted / drafted; rate at position i = accepted at
 i / times i was reached. At temperature 0.8 the rule is token verification (Leviathan, Chen) over the whole
-vocabulary; beside the counted rate stands the exact expectation 1 - TV(p, q) at each place reached.
+vocabulary; the counted rate comes with the exact expectation 1 - TV(p, q) at each position reached.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Tokens = NDArray[np.uint16]
 
 @dataclass(slots=True)
 class Count:
-    """Add up what happened to drafted tokens, by position."""
+    """Count the results of drafted tokens, by position."""
 
     drafted: int = 0
     rounds: int = 0
@@ -40,7 +40,7 @@ class Count:
             self.expected[i] += other.expected[i]
 
     def report(self) -> dict[str, Any]:
-        """Return the rates; `expected` is the mean of 1 - TV over the places reached."""
+        """Return the rates; `expected` is the mean of 1 - TV over the positions reached."""
         reached = [max(1, n) for n in self.reached]
         return {
             "acceptance_rate": round(sum(self.accepted) / max(1, self.drafted), 3),

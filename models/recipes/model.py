@@ -1,4 +1,4 @@
-"""Say which networks the embedded pair is."""
+"""Define the networks of the embedded pair."""
 
 from edgespec_models.distill.network import Shape
 

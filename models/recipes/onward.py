@@ -1,8 +1,8 @@
-"""Train the shipped draft on: from the files that ship, with the target as it is.
+"""Train the shipped draft further: from the files that ship, with the target as it is.
 
 The work folder of the run that made the pair does not last; the committed files are enough. The stages are
-the last ones of `stages.py`: the target continues prompts, the draft learns from that. Nothing that ships is
-touched: the result is in `out`.
+the last ones of `stages.py`: the target continues prompts, the draft trains on the result. Nothing that ships
+is touched: the result is in `out`.
 """
 
 from pathlib import Path

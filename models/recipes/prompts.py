@@ -1,7 +1,7 @@
-"""Choose the held-out prompts that ship beside the pair, for tests and measurements of everybody.
+"""Choose the held-out prompts that ship with the pair, for anybody's tests and measurements.
 
 Each line of the file is `{"kind": ..., "prompt": ...}`; a conversation has `messages` too (its `prompt` is
-what the chat template makes of them). `prompt` is raw text with its control tokens written out.
+in the chat template). `prompt` is raw text with its control tokens written out.
 """
 
 import json
@@ -31,7 +31,7 @@ def first_turns(text: str) -> list[dict[str, str]]:
 
 
 def prompt_of(document: corpus.Document, rng: random.Random) -> dict[str, Any]:
-    """Cut a held-out document where the pair is to go on."""
+    """Cut a held-out document where the pair should continue."""
     if document.kind == "fim":
         return {"prompt": document.text[: document.text.index(marks.FIM_MIDDLE) + len(marks.FIM_MIDDLE)]}
     if document.kind == "code":

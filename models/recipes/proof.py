@@ -66,7 +66,7 @@ def awkward(rng: random.Random, count: int) -> Iterator[str]:
 
 
 def compare_tokens(path: Path, tokenizer: Tokenizer, texts: list[str]) -> tuple[int, int, int]:
-    """Return characters, tokens, and how many texts llama.cpp cuts in another way."""
+    """Return characters, tokens, and how many texts llama.cpp splits differently."""
     different = tokens = 0
     with Native(path, context=64) as native:
         for text in texts:

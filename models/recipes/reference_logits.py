@@ -1,6 +1,6 @@
 """Make the logits that the self-test compares with: `cd models && python -m recipes.reference_logits`.
 
-Weights of the shipped pair are written out as F32, so that what is evaluated depends on no kernel for
+Weights of the shipped pair are written out as F32, so that the result depends on no kernel for
 quantised weights, and evaluated one token at a time on one thread, without repacked weights. Needs neither
 torch nor tokenizers.
 """
@@ -40,7 +40,7 @@ def write_f32(source: Path, into: Path) -> None:
 
 
 def logits(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of the text, and the logits behind each: (n,), (n, n_vocab)."""
+    """Return the tokens of the text, and the logits after each: (n,), (n, n_vocab)."""
     with Model(path, n_gpu_layers=0, extra_buffers=False) as model:
         tokens = model.tokenize(TEXT, special=False)[:N_TOKENS]
         settings = ContextSettings(n_ctx=64, threads=1, flash_attention=False)

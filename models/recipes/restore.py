@@ -1,7 +1,7 @@
-"""Read a pair's GGUF files back into torch, so that training can go on from what ships.
+"""Read a pair's GGUF files back into torch, so that training can continue from what ships.
 
-The work folder of a run does not last; the committed files do. Weights come back rounded as the file has
-them (Q8_0: near enough to go on), without the state of the optimisers.
+The work folder of a run does not last; the committed files do. Weights come back rounded as in the file
+(Q8_0: near enough to continue), without the state of the optimisers.
 """
 
 from pathlib import Path

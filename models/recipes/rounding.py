@@ -1,6 +1,6 @@
 """Train with the matrices as a Q4_0 file will have them, so that rounding costs the draft little.
 
-Inside `rounded`, a network computes with rounded weights, and gradients are taken there; behind it the exact
+Inside `rounded`, a network computes with rounded weights, and gradients are taken there; after it the exact
 weights are back, and the step is theirs (the straight-through estimator, https://arxiv.org/abs/1308.3432).
 """
 

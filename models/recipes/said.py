@@ -1,4 +1,4 @@
-"""Keep what the target says to training prompts, with its distribution at every place.
+"""Keep the target's texts for training prompts, with its distribution at every position.
 
 The draft learns from these (a draft agrees best on the target's own text). `chorus.py` makes the text, from
 the file that ships, read back into torch.
@@ -37,7 +37,7 @@ class Text:
 
 
 def prompt_of(document: corpus.Document, tokenizer: Tokenizer, rng: random.Random) -> list[int] | None:
-    """Cut a document where the target is to go on; None if that is too far in."""
+    """Cut a document where the target should continue; None if that is too far in."""
     text = document.text
     if document.kind == "fim":
         text = text[: text.index(marks.FIM_MIDDLE) + len(marks.FIM_MIDDLE)]

@@ -1,8 +1,8 @@
 """Read the standard library of the running Python: its files, functions, classes and documentation.
 
 Everything here is part of CPython and under the PSF licence, version 2. Tests, tables and generated files
-are left out. A *group* is what is trained on or held out as a whole: the top module without its leading
-underscore or `_py`, so that `decimal`, `_decimal` and `_pydecimal` never stand on both sides.
+are left out. A *group* is trained on or held out as a whole: the top module without its leading
+underscore or `_py`, so that `decimal`, `_decimal` and `_pydecimal` never end up on both sides.
 """
 
 import ast
@@ -191,7 +191,7 @@ def signature_of(thing: object) -> str:
 
 
 def compiled_item(name: str, module: str, kind: str, thing: object) -> Item | None:
-    """Describe a callable written in C by what it says of itself."""
+    """Describe a callable written in C by its own documentation."""
     doc = getattr(thing, "__doc__", None)
     if not isinstance(doc, str) or not doc.strip() or "built-in" in doc[:12]:
         return None

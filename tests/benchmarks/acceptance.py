@@ -1,14 +1,14 @@
-"""What of a sampled draft could be accepted: exact verification of drawn guesses against comparing samples.
+"""How much of a sampled draft can be accepted: exact verification of drawn guesses against comparing samples.
 
     python tests/benchmarks/acceptance.py [TARGET DRAFT] [--temperatures 0.7 1] [--prompts 12] [-n 96]
 
-llama-server draws a token of its own at each place and keeps the draft's likeliest token where the two are
+llama-server draws a token of its own at each position and keeps the draft's likeliest token if the two are
 equal: it accepts with the probability p(argmax q). EdgeSpec draws its guesses and verifies them exactly
 (Leviathan et al., 2211.17192): it accepts with 1 - TV(p, q). Both are computed along the target's own text,
 drawn at each temperature: a chain of guesses x_1..x_j counts with the product of min(1, q(x_i) / p(x_i)),
 or of [x_i = argmax q], whose means over texts are the probabilities that all j of them are accepted.
 
-From these, and from what evaluations cost here, follows the most that any length of either can gain over
+From these, and from the costs of evaluations here, follows the most that any length of either can gain over
 plain decoding, all other work being free. The embedded pair unless files are named; nothing is cut from the
 distributions but end tokens.
 """

@@ -3,15 +3,15 @@
     python tests/benchmarks/bars.py FOLDER --peer PATH/llama-server [--sizes ...] [--qualities ...]
         [--temperatures 0 1] [--prompts 4] [--prompt-tokens 1000] [-n 96] [--json FILE]
 
-Pairs are made by `pairs.py`, in FOLDER. Every prompt is taken by all lines in random order, with empty
+Pairs are made by `pairs.py`, in FOLDER. All lines answer every prompt in random order, with empty
 caches; a speed is that of decoding, first token excluded; ratios are geometric means over prompts with
 their 95 % interval. The best of several lengths is chosen on one half of the prompts and compared on the
 other. Prompts are held-out ones of the embedded pair. With the worst draft the model drafts alone and is
-compared with plain decoding only, as the bar of never being slower asks. With `--qualities mtp` there is no
+compared with plain decoding only, as the goal of never being slower asks. With `--qualities mtp` there is no
 draft: the MTP block in the target's file guesses, for both programs, and lengths go to 8.
 
-EdgeSpec begins each table knowing nothing of the pair but its costs. Contests are told for all prompts, and
-for those behind the first: what it learned is kept, so that a pair is new but once.
+EdgeSpec starts each table knowing only the costs of the pair. Contests are reported for all prompts, and
+for those after the first: what it learned is kept, so a pair is new only once.
 """
 
 from __future__ import annotations

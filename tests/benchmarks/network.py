@@ -1,4 +1,4 @@
-"""What a network between layers costs: a target split over two RPC servers, behind a proxy that delays bytes.
+"""The cost of a network between layers: a target on two RPC servers, behind a proxy that delays bytes.
 
     python tests/benchmarks/network.py TARGET DRAFT [--delays 0 1 5 20] [-n 64] [--threads 1] [--json FILE]
     python tests/benchmarks/network.py --virtual [--delays 0 1 5 20]

@@ -3,7 +3,7 @@
     python tests/benchmarks/one_stream.py FILE.gguf --peer PATH/llama-server [--before CHECKOUT] [-n 400]
         [--temperature 0.8] [--turns 6]
 
-For targets that take a few milliseconds a token, where what lies around an evaluation weighs most. In each
+For targets that take a few milliseconds a token, where the work around an evaluation matters most. In each
 turn each server is started anew, answers once to get warm, then twice; nobody guesses. tok/s is by the
 client's clock, from the first text to the last. CPU is what EdgeSpec's processes use a token.
 Ratios are to llama-server in the same turn: geometric mean, least and largest.

@@ -3,7 +3,7 @@
     python tests/benchmarks/plan_error.py [FILE.gguf ...]
 
 Without files, models of a few hundred MB and of several architectures are made with random weights. Whole and
-slices are evaluated in turn, in random order, so that what else the machine does falls on all; what is
+slices are evaluated in turn, in random order, so that other load affects all alike; what is
 printed is the median of the planned time over the whole one's, for each number of tokens evaluated at once.
 """
 

@@ -2,16 +2,16 @@
 
     python tests/benchmarks/round_overhead.py [--rounds 60] [--turns 5] [--n-vocab 151936] [-k 4]
 
-A random tiny target and a noisy copy of it as the draft, so that some guesses pass and some do not, with
+A random tiny target and a noisy copy of it as the draft, so that some guesses are accepted and some not, with
 the vocabulary of a large model: what is measured does not depend on the cost of the models. The kinds of
 sampling are measured in turn, several times over.
 
 Each is measured twice. "after evaluations" is what a user has: the weights went through the caches, so that
-code, objects and logits are all cold. "nothing evaluated" repeats the rounds over logits that lie ready:
+code, objects and logits are all cold. "nothing evaluated" repeats the rounds over logits that are ready:
 what the same Python costs when it is warm. Only `llama_decode` and the address of its logits count as
 llama.cpp; the glue around them, and what this script does between rounds, count as ours.
 
-A second table says where it goes after evaluations: behind each evaluation of the draft and behind the one
+A second table says where it goes after evaluations: after each evaluation of the draft and after the one
 of the target, and how much of it the rows of logits take (their argmax, truncation and exponentials).
 """
 

@@ -1,10 +1,10 @@
-"""One box with 1 to 256 streams, on a virtual clock: where does speculation stop to pay, and is it then off?
+"""One box with 1 to 256 streams, on a virtual clock: when does speculation stop paying, and is it then off?
 
     python tests/benchmarks/scale.py [--streams 1 2 4 ...] [--tokens 96] [--python-ms 0.3] [--rows 63]
 
-Loop, engine, drafter and the joint pace are the real ones; evaluations take no time, and move a clock by what
-a card's curve says (`CARDS`). Guesses are right with a stated probability. All streams begin together; speed
-is that of the time until the first of them ends. --rows: what an evaluation may have (`edgespec serve`: 63,
+Loop, engine, drafter and the joint pace are the real ones; evaluations take no time, and move a clock by
+a card's cost curve (`CARDS`). Guesses are right with a stated probability. All streams begin together; speed
+is measured until the first of them ends. --rows: limit of an evaluation (`edgespec serve`: 63,
 and 32 slots). --python-ms: what a round of a stream takes outside of evaluations.
 """
 

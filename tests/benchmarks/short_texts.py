@@ -2,11 +2,11 @@
 
     python tests/benchmarks/short_texts.py [--temperature 0] [-n 64] [--prompts 16] [--machines NAME ...]
 
-Texts, guesses and decisions are real; evaluations move a clock by what a table says, with 3 % of noise, so
-that nothing depends on what else the machine does. "first": each text is the first of a pair of which only
-costs are known; "after": one text after another. A text that goes on past its end repeats itself, and gains;
-so what was lost is told apart, in token times of all texts: by rounds in which no guess was accepted, and by
-the draft's evaluations. What Python takes is not in it.
+Texts, guesses and decisions are real; evaluations move a clock by a table, with 3 % of noise, so
+that nothing depends on the machine's other load. "first": each text is the first of a pair of which only
+costs are known; "after": one text after another. A text that runs past its end repeats itself, and gains;
+so losses are listed separately, in token times of all texts: by rounds in which no guess was accepted, and by
+the draft's evaluations. Python's time is not included.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
 
 A run takes the odd questions (even ones train heads), kinds in turn, at all temperatures, all ways of
 decoding in random order with empty caches, until its time is up, and appends whole units to the results; a
-unit that is there is not taken again. Costs are measured anew in each run, for which the machine has to be
-quiet. Speeds are of decoding, first token excluded; answers end where they end. EdgeSpec begins each run
-knowing nothing of the model but its costs.
+existing unit is not taken again. Costs are measured anew in each run, for which the machine must be
+quiet. Speeds are of decoding, first token excluded; answers end where the model ends. EdgeSpec starts each
+run knowing only the model's costs.
 """
 
 from __future__ import annotations

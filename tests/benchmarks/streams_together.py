@@ -7,10 +7,10 @@
 All servers are up all the time, and answer the same prompts over HTTP, one server at a time in random
 order. A round of n streams: n requests are sent at once, end tokens are banned, each answer has the same
 length. tok/s is all tokens over the time from the first request to the last token. TTFT is from the
-request to the first text that arrives; gaps are what lies between two pieces of an answer's text.
+request to the first text that arrives; gaps are the times between two pieces of an answer's text.
 
 Prompts are held-out ones of the embedded pair, other ones in each round, so nobody has them in a cache;
-EdgeSpec knows nothing of the pair but its costs, measured when it is loaded. --before: another checkout of
+EdgeSpec knows only the pair's costs, measured when it is loaded. --before: another checkout of
 EdgeSpec answers, too. --chat: a conversation of 1,500 tokens and its next turn. Ratios are ours over theirs:
 geometric means over rounds for tok/s, of medians and 95th percentiles for TTFT.
 """

@@ -3,7 +3,7 @@
     python tests/benchmarks/translation.py FOLDER    # of ggml-vocab-NAME.gguf, such as llama.cpp's models/
 
 The draft answers from memory, so that everything timed is translation and sampling: a text of 2,000 tokens,
-four guesses behind it, each made a distribution as the request wants it. Beside it the same guesses of this
+four guesses after it, each made a distribution as the request wants it. Beside it the same guesses of this
 draft for a target of its own vocabulary: the difference is what translation costs.
 """
 

@@ -2,8 +2,8 @@
 
     python tests/benchmarks/tui_picture.py docs/chat.svg ["a question" ...]
 
-Nothing in it is staged but the question: figures and tints are those of the run. Textual's own SVG, with its
-web font left out, which many places that show a README do not load.
+Nothing in it is staged but the question: figures and tints are those of the run. Textual's own SVG, without
+its web font, which many places that show a README do not load.
 """
 
 from __future__ import annotations

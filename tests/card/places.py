@@ -1,4 +1,4 @@
-"""Where the layers of target and draft lie, and texts of one place compared with those of another."""
+"""Where the layers of target and draft are, and texts of one place compared with those of another."""
 
 from __future__ import annotations
 

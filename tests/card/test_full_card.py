@@ -1,4 +1,4 @@
-"""A card's memory ends while texts are written: one sentence, and an engine with less on the card."""
+"""A card's memory ends during answers: one sentence, and an engine with less on the card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A head in the target's file guesses where target and head lie on the card, and changes no text."""
+"""A head in the target's file guesses if target and head are on the card, and changes no text."""
 
 from __future__ import annotations
 

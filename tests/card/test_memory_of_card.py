@@ -1,4 +1,4 @@
-"""What fits on a card is chosen by what the card has; unloading gives it back; too little is a sentence."""
+"""What fits on a card is chosen by the card's memory; unloading frees it; too little is a sentence."""
 
 from __future__ import annotations
 

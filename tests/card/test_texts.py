@@ -1,4 +1,4 @@
-"""Wherever the layers of target and draft lie, texts are those of the processor, within the margin."""
+"""Wherever the layers of target and draft are, texts are those of the processor, within the margin."""
 
 from __future__ import annotations
 

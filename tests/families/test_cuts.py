@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""However a text is cut, a parser says the same; and what is not a call is content, to the letter."""
+"""However a text is cut, a parser gives the same; and what is not a call is content, to the letter."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every template renders, and the calls that it writes are the calls that are read.
 
-The templates are those of real models, read where they are at hand (see `test_data`).
+The templates are those of real models, if available (see `test_data`).
 """
 
 from __future__ import annotations

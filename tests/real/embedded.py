@@ -1,4 +1,4 @@
-"""The pair that ships with EdgeSpec, and the prompts that it was not trained on."""
+"""The shipped pair, and the prompts that it was not trained on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With the pair that ships: the loop draws what the target alone would draw.
+"""With the shipped pair: the loop draws what the target alone would draw.
 
 Every chi-square test here raises a false alarm with probability FALSE_ALARM, if seeds were drawn anew; they
 are fixed, so on one machine a test passes always or never.

@@ -1,4 +1,4 @@
-"""With the pair that ships: the draft changes the speed and never the text."""
+"""With the shipped pair: the draft changes the speed and never the text."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Damaged files: byte-mutated copies of the embedded draft never end `edgespec run` with a signal or a
-traceback. What llama.cpp itself aborts on is told in a sentence.
+traceback. What llama.cpp itself aborts on is reported in a sentence.
 
 Each copy is first tried in a fork of a process that has llama.cpp loaded, which does what the child of
 `edgespec run` does; the copies that ended their fork, and some others, then go through the program itself.

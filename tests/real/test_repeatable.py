@@ -1,4 +1,4 @@
-"""What is asked with `fresh`, one at a time and without a draft, is the same bit for bit each time."""
+"""Requests with `fresh`, one at a time and without a draft, give the same text bit for bit each time."""
 
 from __future__ import annotations
 

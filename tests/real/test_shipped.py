@@ -1,4 +1,4 @@
-"""The pair that ships answers where nothing is said about files, and its template is the one it learned."""
+"""The shipped pair answers if no file is named, and its template is the one it was trained on."""
 
 from __future__ import annotations
 

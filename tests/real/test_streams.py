@@ -1,4 +1,4 @@
-"""With the pair that ships: eight streams at once say what each says alone."""
+"""With the shipped pair: eight streams at once write what each writes alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With the pair that ships: what is said under a schema fits it, with every drafter, and is the same text."""
+"""With the shipped pair: text under a schema fits it, with every drafter, and is the same text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole of `edgespec chat`: a terminal, the app, an engine of its own, the pair that ships."""
+"""The whole of `edgespec chat`: a terminal, the app, an engine of its own, the shipped pair."""
 
 from __future__ import annotations
 

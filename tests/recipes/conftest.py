@@ -1,4 +1,4 @@
-"""Make `models/recipes` importable: it is no part of what is installed."""
+"""Make `models/recipes` importable: it is not installed."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`edgespec distill`: a head learns from what its target says, and what is written is what was learned.
+"""`edgespec distill`: a head is trained on its target's texts, and the file is what was trained.
 
 Skipped where torch is absent, as it is in `make test`: with the extra `distill`,
 `python -m pytest tests/recipes/test_distill.py -m ''` runs all of it.

@@ -1,4 +1,4 @@
-"""What measuring does to drafted tokens: the rule is exact, the counts are what they say. No torch."""
+"""What measuring does to drafted tokens: the rule is exact, the counts are right. No torch."""
 
 import numpy as np
 import pytest

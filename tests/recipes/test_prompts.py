@@ -1,4 +1,4 @@
-"""The held-out prompts that ship: enough of every kind, small, and in no training file. No torch."""
+"""The shipped held-out prompts: enough of every kind, small, and in no training file. No torch."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What a model is asked when a head listens to it: never what figures are reported on."""
+"""The prompts of a model whose head is trained: never those of reported figures."""
 
 import json
 from itertools import islice

@@ -1,4 +1,4 @@
-"""A chat model asks itself: each question once, none of those that figures are taken on."""
+"""A chat model asks itself: each question once, none of those of reported figures."""
 
 from itertools import islice
 

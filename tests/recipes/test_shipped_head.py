@@ -1,4 +1,4 @@
-"""The embedded target with its MTP block: the same target, and guesses that it takes."""
+"""The embedded target with its MTP block: the same target, and guesses that it accepts."""
 
 import numpy as np
 import pytest

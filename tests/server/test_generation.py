@@ -1,4 +1,4 @@
-"""A request of a client that lags: its memory has a bound, its time too, and the others go on."""
+"""A request of a client that lags: its memory is bounded, its time too, and the others go on."""
 
 from __future__ import annotations
 

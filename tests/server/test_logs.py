@@ -1,4 +1,4 @@
-"""What the server writes: a line for each request, with its id; never a key, never what was said."""
+"""What the server logs: a line for each request, with its id; never a key, never anybody's text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model without a chat template is spoken to in ChatML; any can be spoken to in another's way."""
+"""A model without a chat template is addressed in ChatML; any can be addressed in another's format."""
 
 from __future__ import annotations
 

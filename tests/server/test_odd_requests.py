@@ -1,4 +1,4 @@
-"""Odd requests, one after another, with the worker's health asked in between: it hears, or is started again.
+"""Odd requests, one after another, with health checks of the worker in between: it answers, or is restarted.
 
     EDGESPEC_ODD_SECONDS=3600 pytest -m slow -s tests/server/test_odd_requests.py
 

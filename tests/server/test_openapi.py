@@ -1,4 +1,4 @@
-"""Requests drawn from the endpoint's own OpenAPI document: whatever they hold, nothing is a fault of ours."""
+"""Requests drawn from the endpoint's own OpenAPI document: whatever they contain, nothing is our fault."""
 
 from __future__ import annotations
 

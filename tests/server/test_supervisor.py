@@ -1,4 +1,4 @@
-"""One pair at a time: who waits for whom, what is told meanwhile, and what is left when it goes wrong."""
+"""One pair at a time: who waits for whom, what is reported meanwhile, and what is left when it goes wrong."""
 
 from __future__ import annotations
 

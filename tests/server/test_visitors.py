@@ -1,4 +1,4 @@
-"""Who looks in without asking for an answer: browsers, monitors, clients that list models, tools of old."""
+"""Visitors that ask for no answer: browsers, monitors, clients that list models, old tools."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Make a head: `cd models && python -m recipes.heads tiny` or `python -m recipes.heads smollm2 --file ...`.
 
-Needs what `python -m recipes` needs. Takes an hour or more on two cores; stop it when you like (Ctrl+C or
+Needs what `python -m recipes` needs. Takes an hour or more on two cores; stop it at any time (Ctrl+C or
 SIGTERM) and start it again with the same command.
 """
 
@@ -24,7 +24,7 @@ except ModuleNotFoundError as missing:
 
 
 def existing(name: str) -> Path:
-    """Return a path that is there."""
+    """Return a path that exists."""
     path = Path(name)
     if not path.is_file():
         raise argparse.ArgumentTypeError(f"{name} is no file: name the one that is to be read")

@@ -1,6 +1,6 @@
-"""Count what a target accepts of a head's guesses, through llama.cpp, by kind of prompt and by place.
+"""Count how many of a head's guesses its target accepts, through llama.cpp, by kind of prompt and position.
 
-As `recipes/measure.py` does it for a draft: k guesses a round, token verification over the whole vocabulary.
+As in `recipes/measure.py` for a draft: k guesses a round, token verification over the whole vocabulary.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Prompt:
 def guess(
     head: Guesser, at: int, row: Any, temperature: float, rng: np.random.Generator
 ) -> tuple[list[int], Probabilities]:
-    """Draw K tokens in turn for the places from `at` on; return them and their distributions (K, V)."""
+    """Draw K tokens in turn for the positions from `at` on; return them and their distributions (K, V)."""
     guesses: list[int] = []
     found = []
     for i in range(K):

@@ -1,6 +1,6 @@
-"""What SmolLM2 is asked when a head listens to it.
+"""The prompts for SmolLM2 when a head is trained for it.
 
-Most questions are its own (`self_asked.py`). To the questions of `edgespec_models/distill/questions.py` come
+Most questions are its own (`self_asked.py`). Added are `edgespec_models/distill/questions.py` and
 those of Spec-Bench with even numbers (figures are reported on the odd half alone, see `spec_bench.py`). All
 are rendered with the chat template of the model's file.
 """
@@ -45,7 +45,7 @@ def rendered(target: Native, turns: Turns, template: str) -> list[int]:
 
 
 def training(target: Native, template: str, bench: list[Question], number: int | str) -> list[Saying]:
-    """Return what is asked in a shard."""
+    """Return the prompts of a shard."""
     prompts = (rendered(target, turns, template) for turns in asked(number, bench))
     short = islice((p for p in prompts if len(p) <= PROMPT), TEXTS)
     return [Saying(p, TEMPERATURES[i % len(TEMPERATURES)], LIMIT) for i, p in enumerate(short)]
@@ -58,7 +58,7 @@ def of_all(target: Native, template: str, bench: list[Question]) -> list[Saying]
 
 
 def ends(target: TargetFile) -> set[int]:
-    """Return the tokens that end a text: SmolLM2's `<|endoftext|>`, and what ends a turn."""
+    """Return the tokens that end a text: SmolLM2's `<|endoftext|>`, and the end of a turn."""
     return {0, int(target.text("tokenizer.ggml.eos_token_id"))}
 
 

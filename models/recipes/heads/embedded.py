@@ -1,7 +1,7 @@
-"""What the embedded target is asked when a head listens to it: prompts from the recipe's own corpus.
+"""The prompts for the embedded target when a head is trained for it: from the recipe's own corpus.
 
-Training prompts come from epochs that no other stage uses. What is watched during training comes from the
-held-out modules, less the prompts that ship: those are for the figures.
+Training prompts come from epochs that no other stage uses. Those watched during training come from the
+held-out modules, without the prompts that ship: those are for the figures.
 """
 
 import random
@@ -29,7 +29,7 @@ def asked(found: list[list[int]]) -> list[Saying]:
 
 
 def training(tokenizer: Tokenizer, number: int) -> list[Saying]:
-    """Return what is asked in a shard."""
+    """Return the prompts of a shard."""
     short = (p for p in said.prompts(tokenizer, FIRST_EPOCH + number) if len(p) <= PROMPT)
     return asked(list(islice(short, TEXTS)))
 

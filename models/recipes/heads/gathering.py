@@ -1,8 +1,8 @@
 """Let SmolLM2 ask itself and answer, in a process for each core.
 
-Threads of one process wait for each other at every product, which takes longest where anything else runs.
+Threads of one process wait for each other at every product, which takes longest beside other programs.
 
-Process N writes `heard-N-0.npz`, `heard-N-1.npz` and so on; all that are there count towards the goal.
+Process N writes `heard-N-0.npz`, `heard-N-1.npz` and so on; all existing ones count towards the goal.
 """
 
 import multiprocessing
@@ -27,7 +27,7 @@ from recipes.stages import Place
 
 WIDTH, WIDTH_ON_GPU = 96, 256  # texts side by side
 OWN = 0.75  # of the answers are to questions that the target made
-KEPT_MEMORY = {  # glibc gives large tensors back at once otherwise, and a step pages them in again
+KEPT_MEMORY = {  # otherwise glibc returns large tensors at once, and a step pages them in again
     "MALLOC_MMAP_THRESHOLD_": "4000000000",
     "MALLOC_TRIM_THRESHOLD_": "8000000000",
     "MALLOC_TOP_PAD_": "100000000",
@@ -36,27 +36,27 @@ KEPT_MEMORY = {  # glibc gives large tensors back at once otherwise, and a step 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """What a process gathers."""
+    """The work of one process."""
 
     file: Path
     bench: Path
     work: Path
     taps: tuple[int, ...]
     number: int
-    goal: int  # tokens said
+    goal: int  # tokens written
     width: int  # texts side by side
     device: str
 
 
 def shards(work: Path) -> list[Path]:
-    """Return all shards that are there."""
+    """Return all existing shards."""
     return sorted(work.glob("heard-*-*.npz"))
 
 
 def gather_all(place: Place, file: Path, bench: Path, taps: tuple[int, ...], goal: int) -> list[Path]:
-    """Return shards in which the target says at least `goal` tokens.
+    """Return shards in which the target wrote at least `goal` tokens.
 
-    Raises KeyboardInterrupt where a signal stops it.
+    Raises KeyboardInterrupt if a signal stops it.
     """
     missing = goal - sum(map(heard.said, shards(place.work)))
     if missing > 0:
@@ -69,7 +69,7 @@ def gather_all(place: Place, file: Path, bench: Path, taps: tuple[int, ...], goa
 
 
 def run_all(errands: list[Errand]) -> None:
-    """Run each errand in a process, and end all where one fails or a stop is wished for."""
+    """Run each errand in a process, and end all if one fails or a stop is requested."""
     os.environ.update({name: os.environ.get(name, value) for name, value in KEPT_MEMORY.items()})
     start, stop = multiprocessing.get_context("spawn"), Stop()
     running = [start.Process(target=run, args=(errand,), daemon=True) for errand in errands]

@@ -1,7 +1,7 @@
-"""Run a head through llama.cpp: the file that ships, on the states that its target leaves.
+"""Run a head through llama.cpp: the shipped file, on the states of its target.
 
 A row stands for a token and the target's state before it. An MTP block is a second context on the target's
-own model; an EAGLE-3 head is a model beside it, whose states go through its encoder first, and whose rows lie
+own model; an EAGLE-3 head is a model beside it, whose states go through its encoder first, and whose rows are
 one position lower, since the first token has none.
 """
 
@@ -40,7 +40,7 @@ class Guesser:
         self.context = api.llama_init_from_model(self.model, wanted)
         ext.llama_set_embeddings_nextn(self.context, True, True)
         self.memory = api.llama_get_memory(self.context)
-        self.last = 0  # of the batch last read
+        self.last = 0  # of the last batch read
         self.first = 1 if self.eagle else 0  # the token that the first row stands for
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Guesser:
         api.llama_memory_seq_rm(self.memory, 0, max(0, token - self.first), -1)
 
     def encoded(self, states: States) -> States:
-        """Return what rows take for the target's states (n, F): EAGLE-3 has an encoder for them."""
+        """Return what rows take as the target's states (n, F): EAGLE-3 has an encoder for them."""
         if not self.eagle:
             return states
         start = api.llama_memory_seq_pos_max(self.memory, 0) + 1  # the position is not used, but checked
@@ -65,7 +65,7 @@ class Guesser:
         return rows_at(ext.llama_get_embeddings_nextn(self.context), len(states), self.target.width)
 
     def read(self, tokens: list[int], states: States, start: int, every: bool = False) -> Row:
-        """Evaluate tokens from the place `start` on, each with the (encoded) state before it.
+        """Evaluate tokens from the position `start` on, each with the (encoded) state before it.
 
         Returns the last row (1, V), or every one.
         """
@@ -83,7 +83,7 @@ class Guesser:
         return rows if every else rows[-1:]
 
     def own_state(self) -> States:
-        """Return what the head's last row leaves for the next guess (1, D)."""
+        """Return the head's own state for the next guess (1, D)."""
         row = ext.llama_get_embeddings_nextn_ith(self.context, self.last)
         return rows_at(row, 1, self.target.width)
 

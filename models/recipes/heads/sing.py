@@ -1,11 +1,11 @@
-"""Let a target in torch continue many prompts side by side, and write down what it shows.
+"""Let a target in torch continue many prompts side by side, and record its states and rows.
 
 `listen.py` does the same through llama.cpp and for every target; this is for llama-shaped ones, on GPUs too.
 The weights are those of the GGUF file; products have 16 bits, so rows differ a little from llama.cpp's
 (SmolLM2 Q4_1: about 0.03 of total variation).
 
-A text has a slot. Where one ends, another prompt takes its place: of those that wait a longer one for later
-slots, since slots that attend together have the room of the longest.
+A text has a slot. When one ends, another prompt takes its place; longer ones are kept for later
+slots, because slots that attend together have the room of the longest.
 """
 
 from bisect import insort
@@ -23,9 +23,9 @@ from edgespec_models.distill.progress import Wish
 from edgespec_models.distill.rows import best_of, draw
 from edgespec_models.distill.saying import Saying
 
-GROUP = 16  # slots that attend together, over the places of the longest
-BLOCK = 64  # places by which their room grows: products of a part of it would copy that first
-WAITING = 64  # prompts of which a slot takes the one that fits it
+GROUP = 16  # slots that attend together, over the positions of the longest
+BLOCK = 64  # positions by which their room grows: products of a part of it would copy that first
+WAITING = 64  # prompts among which a slot finds a fitting one
 SURE = 16  # scores that are computed with all bits beside the TOP
 
 
@@ -44,7 +44,7 @@ class Layer:
         self.keys, self.values = none, list(none)
 
     def fit(self, group: int, room: int) -> None:
-        """Give a group room for so many places; what is beyond them goes."""
+        """Give a group room for so many positions; what is beyond them goes."""
         for held in (self.keys, self.values):
             more = max(0, room - held[group].shape[2])
             held[group] = F.pad(held[group][:, :, :room], (0, 0, 0, more)).contiguous()
@@ -58,14 +58,14 @@ class Layer:
         return rotate(q, cos, sin), rotate(k, cos, sin), v
 
     def read(self, x: Tensor, cos: Tensor, sin: Tensor, slot: int) -> Tensor:
-        """Let a prompt (1, T, D) take a slot; return the stream behind the block."""
+        """Let a prompt (1, T, D) take a slot; return the stream after the block."""
         q, k, v = self.split(x, cos, sin)
         group, place = divmod(slot, GROUP)
         self.keys[group][place, :, : x.shape[1]], self.values[group][place, :, : x.shape[1]] = k[0], v[0]
         return self.leave(x, F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
 
     def go_on(self, x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, far: list[Tensor]) -> Tensor:
-        """Add one token to every slot (W, 1, D) at its place (W); return the stream behind the block.
+        """Add one token to every slot (W, 1, D) at its position (W); return the stream after the block.
 
         `far` has for each GROUP what is added to scores (slots, 1, 1, room).
         """
@@ -80,7 +80,7 @@ class Layer:
         return self.leave(x, torch.cat(mixed).view(width, s.heads, 1, s.head_dim))
 
     def leave(self, x: Tensor, mixed: Tensor) -> Tensor:
-        """Add to a stream (B, T, D) what attention found (B, heads, T, R), and the feed-forward step."""
+        """Add to a stream (B, T, D) the output of attention (B, heads, T, R), and the feed-forward step."""
         x = x + F.linear(mixed.transpose(1, 2).flatten(2), self.wo)
         h = F.rms_norm(x, x.shape[-1:], self.norms[1], self.shape.eps).to(self.down.dtype)
         gate, up = F.linear(h, self.gate_up).chunk(2, -1)
@@ -100,12 +100,12 @@ class Choir:
         self.cos, self.sin = network.cos.to(kind), network.sin.to(kind)
 
     def behind(self, x: Tensor, tapped: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the normed end of streams (B, T, D) at their last places, and all states (B, T, F)."""
+        """Return the normed end of streams (B, T, D) at their last positions, and all states (B, T, F)."""
         states = torch.cat([tapped[i] for i in self.taps], -1) if self.taps else x
         return F.rms_norm(x[:, -1], x.shape[-1:], self.norm, self.shape.eps), states.half()
 
     def fit(self, group: int, places: int) -> int:
-        """Give a group room for so many places, and at most two blocks more; return the room."""
+        """Give a group room for so many positions, and at most two blocks more; return the room."""
         had = self.layers[0].keys[group].shape[2]
         if places <= had < places + 2 * BLOCK:
             return had
@@ -127,7 +127,7 @@ class Choir:
         return end, states[0]
 
     def go_on(self, tokens: list[int], places: list[int]) -> tuple[Tensor, Tensor]:
-        """Add a token to every slot at its place; return normed ends (W, D) and states (W, F)."""
+        """Add a token to every slot at its position; return normed ends (W, D) and states (W, F)."""
         ids, at = (torch.tensor(part, device=self.embed.device) for part in (tokens, places))
         cos, sin = (angle[at][:, None, None] for angle in (self.cos, self.sin))
         far = []
@@ -182,7 +182,7 @@ class Singer:
         return slot
 
     def step(self, slots: list[Slot | None]) -> None:
-        """Let every slot that has a text say one token more."""
+        """Let every slot that has a text write one more token."""
         tokens = [slot.ids[-1] if slot else 0 for slot in slots]
         end, states = self.choir.go_on(tokens, [len(slot.ids) - 1 if slot else 0 for slot in slots])
         busy = [i for i, slot in enumerate(slots) if slot]
@@ -194,7 +194,7 @@ class Singer:
 def sing(
     choir: Choir, sayings: Iterable[Saying], ends: set[int], seed: int, stop: Wish | None = None
 ) -> Iterator[Heard]:
-    """Yield every text when it has ended; where a stop is wished for, texts end where they are."""
+    """Yield every text when it has ended; if a stop is requested, texts end where they are."""
     singer, coming = Singer(choir, ends, seed), iter(sayings)
     waiting: list[Saying] = []  # by length
     slots: list[Slot | None] = [None] * choir.width

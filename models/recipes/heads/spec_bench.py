@@ -1,6 +1,6 @@
 """Read Spec-Bench (https://github.com/hemingkx/Spec-Bench) and keep its halves apart.
 
-Questions with even numbers may train, but for every eighth of them, on which a training is watched; figures
+Questions with even numbers may train, except every eighth of them, on which a training is watched; figures
 are reported on the odd ones only. Each category numbers its questions without gaps, so all parts have every
 kind alike.
 """

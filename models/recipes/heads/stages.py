@@ -1,16 +1,16 @@
-"""Make a head from nothing, stage by stage; a stage whose file is there is not run again.
+"""Make a head from nothing, stage by stage; a stage whose file exists is not run again.
 
 For the embedded pair (`tiny`):
-1. `teacher.gguf`: the target re-expressed as `mimo2`, with a block that knows nothing yet;
-2. `watched-0`, `heard-N`: it continues held-out and training prompts, states and rows written down;
-3. `mtp.pt`: the block learns;
+1. `teacher.gguf`: the target re-expressed as `mimo2`, with an untrained block;
+2. `watched-0`, `heard-N`: it continues held-out and training prompts, with states and rows recorded;
+3. `mtp.pt`: the block is trained;
 4. `target-mtp.gguf` is exported and measured: `figures.json`, `figures.md`.
 
 For SmolLM2 (`smollm2`), whose file stays as it is:
 1. `watched-0`: it answers questions that nothing is trained on;
 2. `heard-N-M`: it answers its own questions and others, in torch, in process N (`gathering.py`);
-3. `kept.npy`: the tokens that it says most often, which the head may guess;
-4. `eagle3.pt`: the head learns; 5. `smollm2-eagle3.gguf` is exported and measured.
+3. `kept.npy`: its most frequent tokens, which the head may guess;
+4. `eagle3.pt`: the head is trained; 5. `smollm2-eagle3.gguf` is exported and measured.
 """
 
 import json
@@ -42,7 +42,7 @@ from recipes.heads.sing import Choir, sing
 from recipes.prompts import read as read_prompts
 from recipes.stages import Place
 
-TEMPERATURES = (0.0, 0.7, 1.0)  # that figures are taken at
+TEMPERATURES = (0.0, 0.7, 1.0)  # at which figures are measured
 TINY_SAID = 1_500_000
 TINY_PLAN = Plan(
     tokens=6_000_000,
@@ -72,7 +72,7 @@ def stopped(name: str) -> KeyboardInterrupt:
 
 
 def speaking(place: Place, speaker: Hidden, target: TargetFile, ends: set[int]) -> gather.Speak:
-    """Return how the target speaks: through llama.cpp, or in torch where that has a GPU."""
+    """Return how the target writes: through llama.cpp, or in torch if that has a GPU."""
     if place.device.type == "cpu":
         return lambda sayings, seed: listen(speaker, sayings, ends, gather.WIDTH, seed)
     choir = Choir(read_llama(target).to(place.device), speaker.taps or (), WIDTH_ON_GPU)
@@ -100,7 +100,7 @@ def trained(
 def measured(
     place: Place, target: Hidden, head: Guesser, prompts: list[Prompt], ends: set[int], log: Log
 ) -> None:
-    """Count what is accepted at every temperature; write `figures.json` and `figures.md`."""
+    """Measure acceptance at every temperature; write `figures.json` and `figures.md`."""
     found = {}
     for temperature in TEMPERATURES:
         found[str(temperature)] = accepted.rates(target, head, prompts, temperature, 128, ends)
