@@ -80,7 +80,7 @@ def generate(
         p, seen = _target_distributions(sampler, rows, tokens, n, draft)
         try:
             verdict = rule.verify(draft, p, n)
-        except EdgeSpecError:  # behind guesses that stay: the next round's, if the text goes on there
+        except EdgeSpecError:  # after guesses that stay: the next round's, if the text goes on there
             if not seen:
                 raise
             verdict = Verdict(len(seen) - 1, draft.tokens[len(seen) - 1])

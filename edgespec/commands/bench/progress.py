@@ -1,4 +1,4 @@
-"""How far a run is, on stderr: one line that changes on a terminal, else a line now and then."""
+"""The progress of a run, on stderr: one line that changes on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from edgespec.commands.bench.lines import Line, Unit
 from edgespec.commands.status_line import StatusLine
 
-SHOWN_EVERY_S = 10.0  # where there is no terminal
+SHOWN_EVERY_S = 10.0  # if there is no terminal
 
 
 class Progress:
-    """Shows units and lines as they are begun, and troubles in lines of their own."""
+    """Shows units and lines as they begin, and troubles in lines of their own."""
 
     def __init__(self, total: int, budget: float) -> None:
         self.total, self.budget = total, budget

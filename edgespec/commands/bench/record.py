@@ -48,7 +48,7 @@ def document(found: Results, measured: Measured, about: Mapping[str, Any]) -> di
 
 
 def check_writable(flag: str, path: Path) -> None:
-    """Raises SettingError if the file could not be written: found before anything is measured."""
+    """Raises SettingError if the file could not be written: checked before anything is measured."""
     try:
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")

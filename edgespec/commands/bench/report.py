@@ -24,7 +24,7 @@ class Results:
 
 
 def results(samples: Sequence[Sample], lines: Sequence[Line]) -> Results:
-    """Computes every figure of the lines that were measured."""
+    """Computes every figure of the measured lines."""
     seen = {(sample.mode, sample.line) for sample in samples}
     lines = [line for line in lines if (line.mode, line.name) in seen]
     modes = list(dict.fromkeys(line.mode for line in lines))
@@ -60,7 +60,7 @@ def _by_kind(samples: Sequence[Sample]) -> dict[str, dict[str, Ratio]]:
 
 
 def tables(found: Results) -> list[str]:
-    """Returns the report, line by line; nothing where nothing was measured."""
+    """Returns the report, line by line; empty if nothing was measured."""
     if not found.summaries:
         return []
     parts = [

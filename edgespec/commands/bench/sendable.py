@@ -1,6 +1,6 @@
 """A report to send: machine, build, cost tables, figures and raw samples in one file, and nothing private.
 
-It is the document of `record.py` with what the engine knew, and without texts, paths and names of prompts.
+It is the document of `record.py` with what the engine knew, without texts, paths and names of prompts.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24, 32, 48)
 
 
 def default_path() -> Path:
-    """Returns the file that a report goes to where none is named."""
+    """Returns the file of a report if none is named."""
     return Path(time.strftime("edgespec-report-%Y%m%d-%H%M%S.json"))
 
 
 def engine_facts(pair: Pair) -> dict[str, Any]:
-    """Returns what only the engine knows: build, devices, where layers lie, and what evaluations cost."""
+    """Returns what only the engine knows: build, devices, placement of layers, and costs of evaluations."""
     costs = pair.costs()
     return {
         "build": {

@@ -14,10 +14,10 @@ from edgespec.commands.verify.texts import SEEDED, Comparison
 
 LOSSLESS, BROKEN, UNDECIDED = 0, 1, 3  # exit codes
 BELIEVABLE = 0.2
-"""What arithmetic may change in a logit, in standard deviations of a row.
+"""The most that arithmetic may change in a logit, in standard deviations of a row.
 
-The most that was seen of a sound build is 0.09 (Q8_0 behind 560 tokens). A single lost cell, of 64 or of 560,
-changes 0.12 at the least; three of four such faults change more than is believed here.
+The largest change seen of a sound build is 0.09 (Q8_0 after 560 tokens). A single lost cell, of 64 or of 560,
+changes at least 0.12; three of four such faults change more than this limit.
 """
 SHOWN = 5  # differences listed one by one
 

@@ -38,7 +38,7 @@ from edgespec_models.hub.retries import DOWNLOAD_TRIES, OnWait, again, pause, se
 
 Phase = Literal["waiting", "downloading", "verifying"]
 OnPhase: TypeAlias = Callable[[Phase, int], None]
-"""Called with what is done and how many bytes of the file are done with."""
+"""Called with the current stage and how many bytes of the file are done."""
 
 CHUNK = 1 << 20  # bytes; a process that is killed loses no more than this of each file
 UNFINISHED = ".edgespec.incomplete"

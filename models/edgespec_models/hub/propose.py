@@ -1,7 +1,7 @@
 """Which drafts would fit a target: from the catalogue, from this machine, from the same family on the hub.
 
-Every candidate's header is checked against the target's, so what is proposed is known to fit; what does not
-is named with the reason. A candidate on the hub costs the bytes of its header and no more.
+Every candidate's header is checked against the target's, so a proposed one is known to fit; the others
+are named with the reason. A candidate on the hub costs only the bytes of its header.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from edgespec_models.hub.retries import again
 from edgespec_models.shelf.catalogue import catalogue
 from edgespec_models.shelf.pair_check import Verdict, check_headers
 
-MOST_HEADS = 3  # of one repository looked at
+MOST_HEADS = 3  # of one repository
 MOST_CHECKED = 5  # headers fetched for one proposal
-MOST_LISTED = 50  # repositories looked at
+MOST_LISTED = 50  # repositories in one list
 LARGEST_SHARE = 0.3  # of the target's size: a larger draft costs more than its guesses save
 _BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
 
@@ -44,9 +44,9 @@ class Proposal:
     """A candidate that was checked."""
 
     candidate: Candidate
-    verdict: Verdict | None  # None where it could not be read
+    verdict: Verdict | None  # None if it could not be read
     size: int  # bytes
-    reason: str  # why it does not fit; "" where it does
+    reason: str  # why it does not fit; "" if it does
     chosen: Chosen | None = None  # its files on the hub
 
     @property
@@ -59,7 +59,7 @@ def propose(
 ) -> tuple[list[Proposal], int]:
     """Returns checked candidates, those that fit first, and the bytes fetched.
 
-    installed: drafts on this machine, as owner/name:file. Raises HubError where the hub cannot be asked.
+    installed: drafts on this machine, as owner/name:file. Raises HubError if the hub cannot be asked.
     """
     proposals, fetched, seen = [], 0, {target.first.repo}
     beside = list(_heads_beside(hub, target))
@@ -76,7 +76,7 @@ def propose(
 
 
 def head_for(hub: Hub, target: Chosen, header: Header) -> tuple[Proposal | None, int]:
-    """Returns a head in the target's own repository that fits, None where none does; and bytes fetched."""
+    """Returns a head in the target's own repository that fits, None if there is none; and bytes fetched."""
     fetched = 0
     for candidate in _heads_beside(hub, target):
         proposal, n_bytes = _check(hub, target, header, candidate)
@@ -93,7 +93,7 @@ def _rank(proposal: Proposal) -> int:
 
 
 def _heads_beside(hub: Hub, target: Chosen) -> Iterator[Candidate]:
-    """Yields the heads that lie in the target's own repository."""
+    """Yields the heads in the target's own repository."""
     for name in heads_in(hub.repository(target.first.repo, target.first.commit))[:MOST_HEADS]:
         yield Candidate("a head in the target's own repository", target.first.repo, name)
 
@@ -149,7 +149,7 @@ def _check(hub: Hub, target: Chosen, header: Header, candidate: Candidate) -> tu
 
 
 def base_name(repo: str) -> str:
-    """Returns what a repository is called without owner and format: "qwen3-8b" for ggml-org/Qwen3-8B-GGUF."""
+    """Returns a repository's name without owner and format: "qwen3-8b" for ggml-org/Qwen3-8B-GGUF."""
     name = repo.rpartition("/")[2].lower()
     name = re.sub(r"-(q\d\w*|gguf|f16|bf16)$", "", re.sub(r"-gguf$", "", name))
     return name.rpartition("_")[2]
@@ -163,6 +163,6 @@ def family_of(header: Header, repo: str) -> str:
 
 
 def billions(name: str) -> float | None:
-    """Returns how many weights a name says, in billions: 0.6 for Qwen3-0.6B-GGUF."""
+    """Returns the number of weights in a name, in billions: 0.6 for Qwen3-0.6B-GGUF."""
     found = _BILLIONS.search(name)
     return float(found[1]) / (1 if found[2].lower() == "b" else 1000) if found else None

@@ -68,12 +68,12 @@ class Asking:
 
     def __init__(self, screen: Stage) -> None:
         self._screen = screen
-        self.turn_taking = asyncio.Lock()  # what is shown does not change while a question is being put
+        self.turn_taking = asyncio.Lock()  # the screen does not change while a question is being asked
         self.waiting: list[Question] = []
         self.editing: Turn | None = None
         self.figures: LiveFigures | None = None
         self._prompt_tokens: int | None = None
-        self._plain_s: float | None = None  # what rounds without a draft took here, last time
+        self._plain_s: float | None = None  # a round without a draft took this here, last time
         self._worker: Worker[None] | None = None
 
     @property
@@ -83,7 +83,7 @@ class Asking:
 
     @property
     def used(self) -> int | None:
-        """Tokens of the context that prompt and answer take; None where that is not known."""
+        """Tokens of the context that prompt and answer take; None if unknown."""
         if self._prompt_tokens is None or self.figures is None:
             return self._prompt_tokens
         told = self.figures.told
@@ -96,9 +96,9 @@ class Asking:
     # -- questions
 
     async def ask(self, question: Question) -> None:
-        """Asks, or puts a question behind the answer that is being made. What is being edited is replaced.
+        """Asks, or queues a question after the answer in progress. Replaces what is being edited.
 
-        Raises SettingError where it cannot be asked; then nothing has changed.
+        Raises SettingError if it cannot be asked; then nothing has changed.
         """
         async with self.turn_taking:
             await self._ask(question)
