@@ -38,8 +38,12 @@ def python_of(page: str) -> list[str]:
 
 @pytest.mark.parametrize("code", [*python_of("README.md"), *python_of("docs/python.md")])
 def test_the_python_of_the_pages_runs(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and done.stdout.strip(), done.stderr  # sampled: one in twenty is short
+    for _ in range(3):  # sampled: one text in 200 ends before its first word
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        if done.stdout.strip():
+            return
+    pytest.fail("three texts without a word")
 
 
 def test_pages_import_only_what_is_promised() -> None:
