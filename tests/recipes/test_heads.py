@@ -177,7 +177,8 @@ def shows(reader, text):
     ids = text.ids[:-1].astype(int).tolist()
     reader.forget()
     rows = reader.logits(ids)[text.prompt - 1 :]
-    np.testing.assert_allclose(text.states, reader.states(len(ids)), atol=0.1)  # they are about 10
+    error = np.abs(text.states - reader.states(len(ids)))  # of products with 16 bits; the states are about 10
+    assert error.max() < 0.2 and error.mean() < 0.02, (error.max(), error.mean())
     top_ids, top_p = listen.best_of(rows)
     np.testing.assert_allclose(text.top_p, top_p, atol=0.01)
     tie = top_p[:, 0] - top_p[:, 1] < 0.001
