@@ -18,6 +18,7 @@ from edgespec_tui.screens.bench import summary, together
 from edgespec_tui.screens.race import Leg, compared, drawn
 from edgespec_tui.widgets.attached_files import read_file
 from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
+from edgespec_tui.widgets.drawing_pace import LATEST_S, SHARE, SOONEST_S, DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import by_character, part, runs_of_round, spans
 from edgespec_tui.widgets.panel import Measured
@@ -308,6 +309,19 @@ def test_cycles_are_collected_only_where_no_key_came_for_a_while() -> None:
         assert moments.look(), "everything, twice a minute"
     finally:
         moments.end()
+
+
+def test_drawing_takes_no_more_than_its_share_of_a_core_and_is_never_late() -> None:
+    used = [0.0]
+    pace = DrawingPace(clock=lambda: used[0])
+    assert pace.pause() == SOONEST_S, "nothing is known yet"
+    used[0] += SHARE * SOONEST_S / 2
+    assert pace.pause() == SOONEST_S, "a fast machine"
+    used[0] += SHARE * 0.25
+    assert pace.pause() == pytest.approx(0.25), "a slow one"
+    used[0] += 5.0
+    assert pace.pause() == LATEST_S
+    assert pace.pause() == SOONEST_S, "counted since it was asked last"
 
 
 def test_ends_that_the_app_has_no_word_for_are_ends() -> None:

@@ -2,9 +2,11 @@
 
     python tests/benchmarks/tui_responsiveness.py [--turns 200] [--tok-per-s 200] [--seconds 10]
     python tests/benchmarks/tui_responsiveness.py --memory [--tokens 10000] [--tok-per-s 200]
+    python tests/benchmarks/tui_responsiveness.py --watching [--tok-per-s 130] [--seconds 10]
 
 An echo is counted from the moment the key event is posted to the frame that shows the letter being made.
 cpu_*: processor time in between, which says on a busy machine what an idle one would take.
+--watching: nobody types, one token comes a round; how much of a core the app takes from the model.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fake_endpoint import FAKE, FakeEndpoint
+from fake_endpoint import FAKE, FakeEndpoint, rounds_of
 from textual import events
 from textual.screen import Screen
 
@@ -136,14 +138,46 @@ async def memory(tokens: int, tok_per_s: float) -> dict[str, float]:
     return found
 
 
+async def watching(tok_per_s: float, seconds: float) -> dict[str, float]:
+    """Streams an answer while nobody types; returns the part of a core that it takes, and frames a second."""
+    words = int(tok_per_s * (seconds + 3))
+    long = (ANSWER * (words // len(ANSWER.split(" ")) + 1)).strip()
+    answer = rounds_of(long, per_round=1, drafted=0)
+    app = ChatApp(FakeEndpoint(answers=[answer], tok_per_s=tok_per_s, info=replace(FAKE, n_ctx=None)))
+    display, frames = app._display, [0]
+
+    def watched(screen: Screen[object], renderable: Any) -> None:
+        display(screen, renderable)
+        frames[0] += 1
+        if hasattr(renderable, "render_segments"):
+            renderable.render_segments(app.console)
+
+    app._display = watched  # type: ignore[method-assign]
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        await app.chat.asking.ask(Question("at length"))
+        await asyncio.sleep(1.5)
+        began, busy, before = time.perf_counter(), time.process_time(), frames[0]
+        await asyncio.sleep(seconds)
+        took, streams = time.perf_counter() - began, float(app.chat.answering)
+        found = {"cpu": (time.process_time() - busy) / took, "frames_per_s": (frames[0] - before) / took}
+        await app.chat.stop_and_wait()
+        return found | {"streams": streams}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--tok-per-s", type=float, default=200)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--watching", action="store_true")
     parser.add_argument("--tokens", type=int, default=10_000)
     arguments = parser.parse_args()
-    work = memory(arguments.tokens, arguments.tok_per_s) if arguments.memory else responsiveness(
-        arguments.turns, arguments.tok_per_s, arguments.seconds)  # fmt: skip
-    print(json.dumps({name: round(value, 1) for name, value in asyncio.run(work).items()}))
+    if arguments.memory:
+        work = memory(arguments.tokens, arguments.tok_per_s)
+    elif arguments.watching:
+        work = watching(arguments.tok_per_s, arguments.seconds)
+    else:
+        work = responsiveness(arguments.turns, arguments.tok_per_s, arguments.seconds)
+    print(json.dumps({name: round(value, 3) for name, value in asyncio.run(work).items()}))

@@ -17,10 +17,11 @@ from textual.widgets import Footer, Static
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.screens.race import Leg, Race, Runner
 from edgespec_tui.widgets.answer_markdown import AnswerSegment
+from edgespec_tui.widgets.drawing_pace import DrawingPace
 from edgespec_tui.widgets.panel import Measured
 from edgespec_tui.widgets.segments import Segment
 
-DRAWN_EVERY_S = 0.1
+LOOK_S = 0.05
 AGAIN = (
     " But this text was generated before, which helps guesses from memory: for a fair measurement, "
     "race a new question."
@@ -65,6 +66,7 @@ class RaceScreen(ModalScreen[Measured | None]):
         self._runner: Runner | None = None
         self._began = 0.0
         self._replayed: Leg | None = None
+        self._pace, self._due = DrawingPace(), 0.0
 
     def compose(self) -> ComposeResult:
         with Vertical(id="race"):
@@ -76,7 +78,7 @@ class RaceScreen(ModalScreen[Measured | None]):
             yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        self.set_interval(DRAWN_EVERY_S, self._draw)
+        self.set_interval(LOOK_S, self._draw)
         self.run_worker(self._run(), exclusive=True)
 
     def _lane(self, runner: Runner) -> Lane:
@@ -110,8 +112,9 @@ class RaceScreen(ModalScreen[Measured | None]):
 
     async def _draw(self) -> None:
         """Shows the runner, and beside the second one the first again at its recorded pace."""
-        if self._runner is None:
+        if self._runner is None or time.monotonic() < self._due:
             return
+        self._due = time.monotonic() + self._pace.pause()
         seconds = time.monotonic() - self._began
         leg = self._race.legs[self._runner]
         await self._lane(self._runner).show(leg.text, seconds, leg.counts[-1] if leg.counts else 0, "running")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
@@ -19,6 +19,7 @@ from edgespec_tui.screens.asking import Asking
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.choice_list import ChoiceList
+from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.panel import Measured, PanelState, SpeculationPanel
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import Question, question_of
@@ -26,7 +27,7 @@ from edgespec_tui.widgets.told_line import SECONDS, Kind, ToldLine
 from edgespec_tui.widgets.transcript import Transcript
 from edgespec_tui.widgets.welcome import Welcome
 
-PANEL_EVERY_S = 0.25
+PANEL_EVERY_S = 0.5
 COMPACT_BELOW = 100  # columns
 REFUSED = (400, 401, 403, 404, 413, 422)  # the same request would be refused again
 
@@ -52,10 +53,10 @@ class TalkScreen(Screen[None]):
             yield Static("", id="title", markup=False)
             yield Static("", id="model", markup=False)
         with Horizontal(id="middle"):
-            with Vertical(id="talk"):
+            with Column(id="talk"):
                 yield Welcome()
                 yield Transcript()
-                with Vertical(id="writing"):
+                with Column(id="writing"):
                     yield Static("", id="banner")
                     yield Static("", id="waiting")
                     yield ToldLine()

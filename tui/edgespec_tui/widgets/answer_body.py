@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
-from textual.geometry import Size
-from textual.reactive import Reactive
 from textual.widgets import Button
 
 from edgespec_tui.sessions.conversation import Runs
 from edgespec_tui.widgets.answer_markdown import AnswerSegment, CodeFence
 from edgespec_tui.widgets.code_blocks import whole_block
+from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.origins import join, part
 from edgespec_tui.widgets.segments import LOOK_EVERY, Segment, cut_of, segments
 
@@ -22,11 +19,8 @@ MORE = 3
 BLANK = re.compile(r"\n[ \t]*\n\s*$")
 
 
-class AnswerBody(Vertical):
+class AnswerBody(Column):
     """Shows a text that may grow. Long ones show their end; the rest comes with one key or click."""
-
-    DEFAULT_CSS: ClassVar[str] = "AnswerBody { height: auto; }"
-    virtual_size = Reactive(Size(0, 0))  # see BlockRows
 
     def __init__(self, text: str, runs: Runs, *, tinted: bool) -> None:
         super().__init__()

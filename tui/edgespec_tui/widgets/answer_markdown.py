@@ -11,12 +11,10 @@ from typing import ClassVar
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.geometry import Size
 from textual.message import Message
-from textual.reactive import Reactive
 
 from edgespec_tui.widgets.block_rows import BlockRows
+from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.markdown_blocks import Block, Listing, blocks
 from edgespec_tui.widgets.origins import by_character, spans
 from edgespec_tui.widgets.segments import Segment
@@ -62,11 +60,8 @@ class CodeFence(BlockRows, can_focus=True):
         self.post_message(self.Copied(self.listing.code))
 
 
-class AnswerSegment(Vertical):
+class AnswerSegment(Column):
     """A segment of an answer, as few widgets: runs of prose, and blocks of code."""
-
-    DEFAULT_CSS: ClassVar[str] = "AnswerSegment { height: auto; }"
-    virtual_size = Reactive(Size(0, 0))  # see BlockRows
 
     def __init__(self, segment: Segment, runs: Sequence[tuple[str, int]] = (), *, gap: bool = False) -> None:
         """runs: who produced its text; none of them leaves it uncoloured. gap: a row above it."""

@@ -8,20 +8,18 @@ from typing import ClassVar
 
 from rich.segment import Segment
 from textual.geometry import Size
-from textual.reactive import Reactive
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
-from textual.widget import Widget
 
+from edgespec_tui.widgets.growing import Growing
 from edgespec_tui.widgets.markdown_blocks import Block, Row, gap_above, same
 
 
-class BlockRows(Widget):
+class BlockRows(Growing):
     """Shows blocks. Draws only rows on the screen, and wraps only what has changed."""
 
     DEFAULT_CSS: ClassVar[str] = "BlockRows { width: 1fr; height: auto; }"
-    virtual_size = Reactive(Size(0, 0))  # Textual's own lays out a second time after each change
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ FULL_S = 30.0  # between two looks at everything
 TYPING_S = 0.3
 NEVER = 10_000
 YOUNG = 2_000  # new objects before the youngest are looked at; 700 is Python's
-SOME, MANY = 2, 12  # times 10 * YOUNG objects that are new since the last collection
+SOME, MANY = 6, 12  # times 10 * YOUNG objects that are new since the last collection
 
 
 @dataclass(slots=True)

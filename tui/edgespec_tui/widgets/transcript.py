@@ -10,21 +10,18 @@ from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.geometry import Size
-from textual.reactive import Reactive
 from textual.widgets import Button, Static
 
 from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.widgets.growing import Bare
 from edgespec_tui.widgets.turn_view import AnswerView, QuestionView, TurnView
 
 SHOWN = 4  # turns that are widgets
 MORE = 6  # that come when the top is reached
 
 
-class Transcript(VerticalScroll, can_focus=False):
+class Transcript(VerticalScroll, Bare, can_focus=False):
     """Shows the path of a conversation."""
-
-    virtual_size = Reactive(Size(0, 0))  # see BlockRows
 
     def __init__(self) -> None:
         super().__init__(id="transcript")

@@ -9,14 +9,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.geometry import Size
 from textual.message import Message
-from textual.reactive import Reactive
 from textual.widgets import Collapsible, Static
 
 from edgespec_tui.sessions.conversation import Turn
 from edgespec_tui.widgets.answer_body import AnswerBody
 from edgespec_tui.widgets.block_rows import BlockRows
+from edgespec_tui.widgets.growing import Growing
 from edgespec_tui.widgets.markdown_blocks import lines_of
 from edgespec_tui.widgets.question import question_of
 
@@ -46,10 +45,8 @@ class Buttons(Static):
         return next(node for node in self.ancestors if isinstance(node, TurnView))
 
 
-class TurnView(Vertical, can_focus=True):
+class TurnView(Vertical, Growing, can_focus=True):
     """One turn. Reached with Tab or a click; then a letter does what the line below it says."""
-
-    virtual_size = Reactive(Size(0, 0))  # see BlockRows
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c,y", "do('copy')", "Copy", id="turn.copy"),

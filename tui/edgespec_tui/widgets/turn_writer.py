@@ -19,12 +19,11 @@ from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.widgets.drawing_pace import DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import join, part, runs_of_round
 from edgespec_tui.widgets.reasoning import ReasoningSplitter
 
-DRAWN_EVERY_S = 0.12
-REST = 3  # pause between two drawings, as a multiple of a drawing's time
 TYPING_S = 0.6  # the longest that drawing waits for a pause of somebody who types; that pause
 PAUSE_S = 0.3
 LOOK_S = 0.05
@@ -120,9 +119,9 @@ class TurnWriter:
 
     async def _draw(self, screen: AnswerScreen) -> None:
         kept = time.monotonic()
-        gap = 0.0
+        pace = DrawingPace()
         while True:
-            await asyncio.sleep(gap)
+            await asyncio.sleep(pace.pause())
             await self._between_keys(time.monotonic() + TYPING_S)
             began = time.monotonic()
             await asyncio.shield(self._paint(screen))
@@ -130,7 +129,6 @@ class TurnWriter:
                 kept = began
                 self.conversation.change(self._as_turn(None))
                 self.keep()
-            gap = max(DRAWN_EVERY_S, REST * (time.monotonic() - began))
 
     async def _between_keys(self, latest: float) -> None:
         """Waits while somebody types: laying out and drawing a screen takes longer than a key may."""
