@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,8 @@ from edgespec.client.answer import AnswerOptions, Told
 from edgespec.core.values import Round
 from edgespec.errors import SettingError
 from edgespec_tui.endpoint.endpoint import Message
-from edgespec_tui.screens.bench import summary, together
-from edgespec_tui.screens.race import Leg, compared, drawn
+from edgespec_tui.screens.bench import summary
+from edgespec_tui.screens.race import Leg, Race, compared, drawn, together, verdict
 from edgespec_tui.widgets.attached_files import read_file
 from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
 from edgespec_tui.widgets.drawing_pace import LATEST_S, SHARE, SOONEST_S, DrawingPace
@@ -309,6 +310,43 @@ def test_cycles_are_collected_only_where_no_key_came_for_a_while() -> None:
         assert moments.look(), "everything, twice a minute"
     finally:
         moments.end()
+
+
+def run_of(gaps: Sequence[float]) -> Leg:
+    """Returns a run with one token a round."""
+    leg, at = Leg("plain"), 0.0
+    for gap in gaps:
+        at += gap
+        leg.note(at, "x", 1)
+    return leg
+
+
+def test_a_race_calls_a_difference_only_where_there_is_one() -> None:
+    """False alarms: 3.6 % if t has 14 degrees of freedom; up to 30 of 400 pass."""
+    rng = random.Random(5)
+
+    def race(plain_s: float, speculative_s: float) -> str:
+        race = Race(FakeEndpoint(), [], AnswerOptions(), ("plain", "speculative"))
+        for runner, seconds in (("plain", plain_s), ("speculative", speculative_s)):
+            race.legs[runner] = run_of([seconds * rng.gammavariate(9, 1 / 9) for _ in range(200)])
+        measured = race.measured()
+        assert measured
+        return verdict([measured], [race.error()])
+
+    alarms = sum("no difference" not in race(0.01, 0.01) for _ in range(400))
+    assert alarms <= 30
+    assert all(
+        "faster with speculation, measured in this one race (1." in race(0.012, 0.01) for _ in range(20)
+    )
+    assert all("x the speed: slower with speculation" in race(0.01, 0.012) for _ in range(20))
+
+
+def test_several_races_are_told_together_and_differ_as_much_as_they_do() -> None:
+    races = [Measured(10, 10), Measured(13, 10), Measured(9, 10)]
+    told = verdict(races, [0.01, 0.01, 0.01])
+    assert told.startswith("1.05x: no difference with speculation that 3 races could show (0.8")
+    assert "1.30x faster with speculation, measured in this one race." == verdict(races[1:2], [None])
+    assert verdict([], []).startswith("Too few tokens")
 
 
 def test_drawing_takes_no_more_than_its_share_of_a_core_and_is_never_late() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from textual.widgets import DataTable, Footer, Static
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
-from edgespec_tui.screens.race import Race, drawn
+from edgespec_tui.screens.race import Race, drawn, together
 from edgespec_tui.widgets.panel import Measured
 
 PROMPTS = (
@@ -102,15 +101,6 @@ class BenchScreen(ModalScreen[Measured | None]):
     def action_leave(self) -> None:
         """Goes back; ends what still runs."""
         self.dismiss(together(self._results))
-
-
-def together(results: Sequence[Measured]) -> Measured | None:
-    """Returns the geometric means, whose ratio is the mean speed-up; None of nothing."""
-    if not results:
-        return None
-    speculative = math.exp(sum(math.log(one.speculative) for one in results) / len(results))
-    plain = math.exp(sum(math.log(one.plain) for one in results) / len(results))
-    return Measured(speculative, plain, len(results))
 
 
 def summary(results: Sequence[Measured]) -> str:

@@ -7,7 +7,9 @@ both should be the same; if they are not, the difference is explained and not hi
 
 from __future__ import annotations
 
+import math
 import random
+import statistics
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,6 +23,8 @@ from edgespec_tui.widgets.panel import Measured
 
 Runner = Literal["plain", "speculative"]
 LONGEST = 256  # tokens of a race, unless the chat's limit is shorter
+PARTS = 8  # of a run, whose speeds are compared
+SURE = 2.3  # standard errors: Student's t at 95 % for a few parts
 SHOWN = 30  # characters of each text around where they part
 
 
@@ -54,6 +58,22 @@ class Leg:
         if len(self.times) < 2 or self.times[-1] <= self.times[0]:
             return None
         return (self.counts[-1] - self.counts[0]) / (self.times[-1] - self.times[0])
+
+    def error(self) -> float | None:
+        """Returns the standard error of the logarithm of the speed, by how far its parts differ.
+
+        None if there are too few rounds. Machines have slow phases; those longer than a run do not show.
+        """
+        ends = [round(i * (len(self.times) - 1) / PARTS) for i in range(PARTS + 1)]
+        if len(self.times) <= 2 * PARTS:
+            return None
+        pairs = list(zip(ends[:-1], ends[1:], strict=True))
+        tokens = [self.counts[b] - self.counts[a] for a, b in pairs]
+        seconds = [self.times[b] - self.times[a] for a, b in pairs]
+        if not all(n > 0 and s > 0 for n, s in zip(tokens, seconds, strict=True)):
+            return None
+        logs = [math.log(n / s) for n, s in zip(tokens, seconds, strict=True)]
+        return statistics.stdev(logs) / math.sqrt(PARTS)
 
 
 @dataclass(slots=True)
@@ -107,6 +127,11 @@ class Race:
         plain, speculative = (self.legs[runner].tok_per_s() for runner in ("plain", "speculative"))
         return Measured(speculative, plain) if plain and speculative else None
 
+    def error(self) -> float | None:
+        """Returns the standard error of the logarithm of the speed-up; None if the runs were too short."""
+        plain, speculative = (self.legs[runner].error() for runner in ("plain", "speculative"))
+        return None if plain is None or speculative is None else math.hypot(plain, speculative)
+
     def comparison(self) -> str:
         """Says whether both texts are the same, and what a difference means."""
         return compared(self.legs["plain"].text, self.legs["speculative"].text, greedy=self.is_greedy)
@@ -122,6 +147,36 @@ def drawn(
     runners: list[Runner] = ["plain", "speculative"]
     rng.shuffle(runners)
     return Race(endpoint, messages, options, (runners[0], runners[1]), own_seed)
+
+
+def together(results: Sequence[Measured]) -> Measured | None:
+    """Returns the geometric means, whose ratio is the mean speed-up; None of nothing."""
+    if not results:
+        return None
+    speculative = math.exp(sum(math.log(one.speculative) for one in results) / len(results))
+    plain = math.exp(sum(math.log(one.plain) for one in results) / len(results))
+    return Measured(speculative, plain, len(results))
+
+
+def verdict(results: Sequence[Measured], errors: Sequence[float | None]) -> str:
+    """Says what one race or several have shown, and whether they could tell it. errors: of each race."""
+    mean = together(results)
+    if mean is None:
+        return "Too few tokens to measure a speed: race a longer answer."
+    x, races = mean.speedup, "this one race" if mean.n == 1 else f"{mean.n} races"
+    faster = "faster" if x >= 1 else "the speed: slower"
+    known = [error for error in errors if error is not None]
+    if len(known) < mean.n:
+        return f"{x:.2f}x {faster} with speculation, measured in {races}."
+    squares = statistics.fmean(error**2 for error in known)
+    if mean.n > 1:  # races differ by more than their parts where the machine has slow phases
+        squares = max(squares, statistics.variance(math.log(one.speedup) for one in results))
+    half = SURE * math.sqrt(squares / mean.n)
+    low, high = x * math.exp(-half), x * math.exp(half)
+    between = f"{low:.2f} to {high:.2f}"
+    if low < 1 < high:
+        return f"{x:.2f}x: no difference with speculation that {races} could show ({between}). r races again."
+    return f"{x:.2f}x {faster} with speculation, measured in {races} ({between})."
 
 
 def compared(plain: str, speculative: str, *, greedy: bool) -> str:

@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Static
 
 from edgespec.errors import EdgeSpecError
-from edgespec_tui.screens.race import Leg, Race, Runner
+from edgespec_tui.screens.race import Leg, Race, Runner, together, verdict
 from edgespec_tui.widgets.answer_markdown import AnswerSegment
 from edgespec_tui.widgets.drawing_pace import DrawingPace
 from edgespec_tui.widgets.panel import Measured
@@ -63,6 +63,8 @@ class RaceScreen(ModalScreen[Measured | None]):
         super().__init__()
         self._race, self._question, self._said = race, question, list(said)
         self.measured: Measured | None = None
+        self._results: list[Measured] = []
+        self._errors: list[float | None] = []
         self._runner: Runner | None = None
         self._began = 0.0
         self._replayed: Leg | None = None
@@ -130,13 +132,11 @@ class RaceScreen(ModalScreen[Measured | None]):
             seconds = leg.times[-1] if leg.times else 0.0
             word = f"{speed:.1f} tok/s" if speed else ""
             await self._lane(runner).show(leg.text, seconds, leg.counts[-1] if leg.counts else 0, word)
-        self.measured = self._race.measured()
-        if self.measured is None:
-            said = "Too few tokens to measure a speed: race a longer answer."
-        else:
-            x = self.measured.speedup
-            faster = "faster" if x >= 1 else "the speed: slower"
-            said = f"{x:.2f}x {faster} with speculation, measured in this one race."
+        if measured := self._race.measured():
+            self._results.append(measured)
+            self._errors.append(self._race.error())
+        self.measured = together(self._results)
+        said = verdict(self._results, self._errors)
         again = AGAIN if self._race.legs["speculative"].text in self._said else ""
         self._said += [leg.text for leg in self._race.legs.values()]
         self.query_one("#race-verdict", Static).update(
