@@ -36,7 +36,7 @@ def rounds_of(text: str, *, per_round: int = 3, drafted: int = 4, source: str = 
         round_ = Round(tokens, "".join(pieces), drafted, len(pieces) - 1, sources, gain=1.6)
         told.append(Told(round_, 0.0, pieces))
     if told:
-        told[-1] = replace(told[-1], round=replace(told[-1].round, finish="stop"))
+        told[-1] = replace(told[-1], round=told[-1].round._replace(finish="stop"))
     return told
 
 

@@ -110,8 +110,7 @@ class TokenScore:
     top: tuple[Candidate, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(NamedTuple):  # goes to another process at each token; a dataclass would be pickled more slowly
     """What one evaluation of the target brought."""
 
     tokens: tuple[int, ...]  # those that stay: without the end token, and cut at a stop string
@@ -127,8 +126,7 @@ class Round:
     stopped_by: str = ""  # the stop string met
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """A request left the queue. cached_tokens: of its prompt, those that need not be evaluated again."""
 
     id: str
@@ -136,8 +134,7 @@ class Started:
     cached_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """A piece of a long prompt has been read. known_tokens: of the prompt, those that the target has now.
 
     A request that lost its cells reads again, and reports it.
@@ -147,8 +144,7 @@ class Reading:
     known_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Emitted:
+class Emitted(NamedTuple):
     """A round of one request; the last has a finish reason."""
 
     id: str

@@ -1,9 +1,10 @@
 """The messages between web process and engine worker, and their encoding in the pipe.
 
-Frozen dataclasses, pickled, preceded by their length. Pickle and not JSON: both ends are one program in
-one version, one started by the other over a pipe that nobody else holds, so we unpickle only what we
-pickled; and rounds, samplings and token tuples arrive with their types, without a second schema.
-Nothing that came from a network is ever unpickled, only strings and numbers inside these classes.
+Frozen dataclasses, or named tuples where they come at each token, pickled, preceded by their length. Pickle
+and not JSON: both ends are one program in one version, one started by the other over a pipe that nobody
+else holds, so we unpickle only what we pickled; and rounds, samplings and token tuples arrive with their
+types, without a second schema. Nothing that came from a network is ever unpickled, only strings and
+numbers inside these classes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pickle
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from edgespec.chat.fill_in import FillTokens
 from edgespec.core.scores import Scoring
@@ -126,8 +127,7 @@ class Loading:
     progress: float  # of the whole, 0 to 1
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):  # one figure of it changes with each `Step`
     """The pair is loaded."""
 
     name: str
@@ -176,8 +176,7 @@ class Refused:
     n_ctx: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):  # see `Round`
     """What one step of the engine brought."""
 
     began: float  # begin and end, seconds on the worker's clock

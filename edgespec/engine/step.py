@@ -7,7 +7,6 @@ guesses are refused before they are drawn or not at all; free offers are cut at 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from edgespec.core.loop import NO_ROWS, Rows, Scorer, Want
 from edgespec.core.pace.costs import Costs
@@ -315,7 +314,7 @@ class Step:
             part = 0.0 if slot.seq in self._prompts else parts[slot.seq]
             gain = slot.request.pace.observe(round_, part)
             if gain != round_.gain:  # making a round anew takes its time
-                self.rounds[i] = slot, replace(round_, gain=gain)
+                self.rounds[i] = slot, round_._replace(gain=gain)
 
 
 def _by_worth(slots: Sequence[Slot]) -> Sequence[Slot]:

@@ -210,7 +210,7 @@ class Worker:
         scores = tuple(
             TokenScore(spell(score.said), tuple(map(spell, score.top))) for score in emitted.round.scores
         )
-        return Emitted(emitted.id, replace(emitted.round, scores=scores))
+        return Emitted(emitted.id, emitted.round._replace(scores=scores))
 
 
 class _Pieces:

@@ -483,7 +483,7 @@ class Supervisor:
             self.busy = message.busy
             self.decodes += message.decodes
             self.in_slots += message.in_slots
-            self.about = self.about and replace(self.about, plain_s=message.plain_s)
+            self.about = self.about and self.about._replace(plain_s=message.plain_s)
             for happening in message.happenings:
                 said = from_worker(happening) if isinstance(happening, Refused) else happening
                 at = message.began if isinstance(said, Started) else message.at
