@@ -56,9 +56,6 @@ class Driven:
     async def click(self, words: str) -> None:
         """Clicks on words that the screen shows, the lowest of them, once they have come to rest."""
         await self.until(lambda: words in self.text(), words)
-        for line in self.app.screen.query(ToldLine):  # a message that ends now would move all above it
-            line.sentences.clear()
-            line.display = False
         before = None
         while (place := self._place(words)) != before:
             before = place

@@ -1,4 +1,7 @@
-"""Short-lived messages: above the input, where they cover nothing."""
+"""Short-lived messages: on the input's border, where they move and cover nothing.
+
+One that needs more lines lies over the last ones of the transcript; a click removes it.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,24 @@ class ToldLine(Static):
         self.sentences: list[tuple[str, Kind]] = []
 
     def tell(self, sentence: str, kind: Kind) -> None:
-        """Shows a message below those that are still there; one that is already there is not repeated."""
-        self.sentences = [one for one in self.sentences if one[0] != sentence][-MOST + 1 :]
-        self.sentences.append((sentence, kind))
+        """Shows a message below those that are still there; notes give way to it, and none is repeated."""
+        kept = [one for one in self.sentences if one[0] != sentence and one[1] != "note"]
+        told = sentence, kind
+        self.sentences = [*kept[-MOST + 1 :], told]
         self._draw()
-        self.set_timer(SECONDS[kind], lambda: self._end((sentence, kind)))
+        self.set_timer(SECONDS[kind], lambda: self._end(told))
+
+    def on_click(self) -> None:
+        if self.text_selection is None:  # else it is being copied
+            self.sentences.clear()
+            self._draw()
+
+    def on_resize(self) -> None:
+        self.styles.offset = (0, 1 - self.outer_size.height)  # the last line lies on the input's border
 
     def _end(self, told: tuple[str, Kind]) -> None:
-        if told in self.sentences:
-            self.sentences.remove(told)
-            self._draw()
+        self.sentences = [one for one in self.sentences if one is not told]  # an equal one is younger
+        self._draw()
 
     def _draw(self) -> None:
         self.display = bool(self.sentences)
