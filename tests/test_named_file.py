@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,10 @@ from edgespec.commands.bench import record
 from edgespec.errors import SettingError
 from edgespec.system import named_file
 from edgespec.system.named_file import read_text
+from edgespec_tui.settings.settings import Settings, read
+from edgespec_tui.settings.system_prompts import SystemPrompts
+from edgespec_tui.widgets.attached_files import read_file, with_files
+from edgespec_tui.widgets.question import Question
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and devices with names")
 FLAGS = (
@@ -98,6 +103,55 @@ def test_what_is_no_text_or_too_long_is_told(tmp_path: Path, content: bytes, why
     assert len(read_text("--x", tmp_path / "x", most=10)) == 10
     with pytest.raises(SettingError, match="is not the name of a file"):
         read_text("--x", "a\0b", most=10)
+
+
+@pytest.mark.parametrize(
+    "kind, why",
+    [
+        ("pipe", "it is not a regular file"),
+        ("device", "it is not a regular file"),
+        ("folder", "it is a folder"),
+        ("terabyte", "is larger than|has 1,099,511,627,776 bytes, and"),
+    ],
+)
+def test_whatever_a_chat_finds_in_a_files_place_is_told(tmp_path: Path, kind: str, why: str) -> None:
+    """A pipe instead of the settings or of a saved prompt was waited for; a device filled the memory."""
+    settings, prompt = tmp_path / "settings.toml", tmp_path / "p.md"
+    for path in (settings, prompt):
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "device":
+            path.symlink_to("/dev/zero")
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            with path.open("wb") as file:
+                file.truncate(2**40)
+    said = read(settings)
+    assert (
+        said[0] == Settings()
+        and len(said[1]) == 1
+        and re.search(f"({why}).*: using the defaults", said[1][0])
+    )
+    with pytest.raises(SettingError, match=why):
+        SystemPrompts(tmp_path).text("p")
+    with pytest.raises(SettingError, match=why):
+        read_file(str(prompt))
+    if kind != "folder":  # a folder's name after an @ is no file's
+        with pytest.raises(SettingError, match=why):
+            with_files(Question(f"see @{prompt}"))
+
+
+def test_a_pipe_that_takes_a_files_place_just_now_is_not_waited_for(
+    pipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(named_file.stat, "S_ISREG", lambda mode: True)
+    assert named_file.regular_content(pipe, most=10) == b""
+    writer = os.open(pipe, os.O_RDWR)  # one that writes nothing
+    try:
+        assert named_file.regular_content(pipe, most=10) == b""
+    finally:
+        os.close(writer)
 
 
 def test_a_report_takes_the_place_of_a_file_alone(pipe: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -205,41 +204,6 @@ def test_the_file_begins_with_examples_all_of_which_would_hold(path: Path) -> No
     assert settings_file.begun(path).read_text() == "mine"
 
 
-def test_a_change_keeps_comments_order_and_links(path: Path, tmp_path: Path) -> None:
-    settings_file.begun(path)
-    elsewhere = tmp_path / "dotfiles.toml"
-    elsewhere.write_text("# mine\n[sampling]\ntop_k = 5 # five\n[screen]\ntheme = 'a' # the best\n")
-    path.unlink()
-    path.symlink_to(elsewhere)
-    settings_file.change(path, "screen", "theme", "nord")
-    settings_file.change(path, "screen", "panel", False)
-    settings_file.change(path, "chat", "seed", 3)
-    settings_file.change(path, "sampling", "top_k", None)
-    assert path.is_symlink()
-    text = elsewhere.read_text()
-    assert text.startswith("# mine\n[sampling]\n") and 'theme = "nord" # the best' in text
-    assert tomllib.loads(text) == {
-        "sampling": {},
-        "screen": {"theme": "nord", "panel": False},
-        "chat": {"seed": 3},
-    }
-    assert os.listdir(tmp_path) != [] and not list(tmp_path.glob("dotfiles.toml.*"))
-
-
-def test_a_file_that_cannot_be_changed_is_told_and_left_as_it_is(path: Path, tmp_path: Path) -> None:
-    path.parent.mkdir()
-    path.write_text("[screen\n")
-    with pytest.raises(SettingError, match="fix it by hand"):
-        settings_file.change(path, "screen", "theme", "nord")
-    path.write_text("screen = 5\n")
-    with pytest.raises(SettingError, match="fix it by hand"):
-        settings_file.change(path, "screen", "theme", "nord")
-    assert path.read_text() == "screen = 5\n"
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SettingError, match="cannot be written"):
-        settings_file.change(tmp_path / "file" / "settings.toml", "screen", "theme", "nord")
-
-
 def test_the_editor_is_the_one_that_was_chosen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shell = "sh" if os.name == "posix" else "cmd"
     assert editor(path, {"VISUAL": f"{shell} -w", "EDITOR": "no"}) == [shell, "-w", str(path)]
@@ -261,3 +225,24 @@ def test_the_longest_draft_is_one_number_everywhere(path: Path) -> None:
     assert Speculation(draft_length=LONGEST_DRAFT).draft_length == LONGEST_DRAFT
     with pytest.raises(ValueError, match=f"less than or equal to {LONGEST_DRAFT}"):
         Speculation(draft_length=LONGEST_DRAFT + 1)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("a = " + "[" * 30_000, " is nested too deeply: using the defaults"),
+        ("[keys]\n" + "a." * 2_000 + "a = 1", " is nested too deeply: using the defaults"),
+        ("[chat]\nseed = " + "1" * 10_000, " is not TOML: exceeds the limit (4300 digits)"),
+    ],
+)
+def test_what_no_parser_bears_is_told(path: Path, text: str, said: str) -> None:
+    """They ended the chat in a traceback."""
+    (told,) = complaints(path, text)
+    assert told.startswith(said)
+
+
+def test_of_very_many_mistakes_the_first_are_told(path: Path) -> None:
+    """A wrong file of 8,000 lines took 40 s, and its complaints an hour."""
+    told = complaints(path, "[chat]\n" + "".join(f"k{i} = 1\n" for i in range(1000)))
+    assert told[0] == " line 2: chat.k0 is not known: there are system, max_tokens, seed"
+    assert told[-1] == ": 992 more values cannot be used" and len(told) == 9

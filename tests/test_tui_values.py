@@ -275,8 +275,8 @@ def test_a_file_with_fences_is_fenced_with_more(tmp_path: Path) -> None:
     [
         ("", "needs the name"),
         ("/no/such", "cannot be read"),
-        (".", "is a folder"),
-        ("/dev/zero", "is not a regular file"),
+        (".", "cannot be read: it is a folder"),
+        ("/dev/zero", "cannot be read: it is not a regular file"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(name: str, said: str) -> None:

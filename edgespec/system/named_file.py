@@ -1,7 +1,7 @@
 """Text files named by a user: of a limited size, and read without waiting for what never comes.
 
-The name may be that of a folder, a device without an end, or a pipe into which nobody writes. A pipe with a
-writer is read to its end: a shell's `<(...)` is one.
+The name may be that of a folder, a device without an end, or a pipe into which nobody writes. For a flag, a
+pipe with a writer is read to its end: a shell's `<(...)` is one. A program with a screen waits for none.
 """
 
 from __future__ import annotations
@@ -60,3 +60,15 @@ def _content(file: int, most: int) -> bytearray:
         waited = True
         select.select([file], [], [], WRITER_S)
     return content
+
+
+def regular_content(path: str | Path, *, most: int) -> bytes:
+    """Returns the content of a regular file, at once: up to one byte more than `most`.
+
+    Raises OSError if it cannot be read or is something else, ValueError if no file can have such a name.
+    """
+    mode = os.stat(path).st_mode  # before it is opened: that can have effects on a device
+    if not stat.S_ISREG(mode):
+        raise OSError(0, "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file", str(path))
+    with open(path, "rb", opener=lambda name, _: os.open(name, FLAGS)) as file:
+        return file.read(most + 1) or b""

@@ -1,9 +1,7 @@
-"""The settings file as a file: started from a template, changed with its comments kept."""
+"""The settings file as a file: started from a template."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -50,30 +48,6 @@ def begun(path: Path) -> Path:
     except OSError as error:
         raise _unwritable(path, error) from None
     return path
-
-
-def change(path: Path, table: str, key: str, value: str | float | bool | None) -> None:
-    """Changes one value, None removes it; comments and order stay. Raises SettingError."""
-    import tomlkit  # late: most starts change nothing
-    from tomlkit.exceptions import TOMLKitError
-
-    begun(path)
-    path = path.resolve()  # a link to settings kept elsewhere stays one
-    try:
-        document = tomlkit.parse(path.read_text(encoding="utf-8-sig"))
-        inside = document.setdefault(table, tomlkit.table())
-        if value is None:
-            inside.pop(key, None)
-        else:
-            inside[key] = value
-        written = path.with_name(f"{path.name}.{os.getpid()}")
-        written.write_text(tomlkit.dumps(document), encoding="utf-8")
-        shutil.copymode(path, written)
-        os.replace(written, path)
-    except (TOMLKitError, UnicodeDecodeError, TypeError, AttributeError) as error:
-        raise SettingError(f"{path} is not TOML that can be changed ({error}): fix it by hand") from None
-    except OSError as error:
-        raise _unwritable(path, error) from None
 
 
 def _unwritable(path: Path, error: OSError) -> SettingError:

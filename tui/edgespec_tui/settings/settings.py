@@ -17,10 +17,13 @@ from typing import Any, get_args
 from edgespec.client.answer import Drafter
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import SettingError
+from edgespec.system.named_file import regular_content
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.values import ANSWER, SAMPLING, Ranged, meant
 
 FILE = "settings.toml"
+LARGEST = 2**16  # bytes
+MOST_TOLD = 8  # complaints about one file
 SHOWN = 60  # characters of a wrong value that a complaint quotes
 
 
@@ -71,8 +74,12 @@ def read(path: Path, *, known: Known | None = None) -> tuple[Settings, tuple[str
     A missing file counts as empty. known: None does not check themes and keys.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        tables = tomllib.loads(text)
+        content = regular_content(path, most=LARGEST)
+        if len(content) > LARGEST:
+            return Settings(), (f"{path} is larger than {LARGEST:,} bytes: using the defaults",)
+        text = content.decode("utf-8-sig")
+        complaints: list[Complaint] = []
+        settings = _settings(tomllib.loads(text), complaints, known)
     except (FileNotFoundError, NotADirectoryError):
         return Settings(), ()
     except OSError as error:
@@ -81,15 +88,17 @@ def read(path: Path, *, known: Known | None = None) -> tuple[Settings, tuple[str
         return Settings(), (f"{path} cannot be read ({error.strerror}): using the defaults",)
     except UnicodeDecodeError:
         return Settings(), (f"{path} is not UTF-8 text: using the defaults",)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a number that is too long
         return Settings(), (f"{path} is not TOML: {_lowered(str(error))}; using the defaults",)
-    complaints: list[Complaint] = []
-    settings = _settings(tables, complaints, known)
+    except RecursionError:
+        return Settings(), (f"{path} is nested too deeply: using the defaults",)
     lines = text.splitlines()
     told = []
-    for complaint in complaints:
+    for complaint in complaints[:MOST_TOLD]:
         line = _line_of(lines, complaint.key)
         told.append(f"{path}{f' line {line}' if line else ''}: {complaint.sentence}")
+    if len(complaints) > MOST_TOLD:
+        told.append(f"{path}: {len(complaints) - MOST_TOLD:,} more values cannot be used")
     return settings, tuple(told)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import SettingError
+from edgespec.system.named_file import regular_content
 
 ENDING = ".md"
 NAME = re.compile(r"[^\W_][\w-]{0,59}")  # a letter or digit, then words: no path, no hidden file
@@ -32,8 +33,7 @@ class SystemPrompts:
         """Returns a prompt. Raises SettingError if none has that name, or it cannot be used."""
         path = self._path(name)
         try:
-            with path.open("rb") as file:
-                content = file.read(LARGEST + 1)
+            content = regular_content(path, most=LARGEST)
             if len(content) > LARGEST:
                 raise SettingError(f"{path} is larger than {LARGEST:,} bytes: no system prompt is that long")
             return content.decode("utf-8-sig").strip()

@@ -8,11 +8,11 @@ What follows an @ and names no file stays as it was written: decorators and addr
 from __future__ import annotations
 
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import SettingError
+from edgespec.system.named_file import regular_content
 from edgespec_tui.widgets.question import Insert, Question, count_of
 
 LARGEST_FILE = 8 * 2**20  # bytes, of one file and of all that one question names
@@ -68,15 +68,9 @@ def _file_named(name: str, *, quoted: bool) -> Path | None:
 def read_text(path: Path, *, most: int = LARGEST_FILE) -> str:
     """Returns the text of a file of `most` bytes at most; raises SettingError."""
     try:
-        about = path.stat()
-        if stat.S_ISDIR(about.st_mode):
-            raise SettingError(f"{path} is a folder: name a text file in it")
-        if not stat.S_ISREG(about.st_mode):
-            raise SettingError(f"{path} is not a regular file: only text files can be read")
-        with path.open("rb") as file:
-            content = file.read(most + 1)
+        content = regular_content(path, most=most)
         if len(content) > most:
-            size = f"{max(about.st_size, len(content)):,} bytes"
+            size = f"{max(path.stat().st_size, len(content)):,} bytes"
             left = f"{most:,} are left" if most < LARGEST_FILE else f"{most:,} is the most"
             raise SettingError(f"{path} has {size}, and {left} for files in one question")
         text = content.decode("utf-8-sig")
