@@ -30,7 +30,7 @@ from edgespec.core.values import Draft, Round
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import Grammar
-from edgespec.grammar.matchers import Matchers
+from edgespec.grammar.matchers import REFUSED_S, REMEMBERED, Matchers, lark_of
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.sampler import Sampler, Sampling, point_mass
 from edgespec.server.answering import behind_thoughts
@@ -475,6 +475,32 @@ def test_a_grammar_whose_masks_take_too_long_ends_its_text(monkeypatch: pytest.M
     with pytest.raises(GrammarError, match="too slow to follow"):
         for n in range(3, 9):
             masks.after([0] * n)
+
+
+def test_a_grammar_that_was_refused_is_refused_again_at_once() -> None:
+    """It was read and compiled anew each time: some seconds of a processor that others needed."""
+    now, read = [0.0], []
+
+    def lark(grammar: Grammar) -> str:
+        read.append(grammar.text)
+        return lark_of(grammar)
+
+    matchers = Matchers(lambda shown: PIECES, ENDS, N, clock=lambda: now[0])
+    matchers.lark = lark
+    wrong = [Grammar("regex", "(" * n) for n in range(1, REMEMBERED + 2)]
+    for _ in range(3):
+        with pytest.raises(GrammarError, match="unclosed group"):
+            matchers.compile(wrong[0])
+    assert read == ["("] and matchers.knows(wrong[0])
+    for grammar in wrong[1:]:
+        with pytest.raises(GrammarError):
+            matchers.compile(grammar)
+    assert not matchers.knows(wrong[0]), "only so many are remembered"
+    now[0] = REFUSED_S
+    assert not matchers.knows(wrong[1])
+    with pytest.raises(GrammarError):
+        matchers.compile(wrong[1])
+    assert len(read) == REMEMBERED + 2 and matchers.knows(wrong[1])
 
 
 # --- behind a thought

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import fakes
 import numpy as np
@@ -23,7 +24,7 @@ from edgespec.core.values import Round
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import Grammar
-from edgespec.grammar.matchers import ALLOWANCE_S, PATIENCE_S, Matchers
+from edgespec.grammar.matchers import ALLOWANCE_S, PATIENCE_S, Matchers, matcher_for
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.sampler import Sampler, Sampling
 
@@ -186,3 +187,24 @@ def test_what_is_said_has_its_own_time_where_guesses_used_theirs_up(
     with pytest.raises(GrammarError, match="too slow"):
         for n in range(2, 9):
             masks.after([*PROMPT, *[B] * n])
+
+
+def test_a_grammar_that_takes_long_to_compile_is_not_compiled_for_a_text_that_others_wait_for(
+    matchers: Matchers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine's thread compiled it, for seconds, and then found it too slow to follow."""
+    compiled = []
+
+    def compile_(*of: Any) -> Any:
+        compiled.append(of)
+        return matcher_for(*of)
+
+    monkeypatch.setattr("edgespec.grammar.matchers.matcher_for", compile_)
+    monkeypatch.setattr("edgespec.grammar.matchers.time.thread_time", lambda: len(compiled) * 2 * PATIENCE_S)
+    masks = masks_of(matchers)
+    with pytest.raises(GrammarError, match="too complex while it was followed"):
+        for n in range(9):
+            masks.after([*PROMPT, *[A] * n])
+    assert len(compiled) == 1
+    allowed = masks_of(matchers).after([*PROMPT, B])
+    assert allowed and len(compiled) == 2, "the next request begins with a new one"

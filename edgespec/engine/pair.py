@@ -221,7 +221,7 @@ class Pair:
         self._repetition(sampling)
 
     def is_prepared(self, grammar: Grammar | None, sampling: Sampling, shown: frozenset[int]) -> bool:
-        """True if `prepare` would do nothing."""
+        """True if `prepare` would do nothing, or refuse at once."""
         known = not sampling.repeats_dry or self._breakers.knows(sampling.dry_sequence_breakers)
         return known and (grammar is None or self.matchers.knows(grammar, shown))
 

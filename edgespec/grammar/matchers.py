@@ -6,12 +6,14 @@ longer have the target's distribution.
 
 What a hostile grammar can cost is limited by llguidance's own counters: fuel for building its lexer, and
 work for each mask. A grammar that runs out of them is refused, or ends its request; nobody waits for it. A
-trial in a child process limits what they do not count (`trials.py`).
+trial in a child process limits what they do not count (`trials.py`). What is refused is remembered for some
+time: clients ask again, and a trial can take seconds.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 import time
@@ -31,11 +33,14 @@ from edgespec.grammar.lark import as_lark
 from edgespec.sampling.masks import Masks
 
 CONTROL = b"\xff"  # no text begins with it; a grammar that means the token says <name>
-REMEMBERED = 16  # compiled grammars: clients send the same schema again and again
+REMEMBERED = 16  # compiled grammars, and refused ones: clients send the same schema again and again
+REFUSED_S = 300.0  # then one is tried again: it may have been refused because the machine was busy
 VOCABULARIES = 4  # by the control tokens that are shown: one or two for a chat template
 Shown = frozenset[int]
 _Asked = tuple[Grammar, Shown]
-_Compiled = tuple[Any, Callable[[], Any]]  # a matcher of which copies are made; and what compiles another
+# a matcher of which copies are made; what compiles another; the seconds that takes
+_Compiled = tuple[Any, Callable[[], Any], float]
+_Refusal = tuple[str, float]  # why, and when
 NOTHING: Shown = frozenset()
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -52,15 +57,21 @@ class Matchers:
     """Compiles grammars for one vocabulary. Thread-safe."""
 
     def __init__(
-        self, pieces: Callable[[Shown], Sequence[bytes]], end_tokens: frozenset[int], n_vocab: int
+        self,
+        pieces: Callable[[Shown], Sequence[bytes]],
+        end_tokens: frozenset[int],
+        n_vocab: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """pieces: returns the bytes of every token: CONTROL and its name for a control token not shown."""
-        self._pieces, self._end_tokens, self._n_vocab = pieces, end_tokens, n_vocab
+        self._pieces, self._end_tokens, self._n_vocab, self._clock = pieces, end_tokens, n_vocab, clock
         self.lark = lark_of  # how a grammar is read; `Trials.lark` does so in a child
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._vocabularies: OrderedDict[Shown, Any] = OrderedDict()
         self._compiled: OrderedDict[_Asked, _Compiled] = OrderedDict()
         self._making: dict[_Asked, Future[_Compiled]] = {}
+        self._refused: OrderedDict[_Asked, _Refusal] = OrderedDict()
 
     def compile(self, grammar: Grammar, shown: Shown = NOTHING) -> None:
         """Compiles a grammar, and prepares the vocabulary if it is the first (half a second for a large one).
@@ -71,19 +82,27 @@ class Matchers:
 
     def masks(self, grammar: Grammar, start: int, shown: Shown = NOTHING) -> Masks:
         """Returns the masks of a text that begins after `start` tokens. Raises GrammarError."""
-        compiled, compile_again = self._matcher(grammar, shown)
+        compiled, compile_again, takes_s = self._matcher(grammar, shown)
 
         def again() -> Any:  # copies share a lexer, which gives up on all texts once it did on one
             with self._lock:
                 self._compiled.pop((grammar, shown - self._end_tokens), None)
+            if takes_s > PATIENCE_S:
+                raise GrammarError(f"the {NAMES[grammar.kind]} takes too long to be compiled again")
             return compile_again()
 
         matcher = LLGuidance(compiled.deep_copy(), self._n_vocab, NAMES[grammar.kind], again)
         return Masks(matcher, n_vocab=self._n_vocab, start=start, end_tokens=self._end_tokens)
 
     def knows(self, grammar: Grammar, shown: Shown = NOTHING) -> bool:
-        """True if a grammar has been compiled, and is remembered."""
-        return (grammar, shown - self._end_tokens) in self._compiled
+        """True if a grammar has been compiled, or refused, and that is remembered."""
+        key = grammar, shown - self._end_tokens
+        return key in self._compiled or self._refusal(key) is not None
+
+    def _refusal(self, key: _Asked) -> str | None:
+        """Returns why a grammar was refused, if that is not long ago."""
+        why, at = self._refused.get(key, ("", -math.inf))
+        return why if self._clock() - at < REFUSED_S else None
 
     def _matcher(self, grammar: Grammar, shown: Shown) -> _Compiled:
         """Returns the matcher of a grammar, known or new. Callers do not wait for each other."""
@@ -92,6 +111,8 @@ class Matchers:
             if key in self._compiled:
                 self._compiled.move_to_end(key)
                 return self._compiled[key]
+            if (why := self._refusal(key)) is not None:
+                raise GrammarError(why)
             making = self._making.get(key)
             if mine := making is None:
                 making = self._making[key] = Future()
@@ -101,6 +122,10 @@ class Matchers:
         try:
             made = self._build(*key)
         except BaseException as error:
+            if isinstance(error, GrammarError):
+                with self._lock:
+                    self._refused.pop(key, None)
+                    _remember(self._refused, key, (str(error), self._clock()), REMEMBERED)
             making.set_exception(error)
             raise
         else:
@@ -115,7 +140,9 @@ class Matchers:
     def _build(self, grammar: Grammar, shown: Shown) -> _Compiled:
         name, lark = NAMES[grammar.kind], self.lark(grammar)
         again = partial(matcher_for, self._vocabulary(shown), lark)
+        began = time.thread_time()
         matcher = again()
+        takes_s = time.thread_time() - began
         if matcher.is_error():
             why = _why(matcher.get_error())
             if why.startswith(("Unimplemented keys", "Unknown format")):
@@ -124,7 +151,7 @@ class Matchers:
         first = LLGuidance(matcher.deep_copy(), self._n_vocab, name, again)
         if not first.mask().any():
             raise GrammarError(f"the {name} cannot be used: no text fits it")
-        return matcher, again
+        return matcher, again, takes_s
 
     def _vocabulary(self, shown: Shown) -> Any:
         with self._reading:
@@ -170,7 +197,7 @@ class LLGuidance:
     """A matcher of llguidance's: `masks.Matcher`."""
 
     def __init__(self, matcher: Any, n_vocab: int, name: str, again: Callable[[], Any]) -> None:
-        """again: returns another such matcher, which shares nothing with this one."""
+        """again: returns another such matcher, which shares nothing with this one, or raises GrammarError."""
         self._matcher, self._name, self._again = matcher, name, again
         self._words = np.zeros((n_vocab + 31) // 32, np.uint32)
         self._spent = 0.0  # seconds past the allowance

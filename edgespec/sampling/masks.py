@@ -61,7 +61,7 @@ class Matcher(Protocol):
         ...
 
     def begin_anew(self) -> None:
-        """Starts anew, with nothing consumed and not broken."""
+        """Starts anew, with nothing consumed and not broken. Raises GrammarError if that takes too long."""
         ...
 
     def mask(self) -> NDArray[np.uint32]:
@@ -179,7 +179,10 @@ class Masks:
         first, self.strained = not self.strained, True
         if not (first or self._matcher.broken):
             raise error
-        self._matcher.begin_anew()
+        try:
+            self._matcher.begin_anew()
+        except GrammarError:  # what it gave up on tells more
+            raise error from None
         self._n, self._known = 0, {}
         return ask()
 
