@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edgespec.client.answer import AnswerOptions, Ended, Info, Told
+from edgespec.client.attach import OnProgress
 from edgespec.core.values import Round
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint.endpoint import Happening, Message
@@ -109,7 +110,7 @@ class FakeEndpoint:
         finally:
             self.cancelled += not ended
 
-    async def count(self, messages: Sequence[Message]) -> int | None:
+    async def count(self, messages: Sequence[Message], *, on_wait: OnProgress = lambda _: None) -> int | None:
         return _size(messages)
 
     async def close(self) -> None:

@@ -13,6 +13,7 @@ from test_tui_chat import Slow, on_a_loop
 from tui_driver import driven
 
 from edgespec.client.answer import AnswerOptions, Ended
+from edgespec.client.attach import OnProgress, Progress
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Happening, Message
@@ -231,3 +232,25 @@ async def test_what_people_should_know_of_a_model_is_said_once() -> None:
         await it.pilot.press("f9")
         await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")
         assert not it.app._notices and len(it.chat.query_one(ToldLine).sentences) <= 1
+
+
+class Returning(FakeEndpoint):
+    """An endpoint whose engine is being loaded again."""
+
+    let = asyncio.Event()
+
+    async def count(self, messages: Sequence[Message], *, on_wait: OnProgress = lambda _: None) -> int | None:
+        on_wait(Progress("loading", "waiting for the engine: it is loading big", 0.45))
+        await self.let.wait()
+        return await super().count(messages)
+
+
+@on_a_loop
+async def test_a_question_says_what_it_waits_for() -> None:
+    """It was said to be thinking, while the engine was loaded again."""
+    Returning.let = asyncio.Event()
+    async with driven(ChatApp(Returning())) as it:
+        await it.say("one")
+        await it.until(lambda: "waiting for the engine: it is loading big, 45%" in it.text())
+        Returning.let.set()
+        await it.until(lambda: len(it.texts()) == 2 and not it.chat.answering and "An answer." in it.text())

@@ -14,18 +14,21 @@ from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import psutil
 import pytest
 from tui_driver import driven
 
-from edgespec.client.answer import AnswerOptions, Ended, Told
+from edgespec.client.answer import AnswerOptions, Ended, EngineState, Told
 from edgespec.client.attach import Attached, OnProgress, Progress, Wanted
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
 from edgespec_tui.app import ChatApp
+from edgespec_tui.endpoint import attached
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Cancelled, attaching, connecting
 from edgespec_tui.endpoint.endpoint import Happening, Message
+from edgespec_tui.endpoint.patience import AGAIN_S, Patience
 
 HELLO = [Message("system", "Be brief."), Message("user", "What is EdgeSpec?")]
 GREEDY = AnswerOptions(sampling={"temperature": 0.0}, max_tokens=24)
@@ -84,7 +87,9 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
 
         (child,) = [engine for engine in engines() if engine not in before]
         worker_of(child).kill()
-        assert await endpoint.count(HELLO) == count, "its server starts it again: a question waits for that"
+        waited: list[Progress] = []
+        again = await endpoint.count(HELLO, on_wait=waited.append)
+        assert again == count and waited, "its server starts it again: a question waits for that"
         assert (await heard(endpoint))[0] == text
         await endpoint.close()
         assert not [engine for engine in engines() if engine not in before]
@@ -255,20 +260,20 @@ def test_an_address_where_nobody_is_and_one_that_is_none_are_told() -> None:
 
 def test_an_engine_loads_before_the_app_asks_for_it_and_anew_when_it_asks_again() -> None:
     opened, go_on, told = threading.Semaphore(0), threading.Event(), []
-    attached = cast(Attached, object())
+    there = cast(Attached, object())
 
     def opening(on_progress: OnProgress, _cancelled: Cancelled) -> Attached:
         opened.release()
         on_progress(Progress("loading", "loading x"))
         assert go_on.wait(10)
-        return attached
+        return there
 
     begun = Begun(opening)
     assert opened.acquire(timeout=10), "nobody has asked yet"
     threading.Timer(0.1, go_on.set).start()
-    assert begun(told.append, lambda: False) is attached
+    assert begun(told.append, lambda: False) is there
     assert [one.text for one in told] == ["loading x"] and not opened.acquire(blocking=False)
-    assert begun(told.append, lambda: False) is attached and opened.acquire(blocking=False)
+    assert begun(told.append, lambda: False) is there and opened.acquire(blocking=False)
 
 
 def test_what_has_begun_hears_that_nobody_waits_for_it_and_its_error_is_told() -> None:
@@ -279,3 +284,55 @@ def test_what_has_begun_hears_that_nobody_waits_for_it_and_its_error_is_told() -
 
     with pytest.raises(EndpointError, match="given up"):
         Begun(until_given_up)(lambda _: None, lambda: True)
+
+
+class Loading:
+    """A client of a server whose engine is loaded for an hour, and how it says so."""
+
+    def __init__(self, steps: int) -> None:
+        self.now, self.asked, self._steps = 0.0, 0, steps
+
+    def count(self, messages: object) -> int:
+        if self.asked == self._steps:
+            return 7
+        self.asked += 1
+        self.now += 3600 / self._steps
+        raise EndpointError("the engine is being restarted (SIGKILL)", status=503, retry_s=0.0)
+
+    def engine(self) -> EngineState:
+        return EngineState("loading" if self.asked > 1 else "down", "big", progress=self.asked / self._steps)
+
+
+def counted_by(client: object, monkeypatch: pytest.MonkeyPatch, told: list[Progress]) -> int | None:
+    """Returns what an endpoint with this client counts, on the client's clock."""
+    monkeypatch.setattr(attached, "Patience", lambda _: Patience(lambda: client.now))  # type: ignore[attr-defined]
+    endpoint = AttachedEndpoint(connecting("127.0.0.1:1", None))
+    endpoint._attached = cast(Attached, SimpleNamespace(client=client, lent=False))
+    return asyncio.run(endpoint.count(HELLO, on_wait=told.append))
+
+
+def test_a_question_waits_for_an_engine_as_long_as_its_loading_advances(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited for 30 s, and failed with a model that takes longer to load."""
+    told: list[Progress] = []
+    assert counted_by(Loading(steps=150), monkeypatch, told) == 7
+    assert told[0] == Progress("waiting", "waiting for the engine: it stopped, and is being started again")
+    assert told[-1] == Progress("loading", "waiting for the engine: it is loading big", 1.0)
+
+
+def test_an_engine_that_does_not_get_on_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one whose loading stalls, nor one that dies at the same point again and again."""
+    with pytest.raises(EndpointError, match="is being restarted"):
+        counted_by(Loading(steps=20), monkeypatch, [])
+    now = 0.0
+    patience = Patience(lambda: now)
+    for _ in range(50):
+        for progress in (0.1, 0.5, 0.9):
+            patience.lasts(EngineState("loading", "big", progress=progress))
+            now += 4.0
+        patience.lasts(EngineState("down", "big"))
+    assert not patience.lasts(EngineState("loading", "big", progress=0.1))
+    unknown = Patience(lambda: now)
+    now += AGAIN_S
+    assert not unknown.lasts(None)

@@ -108,7 +108,7 @@ def test_a_shown_branch_counts_and_not_the_others() -> None:
 
 def test_an_endpoint_that_cannot_count_is_refused_nothing() -> None:
     class Counting(FakeEndpoint):
-        async def count(self, messages: object) -> int | None:
+        async def count(self, messages: object, *, on_wait: object = None) -> int | None:
             return None
 
     long = talk_of(2000, 3)

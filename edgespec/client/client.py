@@ -145,6 +145,14 @@ class Client:
         n = counted.get("n_tokens")
         return n if isinstance(n, int) else None
 
+    def engine(self) -> EngineState | None:
+        """Returns the state of the engine, and how far it is loaded; None if the server does not tell."""
+        try:
+            told = self._json("GET", "/edgespec/models", root=True).get("engine")
+            return _state(told) if isinstance(told, dict) else None
+        except EndpointError:
+            return None
+
     def load(self, model: str, *, force: bool = False) -> Iterator[EngineState]:
         """Loads another pair; yields the state, and ends when it is loaded. Raises EndpointError.
 

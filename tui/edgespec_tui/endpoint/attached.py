@@ -23,11 +23,11 @@ from edgespec.client.client import AnswerStream, Client
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_models.shelf.store import EMBEDDED
 from edgespec_tui.endpoint.endpoint import Happening, Message
+from edgespec_tui.endpoint.patience import Patience, awaited
 
 _T = TypeVar("_T")
 DYING_S = 1.0
 LOOK_AGAIN_S = 0.02
-AGAIN_S = 30.0  # how long a server may take to restart its engine before it counts as gone
 LOOK_S = 0.5
 Cancelled = Callable[[], bool]
 Opening = Callable[[OnProgress, Cancelled], Attached]
@@ -171,20 +171,23 @@ class AttachedEndpoint:
         finally:
             answer.cancel()
 
-    async def count(self, messages: Sequence[Message]) -> int | None:
+    async def count(self, messages: Sequence[Message], *, on_wait: OnProgress = lambda _: None) -> int | None:
         """Returns how many tokens the prompt of these messages has; None if the endpoint cannot say.
 
         An engine that another program had lent us, and took with it, is replaced by one of our own. One that
-        its server restarts is waited for.
+        its server loads again is waited for (`Patience`), and on_wait told so.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + AGAIN_S
+        patience = Patience(asyncio.get_running_loop().time)
         while True:
             try:
                 return await self._counted(messages)
             except EndpointError as error:
-                if error.status != 503 or error.retry_s is None or loop.time() > until:
+                if error.status != 503 or error.retry_s is None:
                     raise
+                engine = await _in_thread(self._ready().client.engine)
+                if not patience.lasts(engine):
+                    raise
+                on_wait(awaited(engine))
                 await asyncio.sleep(min(error.retry_s, LOOK_S))
 
     async def _counted(self, messages: Sequence[Message]) -> int | None:

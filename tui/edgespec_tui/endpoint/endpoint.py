@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from edgespec.client.answer import AnswerOptions, Ended, Info, Told
+from edgespec.client.attach import OnProgress
 
 Role = Literal["system", "user", "assistant"]
 
@@ -54,8 +55,11 @@ class Endpoint(Protocol):
         """Yields the rounds of an answer, and last its end. Closing the generator cancels the answer."""
         ...
 
-    async def count(self, messages: Sequence[Message]) -> int | None:
-        """Returns how many tokens the prompt of these messages has; None if the endpoint cannot say."""
+    async def count(self, messages: Sequence[Message], *, on_wait: OnProgress = lambda _: None) -> int | None:
+        """Returns how many tokens the prompt of these messages has; None if the endpoint cannot say.
+
+        on_wait: called, on the event loop, while this waits for an engine that is being loaded.
+        """
         ...
 
     async def close(self) -> None:

@@ -99,7 +99,15 @@ class PlainChat:
     async def _answer(self, question: Turn, info: Info, writer: _Writer, begun: Turn | None) -> Turn:
         talk = self.conversation
         last = (begun or question).id
-        fitting = await fit(self.endpoint, talk, last, n_ctx=info.n_ctx, max_tokens=talk.max_tokens)
+        self.last_progress = ""
+        fitting = await fit(
+            self.endpoint,
+            talk,
+            last,
+            n_ctx=info.n_ctx,
+            max_tokens=talk.max_tokens,
+            on_wait=lambda progress: None if self.quiet else self.tell_progress(progress),
+        )
         if len(fitting.left_out) > left_out_before(talk.path()):
             self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")
         options = replace(

@@ -15,6 +15,7 @@ from typing import Protocol
 from textual.worker import Worker, WorkerCancelled
 
 from edgespec.client.answer import AnswerOptions
+from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.chat_context import ChatContext
@@ -225,8 +226,13 @@ class Asking:
         view.name_model(turn.model)
         assert turn.parent is not None
         before = left_out_before(path_to(talk, turn.parent))
+
+        def tell(progress: Progress) -> None:
+            far = "" if progress.fraction is None else f", {progress.fraction:.0%}"
+            view.show_waiting(progress.text + far)
+
         try:
-            fitting = await context.fit(talk, turn.id if turn.text else turn.parent)
+            fitting = await context.fit(talk, turn.id if turn.text else turn.parent, on_wait=tell)
         except EdgeSpecError as error:
             await view.end(self._unanswered(talk, turn, reason_in_short(error)))
             screen.tell_failure(error)

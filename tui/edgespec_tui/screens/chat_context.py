@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgespec.client.answer import AnswerOptions
+from edgespec.client.attach import OnProgress
 from edgespec.system import config
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import EngineState
@@ -50,8 +51,11 @@ class ChatContext:
         if self.sessions is not None:
             self.sessions.leave(conversation)
 
-    async def fit(self, conversation: Conversation, question: int) -> Fitting:
-        """Returns the messages for an answer to `question`. Raises EdgeSpecError."""
+    async def fit(self, conversation: Conversation, question: int, *, on_wait: OnProgress) -> Fitting:
+        """Returns the messages for an answer to `question`. Raises EdgeSpecError.
+
+        on_wait: as `Endpoint.count` has it.
+        """
         info = self.engine.info
         return await fit(
             self.endpoint,
@@ -59,4 +63,5 @@ class ChatContext:
             question,
             n_ctx=info.n_ctx if info else None,
             max_tokens=conversation.max_tokens,
+            on_wait=on_wait,
         )

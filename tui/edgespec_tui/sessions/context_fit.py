@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
+from edgespec.client.attach import OnProgress
 from edgespec.errors import PromptTooLongError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.sessions.conversation import Conversation, Turn, messages_of
@@ -59,10 +60,12 @@ async def fit(
     *,
     n_ctx: int | None,
     max_tokens: int | None,
+    on_wait: OnProgress = lambda _: None,
 ) -> Fitting:
     """Returns the messages for an answer to `question`. Raises EndpointError, PromptTooLongError.
 
-    n_ctx: tokens of prompt and answer together; None if unknown, and then nothing is left out.
+    n_ctx: tokens of prompt and answer together; None if unknown, and then nothing is left out. on_wait: as
+    `Endpoint.count` has it.
     With an endpoint that cannot count nothing is refused: it reports itself what is too long.
     """
     path = path_to(conversation, question)
@@ -70,7 +73,7 @@ async def fit(
     def without(left_out: int) -> list[Message]:
         return messages_of(path[left_out:], conversation.system)
 
-    whole = await endpoint.count(without(0))
+    whole = await endpoint.count(without(0), on_wait=on_wait)
     if n_ctx is None:
         return Fitting(without(0), n_tokens=whole)
     starts = sorted({0, *(i for i, turn in enumerate(path) if turn.role == "user")})
@@ -81,7 +84,7 @@ async def fit(
         wanted = next(asking)
         while True:
             if wanted not in counts:
-                counted = await endpoint.count(without(wanted))
+                counted = await endpoint.count(without(wanted), on_wait=on_wait)
                 counts[wanted] = estimated(without(wanted)) if counted is None else counted
             if whole is None:
                 counts[wanted] = min(counts[wanted], n_ctx - 1)
