@@ -289,6 +289,19 @@ def test_what_cannot_be_done_is_said(
     assert got.status == status and word in got.error["message"], got.body
 
 
+@pytest.mark.parametrize("path", ["/completion", "/infill"])
+@pytest.mark.parametrize(
+    "name", ["repeat_last_n", "penalty_last_n", "dry_penalty_last_n", "typ_p", "typical_p"]
+)
+def test_a_wrong_value_is_told_by_the_name_that_the_client_gave_it(
+    dialects: Served, path: str, name: str
+) -> None:
+    """`repeat_last_n` was called penalty_last_n, and so was `dry_penalty_last_n` in `param`."""
+    text = {"prompt": "x"} if path == "/completion" else {"input_prefix": "x", "input_suffix": "y"}
+    error = dialects.ask(path, {**text, name: -7}).error
+    assert error["message"].startswith(f"{name} is -7: it must be") and error["param"] == name
+
+
 def test_what_means_nothing_here_is_passed_over(dialects: Served) -> None:
     beside = {"cache_prompt": False, "id_slot": 1, "n_keep": -1, "min_keep": 0, "mirostat": 0, "slot_id": -1,
               "adaptive_target": -1, "lora": [], "image_data": [], "t_max_prompt_ms": 500}  # fmt: skip

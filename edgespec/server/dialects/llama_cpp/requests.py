@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
     StrictBool,
     StrictFloat,
     StrictInt,
@@ -66,18 +68,26 @@ class LlamaGenerationRequest(GenerationRequest):
     lora: list[dict[str, Any]] | None = None
     image_data: list[Any] | None = None
 
-    @model_validator(mode="before")
+    _given_as: dict[str, str] = PrivateAttr(default_factory=dict)  # by our names of fields
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _own_names(cls, given: Any) -> Any:
+    def _own_names(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
         """Maps other names of a field to the one used here."""
         if not isinstance(given, dict):
-            return given
-        named = dict(given)
+            return read(given)
+        named, given_as = dict(given), {}
         for other, name in ALIASES.items():
             if other in named:
                 value = named.pop(other)
-                named.setdefault(name, value)
-        return named
+                if name not in named:
+                    named[name], given_as[name] = value, other
+        made = read(named)
+        made._given_as = given_as
+        return made
+
+    def given_as(self, name: str) -> str:
+        return self._given_as.get(name, name)
 
     def check(self) -> None:
         """Refuses what would silently be ignored."""

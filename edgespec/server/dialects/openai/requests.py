@@ -6,6 +6,7 @@ with a wrong value is refused by name and value.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -144,8 +145,14 @@ class GenerationRequest(FormFields):
             return sampling_for(of_model, **wanted, logit_bias=bias or None)
         except SettingError as error:
             every = ("samplers", *NUMBERS, "logit_bias", "dry_sequence_breakers")
-            named = next((name for name in every if name in str(error)), None)
-            raise Refusal(400, str(error), param=named, code="invalid_value") from None
+            wrong = next((name for name in every if re.search(rf"\b{name}\b", str(error))), "")
+            given = self.given_as(wrong)
+            sentence = str(error).replace(wrong, given, 1) if wrong else str(error)
+            raise Refusal(400, sentence, param=given or None, code="invalid_value") from None
+
+    def given_as(self, name: str) -> str:
+        """Returns the name that the client gave a field, if it has several."""
+        return name
 
     def submits(
         self,
