@@ -36,7 +36,7 @@ ROOMS = (
     "__main__",
 )
 SERVER = (  # one process, one request, one dialect, all of it: what stands where in the web process
-    {"refusal", "logs", "logprobs", "situation", "owner", "settings", "pairs", "worker_process"},
+    {"refusal", "logs", "logprobs", "situation", "owner", "settings", "pairs", "worker_process", "events"},
     {"supervisor", "bodies", "front_page"},
     {"turns", "generation", "announcing", "gate"},
     {"dialects.structured", "dialects.tools"},

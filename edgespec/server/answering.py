@@ -27,6 +27,7 @@ from edgespec.engine.messages import Load, Loaded, Submit
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.server.dialects.openai.requests import ChatRequest
+from edgespec.server.events import NEWLINE
 from edgespec.server.generation import Audience, Generation
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import GONE, Refusal, unavailable
@@ -241,7 +242,7 @@ class EventStream(EventSourceResponse):
     """A stream that closes its generation at the end, even if it was never started."""
 
     def __init__(self, events: AsyncIterator[ServerSentEvent], generation: Generation, send_s: float) -> None:
-        super().__init__(events, ping=PING_S, sep="\n", send_timeout=send_s)
+        super().__init__(events, ping=PING_S, sep=NEWLINE, send_timeout=send_s)
         self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,7 +15,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.engine.messages import Load, Loaded
 from edgespec.server.answering import PING_S, Answering, unless_gone
-from edgespec.server.dialects.openai.answers import as_json
+from edgespec.server.events import NEWLINE, done, event
 from edgespec.server.front_page import HEADERS, ShownModel, front_page
 from edgespec.server.pairs import KnownPair
 from edgespec.server.refusal import GONE, Refusal
@@ -77,7 +77,7 @@ class ModelRoutes:
             return True
 
         if body.stream:
-            return EventSourceResponse(self._progress(work), ping=PING_S, sep="\n")
+            return EventSourceResponse(self._progress(work), ping=PING_S, sep=NEWLINE)
         if await unless_gone(request, work()) is None:
             return Response(status_code=GONE)
         return JSONResponse(self._told(self._worker.situation))
@@ -93,15 +93,15 @@ class ModelRoutes:
             while not working.done():
                 await asyncio.wait((working, coming), return_when=asyncio.FIRST_COMPLETED)
                 if coming.done() and not working.done():
-                    yield ServerSentEvent(as_json(self._told(coming.result())))
+                    yield event(self._told(coming.result()))
                     coming = asyncio.ensure_future(anext(changes))
             try:
                 await working
             except Refusal as refusal:
-                yield ServerSentEvent(as_json(refusal.body()))
+                yield event(refusal.body())
                 return
-            yield ServerSentEvent(as_json(self._told(self._worker.situation)))
-            yield ServerSentEvent("[DONE]")
+            yield event(self._told(self._worker.situation))
+            yield done()
         finally:
             for task in (working, coming):
                 task.cancel()

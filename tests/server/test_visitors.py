@@ -260,3 +260,20 @@ def test_a_dead_workers_last_lines_are_those_that_tell_something() -> None:
         "Traceback (most recent call last):", "  KeyError: 1", "print_info: arch = llama",
     ]  # fmt: skip
     assert telling(lines) == [lines[1], lines[3], lines[4]]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Why?"}]}),
+        ("/v1/completions", {"prompt": "def"}),
+        ("/completion", {"prompt": "def"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "Why?"}]}),
+        ("/v1/responses", {"input": "Why?"}),
+        ("/edgespec/models", {"action": "load"}),
+    ],
+)
+def test_every_stream_can_be_split_at_empty_lines(server: Served, path: str, asked: dict[str, Any]) -> None:
+    """Events ended with "\\r\\n": a client that splits a stream at "\\n\\n", as many do, saw none."""
+    streamed = server.ask(path, {**asked, "max_tokens": 2, "stream": True}).body
+    assert len(streamed.split(b"\n\n")) > 2 and b"\r" not in streamed

@@ -11,7 +11,7 @@ from typing import Any
 from sse_starlette import ServerSentEvent
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
-from edgespec.server.dialects.openai.answers import as_json
+from edgespec.server.events import event
 from edgespec.server.generation import Generation
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader
@@ -93,7 +93,7 @@ class MessageAnswer:
                 finish = part.round.finish or finish
                 self._stopped_by = part.round.stopped_by
         except Refusal as refusal:
-            yield ServerSentEvent(as_json(refusal.anthropic()), event="error")
+            yield event(refusal.anthropic(), "error")
             return
         if not self._blocks:
             for name, data in self._begin("text", {"type": "text", "text": ""}):
@@ -139,7 +139,7 @@ class MessageAnswer:
 
 
 def _event(name: str, data: dict[str, Any]) -> ServerSentEvent:
-    return ServerSentEvent(as_json({"type": name, **data}), event=name)
+    return event({"type": name, **data}, name)
 
 
 def _object(arguments: str) -> dict[str, Any]:

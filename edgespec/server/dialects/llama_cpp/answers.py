@@ -12,7 +12,7 @@ from sse_starlette import ServerSentEvent
 from edgespec.core.scores import Scoring
 from edgespec.engine.messages import Submit
 from edgespec.sampling.sampler import Sampling
-from edgespec.server.dialects.openai.answers import as_json
+from edgespec.server.events import event
 from edgespec.server.generation import Generation, Part
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal
@@ -99,12 +99,12 @@ class LlamaAnswer:
         """Yields the events of a stream; a failure in the middle is its last event."""
         try:
             async for part, text, ended in self._said(generation):
-                for event in self._chunks(generation, part, text):
-                    yield event
+                for chunk in self._chunks(generation, part, text):
+                    yield chunk
                 if ended:
-                    yield ServerSentEvent(as_json(self._final(generation, part.index)))
+                    yield event(self._final(generation, part.index))
         except Refusal as refusal:
-            yield ServerSentEvent(as_json(refusal.body()), event="error")
+            yield event(refusal.body(), "error")
 
     async def _said(self, generation: Generation) -> AsyncIterator[tuple[Part, str, bool]]:
         """Yields each round with its text, and whether it ends its choice."""
@@ -136,19 +136,17 @@ class LlamaAnswer:
         if part.reading:
             frame["prompt_progress"] = choice.progress()
         if not (self.scoring and part.scored):
-            return [ServerSentEvent(as_json(frame))]
+            return [event(frame)]
         shown = len(self.written[part.index].text) - len(text)
         cuts = [0, *(max(0, one.offset - shown) for one in part.scored[1:]), len(text)]
         return [
-            ServerSentEvent(
-                as_json(
-                    {
-                        **frame,
-                        "content": text[a:b],
-                        "tokens": [one.score.said.token],
-                        "completion_probabilities": self._probabilities([one]),
-                    }
-                )
+            event(
+                {
+                    **frame,
+                    "content": text[a:b],
+                    "tokens": [one.score.said.token],
+                    "completion_probabilities": self._probabilities([one]),
+                }
             )
             for one, a, b in zip(part.scored, cuts, cuts[1:], strict=False)
         ]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -16,16 +15,12 @@ from sse_starlette import ServerSentEvent
 
 from edgespec import __version__
 from edgespec.core.scores import Scoring
+from edgespec.server.events import done, event
 from edgespec.server.generation import Generation, Part
 from edgespec.server.logprobs import Scored, for_text
 from edgespec.server.refusal import Refusal
 
 FINGERPRINT = f"build-edgespec-{__version__}"
-
-
-def as_json(value: object) -> str:
-    """Returns JSON for the wire."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(slots=True)
@@ -121,13 +116,13 @@ class CompletionAnswer:
                 for chunk in self._chunks(generation, part):
                     yield chunk
         except Refusal as refusal:
-            yield ServerSentEvent(as_json(refusal.body()))
+            yield event(refusal.body())
             return
         if self.usage:
             frame = {**self._frame(self.chunk_object), "choices": [], "usage": self._usage(generation)}
             timings = generation.choices[0].timings(self.plain_s)
-            yield ServerSentEvent(as_json({**frame, "timings": timings}))
-        yield ServerSentEvent("[DONE]")
+            yield event({**frame, "timings": timings})
+        yield done()
 
     def _chunks(self, generation: Generation, part: Part) -> list[ServerSentEvent]:
         finish, choice = part.round.finish, generation.choices[part.index]
@@ -155,7 +150,7 @@ class CompletionAnswer:
         choice = {"index": index, "logprobs": None, "finish_reason": None, **said}
         frame = self._frame(self.chunk_object)
         nothing = {"usage": None} if self.usage else {}
-        return ServerSentEvent(as_json({**frame, "choices": [choice], **nothing, **(beside or {})}))
+        return event({**frame, "choices": [choice], **nothing, **(beside or {})})
 
 
 def _told(generation: Generation, part: Part) -> dict[str, Any]:

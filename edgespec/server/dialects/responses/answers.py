@@ -12,8 +12,8 @@ from typing import Any
 from sse_starlette import ServerSentEvent
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
-from edgespec.server.dialects.openai.answers import as_json
 from edgespec.server.dialects.responses.requests import INPUT, KnownTool
+from edgespec.server.events import event
 from edgespec.server.generation import Generation
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader
@@ -77,8 +77,8 @@ class ResponseAnswer:
             failed = {**self._response("failed", generation), "error": _error(refusal)}
             yield self._event("response.failed", {"response": failed})
             return
-        for event in self._end():
-            yield self._event(*event)
+        for last_event in self._end():
+            yield self._event(*last_event)
         status = _status(finish)
         last = {"response": self._response(status, generation), **self._beside(generation)}
         yield self._event(f"response.{status}", last)
@@ -89,7 +89,7 @@ class ResponseAnswer:
     def _event(self, name: str, data: dict[str, Any]) -> ServerSentEvent:
         self._said += 1
         numbered = {"type": name, "sequence_number": self._said - 1, **data}
-        return ServerSentEvent(as_json(numbered), event=name)
+        return event(numbered, name)
 
     def _response(self, status: str, generation: Generation | None) -> dict[str, Any]:
         ended = status != "in_progress"
