@@ -23,11 +23,12 @@ LogFormat = Literal["quiet", "text", "json"]
 REQUEST_ID = "x-request-id"
 SENSIBLE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 SHOWN_PATH = 200
-NO_NEWS = (  # of uvicorn's messages
+NO_NEWS = (  # of uvicorn's messages, and asyncio's
     "Invalid HTTP request",
     "Exception in ASGI",
     "Unsupported upgrade request",
     "No supported WebSocket library",
+    "socket.send() raised exception",  # a client left while events for it were written
 )
 
 _now_answering: ContextVar[str] = ContextVar("_now_answering", default="")
@@ -42,7 +43,8 @@ def set_up(log: LogFormat) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     _sentences.setLevel(logging.INFO)
     _requests.setLevel(logging.WARNING if log == "quiet" else logging.INFO)
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    for library in ("uvicorn.error", "asyncio"):
+        logging.getLogger(library).addFilter(_is_news)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

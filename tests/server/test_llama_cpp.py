@@ -130,6 +130,16 @@ def test_probabilities_are_one_for_each_token(dialects: Served) -> None:
     assert "".join(event["content"] for event in said) == "".join(entry["token"] for entry in entries)
 
 
+def test_a_stream_with_probabilities_has_each_token_once(dialects: Served) -> None:
+    """Half of a character is held back; its token came at once and again with its probabilities."""
+    asked = {"grammar": 'root ::= "😀😀😀"', "n_probs": 1, "return_tokens": True}
+    said = [event for event in events(dialects, **asked) if not event["stop"]]
+    whole = complete(dialects, **asked)
+    assert len(whole["tokens"]) == 12 > len(whole["content"])
+    assert [token for event in said for token in event["tokens"]] == whole["tokens"]
+    assert "".join(event["content"] for event in said) == whole["content"]
+
+
 def test_words_and_tokens_are_banned_in_every_notation(dialects: Served) -> None:
     first = complete(dialects, n_predict=1, return_tokens=True)["tokens"][0]
     for bias in ([[first, False]], [[first, -100]], {str(first): -100}):

@@ -79,6 +79,21 @@ def test_an_offer_of_http2_is_passed_over(server: Served) -> None:
     assert "upgrade" not in server.said() and "uvicorn" not in server.said()
 
 
+def test_a_client_that_leaves_in_the_middle_of_a_stream_is_no_news(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """asyncio warned that "socket.send() raised exception": nothing that anybody could mend."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        set_up("quiet")
+        logging.getLogger("asyncio").warning("socket.send() raised exception.")
+        logging.getLogger("asyncio").error("a wire is loose")
+        assert capsys.readouterr().err == "edgespec: a wire is loose\n"
+    finally:
+        logging.basicConfig(handlers=before, level=level, force=True)
+
+
 def test_a_real_fault_is_answered_500_and_written_with_its_id(capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before, level = root.handlers[:], root.level

@@ -135,8 +135,10 @@ class LlamaAnswer:
             frame["timings"] = choice.timings(self.plain_s)
         if part.reading:
             frame["prompt_progress"] = choice.progress()
-        if not (self.scoring and part.scored):
-            return [event(frame)]
+        if not part.scored:
+            if self.scoring:  # its token comes with its score, once its text can be shown
+                frame["tokens"] = []
+            return [event(frame)] if text or part.reading or not self.scoring else []
         shown = len(self.written[part.index].text) - len(text)
         cuts = [0, *(max(0, one.offset - shown) for one in part.scored[1:]), len(text)]
         return [
