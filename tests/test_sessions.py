@@ -591,11 +591,13 @@ def test_what_a_full_disk_took_nothing_of_is_said_at_the_end_and_written_elsewhe
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {talk.id: talk for talk in unwritten} == {small.id: small, big.id: big}
-    answers = iter([str(tmp_path / "no" / "such"), str(tmp_path)])
+    (tmp_path / "file").touch()
+    wrong, new = tmp_path / "file" / "such", tmp_path / "a" / "new"
+    answers = iter([str(wrong), str(new)])
     rescue(unwritten, ask=lambda _: next(answers), tell=said.append)
     assert "not saved" in said[0] and "'big'" in said[0] and "'small'" in said[0]
-    assert "cannot be written" in said[1] and said[2] == f"saved completely in {tmp_path}"
-    written = json.loads((tmp_path / "small.json").read_text())
+    assert said[1:] == [f"{wrong} cannot be made: Not a directory", f"saved completely in {new}"]
+    written = json.loads((new / "small.json").read_text())
     assert [turn["text"] for turn in written["turns"]] == [turn.text for turn in small.turns.values()]
     rescue(unwritten, ask=None, tell=said.append)
     assert len(list(Path(said[-1].removeprefix("saved completely in ")).iterdir())) == 2, "nobody was asked"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from edgespec.client.answer import EngineState
 from edgespec.client.attach import Progress
+from edgespec_models.shelf.store import EMBEDDED
 
 AGAIN_S = 30.0  # how long a server may take to begin
 STALLED_S = 120.0  # for the next hundredth: large models come from slow disks
@@ -30,5 +31,6 @@ class Patience:
 def awaited(engine: EngineState | None) -> Progress:
     """Returns what is waited for, in words."""
     if engine is not None and engine.state == "loading":
-        return Progress("loading", f"waiting for the engine: it is loading {engine.model}", engine.progress)
+        model = "the embedded pair" if engine.model == EMBEDDED else engine.model
+        return Progress("loading", f"waiting for the engine: it is loading {model}", engine.progress)
     return Progress("waiting", "waiting for the engine: it stopped, and is being started again")

@@ -31,10 +31,12 @@ def rescue(
             name, ask = "", None
         try:
             folder = Path(name).expanduser() if name else Path(tempfile.mkdtemp(prefix="edgespec-chats-"))
+            folder.mkdir(parents=True, exist_ok=True)
             for chat in chats:
                 export(chat, str(_free(folder, chat)), folder=folder)
         except (SessionError, OSError, RuntimeError, ValueError) as error:
-            tell(f"{error}")
+            why = error.strerror if isinstance(error, OSError) else None
+            tell(f"{name or 'the temporary folder'} cannot be made: {why}" if why else f"{error}")
             if ask is None:
                 tell("what was said since then is lost")
                 return
