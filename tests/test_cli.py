@@ -272,6 +272,7 @@ NONSENSE = [
     (["--ctx", "-1"], "the context length is -1"),
     (["--ctx", "999999999999999999"], "the context length is 999999999999999999"),
     (["--grow", "0.6B-F16"], "leave out --target"),
+    (["--regex", "a\udcff"], "the regular expression is not text in UTF-8: 'a\\udcff'"),
 ]
 NONSENSE_OF_A_REQUEST = [
     (["--logit-bias", "512=1"], "logit_bias names token 512"),
@@ -314,6 +315,16 @@ def test_a_closed_standard_input_is_an_empty_one(target: Path) -> None:
     assert b"Traceback" not in done.stderr
     assert done.returncode == 2
     assert done.stdout == b""
+
+
+@posix
+def test_messages_are_for_nobody_if_standard_error_is_closed(target: Path) -> None:
+    """The exit code was 120, Python's for a stream that it could not flush, or messages were in stdout."""
+    quick = ["run", "--target", str(target), "--no-draft", *QUICK]
+    for arguments, code in (([*quick, "hello"], 0), (["run", "--nope"], 2), (["rm", "nothing"], 2)):
+        words = ["sh", "-c", '"$@" 2>&-', "sh", *EDGESPEC, *arguments]
+        done = subprocess.run(words, stdout=subprocess.PIPE, timeout=30)
+        assert done.returncode == code and bool(done.stdout) == (code == 0)
 
 
 @pytest.mark.parametrize("role", ["--target", "--draft"])

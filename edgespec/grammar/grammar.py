@@ -20,7 +20,7 @@ SPELT_OUT = set("\\.+*?()|[]{}^$#&-~/\"' ")
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """The allowed texts. Raises GrammarError if it is too long, or a schema is not JSON."""
+    """The allowed texts. Raises GrammarError if it is too long, no text, or a schema that is not JSON."""
 
     kind: GrammarKind
     text: str
@@ -40,6 +40,10 @@ class Grammar:
         if len(self.text) > LONGEST_GRAMMAR:
             n = f"{len(self.text):,} characters"
             raise GrammarError(f"the {NAMES[self.kind]} has {n}: at most {LONGEST_GRAMMAR:,} are read")
+        try:
+            self.text.encode()
+        except UnicodeEncodeError:  # a terminal that is not in UTF-8, or half of a pair of surrogates
+            raise GrammarError(f"the {NAMES[self.kind]} is not text in UTF-8: {self.text[:60]!r}") from None
         if self.kind == "json_schema":
             _check_schema(self.text)
 

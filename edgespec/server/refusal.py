@@ -17,12 +17,14 @@ ANTHROPIC_TYPES = {
     405: "invalid_request_error",
     408: "timeout_error",
     413: "request_too_large",
+    415: "invalid_request_error",
     422: "invalid_request_error",
     429: "rate_limit_error",
     501: "invalid_request_error",
     503: "overloaded_error",
 }
 GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
+NEVER = 501  # what this server does not do
 RETRY_S = 1  # when to come again if nothing better is known
 
 
@@ -60,7 +62,10 @@ class Refusal(Exception):
         return {"type": "error", "error": error, "request_id": None}
 
     def headers(self) -> dict[str, str]:
-        return {"retry-after": str(self.retry_s)} if self.retry_s is not None else {}
+        """Returns when to come again, or that it is no use: OpenAI's and Anthropic's clients retry a 501."""
+        if self.retry_s is not None:
+            return {"retry-after": str(self.retry_s)}
+        return {"x-should-retry": "false"} if self.status == NEVER else {}
 
 
 def unavailable(message: str, retry_s: float = RETRY_S) -> Refusal:

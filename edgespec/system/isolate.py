@@ -77,12 +77,21 @@ def run_isolated(argv: Sequence[str]) -> int:
 
 
 def fill_closed_streams() -> None:
-    """Opens something unwritable if our caller closed stdin or stdout, so that no pipe takes its number."""
+    """Opens something in place of streams that our caller closed, so that no pipe takes their numbers.
+
+    stdin is empty and stdout unwritable; what goes to stderr is for nobody.
+    """
     fd = os.open(os.devnull, os.O_RDONLY)
     while fd <= 2:
+        if fd == 2:
+            writable = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(writable, fd)
+            os.close(writable)
         os.set_inheritable(fd, True)
         fd = os.open(os.devnull, os.O_RDONLY)
     os.close(fd)
+    if sys.stderr is None:  # `print` would write to stdout instead
+        sys.stderr = open(2, "w", closefd=False)
 
 
 def _explain(code: int, noise: str, kills_before: int | None = None) -> int:

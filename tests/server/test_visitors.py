@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
+import json
 import re
 import socket
 import time
@@ -150,6 +152,24 @@ def test_a_body_too_large_is_refused_as_everything_is(server: Served) -> None:
     for size in (2**20 + 10, 3 * 2**20, 10 * 2**20):
         answered = server.ask("/v1/completions", b'{"prompt":"' + b"a" * size + b'"}')
         assert answered.status == 413 and "larger than 1 MiB: --max-body" in answered.error["message"]
+
+
+def test_a_compressed_body_is_named(server: Served) -> None:
+    """It was called text that is not in UTF-8."""
+    body = gzip.compress(json.dumps({"prompt": "def"}).encode())
+    for path in ("/v1/completions", "/v1/messages"):
+        answered = server.ask(path, body, headers={"content-encoding": "GZIP"})
+        assert answered.status == 415 and "compressed (gzip)" in answered.error["message"]
+
+
+def test_what_is_not_done_here_is_refused_once(server: Served) -> None:
+    """OpenAI's client asked for embeddings three times before it told its user."""
+    asked = []
+    with openai.DefaultHttpxClient(event_hooks={"request": [asked.append]}) as http:
+        client = OpenAI(base_url=server.url, api_key="none", http_client=http)
+        with pytest.raises(openai.InternalServerError, match="embeddings are not supported"):
+            client.embeddings.create(model="x", input="hi")
+    assert len(asked) == 1
 
 
 def test_the_limit_of_stops_is_named(server: Served) -> None:
