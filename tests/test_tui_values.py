@@ -322,7 +322,7 @@ def run_of(gaps: Sequence[float]) -> Leg:
 
 
 def test_a_race_calls_a_difference_only_where_there_is_one() -> None:
-    """False alarms: 3.6 % if t has 14 degrees of freedom; up to 30 of 400 pass."""
+    """False alarms: 1.4 % if t has 14 degrees of freedom; up to 15 of 400 pass."""
     rng = random.Random(5)
 
     def race(plain_s: float, speculative_s: float) -> str:
@@ -331,10 +331,12 @@ def test_a_race_calls_a_difference_only_where_there_is_one() -> None:
             race.legs[runner] = run_of([seconds * rng.gammavariate(9, 1 / 9) for _ in range(200)])
         measured = race.measured()
         assert measured
-        return verdict([measured], [race.error()])
+        error = race.error()
+        assert error is not None
+        return verdict([measured], [error])
 
     alarms = sum("no difference" not in race(0.01, 0.01) for _ in range(400))
-    assert alarms <= 30
+    assert alarms <= 15
     assert all(
         "faster with speculation, measured in this one race (1." in race(0.012, 0.01) for _ in range(20)
     )
@@ -344,9 +346,9 @@ def test_a_race_calls_a_difference_only_where_there_is_one() -> None:
 def test_several_races_are_told_together_and_differ_as_much_as_they_do() -> None:
     races = [Measured(10, 10), Measured(13, 10), Measured(9, 10)]
     told = verdict(races, [0.01, 0.01, 0.01])
-    assert told.startswith("1.05x: no difference with speculation that 3 races could show (0.8")
-    assert "1.30x faster with speculation, measured in this one race." == verdict(races[1:2], [None])
+    assert told.startswith("1.05x: no difference with speculation that 3 races could show (0.7")
     assert verdict([], []).startswith("Too few tokens")
+    assert run_of([0.1] * 6).error() is None and run_of([0.1, 0.2] * 4).error()
 
 
 def test_drawing_takes_no_more_than_its_share_of_a_core_and_is_never_late() -> None:

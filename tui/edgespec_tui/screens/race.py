@@ -23,8 +23,8 @@ from edgespec_tui.widgets.panel import Measured
 
 Runner = Literal["plain", "speculative"]
 LONGEST = 256  # tokens of a race, unless the chat's limit is shorter
-PARTS = 8  # of a run, whose speeds are compared
-SURE = 2.3  # standard errors: Student's t at 95 % for a few parts
+PARTS, FEWEST = 8, 3  # of a run, whose speeds are compared
+SURE = 2.8  # standard errors: Student's t at 95 % for two runs of three parts, and more for longer ones
 SHOWN = 30  # characters of each text around where they part
 
 
@@ -64,16 +64,17 @@ class Leg:
 
         None if there are too few rounds. Machines have slow phases; those longer than a run do not show.
         """
-        ends = [round(i * (len(self.times) - 1) / PARTS) for i in range(PARTS + 1)]
-        if len(self.times) <= 2 * PARTS:
+        n_parts = min(PARTS, (len(self.times) - 1) // 2)
+        if n_parts < FEWEST:
             return None
+        ends = [round(i * (len(self.times) - 1) / n_parts) for i in range(n_parts + 1)]
         pairs = list(zip(ends[:-1], ends[1:], strict=True))
         tokens = [self.counts[b] - self.counts[a] for a, b in pairs]
         seconds = [self.times[b] - self.times[a] for a, b in pairs]
         if not all(n > 0 and s > 0 for n, s in zip(tokens, seconds, strict=True)):
             return None
         logs = [math.log(n / s) for n, s in zip(tokens, seconds, strict=True)]
-        return statistics.stdev(logs) / math.sqrt(PARTS)
+        return statistics.stdev(logs) / math.sqrt(n_parts)
 
 
 @dataclass(slots=True)
@@ -158,17 +159,14 @@ def together(results: Sequence[Measured]) -> Measured | None:
     return Measured(speculative, plain, len(results))
 
 
-def verdict(results: Sequence[Measured], errors: Sequence[float | None]) -> str:
+def verdict(results: Sequence[Measured], errors: Sequence[float]) -> str:
     """Says what one race or several have shown, and whether they could tell it. errors: of each race."""
     mean = together(results)
     if mean is None:
         return "Too few tokens to measure a speed: race a longer answer."
     x, races = mean.speedup, "this one race" if mean.n == 1 else f"{mean.n} races"
     faster = "faster" if x >= 1 else "the speed: slower"
-    known = [error for error in errors if error is not None]
-    if len(known) < mean.n:
-        return f"{x:.2f}x {faster} with speculation, measured in {races}."
-    squares = statistics.fmean(error**2 for error in known)
+    squares = statistics.fmean(error**2 for error in errors)
     if mean.n > 1:  # races differ by more than their parts where the machine has slow phases
         squares = max(squares, statistics.variance(math.log(one.speedup) for one in results))
     half = SURE * math.sqrt(squares / mean.n)

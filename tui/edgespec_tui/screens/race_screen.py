@@ -64,7 +64,7 @@ class RaceScreen(ModalScreen[Measured | None]):
         self._race, self._question, self._said = race, question, list(said)
         self.measured: Measured | None = None
         self._results: list[Measured] = []
-        self._errors: list[float | None] = []
+        self._errors: list[float] = []
         self._runner: Runner | None = None
         self._began = 0.0
         self._replayed: Leg | None = None
@@ -132,9 +132,10 @@ class RaceScreen(ModalScreen[Measured | None]):
             seconds = leg.times[-1] if leg.times else 0.0
             word = f"{speed:.1f} tok/s" if speed else ""
             await self._lane(runner).show(leg.text, seconds, leg.counts[-1] if leg.counts else 0, word)
-        if measured := self._race.measured():
+        measured, error = self._race.measured(), self._race.error()
+        if measured and error is not None:
             self._results.append(measured)
-            self._errors.append(self._race.error())
+            self._errors.append(error)
         self.measured = together(self._results)
         said = verdict(self._results, self._errors)
         again = AGAIN if self._race.legs["speculative"].text in self._said else ""
