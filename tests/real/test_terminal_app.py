@@ -91,6 +91,12 @@ def terminate(terminal: Terminal) -> int:
     return 128 + signal.SIGTERM
 
 
+def interrupt_from_outside(terminal: Terminal) -> int:
+    """The exit code said that all went well."""
+    os.kill(terminal.process.pid, signal.SIGINT)
+    return 128 + signal.SIGINT
+
+
 def hang_up(terminal: Terminal) -> int:
     os.kill(terminal.process.pid, signal.SIGHUP)
     return 128 + signal.SIGHUP
@@ -100,7 +106,12 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "end", [terminate, *(pytest.param(end, marks=SLOW) for end in (quit_by_key, interrupt_twice, hang_up))]
+    "end",
+    [
+        terminate,
+        interrupt_from_outside,
+        *(pytest.param(end, marks=SLOW) for end in (quit_by_key, interrupt_twice, hang_up)),
+    ],
 )
 def test_the_terminal_is_as_it_was_however_the_app_ends(
     end: Callable[[Terminal], int], monkeypatch: pytest.MonkeyPatch

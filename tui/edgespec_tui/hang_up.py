@@ -32,7 +32,8 @@ def watch(end: Callable[[int], None], keep: Callable[[], object], *, has_window:
             loop.call_soon_threadsafe(end, 128 + number)
 
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # Windows, a test's thread
-        loop.add_signal_handler(signal.SIGTERM, end, 128 + signal.SIGTERM)
+        for asked in (signal.SIGTERM, signal.SIGINT):  # Ctrl+C in the window is a key, not this
+            loop.add_signal_handler(asked, end, 128 + asked)
         if sys.platform != "win32" and has_window:
             signal.signal(signal.SIGHUP, hung_up)  # works even if the loop is stuck
 
