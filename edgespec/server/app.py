@@ -230,7 +230,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     first = _most_telling(error.errors())
     path = [str(step) for step in first["loc"][1:]]
     path[:1] = [_as_given(name, error.body) for name in path[:1]]
-    steps = (step for step in path if (step.isidentifier() or step.isdigit()) and step not in TYPES)
+    named = (step for step in path if (step.isidentifier() or step.isdigit()) and step not in TYPES)
+    steps = (step for step in named if not step[0].isupper())  # one of our classes
     field = ".".join(steps) or "the body"
     given = repr(first["input"])
     shown = given if len(given) <= SHOWN else given[:SHOWN] + "..."

@@ -146,6 +146,8 @@ def test_mistakes_are_named_with_field_and_value(client: OpenAI) -> None:
         ({"logprobs": True, "top_logprobs": 21}, ("top_logprobs", "21")),
         ({"top_logprobs": 2}, ("top_logprobs", "logprobs: true")),
         ({"response_format": {"type": "json_schema"}}, ("response_format", "schema")),
+        # it named a class of ours: tool_choice.NamedTool.function
+        ({"tool_choice": {"type": "function"}}, ("tool_choice.function is missing",)),
         ({"extra_body": {"edgespec": {"drafter": "x"}}}, ("drafter",)),
         ({"extra_body": {"edgespec": {"draft_length": 1000}}}, ("draft_length", "1000")),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},

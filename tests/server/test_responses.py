@@ -164,7 +164,7 @@ def test_mistakes_are_named(client: OpenAI) -> None:
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"input": [{"role": "king", "content": "x"}]}, "king"),
-        ({"input": []}, "messages"),
+        ({"input": []}, "input has no message"),  # it said "messages is []", a field that was not sent
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "image"),
         ({"temperature": "hot"}, "hot"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": 7}}}}, "schema"),

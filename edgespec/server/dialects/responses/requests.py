@@ -120,8 +120,11 @@ class InputRequest(_Lenient):
         given = self.input
         items = [InputItem(role="user", content=given)] if isinstance(given, str) else given
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        messages = [*system, *_messages(items)]
+        if not messages:
+            raise Refusal(400, "input has no message: give at least one", param="input", code="invalid_value")
         return {
-            "messages": [*system, *_messages(items)],
+            "messages": messages,
             "tools": [_function(tool) for tool, _ in _flat(self.tools)],
             "tool_choice": _choice(self.tool_choice),
             "parallel_tool_calls": self.parallel_tool_calls,
