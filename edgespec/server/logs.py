@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LogFormat = Literal["quiet", "text", "json"]
 REQUEST_ID = "x-request-id"
+ANTHROPICS_ID = "request-id"
 SENSIBLE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 SHOWN_PATH = 200
 NO_NEWS = (  # of uvicorn's messages, and asyncio's
@@ -95,7 +96,8 @@ class Logged:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = id
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID] = headers[ANTHROPICS_ID] = id
             await send(message)
 
         token = _now_answering.set(id)

@@ -44,6 +44,7 @@ def test_a_message_has_text_and_usage(client: Anthropic) -> None:
     assert got.content[0].text.startswith("EdgeSpec is speculative decoding")
     assert got.type == "message" and got.role == "assistant" and got.model == "tiny"
     assert got.stop_reason == "end_turn" and got.stop_sequence is None
+    assert got._request_id.startswith("req_")  # from a header of its own, which was not sent
     assert got.usage.input_tokens + got.usage.cache_read_input_tokens == 12 and got.usage.output_tokens > 20
 
 
