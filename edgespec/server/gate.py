@@ -84,12 +84,13 @@ class _Drain:
             return message
 
         async def answering(message: Message) -> None:
+            nonlocal whole
             try:
                 async with asyncio.timeout(DRAIN_S):
                     while not whole:
                         await reading()
             except TimeoutError:
-                pass
+                whole = True  # or the rest of the answer would wait as long again
             await send(message)
 
         await self._app(scope, reading, answering)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ from announced import announced
 from anthropic import Anthropic
 from openai import AuthenticationError, OpenAI
 from served import Served, served
+from starlette.responses import Response
 
 from edgespec.client import state_file
+from edgespec.server import gate
 from edgespec.server.gate import _Door
 
 KEY, OTHER = "sk-secret-of-the-test", "another-key-in-the-file"
@@ -123,6 +127,23 @@ def test_a_browser_that_asks_first_is_told_nothing_it_could_use(server: Served) 
         assert answer.startswith("http/1.1 200")
         assert (f"access-control-allow-origin: {allowed}" in answer) is (allowed is not None)
         assert ("access-control-allow-origin" in answer) is (allowed is not None)
+
+
+def test_the_rest_of_a_refused_body_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each piece of the answer waited anew, so a refusal took twice as long, and the server's end too."""
+    monkeypatch.setattr(gate, "DRAIN_S", 0.2)
+    sent: list[float] = []
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(time.monotonic())
+
+    scope = {"type": "http", "headers": [(b"content-length", b"100")]}
+    began = time.monotonic()
+    asyncio.run(gate._Drain(Response("no", 403))(scope, receive, send))
+    assert len(sent) == 2 and sent[0] - began >= 0.2 and sent[1] - sent[0] < 0.1
 
 
 def test_pages_of_this_machine_can_be_let_in_all_at_once() -> None:
