@@ -93,6 +93,12 @@ def test_ollama_wants_files_of_this_machine() -> None:
         EXPORTS["ollama"](_on_the_hub(next(entry for entry in catalogue() if entry.name == "qwen3-8b")))
 
 
+def test_a_modelfile_cannot_name_a_file_on_two_lines() -> None:
+    broken = replace(HERE, target=ExportedModel(Path("/m/big\nFROM other.gguf"), base="o/big"))
+    with pytest.raises(SettingError, match=r"rename '/m/big\\nFROM other.gguf'"):
+        EXPORTS["ollama"](broken)
+
+
 # -- llama-server
 
 

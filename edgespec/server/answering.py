@@ -166,6 +166,13 @@ class Answering:
                 raise unavailable(sentence) from None
             raise
 
+    def _check_number(self, n: int) -> None:
+        """Refuses more answers at once than ever have room, which "try again later" would not help."""
+        most = self.worker.situation.load.queue + self.loaded().slots
+        if n > most:
+            sentence = f"{n} answers are asked for at once: slots and queue of this server hold {most}"
+            raise Refusal(400, f"{sentence} (--slots, --queue)", code="invalid_value")
+
     async def answer(
         self,
         request: Request,
@@ -177,6 +184,7 @@ class Answering:
     ) -> Response:
         """Answers a request. progress: a stream reports how much of its prompt has been read. Raises Refusal
         if it cannot be started."""
+        self._check_number(len(submits))
         generation = Generation(
             self.worker,
             submits,

@@ -140,6 +140,13 @@ def test_a_full_queue_says_so(server: Served) -> None:
     idle(server)
 
 
+def test_more_answers_at_once_than_slots_and_queue_hold_are_not_to_be_asked_for_again(server: Served) -> None:
+    refused = server.chat(n=4, max_tokens=2)
+    assert refused.status == 400 and "4 answers are asked for at once" in refused.error["message"]
+    assert "hold 3" in refused.error["message"]
+    assert server.chat(n=3, max_tokens=2).status == 200
+
+
 def test_garbage_is_refused(server: Served) -> None:
     with server.raw(bytes(range(256)) * 256) as connection:
         assert connection.recv(100).startswith(b"HTTP/1.1 400")

@@ -71,6 +71,8 @@ def ollama(pair: Exported) -> Export:
                 f"a Modelfile names files, and pair {pair.name} is not on this machine: `edgespec pull "
                 f"{pair.name}` gets it"
             )
+        if len(f"{model.path}".splitlines()) > 1:
+            raise SettingError(f"a Modelfile has a name on one line: rename {str(model.path)!r}")
     lines = [f"FROM {pair.target.path}"]
     notes = ["ollama create NAME -f Modelfile", "Ollama formats the conversation with its own template"]
     left_out = _left_out(pair, "Ollama")
