@@ -81,7 +81,7 @@ def test_a_tiny_pair_is_measured_at_all_sizes(models: dict[str, Model], kind: st
         found = measure_costs(target, d)
         assert {1} < found.target.measured <= {1, *(n for n in SIZES if n <= LONGEST_DRAFT + 1)}
         assert len(found.target.measured) > 10, "all, but for what a busy machine disturbed"
-        assert found.draft.measured == {1, 2, READING}
+        assert {1} < found.draft.measured <= {1, 2, READING}
         assert all(seconds > 0 for seconds in found.target.points.values())
         alone = measure_costs(target, None)
         assert alone.draft.seconds(1) == alone.target.seconds(1)
