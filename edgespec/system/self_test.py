@@ -99,7 +99,8 @@ def _fault(*, extra_buffers: bool) -> str | None:
             text=True,
             errors="replace",
             timeout=LONGEST_S,
-            env={**os.environ, "EDGESPEC_LOG": ""},
+            # threads that spin while they wait take a busy machine's cores from each other, for many seconds
+            env={**os.environ, "EDGESPEC_LOG": "", "OMP_WAIT_POLICY": "PASSIVE"},
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
