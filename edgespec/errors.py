@@ -83,9 +83,10 @@ class TemplateOverrunError(TemplateError):
 class PromptTooLongError(EdgeSpecError):
     """The prompt has more tokens than the context holds."""
 
-    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+    def __init__(self, n_prompt: int, n_ctx: int, *, at_least: bool = False) -> None:
+        tokens = f"{'at least ' if at_least else ''}{n_prompt:,} tokens"
         super().__init__(
-            f"the prompt has {n_prompt:,} tokens and exceeds the available context size of {n_ctx:,}: "
+            f"the prompt has {tokens} and exceeds the available context size of {n_ctx:,}: "
             "shorten the prompt, or raise --ctx where the model allows it"
         )
         self.n_prompt, self.n_ctx = n_prompt, n_ctx

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,16 @@ class Served:
     @property
     def workers(self) -> list[psutil.Process]:
         """The engine worker that runs now, if one does."""
-        children = psutil.Process(self.process.pid).children()
-        return [child for child in children if "edgespec.engine.worker" in child.cmdline()]
+        return self.children("edgespec.engine.worker")
+
+    def children(self, module: str) -> list[psutil.Process]:
+        """Its processes that run a module, without those that have just ended."""
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.Error):
+                if module in child.cmdline():
+                    found.append(child)
+        return found
 
     @property
     def worker(self) -> psutil.Process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +11,17 @@ from pathlib import Path
 import pytest
 from fake_endpoint import FAKE, FakeEndpoint
 from test_tui_chat import Slow, on_a_loop
-from tui_driver import driven
+from tui_driver import Driven, driven
 
 from edgespec.client.answer import AnswerOptions, Ended
 from edgespec.client.attach import OnProgress, Progress
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Happening, Message
+from edgespec_tui.screens import asking, talk
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.widgets import live_figures
 from edgespec_tui.widgets.question import Question
 from edgespec_tui.widgets.told_line import ToldLine
 
@@ -254,3 +258,67 @@ async def test_a_question_says_what_it_waits_for() -> None:
         await it.until(lambda: "waiting for the engine: it is loading big, 45%" in it.text())
         Returning.let.set()
         await it.until(lambda: len(it.texts()) == 2 and not it.chat.answering and "An answer." in it.text())
+
+
+class Silent(FakeEndpoint):
+    """An endpoint that says a few words and then nothing."""
+
+    async def answer(
+        self, messages: Sequence[Message], options: AnswerOptions
+    ) -> AsyncGenerator[Happening, None]:
+        async for happening in super().answer(messages, options):
+            if isinstance(happening, Ended):
+                await asyncio.Event().wait()
+            yield happening
+
+
+@on_a_loop
+async def test_an_engine_that_says_nothing_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stalled one showed its last speed, or "thinking", for ever."""
+    for module in (asking, live_figures):
+        monkeypatch.setattr(module, "SILENT_S", 0.3)
+    async with driven(ChatApp(Silent(answers=["word " * 60], tok_per_s=500))) as it:
+        await it.say("one")
+        await it.until(lambda: "nothing from the engine for" in it.text())
+        await it.until(lambda: "tok/s" not in it.shown("#panel-rows"))
+        await it.until(lambda: "Stop" in it.text().splitlines()[-1])
+        await it.pilot.press("escape")
+        await it.until(lambda: "Stop" not in it.text().splitlines()[-1], "it stayed in the footer")
+        await it.until(lambda: same_speed(it), "panel and turn said different speeds")
+
+
+def same_speed(it: Driven) -> bool:
+    found = re.findall(r"speed +([\d.]+ tok/s)", it.shown("#panel-rows"))
+    return bool(found) and f"tokens · {found[0]}" in it.text()
+
+
+@on_a_loop
+async def test_an_answer_that_the_engines_end_cut_off_does_not_say_for_good_that_it_comes_back() -> None:
+    error = EndpointError("The engine died; it is being started again", status=503, retry_s=0.5)
+    async with driven(ChatApp(FakeEndpoint(answers=[error]))) as it:
+        await it.ask("one")
+        await it.until(lambda: "The engine died" in it.text() and "being started again" not in it.text())
+
+
+@on_a_loop
+async def test_a_chat_is_writable_once_the_other_window_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed read-only, and said that it is open in another window, until it was opened again."""
+    monkeypatch.setattr(talk, "REGAIN_EVERY_S", 0.05)
+    first, second = (Sessions.opened(tmp_path, on_notice=print) for _ in range(2))
+    said = Conversation()
+    said.add("user", "there")
+    first.save(said)
+    first.flushed().result(10)
+    assert said.id is not None
+    shown = second.loaded(said.id).result(10)
+    async with driven(ChatApp(FakeEndpoint(), sessions=second, first=shown)) as it:
+        await it.until(lambda: "read only" in it.text())
+        said.add("user", "and more", parent=said.head)
+        first.save(said)
+        first.close()
+        await it.until(lambda: "and more" in it.text() and "read only" not in it.text())
+        await it.ask("now here")
+        assert it.texts()[-2:] == ["now here", "An answer."]
+    second.close()

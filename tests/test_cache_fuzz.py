@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_gguf import CONTROL, write_hybrid, write_llama, write_recurrent, write_sliding
+from tiny_gguf import CONTROL, write_hybrid, write_latent, write_llama, write_recurrent, write_sliding
 
 from edgespec.core.loop import Rows, Want
-from edgespec.core.request import DrafterName, Request
-from edgespec.core.values import Failed
+from edgespec.core.request import Request
+from edgespec.core.values import DrafterName, Failed
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.llama.context import Context, ContextSettings
@@ -38,6 +38,8 @@ KINDS: dict[str, tuple[Writer, Writer]] = {
     "wide window": (partial(write_sliding, window=4096), write_llama),
     "hybrid": (write_hybrid, partial(write_hybrid, seed=3)),
     "recurrent": (write_recurrent, partial(write_sliding, layers=2, seed=3)),
+    "latent": (write_latent, partial(write_latent, seed=3)),
+    "indexed": (partial(write_latent, top_k=24), partial(write_latent, top_k=24, seed=3)),
 }
 
 
@@ -137,7 +139,7 @@ def fuzzed(
 
 CASES = [(1, False, False), (1, True, False), (4, False, False), (4, True, False), (4, True, True)]
 SAMPLE = [("sliding", *case) for case in CASES]
-SAMPLE += [(kind, *CASES[4]) for kind in ("attention", "hybrid", "recurrent")]
+SAMPLE += [(kind, *CASES[4]) for kind in ("attention", "hybrid", "recurrent", "latent", "indexed")]
 
 
 @pytest.mark.parametrize(("kind", "slots", "store", "scarce"), SAMPLE)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,7 @@ from edgespec.errors import (
 )
 from edgespec.llama import context as module
 from edgespec.llama.context import Context, ContextSettings
-from edgespec.llama.model import Model
+from edgespec.llama.model import Model, listening
 from edgespec.llama.settings import kv_bytes
 
 MARGIN = 0.02
@@ -338,6 +337,30 @@ def test_sequences_of_unequal_lengths_in_one_call_are_as_each_alone(
         assert max(script.worst for script in scripts) < MARGIN
 
 
+def test_what_is_evaluated_together_is_asked_for_where_only_first_rows_come(
+    plain: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp's graph of CogVLM gave the logits after a prompt's first token, for those after its last."""
+    monkeypatch.setattr(module, "FIRST_ROWS", (plain.architecture,))
+    texts, real = [some_tokens(np.random.default_rng(i), 40 + i) for i in range(2)], module.C.llama_decode
+    asked: list[tuple[int, int]] = []
+
+    def counting(handle: Any, batch: Any) -> int:
+        if handle == context.handle:
+            asked.append((batch.n_tokens, sum(batch.logits[i] != 0 for i in range(batch.n_tokens))))
+        return int(real(handle, batch))
+
+    with Context(plain, settings(n_seq=2, n_rows=8, chunk=32)) as context:
+        monkeypatch.setattr(module.C, "llama_decode", counting)
+        for tail in ((), (3, 4, 5), (3, 9)):
+            wants = [Want(text, tail, len(tail) + 1, seq) for seq, text in enumerate(texts)]
+            rows = [found.copy() for found in context.score(wants)]
+            for text, found in zip(texts, rows, strict=True):
+                whole = np.append(text, np.array(tail, np.int32))
+                assert furthest(found[-1], fresh(plain, whole)) < MARGIN
+        assert all(rows in (0, tokens) for tokens, rows in asked) and asked
+
+
 def test_sequences_do_not_see_each_other(plain: Model) -> None:
     rng = np.random.default_rng(2)
     mine, other = some_tokens(rng, 20), some_tokens(rng, 33)
@@ -523,6 +546,17 @@ def test_an_interrupt_in_the_middle_leaves_no_cells_that_nobody_knows_of(
         assert furthest(context.score([Want(tokens)])[0][0], fresh(model, tokens)) < MARGIN
 
 
+def test_cells_that_nobody_knows_of_end_one_evaluation_at_most(plain: Model) -> None:
+    """Left by Ctrl+C while a sequence was restored: all later evaluations of it failed, with code -1."""
+    tokens = some_tokens(np.random.default_rng(25), 30)
+    with Context(plain, settings()) as context:
+        context.score([Want(tokens[:20])])
+        context._sequences[0].keep(0)
+        with pytest.raises(InvalidBatchError):
+            context.score([Want(tokens)])
+        assert furthest(context.score([Want(tokens)])[0][0], fresh(plain, tokens)) < MARGIN
+
+
 def test_a_failure_in_the_second_chunk_keeps_the_first(plain: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, real, calls = some_tokens(np.random.default_rng(22), 80), module.C.llama_decode, []
 
@@ -537,6 +571,30 @@ def test_a_failure_in_the_second_chunk_keeps_the_first(plain: Model, monkeypatch
                 context.score([Want(tokens)])
         assert np.array_equal(context.held(), tokens[:32])
         assert furthest(context.score([Want(tokens)])[0][0], fresh(plain, tokens)) < MARGIN
+
+
+@pytest.mark.parametrize(
+    ("said", "quoted"),
+    [
+        ([(4, b"decode: failed to "), (5, b"compute\n"), (2, b"it took 2 ms")], "decode: failed to compute"),
+        ([(2, b"sched_reserve: reserve took 2.49 ms\n"), (5, b"!\n")], "it gave no reason"),
+    ],
+)
+def test_a_failure_quotes_what_was_said_of_it_and_no_news(
+    plain: Model, monkeypatch: pytest.MonkeyPatch, said: list[tuple[int, bytes]], quoted: str
+) -> None:
+    """It read "code -3 on 2 tokens: sched_reserve: reserve took 2.49 ms"; or quoted an older failure."""
+
+    def failing(*_: Any) -> int:
+        for level, text in said:
+            edgespec.llama.model._keep_log(level, text, None)
+        return -3
+
+    with Context(plain, settings()) as context:
+        edgespec.llama.model._keep_log(4, b"an older failure\n", None)
+        monkeypatch.setattr(module.C, "llama_decode", failing)
+        with pytest.raises(FatalDecodeError, match=f"code -3 on 3 tokens: {quoted}$"):
+            context.score([Want(np.arange(3, dtype=np.int32))])
 
 
 def test_one_sequences_failure_leaves_the_others_true(plain: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -643,13 +701,9 @@ def test_layers_that_do_not_attend_have_no_keys_and_values(models: dict[str, Mod
         assert kv_bytes(model, 100, "f16") == 100 * 2 * 2 * (2 * 64)
 
 
-def test_the_size_of_the_cache_is_what_llama_cpp_makes(
-    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_size_of_the_cache_is_what_llama_cpp_makes(models: dict[str, Model]) -> None:
     for kind in ("plain", "hybrid"):
-        said: deque[str] = deque()
-        monkeypatch.setattr(edgespec.llama.model, "log_tail", said)
-        with Context(models[kind], settings()):
+        with listening() as said, Context(models[kind], settings()):
             made = re.search(r"K \(f16\): +([0-9.]+) MiB, V \(f16\): +([0-9.]+) MiB", "\n".join(said))
         assert made
         wanted = kv_bytes(models[kind], 256, "f16") / 2**20

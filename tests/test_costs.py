@@ -8,20 +8,22 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edgespec.core.pace.costs import (
+from edgespec.core.pace.cost_table import (
+    AGREE,
     BULK,
     FALL,
+    FORGET,
     LARGEST,
-    PRIORS,
-    REPEATS,
-    SIZES,
+    MOST_BETWEEN,
+    MOST_PATIENCE,
+    NOISY,
+    RISE,
     SLOPE,
+    SURPRISES,
     CostTable,
-    Hardware,
-    assumed,
-    from_measured,
-    measure,
+    Pulse,
 )
+from edgespec.core.pace.costs import PRIORS, SIZES, Costs, Hardware, assumed, from_measured, look
 
 POINTS = {1: 1.0, 3: 2.0, 4: 1.6, 8: 3.0}
 HARDWARE: tuple[Hardware, ...] = ("gpu", "cpu-float", "cpu-quantised")
@@ -43,14 +45,14 @@ def test_past_the_largest_each_token_costs_as_there() -> None:
 def test_context_costs_by_token_and_length() -> None:
     table = CostTable(POINTS, slope=0.05)
     assert table.seconds(4, 2000) == pytest.approx(1.6 + 0.05 * 4 * 2)
-    table.level = 2.0
+    table.pulse.level = 2.0
     assert table.seconds(4, 2000) == pytest.approx(2 * (1.6 + 0.05 * 4 * 2))
 
 
 @pytest.mark.parametrize("n_ctx", [0, 777, 30_000])
 def test_prices_are_the_seconds_of_each_number_of_tokens(n_ctx: int) -> None:
     for up_to in (1, 5, 8, 30):
-        table = CostTable(POINTS, slope=0.02, level=1.3)
+        table = CostTable(POINTS, slope=0.02, pulse=Pulse(1.3))
         wanted = [0.0, *(table.seconds(n, n_ctx) for n in range(1, up_to + 1))]
         assert table.prices(up_to, n_ctx).tolist() == pytest.approx(wanted)
 
@@ -64,60 +66,186 @@ def test_what_is_no_time_is_refused(points: dict[int, float]) -> None:
 @pytest.mark.parametrize("hardware", HARDWARE)
 def test_assumptions_rise_and_say_that_they_are_none(hardware: Hardware) -> None:
     table = assumed(hardware, 0.01)
-    assert table.seconds(1) == 0.01 and not table.measured
+    assert table.seconds(1) == 0.01 and table.measured == {1}
     assert all(np.diff(table.prices(60)) > 0)
     assert PRIORS[hardware][0] == (1, 1.0)
 
 
 def test_what_was_not_measured_continues_what_was() -> None:
     table = from_measured("cpu-float", {1: 2.0, 4: 3.0, 2: 2.2})
-    assert table.measured == {1, 2, 4}
     assert table.seconds(3) == pytest.approx(2.6)
     prior = assumed("cpu-float", 1.0)
     for n in (8, 12, 48):
         assert table.seconds(n) == pytest.approx(3.0 * prior.seconds(n) / prior.seconds(4))
 
 
-# --- learning
+# --- learning: ratios from evaluations between plain steps that agree, the level from plain steps alone
+
+
+def ratios(table: CostTable, *sizes: int) -> list[float]:
+    return [table.seconds(n) / table.seconds(1) for n in sizes]
+
+
+def bracketed(table: CostTable, n: int, seconds: float, *, one: float, after: float | None = None) -> None:
+    """Shows a table n tokens between two single ones."""
+    table.learn(1, 0, one, plain=True)
+    table.learn(n, 0, seconds)
+    table.learn(1, 0, after or one, plain=True)
 
 
 def taught(table: CostTable, truth: Callable[[int, int], float], times: int, seed: int = 0) -> CostTable:
-    """Shows a table sizes and contexts at random, with the noise of a quiet machine."""
+    """Shows a table sizes and contexts at random, between single tokens, with a quiet machine's noise."""
     rng = np.random.default_rng(seed)
     for _ in range(times):
-        n, n_ctx = int(rng.choice([1, 2, 4, 5, 8])), int(rng.integers(0, 4000))
-        table.learn(n, n_ctx, truth(n, n_ctx) * math.exp(0.03 * rng.standard_normal()))
+        n_ctx = int(rng.integers(0, 4000))
+        for n in (1, int(rng.choice([2, 4, 5, 8])), 1):
+            table.learn(n, n_ctx, truth(n, n_ctx) * math.exp(0.03 * rng.standard_normal()), plain=n == 1)
     return table
 
 
 def off(table: CostTable, truth: Callable[[int, int], float], n_ctx: int = 500) -> float:
     """Returns the largest error at sizes that are seen, as a factor."""
-    return max(
-        abs(math.log(table.seconds(n, n_ctx) / truth(n, n_ctx))) for n in (1, 2, 4, 5, 8)
-    )  # fmt: skip
+    return max(abs(math.log(table.seconds(n, n_ctx) / truth(n, n_ctx))) for n in (1, 2, 4, 5, 8))
+
+
+@pytest.mark.parametrize("times_as_long", [2.0, 1.3, 0.7])
+def test_single_tokens_never_change_a_ratio_and_others_never_the_level(times_as_long: float) -> None:
+    """A ratchet: each evaluation moved level and ratio together. Three looks at each size at twice the time,
+    then 400 single tokens at the true time, left all sizes 1.5 times too dear for good."""
+    true = {1: 1.0, 2: 2.0, 4: 2.6, 8: 4.6}
+    table = CostTable(dict(true), slope=0.0)
+    before = ratios(table, 2, 4, 8)
+    for _ in range(50):
+        table.learn(1, 0, times_as_long, plain=True)
+    assert ratios(table, 2, 4, 8) == pytest.approx(before)
+    assert table.seconds(1) == pytest.approx(times_as_long, rel=0.1)
+    level = table.level
+    for n in (2, 4, 8) * 30:
+        table.learn(n, 0, true[n] * 2)
+    assert table.level == level and ratios(table, 2, 4, 8) == pytest.approx(before)
+
+
+def test_evaluations_between_plain_steps_that_disagree_teach_nothing() -> None:
+    table = CostTable(dict(POINTS), slope=0.0)
+    for _ in range(50):
+        bracketed(table, 4, 9.0, one=1.0, after=1.3)
+    assert table.measured == {1} and ratios(table, 4) == pytest.approx([1.6])
+    assert AGREE < math.log(1.3)
+    bracketed(table, 4, 3.2, one=1.0)
+    assert table.measured == {1, 4} and ratios(table, 4)[0] > 1.9
+
+
+def test_beside_other_programs_next_to_nothing_is_learned() -> None:
+    """Single tokens take twice as long; four, five times as long as they should."""
+    table = CostTable(dict(POINTS), slope=0.0)
+    for _ in range(5):
+        bracketed(table, 4, 1.6, one=1.0)
+    for _ in range(10):
+        bracketed(table, 4, 16.0, one=2.0)
+    assert table.pulse.noisy
+    assert ratios(table, 4)[0] < 1.6 * 1.25
+    for _ in range(2000):
+        bracketed(table, 4, 6.4, one=2.0)
+    assert not table.pulse.noisy, "what lasts is how the machine is"
+    assert ratios(table, 4) == pytest.approx([3.2], rel=0.05)
+
+
+def test_what_was_found_in_a_noisier_moment_is_forgotten() -> None:
+    """A first start beside other programs: their end makes single tokens quicker, so all is tried again."""
+    table = CostTable(dict(POINTS), slope=0.0)
+    for n in (3, 4, 8):
+        for _ in range(4):
+            bracketed(table, n, 3 * POINTS[n], one=1.0)
+    assert ratios(table, 4)[0] > 4
+    for _ in range(6):
+        table.learn(1, 0, 0.5, plain=True)
+    assert ratios(table, 3, 4, 8) == pytest.approx([POINTS[n] for n in (3, 4, 8)], rel=0.2)
+    assert table.measured == {1} and 0.5**FORGET < 0.05
+    bracketed(table, 4, 0.9, one=0.5)
+    assert ratios(table, 4)[0] == pytest.approx(1.8, rel=0.06), "and one observation says most"
+
+
+def test_what_is_never_used_is_forgotten_at_last() -> None:
+    """One size that was thought dear among many that are known."""
+    true, table = (CostTable({1: 1.0, 48: 16.0}, slope=0.0) for _ in range(2))
+    for n in SIZES:
+        bracketed(table, n, true.seconds(n) * (3 if n == 4 else 1), one=1.0)
+    dear = table.seconds(4) - true.seconds(4)
+    assert dear > 0.4
+    for _ in range(2400):
+        table.learn(1, 0, 1.0, plain=True)
+    assert table.seconds(4) - true.seconds(4) < dear / 3
+
+
+def test_evaluations_that_are_not_as_expected_ask_for_a_plain_step() -> None:
+    """And less and less often if that explains nothing."""
+    table, asked = CostTable(dict(POINTS), slope=0.0), []
+    rng = np.random.default_rng(1)
+    for i in range(400):
+        if table.pulse.asks:
+            asked.append(i)
+            table.learn(1, 0, float(rng.choice([1.0, 3.0])), plain=True)
+        else:
+            table.learn(4, 0, 16.0)
+    assert asked[0] == SURPRISES
+    assert SURPRISES * len(asked) < 200
+    quiet = CostTable(dict(POINTS), slope=0.0)
+    for _ in range(100):
+        quiet.learn(4, 0, 1.6 * math.exp(0.1 * rng.standard_normal()))
+        assert not quiet.pulse.asks
+
+
+def test_streams_that_never_stop_guessing_keep_no_more_than_is_needed() -> None:
+    table = CostTable(dict(POINTS), slope=0.0)
+    for _ in range(5000):
+        table.learn(8, 0, 3.0)
+    assert len(table.pulse._between) <= MOST_BETWEEN and len(table.pulse._surprises) <= MOST_PATIENCE
+
+
+def test_a_draft_is_timed_in_the_pulse_of_its_target() -> None:
+    """A step was measured once beside cold caches and believed for good; and when the machine became
+    slower, the draft alone seemed to have become dearer or cheaper."""
+    costs = Costs(CostTable(dict(POINTS), slope=0.0), CostTable({1: 0.3}, slope=0.0))
+    for _ in range(4):
+        costs.target.learn(1, 0, 1.0, plain=True)
+        for _ in range(3):
+            costs.draft.learn(1, 0, 0.1)
+    costs.target.learn(1, 0, 1.0, plain=True)
+    assert costs.draft.seconds(1) == pytest.approx(0.1, rel=0.1)
+    for _ in range(40):
+        costs.target.learn(1, 0, 3.0, plain=True)
+    assert costs.draft.seconds(1) == pytest.approx(0.3, rel=0.12), "though nobody used it"
+
+
+def test_streams_together_learn_from_their_own_plain_steps() -> None:
+    table = CostTable({1: 1.0, 4: 2.0, 8: 3.0}, slope=0.0)
+    for _ in range(40):
+        table.learn(4, 0, 4.0, plain=True)
+        table.learn(8, 0, 12.0)
+    assert table.seconds(4) == pytest.approx(4.0, rel=0.05)
+    assert table.seconds(8) / table.seconds(4) == pytest.approx(3.0, rel=0.05)
+    assert not table.pulse.noisy, "single tokens alone say that"
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.5])
 def test_a_machine_that_changes_its_pace_is_followed_at_all_sizes(factor: float) -> None:
-    """Within 60 evaluations; what was not evaluated follows by about as much as the others."""
-    before = CostTable(dict(POINTS), slope=0.0)
-    true = CostTable(dict(POINTS), slope=0.0, level=factor)
-    table = taught(before, true.seconds, 60)
+    true = CostTable(dict(POINTS), slope=0.0, pulse=Pulse(factor))
+    table = taught(CostTable(dict(POINTS), slope=0.0), true.seconds, 30)
     assert off(table, true.seconds) < 0.1
-    assert abs(math.log(table.seconds(16) / true.seconds(16))) < 0.7 * abs(math.log(factor))
+    assert abs(math.log(table.seconds(16) / true.seconds(16))) < 0.1, "what was not evaluated follows"
 
 
 def test_a_size_that_costs_otherwise_than_measured_is_corrected_alone() -> None:
     true = CostTable({**POINTS, 5: 4.0}, slope=0.0)
     table = taught(CostTable(dict(POINTS), slope=0.0), true.seconds, 150)
     assert off(table, true.seconds) < 0.12
-    assert table.points[5] / table.points[1] == pytest.approx(4.0, rel=0.15)
+    assert ratios(table, 5) == pytest.approx([4.0], rel=0.1)
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.1, 0.3])
 def test_the_price_of_context_is_learned(slope: float) -> None:
     true = CostTable(dict(POINTS), slope=slope)
-    table = taught(CostTable(dict(POINTS)), true.seconds, 1500)
+    table = taught(CostTable(dict(POINTS)), true.seconds, 800)
     for n_ctx in (1000, 2000, 4000):
         assert off(table, true.seconds, n_ctx) < (0.2 if slope < 0.2 else 0.35)
     assert (table.slope < SLOPE) == (slope < SLOPE)
@@ -125,30 +253,31 @@ def test_the_price_of_context_is_learned(slope: float) -> None:
 
 def test_prompts_share_a_point_by_the_token_and_what_lies_between_teaches_nothing() -> None:
     table = CostTable(dict(POINTS), slope=0.0)
-    before = dict(table.points)
     for n in (LARGEST + 1, 100, BULK - 1):
         table.learn(n, 0, 1e3)
-    assert table.points == before and table.level == 1
+    assert table.measured == {1} and table.level == 1
     for _ in range(100):
         table.learn(1000, 0, 50.0)
         table.learn(500, 0, 25.0)
-    assert set(table.points) == {*before, BULK}
+    assert table.measured == {1, BULK}
     assert table.seconds(2000) == pytest.approx(100, rel=0.05)
 
 
 def test_nonsense_moves_a_table_a_little_at_most() -> None:
     """A laptop that slept in the middle of an evaluation; a clock that stood still."""
     table = taught(CostTable(dict(POINTS)), CostTable(dict(POINTS)).seconds, 200)
-    before = table.prices(20)
-    for seconds in (0.0, -1.0):
-        table.learn(1, 0, seconds)
-    assert table.prices(20).tolist() == before.tolist()
-    for seconds in (1e9, 1e-12, math.inf):
+    for seconds in (0.0, -1.0, math.inf, math.nan):
+        before = table.prices(20)
         for n in (1, 4):
-            table.learn(n, 3000, seconds)
+            table.learn(n, 0, seconds, plain=n == 1)
+        assert table.prices(20).tolist() == before.tolist()
+    for seconds in (1e9, 1e-12):
+        for n in (1, 4):
+            before = table.prices(20)
+            table.learn(n, 3000, seconds, plain=n == 1)
             after = table.prices(20)
             assert np.all(np.isfinite(after)) and np.all(after[1:] > 0)
-            assert np.all(np.abs(np.log(after[1:] / before[1:])) < math.log(FALL))
+            assert np.all(np.abs(np.log(after[1:] / before[1:])) < max(FALL, RISE))
             assert 0 <= table.slope < 1
     true = CostTable(dict(POINTS))
     assert off(taught(table, true.seconds, 150), true.seconds) < 0.2, "and it recovers"
@@ -158,7 +287,9 @@ def test_nothing_that_is_measured_makes_costs_vanish_or_explode() -> None:
     rng = np.random.default_rng(3)
     table = CostTable(dict(POINTS))
     for _ in range(5000):
-        table.learn(int(rng.integers(1, 400)), int(rng.integers(0, 9000)), float(10 ** rng.uniform(-9, 9)))
+        n = int(rng.integers(1, 400))
+        plain = bool(rng.integers(2)) and n <= LARGEST
+        table.learn(n, int(rng.integers(0, 9000)), float(10 ** rng.uniform(-9, 9)), plain=plain)
     prices = table.prices(49, 5000)
     assert np.all(np.isfinite(prices)) and np.all(prices[1:] > 0) and 0 <= table.slope < math.inf
 
@@ -167,98 +298,89 @@ def test_a_pause_of_the_machine_says_little_and_a_quick_moment_much() -> None:
     """Nothing runs faster than it can. One evaluation of 2.2 times its time made twelve tokens look too dear,
     for good: they were not tried again."""
     paused, quick = (CostTable({1: 1.0, 12: 2.5}, slope=0.0) for _ in range(2))
-    paused.learn(12, 0, 2.2 * 2.5)
-    assert 2.5 < paused.points[12] < 2.5 * 1.25
-    quick.learn(12, 0, 2.5 / 2.2)
-    assert quick.points[12] < 2.5 / 1.45
+    for table in (paused, quick):
+        for _ in range(3):
+            bracketed(table, 12, 2.5, one=1.0)
+    bracketed(paused, 12, 2.2 * 2.5, one=1.0)
+    assert 2.5 < paused.seconds(12) < 2.5 * 1.25
+    bracketed(quick, 12, 2.5 / 2.2, one=1.0)
+    assert quick.seconds(12) < 2.5 / 1.15
     for _ in range(30):
-        paused.learn(12, 0, 2.2 * 2.5)
+        bracketed(paused, 12, 2.2 * 2.5, one=1.0)
     assert paused.seconds(12) == pytest.approx(2.2 * 2.5, rel=0.02), "what stays is believed"
+    assert NOISY > 1.2
 
 
 # --- measuring
 
 
 class Machine:
-    """Evaluations on a clock of their own: the first is slow, and now and then one is disturbed."""
+    """Evaluations on a clock of their own. change: seconds of another size; disturbed: one in so many is."""
 
-    def __init__(self, table: CostTable, *, warm_up: float = 5.0, disturbed: int = 4) -> None:
-        self.table, self.disturbed = table, disturbed
-        self.now, self.calls, self.extra = 0.0, [], warm_up
+    def __init__(self, table: CostTable, *, disturbed: int = 10**9, change: float = 0.0) -> None:
+        self.table, self.disturbed, self.change = table, disturbed, change
+        self.now, self.calls = 0.0, list[int]()
 
-    def __call__(self) -> float:
-        return self.now
-
-    def evaluate(self, n: int) -> None:
+    def evaluate(self, n: int) -> float:
+        again = self.calls[-1:] == [n]
         self.calls.append(n)
-        slow = 2.0 if len(self.calls) % self.disturbed == 0 else 1.0
-        self.now += self.table.seconds(n) * slow + self.extra
-        self.extra = 0.0
+        slow = 3.0 if len(self.calls) % self.disturbed == 0 else 1.0
+        seconds = self.table.seconds(n) * slow + (0.0 if again else self.change)
+        self.now += seconds
+        return seconds
 
 
-def test_a_quick_model_is_measured_at_all_sizes_and_not_disturbed_by_the_warm_up() -> None:
-    true = CostTable({1: 1e-3, 4: 1.2e-3, 48: 9e-3})
-    machine = Machine(true)
-    found = measure(machine.evaluate, "cpu-float", clock=machine)
-    assert set(found) == {1, *SIZES}
-    for n in found:
-        assert found[n] == pytest.approx(true.seconds(n)), "what disturbs is left out"
-    assert machine.now - 5 < 1.1
+def looked(machine: Machine, hardware: Hardware, *, turns: int = 3, budget: float = 1.0) -> CostTable:
+    """Returns what a first start finds."""
+    costs = Costs(assumed(hardware, machine.table.seconds(1)), CostTable({1: 1.0}))
+    for _ in range(turns):
+        budget = look(costs, machine.evaluate, sizes=SIZES, n_ctx=0, budget=budget)
+    return costs.target
+
+
+def test_a_quick_model_is_measured_at_all_sizes() -> None:
+    true = CostTable({1: 3e-3, 4: 3.6e-3, 48: 27e-3})
+    for disturbed in (10**9, 7):
+        machine = Machine(true, disturbed=disturbed)
+        table = looked(machine, "cpu-float")
+        assert table.measured == {1, *SIZES}
+        for n in SIZES:
+            assert table.seconds(n) == pytest.approx(true.seconds(n), rel=0.6 if disturbed < 10 else 0.06), n
+        assert machine.now < 1.1
 
 
 def test_what_a_change_of_size_costs_is_a_part_of_a_light_models_price() -> None:
     """Rounds with a guess come one by one: on a target of 0.4 ms they took twice what the table said."""
-    true, last = CostTable({1: 4e-4, 4: 6e-4, 48: 4e-3}), [1]
-    now = [0.0]
-
-    def evaluate(n: int) -> None:
-        now[0] += true.seconds(n) + (2e-4 if n != last[0] else 0.0)
-        last[0] = n
-
-    found = measure(evaluate, "cpu-float", clock=lambda: now[0])
-    assert found[1] == pytest.approx(4e-4)
+    true = CostTable({1: 4e-4, 4: 6e-4, 48: 4e-3})
+    table = looked(Machine(true, change=2e-4), "cpu-float", turns=12)
+    assert table.seconds(1) == pytest.approx(4e-4, rel=0.02)
     for n in (2, 4, 16):
-        assert found[n] == pytest.approx(true.seconds(n) + 4e-4)
+        assert table.seconds(n) == pytest.approx(true.seconds(n) + 4e-4, rel=0.08)
 
 
-def test_a_slow_moment_is_not_believed() -> None:
-    """Seen: one token took twice its time before the others were measured, twelve nine times one token's."""
-    for slow in (range(1, 3), range(6, 9)):
-        machine = Machine(assumed("cpu-float", 0.03), disturbed=10**9)
-
-        def evaluate(n: int, machine: Machine = machine, slow: range = slow) -> None:
-            machine.evaluate(n)
-            machine.now += 4 * machine.table.seconds(n) * (len(machine.calls) - 1 in slow)
-
-        found = measure(evaluate, "cpu-float", clock=machine, budget=0.65)
-        table = from_measured("cpu-float", found)
-        for n in (1, 2, 4, 8, 16):
-            assert table.seconds(n) < 1.6 * machine.table.seconds(n), (n, found)
+def test_a_draft_is_timed_at_work_between_evaluations_of_its_target() -> None:
+    """What it reads first is no longer in the caches."""
+    target, draft = Machine(CostTable({1: 0.02})), Machine(CostTable({1: 0.002, 2: 0.003, 48: 0.02}))
+    costs = Costs(assumed("cpu-float", 0.02), assumed("cpu-quantised", 0.004))
+    look(costs, target.evaluate, draft.evaluate, sizes=SIZES, read=(2, 48), n_ctx=0, budget=2.0)
+    for n in (1, 2, 48):
+        assert costs.draft.seconds(n) == pytest.approx(draft.table.seconds(n), rel=0.1)
 
 
-@pytest.mark.parametrize("one", [0.001, 0.01, 0.05, 0.15, 0.4])
+@pytest.mark.parametrize("one", [0.001, 0.01, 0.05, 0.15, 0.4, 60.0])
 @pytest.mark.parametrize("hardware", HARDWARE)
 def test_measuring_keeps_to_its_time(one: float, hardware: Hardware) -> None:
-    """About: an evaluation is begun where it is expected to end in time."""
-    machine = Machine(assumed(hardware, one), disturbed=10**9)
-    found = measure(machine.evaluate, hardware, clock=machine, budget=1.0)
-    assert 1 in found and found[1] == pytest.approx(one)
-    assert machine.now - 5 - one < max(1.1, REPEATS * one + 1e-6)
-    if one <= 0.15:
-        assert len(found) > 1, "and there is time for something"
-
-
-@pytest.mark.parametrize("one", [2.0, 60.0])
-def test_one_token_is_measured_however_slow_the_model_is(one: float) -> None:
-    machine = Machine(assumed("cpu-quantised", one))
-    found = measure(machine.evaluate, "cpu-quantised", clock=machine, budget=1.0)
-    assert set(found) == {1} and machine.calls == [1, 1]
-    table = from_measured("cpu-quantised", found)
-    assert table.measured == {1} and table.seconds(4) == pytest.approx(2.1 * one)
+    """About: a size is timed where it is expected to end in time."""
+    machine = Machine(assumed(hardware, one))
+    table = looked(machine, hardware)
+    assert machine.now < 1.0 + 1.2 * one
+    assert len(table.measured) > 1 or one > 0.15
+    if one > 1:
+        assert not machine.calls
 
 
 def test_the_sizes_most_likely_to_pay_come_first() -> None:
-    machine = Machine(assumed("cpu-quantised", 0.05), disturbed=10**9)
-    found = measure(machine.evaluate, "cpu-quantised", clock=machine, budget=1.0)
-    assert set(found) < {1, *SIZES} and list(found) == [1, *(n for n in SIZES if n in found)]
-    assert {1, 4, 2} <= set(found)
+    machine = Machine(assumed("cpu-quantised", 0.05))
+    table = looked(machine, "cpu-quantised")
+    timed = [n for n in dict.fromkeys(machine.calls) if n > 1]
+    assert timed == [n for n in SIZES if n in timed] and {4, 2} <= table.measured

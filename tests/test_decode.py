@@ -24,7 +24,8 @@ from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, generate
 from edgespec.core.pace.controller import FixedLength, Pace
-from edgespec.core.pace.costs import Costs, CostTable
+from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.load import Load
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.scores import Scoring
@@ -648,10 +649,17 @@ def test_a_round_is_charged_with_all_the_time_there_was_but_for_what_the_reader_
         text=TextRelease(fakes.letter), limits=Limits(60, 512),
     )  # fmt: skip
     contexts = {"target": target, "draft": draft}
-    slow = Costs(CostTable({1: 1e9}), CostTable({1: 1e9}))  # so that no step seems to have paused
+    slow = Costs(Settled({1: 1e9}), Settled({1: 1e9}))  # so that no step seems to have paused
     pace = Listening((1, 3, 0))
     rounds = list(fakes.rounds_of(loop, contexts, pace, prompt, costs=slow, clock=clock))
     assert pace.rounds == len(rounds) > 10
+
+
+class Settled(CostTable):
+    """Costs that nothing changes."""
+
+    def learn(self, n: int, n_ctx: int, seconds: float, *, plain: bool = False) -> None:
+        pass
 
 
 class Windowed(FixedLength):

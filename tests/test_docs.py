@@ -6,10 +6,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import edgespec
+from edgespec.core.drafters.free import free_guessers
+from edgespec.core.request import FREE
+from edgespec.core.values import DrafterName
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,6 +34,16 @@ def test_every_page_is_on_the_list_of_pages() -> None:
         for page in (ROOT / "docs").glob("*.md")
         if f"({page.name})" not in listed and page.name != "README.md"
     ]
+
+
+@pytest.mark.parametrize("page", ["serve.md", "python.md", "options.md"])
+def test_every_drafter_can_be_asked_for_and_is_on_the_pages(page: str) -> None:
+    """Recycling competed and could not be named; the pages had four of the others."""
+    assert {guesser.name for guesser in free_guessers(8)} == set(FREE) <= set(get_args(DrafterName))
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    line = next(line for line in lines if "drafter" in line and "auto" in line)
+    assert not [name for name in get_args(DrafterName) if not re.search(rf"\b{name}\b", line)]
+    edgespec.Request(drafter="recycling")
 
 
 def python_of(page: str) -> list[str]:

@@ -15,7 +15,8 @@ import pytest
 
 from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.drafters.suffix_lookup import SuffixLookup
-from edgespec.core.pace.costs import Beside, Costs, CostTable
+from edgespec.core.pace.cost_table import CostTable, Pulse
+from edgespec.core.pace.costs import Beside, Costs
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.engine import experience
@@ -24,8 +25,9 @@ from edgespec.engine.experience import FORMAT, MOST_KINDS, Known, load, save
 
 def some_known() -> Known:
     """Returns what some hundred rounds might have left."""
-    target = CostTable({1: 0.03, 4: 0.04, 48: 0.3}, frozenset({1, 4}), slope=0.02, level=1.1)
-    target.learn(3, 100, 0.035)
+    target = CostTable({1: 0.03, 4: 0.04, 48: 0.3}, slope=0.02, pulse=Pulse(1.1, 0.9))
+    for n in (1, 3, 1):
+        target.learn(n, 100, 0.035 if n == 3 else 0.03, plain=n == 1)
     known = Known(Costs(target, CostTable({1: 0.002, 64: 0.02}), Beside(0.004, 0.012, 0.002)))
     rng = np.random.default_rng(1)
     for kind in ("drawn at temperature 0.8", "coupled at temperature 0.0"):

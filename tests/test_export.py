@@ -20,7 +20,8 @@ from edgespec.commands.export import command, wanted
 from edgespec.commands.export.engines import EXPORTS, Engine
 from edgespec.commands.export.exported import Exported, ExportedModel, Guesses, base_of, of_catalogue, of_file
 from edgespec.commands.export.length import by_what_is_known
-from edgespec.core.pace.costs import Costs, CostTable
+from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.costs import Costs
 from edgespec.engine.experience import Experience, Known
 from edgespec.errors import SettingError
 from edgespec_models.gguf.header import Header, read_file

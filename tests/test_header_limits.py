@@ -133,6 +133,26 @@ def test_llama_cpp_is_not_shown_what_the_header_check_refuses(
     assert "block_count is 100000000" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("architecture", "pairs"),
+    [
+        ("glm5-next", {"rope.dimension_count": 0}),  # its attention has no positions
+        ("gpt2", {"rope.dimension_count": 0}),
+        ("hunyuan-dense", {"expert_count": 0, "expert_used_count": 1}),  # not read by llama.cpp
+        ("qwen3next", {"full_attention_interval": 1000}),  # more than there are layers: never
+    ],
+)
+def test_what_is_usual_in_an_architecture_is_not_called_damaged(
+    tmp_path: Path, architecture: str, pairs: dict[str, int]
+) -> None:
+    """GLM 5 was "damaged: rope.dimension_count is 0"."""
+    path = tmp_path / "m.gguf"
+    named = [pair("general.architecture", STRING, text(architecture.encode()))]
+    named += [pair(f"{architecture}.{key}", U32, value) for key, value in pairs.items()]
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(named)) + b"".join(named))
+    assert read_file(path).architecture == architecture
+
+
 def test_a_real_header_passes(tiny_target: Path, tmp_path: Path) -> None:
     """So do numbers at their limits: a model may have each of them."""
     read_file(tiny_target)

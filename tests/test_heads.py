@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import llama_cpp as C
 import numpy as np
 import pytest
 import tiny_gemma
@@ -23,7 +24,7 @@ from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed
 from edgespec.core.verify import Independent
 from edgespec.engine.engine import Engine
-from edgespec.engine.measuring import measure_costs, still_true
+from edgespec.engine.measuring import believable, measure_costs
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError, SettingError
 from edgespec.grammar.grammar import Grammar
@@ -192,6 +193,40 @@ class _Wrong:
         return 5 if truth != 5 else 6
 
 
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_head_that_fails_or_is_interrupted_goes_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, evaluates: bool
+) -> None:
+    """Its cells were in nobody's record after Ctrl+C: every later request ended with "code -1 on a head"."""
+    request = changed(SEEDED, drafter="model", draft_length=3, max_tokens=20)
+    wanted, head, real = said(pair, plain(request)), pair.contexts["draft"], C.llama_decode
+    calls: list[int] = []
+
+    def failing(handle: Any, batch: Any) -> int:
+        if handle != head._handle:  # type: ignore[union-attr]
+            return int(real(handle, batch))
+        calls.append(batch.n_tokens)
+        if len(calls) % 3:
+            return int(real(handle, batch))
+        if not evaluates:
+            return -3
+        real(handle, batch)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(C, "llama_decode", failing)
+        if evaluates:
+            with pytest.raises(KeyboardInterrupt):
+                said(pair, request)
+        else:
+            rounds = list(pair.generate(prompt(), request))
+            assert [token for round_ in rounds for token in round_.tokens] == wanted
+            assert "code -3" in rounds[-1].notice and len(calls) == 3, "it is not asked again"
+    rounds = list(pair.generate(prompt(), request))
+    assert [token for round_ in rounds for token in round_.tokens] == wanted
+    assert sum(round_.drafted for round_ in rounds) and not rounds[-1].notice
+
+
 def test_no_token_of_the_target_is_evaluated_twice(pair: Pair) -> None:
     """Up to eight guesses, hybrids included: after a rejection, the target goes on from what it holds."""
     for length in (1, 3, 8):
@@ -336,7 +371,8 @@ def test_what_a_head_costs_is_not_believed_when_the_machine_stood_still(pair: Pa
     assert head.first_s > 0
     found = measure_costs(target, head)
     found.draft.points = {n: seconds + 20 * head.first_s for n, seconds in found.draft.points.items()}
-    assert not still_true(found, target, head)
+    found.draft._curve = None
+    assert not believable(found, target, head)
 
 
 # ---- what is no head, or not for this target --------------------------------------------------------------

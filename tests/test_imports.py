@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -37,8 +38,10 @@ ROOMS = (
 )
 SERVER = (  # one process, one request, one dialect, all of it: what stands where in the web process
     {"refusal", "logs", "logprobs", "situation", "owner", "settings", "pairs", "worker_process", "events"},
-    {"supervisor", "bodies", "front_page"},
+    {"json_body", "presence"},
+    {"supervisor", "bodies", "body_child", "front_page"},
     {"turns", "generation", "announcing", "gate"},
+    {"dialects.lists"},
     {"dialects.structured", "dialects.tools"},
     {"dialects.openai"},
     {"metrics", "answering"},
@@ -47,11 +50,11 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"model_routes"},
     {"app"},
 )
-TUI = ("", "faults", "hang_up", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
+TUI = ("", "faults", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
 TUI += ("palette", "app", "key_bindings", "launch")
 MODELS = ("", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
-LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child"}
+LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts"}
 LLAMA |= {
     f"llama.heads.{name}"
     for name in (
@@ -75,6 +78,7 @@ TUI_MAY_SEE = {
     "edgespec.pairs.store",
     "edgespec.system.config",
     "edgespec.system.named_file",
+    "edgespec.system.odd_text",
     "edgespec.system.terminal",
 }
 
@@ -214,6 +218,14 @@ def test_few_modules_touch_llama_cpp() -> None:
         n for n, path in OURS.items() if any(i.startswith("llama_cpp") for i in imported(path.read_text()))
     }
     assert touching == LLAMA
+    touching = {n for n, path in OF_MODELS.items() if "llama_cpp" in imported(path.read_text())}
+    assert touching == {"distill.native", "distill.hidden"}
+
+
+def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
+    every = {**OURS, **TERMINAL, **OF_MODELS}
+    broad = {name for name, path in every.items() if re.search(r"except Exception\b", path.read_text())}
+    assert broad == {"server.logs", "engine.worker", "engine.intake", "terminal.guarded_app"}
 
 
 def reach(name: str) -> set[str]:

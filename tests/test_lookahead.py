@@ -18,7 +18,8 @@ from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, Rows, Want, generate
 from edgespec.core.pace.controller import Controller
-from edgespec.core.pace.costs import Costs, CostTable
+from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.costs import Costs
 from edgespec.core.text import TextRelease
 from edgespec.core.values import Draft, Judged
 from edgespec.core.verify import Independent, Rule

@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from edgespec.core.pace.controller import Controller, FixedLength
-from edgespec.core.pace.costs import Costs, CostTable
+from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.load import Load
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
@@ -263,3 +264,12 @@ def test_what_a_head_reads_again_each_round_counts_and_is_no_reading_of_old_toke
         record.since_plain = 1
         assert pace.usual == 4
         assert pace.grants_step(ask, 4) != dear
+
+
+def test_guesses_beyond_the_limit_of_an_evaluation_have_their_price() -> None:
+    """Drawn before the evaluation was interrupted, they were more than the next one had prices for."""
+    load = Load(costs_of(MEMORY_BOUND, 0.05, 0.03), {0: 70}, 63, 70)
+    load.weigh()
+    one = load.prices[70]
+    load.take(0, 5)
+    assert load.parts(1.0, [0])[0] > 0 and load.prices[75] > one and not load.allot({0: (0.9,)})[0]

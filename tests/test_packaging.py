@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -11,9 +12,11 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from test_imports import imported
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -25,6 +28,24 @@ import ready  # noqa: E402
 
 if os.name != "nt":
     import set_up
+
+
+# -- what it needs ---
+
+
+EXTRAS = {"torch", "matplotlib"}  # imported by commands that say how to install them
+
+
+def test_every_package_that_shipped_code_imports_is_declared() -> None:
+    """httpx2, starlette and rich came along with other packages, and could have stayed away with the next."""
+    named = {re.split(r"[^A-Za-z0-9-]", one)[0].lower() for one in PYPROJECT["project"]["dependencies"]}
+    roots = [ROOT / root for root in PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
+    sources = [path.read_text() for root in roots for path in root.rglob("*.py")]
+    tops = {full.partition(".")[0] for source in sources for full in imported(source)}
+    others = tops - sys.stdlib_module_names - {root.name for root in roots} - EXTRAS
+    packages = packages_distributions()
+    needed = {packages[top][0].lower().replace("_", "-") for top in others}
+    assert needed == named
 
 
 # -- the wheel ---------------------------------------------------------------------------------------------

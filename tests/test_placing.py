@@ -12,7 +12,8 @@ import pytest
 from streams import MACHINES
 
 from edgespec.commands.export import length
-from edgespec.core.pace.costs import Beside, Costs, CostTable
+from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.costs import Beside, Costs
 from edgespec.core.pace.worth import at_load
 from edgespec.core.request import Request
 from edgespec.engine import measuring, placing

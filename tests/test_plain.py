@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from fake_endpoint import FAKE, FakeEndpoint
+from fake_endpoint import FAKE, FakeEndpoint, rounds_of
 
+from edgespec.client.answer import AnswerOptions, Ended
+from edgespec.client.attach import OnProgress
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
+from edgespec_tui.endpoint.endpoint import Happening, Message
+from edgespec_tui.plain.command import _greeting
 from edgespec_tui.plain.lines import PlainLines, age_of
 from edgespec_tui.plain.plain import PlainChat, one_answer
 from edgespec_tui.plain.text import WholeSentences
@@ -80,6 +85,60 @@ def test_answers_go_to_stdout_figures_to_stderr_and_all_is_kept(place: Place) ->
 def test_quiet_says_nothing_but_the_answers(place: Place) -> None:
     talked = place.talk("hello")
     assert (talked.out, talked.err) == ("one.\n", "")
+
+
+def test_a_chat_is_called_by_what_was_typed_of_its_first_question(place: Place, tmp_path: Path) -> None:
+    """It had no title, and got that of the first question which was asked when it was opened in the app."""
+    (tmp_path / "notes.md").write_text("notes of a file")
+    talked = place.talk("/read notes.md", "what of  it?", "and then?")
+    assert talked.chat.conversation.title == "what of it?"
+
+
+def test_a_question_is_kept_before_its_answer_begins(place: Place) -> None:
+    """It was saved with the first half second of its answer."""
+    kept: list[str] = []
+
+    class Looking(FakeEndpoint):
+        async def count(self, messages: Sequence[Message], *, on_wait: OnProgress = print) -> int | None:
+            until = time.monotonic() + 10
+            while not kept and time.monotonic() < until:
+                await asyncio.sleep(0.05)
+                if (talk := sessions.newest().result(10)) is not None:
+                    kept.extend(turn.text for turn in talk.path())
+            return 1
+
+    sessions = place.sessions()
+    place.talk("early", endpoint=Looking())
+    sessions.close()
+    assert kept == ["early"]
+
+
+def test_an_answer_that_was_cut_says_so_to_programs_too(place: Place) -> None:
+    """With -p it ended in the middle without a word."""
+    rounds = rounds_of("a long answer")
+    rounds[-1] = replace(rounds[-1], round=rounds[-1].round._replace(finish="length"))
+
+    class Cut(FakeEndpoint):
+        async def answer(
+            self, messages: Sequence[Message], options: AnswerOptions
+        ) -> AsyncGenerator[Happening, None]:
+            yield rounds[0]
+            yield Ended("length", n_tokens=3)
+
+    talked = place.talk("go on", endpoint=Cut())
+    assert talked.out == "a long answer\n" and talked.err == "(stopped at the length limit)\n"
+
+
+def test_bytes_that_are_no_text_are_said(place: Place) -> None:
+    talked = place.talk("caf\udce9 \u202eb")
+    assert "1 byte is not UTF-8" in talked.err and "U+202E" in talked.err
+    assert talked.asked == [["caf\ufffd \u202eb"]]
+
+
+def test_the_greeting_breaks_no_word_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = _greeting(replace(FAKE, embedded=True)).split("\n")
+    assert max(map(len, lines)) < 40 and len(lines) > 6
 
 
 def test_an_error_is_told_and_the_conversation_goes_on_without_that_question(place: Place) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from test_scheduler import FakePair
+from tiny_gguf import write_llama
 
+from edgespec.core.loop import Want
 from edgespec.core.request import Request
-from edgespec.core.values import Emitted, Started
+from edgespec.core.values import Emitted, Failed, Started
 from edgespec.engine.engine import Engine
+from edgespec.engine.pair import Pair
+from edgespec.llama.context import Context
+from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 
 LENGTH = 100
@@ -205,3 +211,29 @@ def test_a_fresh_prompt_uses_again_only_whole_pieces_that_were_read_from_nothing
     assert asked(more(text(1)), REQUEST)[0] == LENGTH
     assert asked(more(text(1), 60)) == (64, [32, 32, 32, 1, 1, 1])
     assert asked(text(2))[0] == 0
+
+
+@pytest.mark.parametrize("left_by", ["measuring", "an engine with more slots"])
+def test_what_no_request_left_makes_room_for_one(left_by: str, tmp_path: Path) -> None:
+    """Text left by measuring, or in slots that only an earlier engine had, was never emptied."""
+    settings = PairSettings(n_ctx=320, cache_tokens=480, slots=4, threads=1, remember=False)
+    with Pair(write_llama(tmp_path / "t.gguf"), None, settings) as pair:
+        costs, (context, *_) = pair.costs(), pair.contexts.values()
+        if left_by == "measuring":
+            assert isinstance(context, Context)
+            context.score([Want(text(1, 300), (), 1, seq=0)])
+            engine = Engine(pair, slots=4)
+        else:
+            engine = Engine(pair, slots=4, costs=costs)
+            for prompt in (text(1), text(2), text(3), text(4)):  # all at once, each in a slot of its own
+                engine.submit(str(prompt[:9]), prompt, REQUEST)
+            while not engine.idle:
+                engine.step()
+            engine = Engine(pair, slots=1)
+        engine.submit("r", text(5, 300), REQUEST)
+        finished = None
+        while not engine.idle:
+            for one in engine.step():
+                assert not isinstance(one, Failed), one.error
+                finished = one.round.finish if isinstance(one, Emitted) else None
+    assert finished == "length"

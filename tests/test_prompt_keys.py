@@ -89,6 +89,20 @@ async def test_keys_without_a_pause_arrive_in_order() -> None:
             await check(it, without_long_pastes(script(rng, 30)))
 
 
+@on_a_loop
+async def test_undoing_lines_that_needed_a_scrollbar_fails_nothing() -> None:
+    """Textual looks for the cursor before it has moved it from a line that is gone: a random key found it."""
+    async with driven(ChatApp(FakeEndpoint()), size=(20, 12)) as it:
+        for text in ("word", "one\n" * 9, "x"):
+            it.app.post_message(events.Paste(text))
+        for key in ("enter", "up", *["ctrl+z", "ctrl+y"] * 3, "ctrl+z"):
+            await it.pilot.press(key)
+            it.app.post_message(events.Paste("a\nb\n" * 4))
+            await it.pilot.press("ctrl+z")
+            await it.pilot.pause()
+        assert it.app.is_running
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_many_scripts_arrive_in_order(seed: int) -> None:

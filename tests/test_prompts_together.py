@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from test_scheduler import FLAT, GREEDY, FakePair, Virtual
 
-from edgespec.core.pace.costs import Costs, CostTable
+from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.costs import Costs
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted
 from edgespec.engine.engine import Engine

@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 from tiny_gguf import CONTROL, write_hybrid, write_llama, write_recurrent
 
-from edgespec.core.request import DrafterName, Request
-from edgespec.core.values import Emitted, Failed
+from edgespec.core.request import Request
+from edgespec.core.values import DrafterName, Emitted, Failed
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.llama.context import Context

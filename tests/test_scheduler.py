@@ -22,7 +22,8 @@ from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, Rows, Scorer, Want, generate
 from edgespec.core.pace.controller import Controller, FixedLength
-from edgespec.core.pace.costs import Beside, Costs, CostTable
+from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.costs import Beside, Costs
 from edgespec.core.pace.load import Load
 from edgespec.core.pace.record import Record
 from edgespec.core.request import Request
@@ -632,21 +633,36 @@ def test_a_draft_without_cells_for_a_chunk_of_a_long_text_only_does_not_guess(le
         assert told.tokens(id) == pair.alone(prompt, request)
 
 
-def test_a_draft_that_fails_on_a_chunk_of_a_long_text_fails_those_who_asked_once() -> None:
-    pair = FakePair(drafter="model", slots=2)
+@pytest.mark.parametrize("error", [FatalDecodeError("it broke"), SettingError("it broke"), MemoryError()])
+@pytest.mark.parametrize("drafter", ["model", "auto"])
+def test_a_draft_that_fails_ends_guessing_and_no_answer(error: Exception, drafter: str) -> None:
+    """Both of two answers failed where the draft alone had. The next one asks it again."""
+    pair = FakePair(drafter=drafter, slots=2)
     score = pair.draft.score
 
     def fails(wants: Sequence[Want]) -> list[Rows]:
-        if any(want.tokens.size > 60 for want in wants):
-            raise FatalDecodeError("the draft broke")
+        if any(want.tokens.size + len(want.tail) > 60 for want in wants):
+            raise error
         return score(wants)
 
     pair.draft.score = fails  # type: ignore[method-assign]
-    engine = make(pair, chunk=32)
-    engine.submit("a", np.arange(90, dtype=np.int32) % 8, Request(GREEDY, 20, draft_length=3))
-    engine.submit("b", np.arange(9, dtype=np.int32) % 8, Request(GREEDY, 20, draft_length=3))
-    told = run(engine)
-    assert set(told.failed) == {"a"} and told.finish("b") == "length"
+    engine, told = make(pair, chunk=32), Told()
+    asked = {
+        "long": (np.arange(90, dtype=np.int32) % 8, Request(GREEDY, 20, draft_length=3)),  # fails in a chunk
+        "grows": (np.arange(9, dtype=np.int32) % 8, Request(Sampling(), 70, seed=1, draft_length=3)),
+        "short": (np.arange(9, dtype=np.int32) % 8, Request(GREEDY, 20, draft_length=3)),
+    }
+    for id, (prompt, request) in asked.items():
+        engine.submit(id, prompt, request)
+        run(engine, told)
+    for id, (prompt, request) in asked.items():
+        assert told.tokens(id) == pair.alone(prompt, request)
+    notices = {id: [round_.notice for round_ in rounds] for id, rounds in told.rounds.items()}
+    assert not told.failed and not any(notices["short"]) and any(r.drafted for r in told.rounds["short"])
+    why = "memory has run out" if isinstance(error, MemoryError) else "it broke"
+    for id in ("long", "grows"):
+        told_once = f"guessing failed, so this answer goes on without the draft: {why}"
+        assert set(notices[id]) == {"", told_once} and notices[id] == sorted(notices[id])
 
 
 @dataclass

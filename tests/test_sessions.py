@@ -11,15 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event
 
 import pytest
 
 from edgespec.errors import SessionError
-from edgespec_tui.sessions import database
+from edgespec_tui.sessions import database, rows
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.names import name_of
 from edgespec_tui.sessions.rows import Listed
@@ -544,7 +544,125 @@ def test_a_folder_that_cannot_be_made_is_told_and_the_chat_goes_on(tmp_path: Pat
     assert titles(sessions.listed().result(SOON_S)) == ["What is a lock?"]
     opened.close()
     (notice,) = opened.notices
-    assert notice.startswith("chats are not saved this time: ")
+    assert notice.startswith("chats are not saved for now: ")
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that is waited for and tried again comes soon."""
+    from edgespec_tui.sessions import sessions as sessions_module
+    from edgespec_tui.sessions import storage
+
+    monkeypatch.setattr(database, "BUSY_S", 0.2)
+    for module in (storage, sessions_module):
+        monkeypatch.setattr(module, "RETRY_S", 0.05)
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No file grows."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@posix
+def test_old_chats_are_there_where_the_disk_is_full_at_the_start(opened: Opened, soon: None) -> None:
+    """None was listed, for a reason that was none ("cannot rollback"); what was said was never saved."""
+    old, new = talked("old one"), talked("new one")
+    kept(opened, old).close()
+    with no_room():
+        sessions = opened()
+        assert titles(sessions.searched("lock").result(SOON_S)) == ["old one"]
+        assert old.id is not None
+        assert sessions.loaded(old.id).result(SOON_S) == old
+        sessions.save(new)
+        sessions.flushed().result(SOON_S)
+        assert "rollback" not in opened.notices[0] and "as soon as" in opened.notices[0]
+    until(lambda: any("again" in notice for notice in opened.notices))
+    assert sessions.close() == []
+    assert set(titles(opened().listed().result(SOON_S))) == {"new one", "old one"}
+
+
+@posix
+def test_what_never_found_room_is_offered_at_the_end(opened: Opened, soon: None) -> None:
+    with no_room():
+        sessions, talk = opened(), talked()
+        sessions.save(talk)
+        assert sessions.close() == [talk]
+
+
+def test_a_file_that_another_program_holds_is_read_and_its_words_are_kept(opened: Opened, soon: None) -> None:
+    """The end waited ten seconds for a thread that waited longer, and gave back nothing: all was lost."""
+    kept(opened, old := talked("old one")).close()
+    with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        sessions, new = opened(), talked("new one")
+        assert old.id is not None
+        assert sessions.loaded(old.id).result(SOON_S) == old
+        assert opened.notices == [], "it is opened and read, whoever writes"
+        sessions.save(new)
+        old.add("user", "more", parent=2)
+        sessions.save(old)
+        assert {talk.id: talk for talk in sessions.close()} == {old.id: old, new.id: new}
+
+
+def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_said(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions, talk = opened(), talked()
+    sessions.flushed().result(SOON_S)
+    answers = Event()
+    monkeypatch.setattr(rows, "write", lambda *_, **__: answers.wait(SOON_S))
+    sessions.save(talk)
+    until(lambda: sessions._writing)
+    monkeypatch.undo()
+    assert sessions.close(timeout=0.1) == [talk]
+    answers.set()
+    sessions._thread.join(SOON_S)
+
+
+def test_what_is_whole_in_a_damaged_file_is_in_the_new_one(opened: Opened) -> None:
+    """All of it was set aside, though one page of many was damaged."""
+    talks = [talked(f"number {i} " + "q" * 3000) for i in range(20)]
+    sessions = kept(opened, *talks)
+    assert talks[3].id is not None
+    sessions.deleted(talks[3].id).result(SOON_S)
+    os.link(opened.folder / "sessions.db", opened.folder / "copy.db")
+    with closing(sqlite3.connect(opened.folder / "sessions.db")) as file:
+        file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    content = bytearray((opened.folder / "copy.db").read_bytes())
+    sessions.close()
+    at = content.find(b"number 11 ")
+    content[at // 4096 * 4096 : at // 4096 * 4096 + 4096] = b"\xff" * 4096
+    (opened.folder / "sessions.db").write_bytes(content)
+    again = opened()
+    found = {one.title.split(" q")[0] for one in again.listed().result(SOON_S)}
+    assert found >= {f"number {i}" for i in range(20) if i not in (3, 10, 11, 12)} and "number 3" not in found
+    talk = talks[7]
+    assert talk.id is not None and again.loaded(talk.id).result(SOON_S) == talk
+    assert titles(again.searched("number 7").result(SOON_S))
+    (notice,) = opened.notices
+    assert "could still be read" in notice
+
+
+def test_a_chat_can_be_written_once_the_other_window_has_gone(opened: Opened) -> None:
+    talk = talked()
+    first = kept(opened, talk)
+    second = opened()
+    assert talk.id is not None
+    assert second.loaded(talk.id).result(SOON_S).read_only
+    assert second.regained(talk.id).result(SOON_S) is None
+    talk.add("user", "more", parent=2)
+    first.save(talk)
+    first.close()
+    found = second.regained(talk.id).result(SOON_S)
+    assert found == talk and not found.read_only
 
 
 @posix

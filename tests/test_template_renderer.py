@@ -21,7 +21,7 @@ from commands import edgespec
 from served import served, until
 
 from edgespec.chat.conversation import compose
-from edgespec.chat.renderer import Limits, Renderer, _overrun, _Task
+from edgespec.chat.renderer import GIVEN_UP, Limits, Renderer, _overrun, _Task
 from edgespec.chat.template import LONGEST_TEMPLATE, render
 from edgespec.errors import TemplateError, TemplateOverrunError
 
@@ -147,6 +147,40 @@ def test_closing_lets_go_of_all_who_wait() -> None:
     assert len(said) == 3 and all("the program is ending" in sentence for sentence in said)
     assert asked(renderer, "{{ 1 + 1 }}") == "2"
     renderer._discard()
+
+
+def test_what_was_given_up_keeps_nobody_waiting() -> None:
+    """Each took its five seconds, one after another, though its client had left."""
+    renderer = Renderer(Limits(cpu_s=1000, wall_s=1000))
+    given_up = threading.Event()
+
+    def ask() -> None:
+        GIVEN_UP.set(given_up)
+        with suppress(TemplateError):
+            asked(renderer, ENDLESS)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    given_up.set()
+    assert asked(renderer, "{{ 1 + 1 }}") == "2"
+    for thread in threads:
+        thread.join(60)
+    renderer._discard()
+
+
+def test_who_gives_up_spoils_no_template_for_others() -> None:
+    """What a template can do is found by the first who asks, and kept: also that it overran."""
+    template = (
+        "{# tried by one who left #}{% for m in messages %}{{ m.content }}{% endfor %}" + "{##}" * 50_000
+    )
+    GIVEN_UP.set(gone := threading.Event())
+    gone.set()
+    with suppress(TemplateError):
+        compose(template, USER)
+    GIVEN_UP.set(None)
+    assert compose(template, USER).text == "Hi"
 
 
 def test_memory_is_watched_where_the_system_does_not_limit_it() -> None:

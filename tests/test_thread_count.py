@@ -15,7 +15,7 @@ from edgespec.core.loop import Want
 from edgespec.llama import thread_count
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model
-from edgespec.llama.thread_count import LAST_BELOW, ThreadCount, numbers
+from edgespec.llama.thread_count import ASKED, LAST_BELOW, ThreadCount, numbers
 
 Sizes = Callable[[np.random.Generator], int]
 ONE: Sizes = lambda rng: 1  # noqa: E731
@@ -81,6 +81,40 @@ def test_a_neighbour_is_noticed_soon_and_so_is_that_it_has_gone() -> None:
     machine.busy = 0
     run(machine, count, ONE, 3 * LAST_BELOW)
     assert count.now == 2
+
+
+def test_all_cores_are_used_again_as_soon_as_others_have_left_them() -> None:
+    """Nothing shows in the evaluations of fewer threads: it took up to 130 of them."""
+    soon = 0
+    for seed in range(8):
+        machine = Machine(4, seed)
+        count = ThreadCount(4, lambda machine=machine: machine.busy)
+        machine.busy = 2
+        run(machine, count, ONE, 200)
+        while count.now == 4:  # a try of them may just have been lucky
+            run(machine, count, ONE, 1)
+        machine.busy = 0
+        run(machine, count, ONE, ASKED + 8)
+        soon += count.now == 4
+    assert soon > 5, "but for a try in a moment in which the machine paused"
+
+
+def test_the_system_is_asked_rarely_and_fewer_threads_that_are_faster_stay() -> None:
+    """As on cores that share more than they add."""
+    asked = 0
+
+    def nobody() -> float:
+        nonlocal asked
+        asked += 1
+        return 0.0
+
+    count, taken = ThreadCount(2, nobody), []
+    for _ in range(1000):
+        threads = count.choose(1)
+        count.note(1, threads, 1.0 if threads == 1 else 1.5)
+        taken.append(threads)
+    assert count.now == 1 and asked <= 4
+    assert taken[100:].count(2) < 20
 
 
 def test_every_number_is_tried_and_none_twice() -> None:

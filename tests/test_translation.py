@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import fakes
@@ -18,6 +19,7 @@ import twins
 
 import edgespec
 from edgespec.core.loop import Want
+from edgespec.core.values import Emitted, Failed
 from edgespec.core.verify import verify_block, verify_tokens
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
@@ -254,6 +256,38 @@ def test_what_is_not_known_by_the_targets_tokens_is_neither_saved_nor_shared(
         context.clear()
         fresh = context.score([Want(few)])[0]
         assert np.abs(again - fresh).max() < 0.6
+
+
+def test_a_draft_guesses_after_a_prompt_that_has_no_text_for_it(
+    tiny_target: Path, drafts: dict[str, Path]
+) -> None:
+    """Tokens without text, as padding has: the draft was asked for what follows nothing, and all ended."""
+    with Pair(tiny_target, drafts["half"], replace(SETTINGS, slots=2)) as pair:
+        assert pair._translated
+        rare = [token for token in range(2048, 4096) if len(pair._translated.spelt(token)) > 1][:3]
+        for token in rare:
+            pair._translated._pieces._several[token] = np.empty(0, np.int32)
+        prompts = {"silent": np.array(rare, np.int32), "said": pair.prompt_tokens(PROMPTS[0])}
+        always = Sampling(temperature=0, logit_bias={rare[0]: 1e9})  # so its answer is as silent
+        requests = {
+            id: edgespec.Request(sampling, max_tokens=12, drafter="model", draft_length=4)
+            for id, sampling in {"silent": always, "said": GREEDY}.items()
+        }
+        engine = Engine(pair, slots=2)
+        said: dict[str, list[int]] = {id: [] for id in prompts}
+        drafted = dict.fromkeys(prompts, 0)
+        for id, prompt in prompts.items():
+            engine.submit(id, prompt, requests[id])
+        while not engine.idle:
+            for happened in engine.step():
+                assert not isinstance(happened, Failed), happened
+                if isinstance(happened, Emitted):
+                    said[happened.id] += happened.round.tokens
+                    drafted[happened.id] += happened.round.drafted
+                    assert not happened.round.notice
+        for id, prompt in prompts.items():
+            plain = pair.generate(prompt, replace(requests[id], drafter="none", draft_length=None))
+            assert said[id] == [token for round_ in plain for token in round_.tokens] and drafted[id] > 4
 
 
 # ---- real vocabularies

@@ -349,6 +349,72 @@ def write_experts(
     return path
 
 
+def write_latent(
+    path: Path,
+    *,
+    top_k: int = 0,
+    n_vocab: int = 512,
+    d: int = 64,
+    layers: int = 2,
+    n_head: int = 4,
+    rank: int = 32,
+    rope: int = 16,
+    ffn: int = 128,
+    context_length: int = 512,
+    dtype: str = "F32",
+    logit_scale: float = 2.0,
+    seed: int = 0,
+    chat_template: str | None = CHAT_TEMPLATE,
+) -> Path:
+    """Write a random DeepSeek 2 without experts: keys and values are compressed into one latent (MLA).
+
+    top_k: of a DeepSeek 3.2, whose indexer chooses so many tokens for each to attend to.
+    """
+    name, index_heads, index_dim = "deepseek32" if top_k else "deepseek2", 16, 64  # few heads: many ties
+    key, value = 2 * rope, rope
+    writer = GGUFWriter(path, name)
+    writer.add_name(f"tiny random {name}")
+    _add_sizes(writer, n_vocab, d, layers, ffn, context_length, 1e-6)
+    _add_attention(writer, n_head, 1, rank + rope, 10_000.0)
+    sizes = {
+        "attention.value_length": rank, "rope.dimension_count": rope, "attention.q_lora_rank": rank,
+        "attention.kv_lora_rank": rank, "attention.key_length_mla": key, "attention.value_length_mla": value,
+        "leading_dense_block_count": layers, "expert_feed_forward_length": ffn, "expert_shared_count": 0,
+        "expert_gating_func": 2,
+    }  # fmt: skip
+    if top_k:
+        of_indexer = {"head_count": index_heads, "key_length": index_dim, "top_k": top_k}
+        sizes |= {f"attention.indexer.{size}": n for size, n in of_indexer.items()}
+    _add_metadata(writer, {f"{name}.{size}": n for size, n in sizes.items()})
+    _add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
+    weights = _Weights(seed, 0.0, 1)
+    tensors = _ends(weights, n_vocab, d, logit_scale, "output_norm.weight")
+    for il in range(layers):
+        made = {
+            "attn_norm.weight": np.ones(d, np.float32),
+            "attn_q_a.weight": weights.draw(rank, d),
+            "attn_q_a_norm.weight": np.ones(rank, np.float32),
+            "attn_q_b.weight": weights.draw(n_head * key, rank) * np.float32(2),
+            "attn_kv_a_mqa.weight": weights.draw(rank + rope, d),
+            "attn_kv_a_norm.weight": np.ones(rank, np.float32),
+            "attn_k_b.weight": weights.draw(n_head, rank, key - rope),
+            "attn_v_b.weight": weights.draw(n_head, value, rank),
+            "attn_output.weight": weights.draw(d, n_head * value) * np.float32(2),
+        }
+        if top_k:
+            made |= {
+                "indexer.k_norm.weight": np.ones(index_dim, np.float32),
+                "indexer.k_norm.bias": np.zeros(index_dim, np.float32),
+                "indexer.proj.weight": weights.draw(index_heads, d),
+                "indexer.attn_k.weight": weights.draw(index_dim, d),
+                "indexer.attn_q_b.weight": weights.draw(index_heads * index_dim, rank),
+            }
+        tensors |= {f"blk.{il}.{part}": tensor for part, tensor in made.items()}
+        tensors |= _ffn(weights, il, d, ffn)
+    _finish(writer, tensors, dtype)
+    return path
+
+
 # ---- pieces the architectures share -----------------------------------------------------------------------
 
 

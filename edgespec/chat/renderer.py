@@ -19,8 +19,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,8 @@ from edgespec.errors import TemplateError, TemplateOverrunError
 from edgespec.system.isolate import PRIVATE
 
 LOOK_S = 0.02
+# set where nobody waits for the current work any more: it ends, and does not begin if it has to wait
+GIVEN_UP: ContextVar[threading.Event | None] = ContextVar("GIVEN_UP", default=None)
 _ADVICE = "give the model another with --chat-template-file, or shorten the conversation"
 _ENDING = "the chat template was not rendered: the program is ending"
 
@@ -52,6 +55,7 @@ class _Task:
     limits: Limits
     size: int  # bytes of the question
     began: float
+    given_up: threading.Event | None = None
     overran: str = ""
 
     @property
@@ -103,11 +107,11 @@ class Renderer:
     def _ask(self, question: dict[str, Any]) -> str:
         closings = self._closings
         asked = pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
-        with self._lock:
+        with self._turn():
             for _ in range(2):  # a child that somebody else has ended is not the template's fault
                 if closings != self._closings:
                     raise TemplateError(_ENDING)
-                task = _Task(self.limits, len(asked), time.monotonic())
+                task = _Task(self.limits, len(asked), time.monotonic(), GIVEN_UP.get())
                 kind, text = self._answer(asked, task)
                 if kind == TEXT:
                     return text
@@ -117,6 +121,17 @@ class Renderer:
                 if why := task.overran or text:
                     raise TemplateOverrunError(f"the chat template {why}: {_ADVICE}")
         raise TemplateError(f"the chat template ended the process that renders it, twice: {_ADVICE}")
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        given_up = GIVEN_UP.get()
+        while not self._lock.acquire(timeout=LOOK_S if given_up else -1):
+            if given_up and given_up.is_set():
+                raise TemplateError(_ENDING)
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _answer(self, asked: bytes, task: _Task) -> tuple[bytes, str]:
         try:
@@ -226,6 +241,8 @@ class _Child:
 def _overrun(process: Any, task: _Task, used: float) -> str:
     """Returns what a task takes too much of; "" if nothing. process: psutil's."""
     limits = task.limits
+    if task.given_up and task.given_up.is_set():
+        return "was given up"
     if process.memory_info().rss > task.memory:
         return f"takes more than {task.memory >> 20:,} MiB of memory"
     if sum(process.cpu_times()[:2]) - used > limits.cpu_s:

@@ -11,6 +11,7 @@ import datetime
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
@@ -59,7 +60,7 @@ def traits_of(template: str) -> Traits:
 @lru_cache(maxsize=16)
 def _tried(template: str) -> Traits | TemplateOverrunError:
     try:
-        return _found(template)
+        return Context().run(_found, template)  # whoever asks first may give up: all others need it
     except TemplateOverrunError as error:
         return error
 

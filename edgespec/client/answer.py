@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from edgespec.core.values import Round
-
-Drafter = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none"]
+from edgespec.core.values import DrafterName, Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class AnswerOptions:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     speculation: bool = True  # False asks for plain decoding
-    drafter: Drafter | None = None  # who guesses, and how many tokens
+    drafter: DrafterName | None = None  # who guesses, and how many tokens
     draft_length: int | None = None
     model: str | None = None  # another installed pair, by its name
     beside: Mapping[str, Any] = field(default_factory=dict)  # further fields of the request, sent as they are
@@ -81,6 +79,8 @@ class Told:
         """Says how long the draft was and why, in a few words; "" if the server did not say."""
         if not self.number:
             return ""
+        if self.round.notice:
+            return self.round.notice
         if not self.round.drafted:
             return "plain: no draft was expected to be faster"
         return f"{self.round.drafted} guessed: {self.round.gain:.2f} x plain decoding was expected"

@@ -121,6 +121,7 @@ class AnswerStream:
             accepted=told.get("accepted", 0),
             sources=tuple(told.get("sources", ())),
             gain=told.get("gain", 1.0),
+            notice=told.get("notice", ""),
         )
         pieces = tuple(told.get("pieces", ()))
         self._spans.take(reasoning, pieces, round_.sources)  # reasoning comes before the answer

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import get_args
+
+from edgespec.core.values import DrafterName
 
 FILES = """Without a pair or --target, EdgeSpec uses the pair you pulled last; if there is none, the embedded
 pair, a tiny model trained on Python's source and documentation."""
-DRAFTERS = ("auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none")
+DRAFTERS = get_args(DrafterName)
 SAMPLING = (
     ("--top-k", int, "keep the N likeliest tokens"),
     ("--top-p", float, "keep the likeliest tokens that together have probability X"),

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgespec.core.request import DrafterName, Request
+    from edgespec.core.request import Request
     from edgespec.core.stats import Statistics
+    from edgespec.core.values import DrafterName
     from edgespec.engine.pair import Pair
 
 TOKENS = 64  # of an answer
@@ -30,10 +31,13 @@ def endless(pair: Pair, drafter: DrafterName, draft_length: int | None = None) -
 def answer(pair: Pair, prompt: Sequence[int], request: Request, until: float = math.inf) -> Statistics:
     """Returns the figures of an answer, which ends at a moment of the monotonic clock at the latest."""
     from edgespec.core.stats import Tally
+    from edgespec.errors import EngineError
 
     tally = Tally(pair.busy)
     for round_ in pair.generate(prompt, request, cancelled=lambda: time.monotonic() > until):
         tally.note(round_)
+    if tally.notice:
+        raise EngineError(tally.notice)
     return tally.statistics(len(prompt))
 
 

@@ -20,6 +20,7 @@ from edgespec.pairs.files import chat_template, pair_name
 from edgespec.pairs.store import note_speed
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
+from edgespec.system.odd_text import as_text, oddities
 
 DESCRIPTION = "Answers one prompt."
 NO_TEMPLATE = "the prompt is written as ChatML (--chat-template chooses another, --raw none)"
@@ -52,10 +53,13 @@ def read_prompt(prompt: str | None) -> str:
     if prompt is None and sys.stdin.isatty():
         raise SettingError("there is no prompt: give one in quotes, or pipe it in")
     if prompt is None or prompt == "-":
-        prompt = sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
+        prompt = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
+        prompt = prompt.removesuffix("\n").removesuffix("\r")
     if not prompt:
         raise SettingError("the prompt is empty: say something for the model to answer")
-    return prompt
+    for sentence in oddities(prompt):
+        print(f"edgespec: {sentence}", file=sys.stderr)
+    return as_text(prompt)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -81,6 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
                 )
         rounds = pair.generate(tokens, request, cancelled=interrupt)
         text = speak(rounds, tally, show=not arguments.json)
+        if tally.notice:
+            print(f"edgespec: {tally.notice}", file=sys.stderr)
         figures = tally.statistics(len(tokens))
         _keep_speed(arguments, figures)
         if arguments.json:

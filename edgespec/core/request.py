@@ -9,12 +9,12 @@ from typing import Literal, get_args
 from edgespec.core.pace.controller import FixedLength
 from edgespec.core.scores import Scoring
 from edgespec.core.text import TextRelease
+from edgespec.core.values import DrafterName
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.sampling.sampler import Sampling
 
-DrafterName = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none"]
-FREE = ("lookup", "lookahead")  # drafters that need neither a draft nor a head
+FREE = ("lookup", "recycling", "lookahead")  # drafters that need neither a draft nor a head
 RuleName = Literal["block", "token"]
 
 

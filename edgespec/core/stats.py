@@ -92,6 +92,7 @@ class Tally(Counts):
     busy: Callable[[], tuple[float, float]]
     clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
     finish: FinishReason | None = None
+    notice: str = ""  # of a draft that failed
     started: float = field(init=False)
     _first: tuple[float, float, float] | None = None  # (time, draft busy, target busy) at the first token
     _last: tuple[float, float, float] | None = None
@@ -108,6 +109,7 @@ class Tally(Counts):
             self._first = self._first or self._last
         self.count(round_)
         self.finish = round_.finish or self.finish
+        self.notice = round_.notice
         if round_.drafted:
             self._note_positions(round_)
 

@@ -1,4 +1,4 @@
-"""The values that flow between loop, drafters, drivers and readers. Values only: nothing here acts.
+"""The values that flow between loop, drafters, engine and readers. Values only: nothing here acts.
 
 A round of speculation (Leviathan et al., ICML 2023, arXiv 2211.17192): a drafter makes a `Draft`, the
 loop asks the target for the rows that judge it (`Ask`), a rule turns them into a verdict, and the
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from edgespec.sampling.sampler import Distribution
 
 ModelName = Literal["target", "draft"]
+DrafterName = Literal[
+    "auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "recycling", "lookahead", "none"
+]  # who guesses, as requests and flags name it; "auto": all that are there compete
 # tokens, for settings, flags and endpoint alike; batches past 63 rows may use other kernels
 LONGEST_DRAFT = 48
 FinishReason = Literal["stop", "length", "cancelled"]
@@ -28,7 +31,7 @@ class Ask(NamedTuple):  # quicker to make than a dataclass: there are two for ea
     """A request for logits: "what follows these tokens, on this model?"
 
     The answer is a float32 array of shape (rows, n_vocab), valid until the next ask to the same model,
-    or None if the driver refuses (only asks to the draft may be refused). An ask of no rows to the
+    or None if the engine refuses (only asks to the draft may be refused). An ask of no rows to the
     draft evaluates nothing: it asks whether one more guess may be drawn, to be verified with the others.
 
     reach: what the asking drafter expects. Of an ask to the target: how likely each token of the tail
@@ -124,6 +127,7 @@ class Round(NamedTuple):  # goes to another process at each token; a dataclass w
     gain: float = 1.0  # expected speed-up over plain decoding when its draft was chosen; 1: plain
     scores: tuple[TokenScore, ...] = ()  # one for each token, if requested
     stopped_by: str = ""  # the stop string met
+    notice: str = ""  # from when on nobody guesses who could: why, in a sentence
 
 
 class Started(NamedTuple):

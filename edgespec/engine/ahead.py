@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.loop import Rows, Scorer, Want
 from edgespec.core.pace.costs import FURTHER, Beside
-from edgespec.errors import EngineError
+from edgespec.errors import EdgeSpecError
 
 FADE = 0.95  # weight of earlier rounds' hits, with each new round
 PRIOR = 4.0  # rounds that the initial estimate is worth
@@ -114,7 +114,7 @@ class Ahead:
                         return
                     self._path = np.append(self._path, np.int32(best))
                 self._rows.append(self._reads.score([Want(self._path, (), 1, self._seq)])[0].copy())
-        except EngineError:  # the next ask meets it, where it can be reported
+        except (EdgeSpecError, MemoryError):  # the next ask meets it, where it can be reported
             self._rows = []
 
     def _look_back(self, want: Want) -> None:

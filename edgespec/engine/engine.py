@@ -113,6 +113,9 @@ class Engine:
         self._costs = costs or pair.costs()  # now, because measuring needs the caches
         self._scorers = scorers or pair.scorers
         self._slots = [Slot(seq) for seq in range(slots)]
+        for context in self._contexts.values():  # an engine with more slots may have left texts
+            for seq in range(slots, pair.slots):
+                context.clear(seq)
         store = PrefixStore(cache_ram) if cache_ram else None
         self._prefixes = Prefixes(self._slots, self._contexts, store, chunk)
         self._queue: deque[Running] = deque()

@@ -16,13 +16,15 @@ from typing import Any
 
 from edgespec.core.drafters import Guesser
 from edgespec.core.drafters.draft_temperature import FACTORS, DraftTemperature
-from edgespec.core.pace.costs import Beside, Costs, CostTable
+from edgespec.core.pace.cost_table import CostTable, Pulse
+from edgespec.core.pace.costs import Beside, Costs
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.system.whole_file import write_whole
 
-FORMAT = 2  # of the file; others are ignored
+FORMAT = 3  # of the file; others are ignored
+MOST_OFF = 7.0  # log of found / assumed seconds: a factor of a thousand
 MOST_KINDS = 64  # each temperature has its own, alone and among so many streams
 
 
@@ -68,9 +70,11 @@ def load(path: Path) -> Known:
         if found["format"] != FORMAT:
             return Known()
         held = found["costs"]
+        floor = held["floor"]
+        pulse = Pulse(_number(held["level"], above=1e-9), floor and _number(floor, above=1e-9))
         costs = Costs(
-            _table(held["target"]),
-            _table(held["draft"]),
+            _table(held["target"], pulse),
+            _table(held["draft"], pulse),
             _beside(held["beside"]),
             rereads=held.get("rereads") is True,
             at_once=held.get("at_once") is True,
@@ -91,6 +95,8 @@ def save(path: Path, known: Known) -> None:
             "costs": {
                 "target": _saved(known.costs.target),
                 "draft": _saved(known.costs.draft),
+                "level": known.costs.target.pulse.level,
+                "floor": known.costs.target.pulse.floor,
                 "beside": known.costs.beside and asdict(known.costs.beside),
                 "rereads": known.costs.rereads,
                 "at_once": known.costs.at_once,
@@ -103,14 +109,17 @@ def save(path: Path, known: Known) -> None:
 
 
 def _saved(table: CostTable) -> dict[str, Any]:
-    return {**asdict(table), "measured": sorted(table.measured)}
+    return {name: getattr(table, name) for name in ("points", "slope", "offsets", "weights")}
 
 
-def _table(held: Mapping[str, Any]) -> CostTable:
-    points = {int(n): float(seconds) for n, seconds in held["points"].items()}
-    seen = {int(n): int(times) for n, times in held["seen"].items()}
-    level = _number(held["level"], above=1e-9)
-    return CostTable(points, frozenset(map(int, held["measured"])), _number(held["slope"]), level, seen)
+def _table(held: Mapping[str, Any], pulse: Pulse) -> CostTable:
+    points, offsets, weights = (
+        {int(n): float(value) for n, value in held[of].items()} for of in ("points", "offsets", "weights")
+    )
+    if offsets.keys() != weights.keys() or not all(abs(off) <= MOST_OFF for off in offsets.values()):
+        raise ValueError("costs of another shape")
+    weights = {n: _number(weight) for n, weight in weights.items()}
+    return CostTable(points, _number(held["slope"]), offsets, weights, pulse)
 
 
 def _beside(held: Mapping[str, Any] | None) -> Beside | None:

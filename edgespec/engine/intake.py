@@ -1,9 +1,10 @@
 """The owner's messages, read in a thread of their own, and prepared for the engine.
 
 INVARIANT: the reader never waits for a request. What takes long (a new grammar, a long text) is done by a few
-other threads, so a heavy request delays nobody else, and a ping is answered at once. Whatever is wrong with
-one request refuses only that request; if the reader itself fails, the worker ends and is restarted, because
-one that runs and does not listen would keep everybody waiting.
+other threads, so a heavy request delays nobody else, and a ping is answered at once. Requests that were given
+up take none of these threads: one that cannot stop at once is lost, and another takes its place. Whatever is
+wrong with one request refuses only that request; if the reader itself fails, the worker ends and is
+restarted, because one that runs and does not listen would keep everybody waiting.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import sys
 import threading
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from array import array
+from collections import deque
 from dataclasses import dataclass
+from functools import cached_property
 from typing import BinaryIO
 
 import numpy as np
@@ -37,9 +40,14 @@ from edgespec.engine.messages import (
 from edgespec.engine.outlet import Outlet
 from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
+from edgespec.llama.cuts import Cuts, cuts_of
 
-LAST_STEP_S = 5.0  # how long the engine may take to notice that its owner is gone
+LAST_STEP_S = 3.0  # how long the engine may take to notice that its owner is gone
 THREADS = 4  # heavy requests prepared at a time
+NICE = 10  # of these threads: answers that are being written go first
+MOST_LOST = 12  # threads at work on what was given up
+LONGEST_TEXT = 2**22  # bytes that are turned into tokens at once; more for a context that may hold them
+USUAL = 16  # bytes; no text has more for each of its tokens, but for one of blanks
 QUICK = 32_768  # characters or tokens that the reader itself converts, in some milliseconds
 STACK = 2**26  # bytes for each thread: llguidance recurses, and the trial of a grammar had 8 MiB
 DEAF = 70  # exit code of a worker whose reader failed
@@ -64,15 +72,22 @@ class Intake:
         self.step_began: float | None = None  # set by the engine's thread; reported to pings
         self.items: queue.SimpleQueue[Ready | Cancel | None] = queue.SimpleQueue()
         threading.stack_size(STACK)
-        self._pool = ThreadPoolExecutor(THREADS, "intake")
         self._lock = threading.Lock()
         self._preparing: set[str] = set()
+        self._heavy: deque[Submit | Tokenize | Spell] = deque()  # wait for a thread
+        self._known_cuts: dict[bool, Cuts] = {}
+        self._at_work: list[str] = []  # what the threads prepare, given up or not
         threading.Thread(target=self._listen, daemon=True).start()
 
     @property
     def idle(self) -> bool:
         """True if nothing is being prepared."""
         return not self._preparing
+
+    @property
+    def busy(self) -> bool:
+        """True if a thread uses the pair, perhaps for a request that was given up."""
+        return bool(self._at_work)
 
     def prepare(self, message: Submit | Tokenize | Spell) -> None:
         """Prepares a request: at once if that is quick, else in another thread."""
@@ -86,7 +101,31 @@ class Intake:
         elif self._is_quick(message):
             self._make_ready(message)
         else:
-            self._pool.submit(self._make_ready, message)
+            with self._lock:
+                self._heavy.append(message)
+            self._start_heavy()
+
+    def _start_heavy(self) -> None:
+        """Starts what waits for a thread, if there is room; drops what was given up."""
+        with self._lock:
+            self._heavy = deque(message for message in self._heavy if message.id in self._preparing)
+            while self._heavy:
+                lost = sum(id not in self._preparing for id in self._at_work)
+                if len(self._at_work) - lost >= THREADS or lost > MOST_LOST:
+                    return
+                message = self._heavy.popleft()
+                self._at_work.append(message.id)
+                threading.Thread(target=self._work, args=(message,), daemon=True).start()
+
+    def _work(self, message: Submit | Tokenize | Spell) -> None:
+        if sys.platform == "linux":  # elsewhere it would be the whole process
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        try:
+            self._make_ready(message)
+        finally:
+            with self._lock:
+                self._at_work.remove(message.id)
+            self._start_heavy()
 
     def _listen(self) -> None:
         try:
@@ -112,6 +151,7 @@ class Intake:
             with self._lock:
                 self._preparing.discard(message.id)
             self.items.put(message)  # it may have become ready just now
+            self._start_heavy()
 
     def _is_quick(self, message: Submit | Tokenize | Spell) -> bool:
         if isinstance(message, Spell):
@@ -158,15 +198,45 @@ class Intake:
             shown = shown_tokens(self.pair, message.shown)
             self.pair.prepare(message.grammar, message.sampling, shown)
             return Ready(message, self._tokens(message))
-        return Tokenized(message.id, tuple(self._tokens(message).tolist()))
+        return Tokenized(message.id, array("i", self._tokens(message).tobytes()))
 
     def _tokens(self, message: Submit | Tokenize) -> Tokens:
+        """Returns a prompt's tokens, or some of them if it is given up meanwhile."""
         assert self.pair
-        if isinstance(message.prompt, str):
-            text = message.prompt.encode("utf-8", "replace")
-            special = message.special if isinstance(message, Tokenize) else True
-            return self.pair.target.tokenize(text, special=special, add_bos=message.add_bos)
-        return np.array(message.prompt, np.int32)
+        if not isinstance(message.prompt, str):
+            return np.array(message.prompt, np.int32)
+        text = message.prompt.encode("utf-8", "replace")
+        self._check_length(message, len(text))
+        special = message.special if isinstance(message, Tokenize) else True
+        found: list[Tokens] = []
+        for piece in self._cuts(special).pieces(text):
+            add_bos = message.add_bos and not found
+            found.append(self.pair.target.tokenize(piece, special=special, add_bos=add_bos))
+            if message.id not in self._preparing:
+                break
+        return np.concatenate(found)
+
+    def _check_length(self, message: Submit | Tokenize, size: int) -> None:
+        """Raises PromptTooLongError or SettingError for a text that cannot fit, before it takes time."""
+        assert self.pair
+        n_ctx = self.pair.n_ctx
+        if isinstance(message, Submit) and size > n_ctx and size > n_ctx * self._longest_piece:
+            raise PromptTooLongError(-(-size // self._longest_piece), n_ctx, at_least=True)
+        most = max(LONGEST_TEXT, USUAL * n_ctx)
+        if size > most:
+            raise SettingError(f"the text has {size:,} bytes, and {most:,} are read at once: shorten it")
+
+    def _cuts(self, special: bool) -> Cuts:
+        assert self.pair
+        if special not in self._known_cuts:
+            self._known_cuts[special] = cuts_of(self.pair.target, special=special)
+        return self._known_cuts[special]
+
+    @cached_property
+    def _longest_piece(self) -> int:
+        assert self.pair
+        target = self.pair.target
+        return max(len(target.piece(token, special=True)) for token in range(target.n_vocab))
 
 
 def shown_tokens(pair: Pair, texts: tuple[str, ...]) -> frozenset[int]:

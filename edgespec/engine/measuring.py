@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 from edgespec.core.loop import Want
 from edgespec.core.pace import costs
-from edgespec.core.pace.costs import FURTHER, Beside, Costs, CostTable, Hardware
+from edgespec.core.pace.cost_table import AGREE, CostTable
+from edgespec.core.pace.costs import FURTHER, Beside, Costs, Hardware
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import NoRoomError
 from edgespec.llama.context import Context
@@ -30,33 +32,61 @@ from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
 from edgespec_models.gguf.heads import HeadKind
 
-TARGET_BUDGET, DRAFT_BUDGET = 0.65, 0.15  # seconds; about one together with what follows
+BUDGET = 0.8  # seconds; about one together with what follows
 BESIDE_BUDGET = 0.2  # for one verification with the draft beside it; there are three
 VERIFIED = 5  # tokens of these
-LOOKS, LOOKED_AT = 3, 16  # times that each size is timed again when idle, up to this one
-READING = 64  # tokens of a prompt on which the draft is timed
+TURNS = 3  # times that each size is timed, if there is time
+KNOWN = 2.0  # observations after which a size is not timed again
+LOOKS, LOOKED_AT = 3, 16  # times that a size is timed again when idle, and the largest
+PATIENCE = 240  # times that an idle moment may belong to others before nobody looks any more
+ALLOWED = 0.3  # cores that other programs may use beside it
+READING = 48  # tokens of a prompt on which the draft is timed
 BEFORE = 4  # tokens before those that are timed
 STRIDE = 7919  # between the tokens of a verification
-CHECK_BUDGET = 0.3  # seconds that checking old figures may take
 AGAIN_BUDGET, AGAIN = 0.4, 20  # for timing sizes again: seconds at most, and token times
-STRANGE = 2.0  # factor by which the draft's share of the target's cost may have changed, or a token be slower
+STRANGE = 2.0  # factor over the first two tokens just now that one token is not believed to take
 FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 
 
 def measure_costs(target: Context, draft: DraftContext | None) -> Costs:
-    """Times evaluations of both contexts in about a second. Their caches hold other tokens afterwards."""
-    sizes = tuple(n for n in costs.SIZES if n <= LONGEST_DRAFT + 1 and n + BEFORE <= target.n_ctx)
-    verifying = _measured(target, _verification(target), sizes, TARGET_BUDGET)
-    if draft is None:
-        return Costs(verifying, CostTable({1: verifying.points[1]}))
-    sizes = tuple(n for n in (1, 2, READING) if n + BEFORE <= draft.n_ctx)
-    drafting = _measured(draft, _reading(draft), sizes, DRAFT_BUDGET)
-    alone, step = verifying.seconds(VERIFIED), drafting.seconds(1)
-    if isinstance(draft, AnyHead):  # it reads what the target has just made, so it cannot read ahead
-        return Costs(verifying, drafting, rereads=True, at_once=draft.kind == "dflash")
-    if isinstance(draft, TranslatedContext):
-        return Costs(verifying, drafting)
-    return Costs(verifying, drafting, _beside(target, draft, alone, step))
+    """Times evaluations of both contexts in about a second. Their caches hold nothing afterwards."""
+    verify, step = _timed(target, _verification(target)), _timed(draft, _reading(draft)) if draft else None
+    verify(1)
+    table = costs.assumed(_hardware(target.model), min(verify(1), verify(1)))
+    if draft is None or step is None:
+        found = Costs(table, CostTable({1: table.points[1]}))
+    else:
+        step(1)
+        found = Costs(table, costs.assumed(_hardware(draft.model), min(step(1), step(1))))
+        found.rereads = isinstance(draft, AnyHead)  # it reads what the target has just made
+        found.at_once = isinstance(draft, AnyHead) and draft.kind == "dflash"
+    sizes = [n for n in costs.SIZES if n <= LONGEST_DRAFT + 1 and n + BEFORE <= target.n_ctx]
+    read = [n for n in (2, READING) if draft and n + BEFORE <= draft.n_ctx]
+    left = costs.look(found, verify, step, sizes=sizes, read=read, n_ctx=BEFORE, budget=BUDGET)
+    for _ in range(TURNS - 1):
+        sizes.sort(key=lambda n: table.weights.get(n, 0.0))
+        left = costs.look(found, verify, step, sizes=sizes, read=read, n_ctx=BEFORE, budget=left)
+    _measure_beside(found, target, draft)
+    _clear(target, draft)
+    return found
+
+
+def _measure_beside(found: Costs, target: Context, draft: DraftContext | None) -> None:
+    """Times drafting beside a verification where that is possible; nothing is believed of a noisy moment."""
+    if not isinstance(draft, Context) or isinstance(draft, TranslatedContext) or found.target.pulse.noisy:
+        return
+    verify = _timed(target, _verification(target))
+    before = verify(1)
+    beside = _beside(target, draft, found.target.seconds(VERIFIED), found.draft.seconds(1))
+    if beside and abs(math.log(verify(1) / before)) < AGREE:
+        found.beside = beside
+
+
+def _clear(target: Context, draft: DraftContext | None) -> None:
+    """Forgets what was evaluated: nobody else knows of it."""
+    for context in (target, draft):
+        if context:
+            context.clear(0)
 
 
 def _beside(target: Context, draft: Context, alone: float, step: float) -> Beside | None:
@@ -73,82 +103,85 @@ def _beside(target: Context, draft: Context, alone: float, step: float) -> Besid
     )
 
 
-def _measured(
-    context: DraftContext, evaluate: Callable[[int], None], sizes: tuple[int, ...], budget: float
-) -> CostTable:
-    hardware = _hardware(context.model)
-    return costs.from_measured(hardware, costs.measure(evaluate, hardware, sizes=sizes, budget=budget))
+def believable(costs_: Costs, target: Context, draft: DraftContext | None) -> bool:
+    """Returns whether kept costs of one token are near those of the first two just now, cold caches included.
 
-
-def still_true(costs_: Costs, target: Context, draft: DraftContext | None) -> bool:
-    """Times single tokens again, and scales the tables to a machine that is faster or slower than before.
-
-    False if the two models no longer compare as they did, or if the recorded cost of one token is far above
-    that of the first two just now, cold caches included: then the measurement had been disturbed.
+    What is far above them would take too long to time again.
     """
-    shares = []
-    for context, table in ((target, costs_.target), (draft, costs_.draft)):
-        if context and table.seconds(1) > STRANGE * context.first_s:
-            return False
-        if context and table.seconds(1) * (BEFORE + 4) < CHECK_BUDGET:
-            found = costs.measure(_reading(context), _hardware(context.model), sizes=(), budget=CHECK_BUDGET)
-            shares.append(found[1] / table.points[1])
-            table.level = shares[-1]
-    return max(shares, default=1.0) < STRANGE * min(shares, default=1.0)
+    known = (target, costs_.target), (draft, costs_.draft)
+    return all(table.seconds(1) <= STRANGE * context.first_s for context, table in known if context)
 
 
-def time_again(costs_: Costs, target: Context, budget: float | None = None) -> None:
-    """Times verifications again, for about `budget` seconds: the sizes that were seen least.
+def time_again(
+    costs_: Costs, target: Context, draft: DraftContext | None = None, budget: float | None = None
+) -> None:
+    """Times sizes again, for about `budget` seconds: those of which least is known. Clears the caches.
 
     Done at each start, so that programs which are never idle do not trust one moment of the first for ever.
     """
-    table, evaluate = costs_.target, _verification(target)
-    level = table.level  # known from single tokens by now
+    table = costs_.target
     if budget is None:  # somebody waits for the model
         budget = min(AGAIN_BUDGET, AGAIN * table.seconds(1))
-    known = [n for n in costs.SIZES if n in table.measured and n <= min(LOOKED_AT, target.n_ctx - BEFORE)]
-    for n in sorted(known, key=lambda n: table.seen.get(n, 0)):
-        expected = min(table.points[n], costs.in_parts(table.points, n)) * table.level
-        if expected > budget:
-            continue
-        before = target.seconds
-        evaluate(n)
-        table.learn(n, BEFORE, target.seconds - before)
-        budget -= target.seconds - before
-    table.level = level
+    sizes = [n for n in costs.SIZES if n <= min(LOOKED_AT, target.n_ctx - BEFORE)]
+    sizes.sort(key=lambda n: table.weights.get(n, 0.0))
+    verify, step = _timed(target, _verification(target)), _timed(draft, _reading(draft)) if draft else None
+    verify(1)
+    costs.look(costs_, verify, step, sizes=sizes, n_ctx=BEFORE, budget=budget)
+    if costs_.beside is None:
+        _measure_beside(costs_, target, draft)
+    _clear(target, draft)
 
 
 class SecondLook:
-    """Times sizes again while nobody waits, one at a time, so that one slow moment is not trusted for ever.
+    """Times sizes of which little is known again while nobody waits, one at a time.
 
-    The estimated cost of a draft length decides whether it is tried; one wrongly thought expensive never is.
+    What one slow moment has made of a size should not be trusted for ever: one wrongly thought expensive
+    is never tried. It ends: each size has a few turns, and beside other programs there are none.
     """
 
-    def __init__(self, target: Context, table: CostTable) -> None:
-        self._target, self._table = target, table
-        self._turns = [n for _ in range(LOOKS) for n in costs.SIZES if n in table.measured and n <= LOOKED_AT]
+    def __init__(self, target: Context, costs_: Costs, others: Callable[[], float]) -> None:
+        """others: returns how many cores other programs kept busy since it was last asked."""
+        self._target, self._costs, self._others = target, costs_, others
+        self._turns = [n for _ in range(LOOKS) for n in costs.SIZES if n <= LOOKED_AT]
+        self._patience = 0 if target.model.has_recurrent_state else PATIENCE
 
     def take(self) -> bool:
-        """Evaluates one size after the longest text held; False if all were seen often enough.
-
-        The sequence then holds some tokens more, which the next request removes.
-        """
+        """Evaluates one size after the longest text held, which stays as it is; False if nothing is left."""
+        weights = self._costs.target.weights
+        self._turns = [n for n in self._turns if weights.get(n, 0.0) < KNOWN]
+        if not self._turns or not self._patience:
+            return False
+        self._patience -= 1
         seq = max(range(self._target.settings.n_seq), key=lambda seq: self._target.held(seq).size)
         held = self._target.held(seq)
-        if not self._turns or self._target.model.has_recurrent_state or not held.size:
-            return False
+        if self._others() > ALLOWED or not held.size or held.size + LOOKED_AT > self._target.n_ctx:
+            return True
         n = self._turns.pop(0)
-        if held.size + n > self._target.n_ctx:
-            return False
-        want = Want(held, (0,) * (n - 1), n, seq)
-        try:
-            self._target.score([want])  # a warm-up: idle cores are slow
+        text = np.append(held, np.int32(0))
+
+        def verify(n: int) -> float:
             before = self._target.seconds
-            self._target.score([want])
+            self._target.score([Want(text, (0,) * (n - 1), n, seq)])
+            return self._target.seconds - before
+
+        try:
+            verify(1)  # a warm-up: idle cores are slow
+            costs.look(self._costs, verify, sizes=[n], n_ctx=held.size, budget=math.inf)
         except NoRoomError:
-            return False
-        self._table.learn(n, held.size - 1, self._target.seconds - before)
+            self._patience = 0
+        self._target.cut(seq, held.size)
         return True
+
+
+def _timed(context: DraftContext, evaluate: Callable[[int], None]) -> Callable[[int], float]:
+    """Returns what evaluates n tokens, and returns its seconds inside llama.cpp."""
+
+    def timed(n: int) -> float:
+        before = context.seconds
+        evaluate(n)
+        return context.seconds - before
+
+    return timed
 
 
 def _verification(context: Context) -> Callable[[int], None]:

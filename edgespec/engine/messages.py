@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import pickle
 import struct
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from edgespec.chat.fill_in import FillTokens
 from edgespec.core.scores import Scoring
-from edgespec.core.values import Emitted, Reading, Started
+from edgespec.core.values import DrafterName, Emitted, Reading, Started
 from edgespec.grammar.grammar import Grammar
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 
-DrafterChoice = Literal["auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none"]
 Stage = Literal["target", "draft", "caches", "measuring"]
 RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining", "fault"]
 HEAD = struct.Struct("<Q")
@@ -53,7 +53,7 @@ class Submit:
     stop: tuple[str, ...]
     seed: int | None
     choice: int
-    drafter: DrafterChoice
+    drafter: DrafterName
     draft_length: int | None
     pieces: bool  # send the text of every single token as well
     scoring: Scoring | None = None  # log probabilities of the tokens, if wanted
@@ -85,7 +85,7 @@ class Tokenized:
     """The tokens of a text."""
 
     id: str
-    tokens: tuple[int, ...]
+    tokens: array[int]  # millions of them are packed and unpacked at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,9 @@ from edgespec.engine.ahead import Ahead
 from edgespec.engine.alone import alone
 from edgespec.engine.experience import Experience, load, save
 from edgespec.engine.loading import OnProgress, load_what_fits
-from edgespec.engine.measuring import SecondLook, costs_path, measure_costs, still_true, time_again
+from edgespec.engine.measuring import SecondLook, believable, costs_path, measure_costs, time_again
 from edgespec.engine.placing import Place
-from edgespec.errors import SettingError
+from edgespec.errors import EngineError, SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.grammar.matchers import CONTROL, Matchers
 from edgespec.llama.context import Context
@@ -48,6 +48,7 @@ from edgespec.sampling.masks import Masks
 from edgespec.sampling.repetition import Breakers, Repetition
 from edgespec.sampling.sampler import Sampler, Sampling
 from edgespec.sampling.translated_sampler import TranslatedSampler
+from edgespec.system.other_programs import Others
 from edgespec_models.gguf.heads import HeadKind, with_article
 
 HEADS: dict[str, tuple[HeadKind, ...]] = {
@@ -159,19 +160,23 @@ class Pair:
         """Returns what evaluations cost here: stored figures if they hold, else measured in a second."""
         contexts = self._target_context, self._draft_context
         if not self._costs_checked:
-            self._costs_checked = True
-            if self._known.costs is None or not still_true(self._known.costs, *contexts):
+            if self._known.costs is None or not believable(self._known.costs, *contexts):
                 self._known.costs = measure_costs(*contexts)
             else:
-                time_again(self._known.costs, self._target_context)
+                time_again(self._known.costs, *contexts)
+            self._costs_checked = True
             save(self._known_in, self._known)
         assert self._known.costs is not None
         return self._known.costs
 
     def look_again(self) -> bool:
         """Times one size again, while nobody waits; False if there is nothing left to time."""
-        self._second_look = self._second_look or SecondLook(self._target_context, self.costs().target)
-        return self._second_look.take()
+        if self._second_look is None:
+            self._second_look = SecondLook(self._target_context, self.costs(), Others(children=False).cores)
+        try:
+            return self._second_look.take()
+        except EngineError:  # nobody waits for it
+            return False
 
     @property
     def contexts(self) -> dict[ModelName, DraftContext]:

@@ -24,7 +24,7 @@ class Participants:
         self._scorers, self._prefixes = scorers, prefixes
 
     def score(self, model: ModelName, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
-        """Returns the rows of all; None if the draft has no cells, or if llama.cpp failed for all.
+        """Returns the rows of all; None if the draft has no cells, or if it or llama.cpp failed for all.
 
         If cells run out, idle sequences are emptied. Of the target's, the youngest then waits: it is removed
         from both lists.
@@ -44,7 +44,12 @@ class Participants:
                 if youngest in self.slots:
                     self.slots.remove(youngest)
                 self._prefixes.put_aside(youngest)
-            except EngineError as error:
+            except (EdgeSpecError, MemoryError) as error:
+                if model == "draft":
+                    self._leave_draft(slots, error)
+                    return None
+                if not isinstance(error, EngineError):
+                    raise
                 for slot in list(slots):
                     self.fail(slot, error)
                 return None
@@ -62,9 +67,18 @@ class Participants:
             return None
         if isinstance(item, Round):
             request.first = False
-            return item
+            return item._replace(notice=request.notice) if request.notice else item
         request.ask = item
         return None
+
+    def _leave_draft(self, slots: Sequence[Slot], error: EdgeSpecError | MemoryError) -> None:
+        """Has streams go on without the draft, or head, to their end; later ones ask it again.
+
+        So a cause that passes is forgotten, and one that stays costs each answer one evaluation.
+        """
+        why = str(error) or "memory has run out"
+        for slot in slots:
+            slot.request.notice = f"guessing failed, so this answer goes on without the draft: {why}"
 
     def fail(self, slot: Slot, error: EdgeSpecError) -> None:
         """Ends a stream."""

@@ -76,6 +76,7 @@ class Running:
     told: bool = False  # its start has been reported
     read_from: int = 0  # the draft reads the settled tokens from here on
     catching_up: bool = False  # it has read a chunk of what it had not read, and not all
+    notice: str = ""  # why the draft is not asked any more
     pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +106,7 @@ class Slot:
     running: Running | None = None
     request: Running = field(init=False)  # the one that runs, or ran last: read many times in each step
     used: int = 0  # the step in which it was last released
-    holds: bool = False  # tokens of a request that has ended
+    holds: bool = True  # maybe: of a request that has ended, of measuring, of an engine before this one
     whole: int = 0  # first tokens that the target read in whole chunks, as it would from nothing
 
     def want(self, n_guesses: int | None = None) -> Want:

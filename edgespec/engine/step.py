@@ -119,6 +119,8 @@ class Step:
         wants: dict[Slot, tuple[Want, int]] = {}
         read = 0
         for slot in asking if len(asking) < 2 else _by_worth(asking):
+            if slot.request.notice:
+                continue
             want, lag = self._wanted(slot)
             # a head reads its last round again, whoever else is reading
             usual = slot.request.pace.usual if lag > 1 else 1
@@ -272,7 +274,7 @@ class Step:
         together = len(wants) == 1 or self._contexts["target"].batches  # else rows cost as if alone
         going_on = [slot for slot in slots if slot.seq not in self._prompts]
         if evaluated == load.total and together and len(going_on) == len(slots):
-            self._costs.target.learn(evaluated, load.n_ctx, seconds)
+            self._costs.target.learn(evaluated, load.n_ctx, seconds, plain=evaluated == load.streams)
         elif evaluated > load.total and going_on:
             table, sizes = self._costs.target, [want.rows for want in wants]
             expected = sum(table.seconds(n, load.n_ctx) for n in ([sum(sizes)] if together else sizes))

@@ -53,6 +53,7 @@ LAST_STAGE = 0.95  # of loading is done when measuring begins
 # Rounds within so many seconds are sent together: each message wakes the owner and its client, which take a
 # core from the evaluation; a reader does not notice a fiftieth of a second.
 TOGETHER_S = 0.02
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 FAR = 1000  # tokens; how much longer a token takes after so many is reported per token
 
 
@@ -278,9 +279,18 @@ def about(pair: Pair) -> Loaded:
     )
 
 
+def _wake_at_the_end_of_our_owner() -> None:
+    """Has a stopped worker continue when its owner ends, or it would stay for ever (Linux)."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
 def main() -> int:
     """Runs a worker for the process that started it; returns its exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _wake_at_the_end_of_our_owner()
     pipe, outlet = os.fdopen(os.dup(0), "rb"), Outlet(os.fdopen(os.dup(1), "wb"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -305,6 +315,9 @@ def main() -> int:
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
         outlet.send(about(pair))
         worker.run()
+        if intake.busy:  # nobody waits for that, and the pair must not be freed meanwhile
+            trials.close()
+            os._exit(0)
     return 0
 
 

@@ -42,7 +42,7 @@ from edgespec.errors import (
 from edgespec.llama.batch import Batch
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.heads.taps import Switch, Tap
-from edgespec.llama.model import Model, last_complaint
+from edgespec.llama.model import Model, complaints, last_complaint
 from edgespec.llama.saved import Saved, same_beginning
 from edgespec.llama.settings import ContextSettings, keeps_order, new_context
 from edgespec.llama.thread_count import Threads
@@ -52,7 +52,9 @@ __all__ = ["Context", "ContextSettings"]
 
 CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state alone, kept in host memory
 NO_CELLS = 1  # code of llama_decode
-_UNCHANGED = (NO_CELLS, -1)  # codes of llama_decode that leave the cache as it was
+# llama.cpp's graphs that give the logits of a batch's first tokens, whichever are asked for
+FIRST_ROWS = ("cogvlm",)
+WRONG_BATCH = -1  # code for positions, too, that do not follow those in the cache
 _Part = tuple[int, bytes, int]  # what is evaluated of a sequence: its number, tokens, rows wanted of the last
 _address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)(
     ctypes.cast(C.llama_get_logits_ith, ctypes.c_void_p).value or 0
@@ -274,6 +276,8 @@ class Context:
             if seq.held <= settled:
                 self._decode_unread(want.seq, tokens[4 * seq.held : 4 * settled])
                 self._save_checkpoint(want.seq)
+        if self.model.architecture in FIRST_ROWS:  # all that is evaluated together is asked for
+            self._decode_unread(want.seq, tokens[4 * seq.held : -4 * want.rows])
         return tokens[len(seq.tokens) :]
 
     def _rewind(self, s: int, keep: int) -> None:
@@ -385,7 +389,10 @@ class Context:
         seq = self._sequences[s]
         if seq.checkpoint[0] == seq.held and seq.checkpoint[1] is not None or seq.held == 0:
             return
-        seq.checkpoint = (seq.held, self._state(s, CHECKPOINT_FLAGS))
+        try:
+            seq.checkpoint = (seq.held, self._state(s, CHECKPOINT_FLAGS))
+        except EngineError:  # then all is evaluated again if a guess is rejected
+            seq.checkpoint = (0, None)
 
     def _decode_unread(self, s: int, tokens: bytes) -> None:
         """Evaluates, in pieces, tokens that need no logits."""
@@ -402,6 +409,7 @@ class Context:
             tapped = all(len(tokens) == 4 * rows for _, tokens, rows in parts)
             self._switch(tapped)
         self._threads.choose(n)
+        complaints.clear()
         started = time.perf_counter()
         code = C.llama_decode(self._handle, batch.struct)
         if code == NO_CELLS and self.give_back_cells():
@@ -410,7 +418,10 @@ class Context:
         seconds = time.perf_counter() - started
         self.seconds += seconds
         self.calls += 1
-        if code in _UNCHANGED:
+        if code == WRONG_BATCH:  # the cache holds something else than was thought
+            for s, _, _ in parts:
+                self.clear(s)
+        if code in (NO_CELLS, WRONG_BATCH):
             raise self._failure(code)
         if code == 0:
             self._threads.note(n, seconds)
@@ -478,7 +489,7 @@ class Context:
             return NoRoomError(f"the KV cache has no room for {n} more tokens beside {held:,}: raise --ctx")
         if code == 2:
             return DecodeAbortedError("the evaluation was interrupted")
-        kind = InvalidBatchError if code == -1 else FatalDecodeError
+        kind = InvalidBatchError if code == WRONG_BATCH else FatalDecodeError
         return kind(f"llama.cpp failed with code {code} on {n} tokens: {last_complaint()}")
 
 

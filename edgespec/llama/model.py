@@ -32,9 +32,10 @@ from edgespec.system.isolate import NO_MEMORY
 from edgespec.system.self_test import self_test
 from edgespec_models.gguf.vocabulary import Vocabulary
 
-log_tail: deque[str] = deque(maxlen=40)  # llama.cpp's last messages, newest at the end
+complaints: deque[str] = deque(maxlen=40)  # llama.cpp's last warnings and errors, newest at the end
 _listeners: list[list[str]] = []
-LOG_LEVEL_CONTINUES = 5
+WARNING, CONTINUES = 3, 5  # levels of its messages
+_level = 0  # of the last message that continued none
 _LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device (\S+),")
 PROCESSOR = "CPU"  # the device, as llama.cpp names it
 LONG_TEXT = 1000  # bytes; longer texts are tokenized on a deep stack
@@ -43,9 +44,11 @@ _stack_size = threading.Lock()  # held to change that of later threads
 
 @C.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
 def _keep_log(level: int, text: bytes, _user_data: object) -> None:
+    global _level
     line = text.decode("utf-8", "replace").rstrip("\n")
-    for log in (log_tail, *_listeners):
-        if level == LOG_LEVEL_CONTINUES and log:
+    _level = _level if level == CONTINUES else level
+    for log in (complaints, *_listeners) if _level >= WARNING else _listeners:
+        if level == CONTINUES and log:
             log[-1] += line
         elif line.strip(" ."):
             log.append(line)
@@ -85,9 +88,12 @@ def refuse_full_device(said: Iterable[str], name: str) -> None:
 
 
 def last_complaint() -> str:
-    """Returns llama.cpp's last words about a failure, for an error message."""
-    wrong = [line for line in log_tail if "error" in line.lower() or "fail" in line.lower()]
-    return (wrong[0] if wrong else log_tail[-1] if log_tail else "it gave no reason").strip()
+    """Returns llama.cpp's last words about a failure, for an error message.
+
+    `complaints` is cleared before whatever may fail: older words are about something else.
+    """
+    wrong = [line for line in complaints if "error" in line.lower() or "fail" in line.lower()]
+    return (wrong[0] if wrong else complaints[-1] if complaints else "it gave no reason").strip()
 
 
 class Model:
@@ -143,7 +149,7 @@ class Model:
         if on_progress:
             told = C.llama_progress_callback(lambda share, _: on_progress(share) is None)  # True: continue
             params.progress_callback = told
-        log_tail.clear()
+        complaints.clear()
         with listening() as said:
             self._handle: Any = C.llama_model_load_from_file(os.fsencode(self.path), params)
         self.layers = Counter(match[1] for line in said if (match := _LAYER.match(line)))  # by device

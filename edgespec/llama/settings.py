@@ -9,7 +9,7 @@ import llama_cpp as C
 import psutil
 
 from edgespec.errors import ModelUnsupportedError, SettingError
-from edgespec.llama.model import Model, last_complaint, log_tail, refuse_full_device
+from edgespec.llama.model import Model, complaints, last_complaint, refuse_full_device
 from edgespec.pairs.settings import KvType, PairSettings, check_kv, check_threads, whole
 from edgespec.system.cores import threads_wanted
 from edgespec_models.fit.formulas import cache_bytes
@@ -94,10 +94,10 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
         params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
     if other is not None:
         params.ctx_other = other
-    log_tail.clear()
+    complaints.clear()
     handle = C.llama_init_from_model(model.handle, params)
     if not handle:
-        refuse_full_device(log_tail, model.path.name)
+        refuse_full_device(complaints, model.path.name)
         raise ModelUnsupportedError(
             f"llama.cpp cannot make a context for {model.path.name}: {last_complaint()}"
         )

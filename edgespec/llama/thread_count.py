@@ -2,17 +2,20 @@
 
 llama.cpp's threads wait for each other at every operation, so one that shares its core with another program
 delays all: beside one busy core of two, four tokens of a 0.6B F16 target take 2.1 times as long on two
-threads as on one. Nothing tells when a core is busy. So now and then another number is tried for an
-evaluation, soon if evaluations have become slower, and rarely if that did not help.
+threads as on one. So now and then another number is tried for an evaluation, soon if evaluations have
+become slower, and rarely if that did not help. That others have gone does not show in the evaluations of
+fewer threads: the system is asked, and all cores are tried at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import llama_cpp as C
 
 from edgespec.system.cores import threads_are_said, threads_wanted
+from edgespec.system.other_programs import BUSY_CORES, Others
 
 FIRST = 16  # evaluations before another number is tried for the first time, and after each change
 LAST = 512  # the most between two tries, whose distance doubles after each that did not help
@@ -21,6 +24,7 @@ BETTER = 0.9  # of the usual time: what a try must reach
 SURE = 2  # tries in a row that must be better
 SLOWER = 1.5  # times the usual time, twice in a row: something has changed
 DECODING = 63  # tokens; threads divide larger evaluations, prompts, more freely, and wait less for each other
+ASKED = 6  # evaluations on fewer threads after which the system is asked whether others are still at work
 FADE = 0.7  # weight of the usual time, with each evaluation
 
 
@@ -32,10 +36,16 @@ def numbers(most: int) -> tuple[int, ...]:
 class ThreadCount:
     """Chooses the number for each evaluation of one context (`choose`), and learns from it (`note`)."""
 
-    __slots__ = ("_numbers", "_pause", "_slow", "_tried", "_trying", "_until", "_usual", "_won", "now")
+    __slots__ = (
+        "_asked", "_numbers", "_others", "_pause", "_slow", "_tried", "_trying", "_until", "_usual", "_won",
+        "now",
+    )  # fmt: skip
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, others: Callable[[], float] | None = None) -> None:
+        """others: returns how many cores other programs kept busy since it was last asked."""
         self.now = most
+        self._others = others
+        self._asked = 0  # evaluations on fewer threads since the system was asked; -1: others are gone
         self._numbers = numbers(most)
         self._usual: dict[int, float] = {}  # kind of size -> seconds a token, with `now` threads
         self._pause = self._until = FIRST  # evaluations: between two tries, and before the next
@@ -47,6 +57,8 @@ class ThreadCount:
     def choose(self, n: int) -> int:
         """Returns how many threads should evaluate n tokens."""
         self._until -= 1
+        if self.now < self._numbers[0] and self._others and self._asked >= 0:
+            self._look_around()
         if self._until > 0 or _kind(n) not in self._usual:
             return self.now
         if not self._trying:
@@ -55,6 +67,17 @@ class ThreadCount:
                 self._tried = (self._tried + 1) % len(self._numbers)
             self._trying = self._numbers[self._tried]
         return self._trying
+
+    def _look_around(self) -> None:
+        """Has all cores tried as soon as others have left them; once, since fewer may still be faster."""
+        assert self._others
+        self._asked += 1
+        if self._asked == 1:
+            self._others()  # since now
+        elif self._asked > ASKED:
+            self._asked = 1
+            if self._others() < BUSY_CORES:
+                self._asked, self._until, self._trying, self._won = -1, 0, self._numbers[0], 0
 
     def note(self, n: int, threads: int, seconds: float) -> float:
         """Learns from an evaluation of n tokens with the chosen number.
@@ -81,7 +104,7 @@ class ThreadCount:
             self._won += 1
             if self._won < SURE:
                 return
-            self.now, self._usual, self._pause = self._trying, {kind: each}, FIRST
+            self.now, self._usual, self._pause, self._asked = self._trying, {kind: each}, FIRST, 0
         else:
             last = LAST if self.now == self._numbers[0] else LAST_BELOW
             self._pause = min(2 * self._pause, last)
@@ -105,7 +128,8 @@ class Threads:
         self._handle = handle
         self._now = most = said or threads_wanted()
         fixed = said or threads_are_said() or on_gpu or most < 2
-        self._counts = None if fixed else (ThreadCount(most), ThreadCount(most))
+        others = Others(children=False).cores if not fixed else None
+        self._counts = None if fixed else (ThreadCount(most, others), ThreadCount(most))
 
     def choose(self, n: int) -> None:
         """Evaluates the next n tokens on as many threads as seem fastest, or are worth a try."""

@@ -37,6 +37,7 @@ class TranslatedContext:
             translation.to_draft, translation.to_target, n_target=n_vocab, n_draft=context.model.n_vocab
         )
         self._pieces = _Pieces(translation)
+        self._start = np.array([max(context.model.vocabulary.bos, 0)], np.int32)
         self._held: list[NDArray[np.int32]] = [_NOTHING] * context.settings.n_seq
 
     def __enter__(self) -> TranslatedContext:
@@ -121,8 +122,10 @@ class TranslatedContext:
         """Returns a want in the draft's tokens, and whether it is whole.
 
         A draft may need more tokens than the target: if there are too many, the oldest are left out.
+        It reads its start token in place of no text, as of a prompt of control tokens that it does not have.
         """
         tokens = self._pieces.text(want.tokens)
+        tokens = tokens if tokens.size else self._start
         n_ctx, n = self.n_ctx, tokens.size + len(want.tail)
         if n > n_ctx:
             step = max(1, n_ctx // 4)

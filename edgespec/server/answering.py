@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import wraps
@@ -22,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from edgespec.chat.conversation import Composed, compose
 from edgespec.chat.forced_call import forced
+from edgespec.chat.renderer import GIVEN_UP
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.engine.messages import Load, Loaded, Submit
 from edgespec.errors import GrammarError, TemplateError
@@ -30,7 +32,7 @@ from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.events import NEWLINE
 from edgespec.server.generation import Audience, Generation
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import GONE, Refusal, unavailable
+from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.settings import ServerSettings, Unsaid
 from edgespec.server.supervisor import Supervisor
 
@@ -90,15 +92,14 @@ class Answering:
         """Returns the prompt of a conversation; raises Refusal."""
         about = self.loaded()
         template = self.template(about)
-        tools, messages = body.usable_tools(), [message.for_template() for message in body.messages]
-
+        tools = body.usable_tools()
         thinking = self.settings.unsaid.thinking
         usual = {} if thinking is None else {"enable_thinking": thinking}
 
         def work() -> Composed:
             return compose(
                 template,
-                messages,
+                [message.for_template() for message in body.messages],
                 bos=about.bos,
                 eos=about.eos,
                 tools=tools,
@@ -108,10 +109,14 @@ class Answering:
                 go_on=body.goes_on(),
             )
 
+        given_up = threading.Event()
+        GIVEN_UP.set(given_up)
         try:
             return await asyncio.to_thread(work)
         except TemplateError as error:
             raise Refusal(400, str(error), param="messages", code="template_refused") from None
+        finally:
+            given_up.set()
 
     async def chat_submits(self, body: ChatRequest, composed: Composed) -> tuple[list[Submit], Composed]:
         """Returns the generations that a conversation asks for, and how to read them. Raises Refusal."""
@@ -142,29 +147,16 @@ class Answering:
     async def n_tokens(self, body: ChatRequest) -> int:
         """Returns how many tokens the prompt of a conversation has."""
         text = (await self.composed(body)).text
-        return len(await self.worker.tokenize(text, add_bos=self.wants_bos(text)))
+        return await self.worker.n_tokens(text, add_bos=self.wants_bos(text))
 
-    async def wait_for(self, lease: AbstractAsyncContextManager[Loaded], request: Request | None) -> None:
-        """Takes a lease; raises Refusal if that takes too long, or the client leaves meanwhile."""
-        taken: list[Loaded] = []
-
-        async def take() -> bool:
-            taken.append(await lease.__aenter__())
-            return True
-
+    async def wait_for(self, lease: AbstractAsyncContextManager[Loaded]) -> None:
+        """Takes a lease; raises Refusal if that takes too long."""
         try:
             async with asyncio.timeout(self.settings.request_s):
-                if request is None:
-                    await take()
-                elif not await unless_gone(request, take()):
-                    raise Refusal(GONE, "the client has left")
-        except BaseException as error:
-            if taken:  # time ran out just as it came: nobody else would release it
-                await lease.__aexit__(None, None, None)
-            if isinstance(error, TimeoutError):
-                sentence = "the request waited too long for its model: try again in a moment"
-                raise unavailable(sentence) from None
-            raise
+                await lease.__aenter__()
+        except TimeoutError:
+            sentence = "the request waited too long for its model: try again in a moment"
+            raise unavailable(sentence) from None
 
     def _check_number(self, n: int) -> None:
         """Refuses more answers at once than ever have room, which "try again later" would not help."""
@@ -193,12 +185,10 @@ class Answering:
             progress=progress and stream,
         )
         request.state.generation = generation  # for its line in the log
-        if not await unless_gone(request, generation.submit()):
-            return Response(status_code=GONE)
+        await generation.submit()
         if stream:
             return EventStream(answerer.stream(generation), generation, self.settings.send_s)
-        whole: Any = await unless_gone(request, answerer.whole(generation))
-        return Response(status_code=GONE) if whole is None else JSONResponse(whole)
+        return JSONResponse(await answerer.whole(generation))
 
 
 class Dialect(Protocol):
@@ -234,10 +224,9 @@ def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
     async def under_a_lease(dialect: _D, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         answering = dialect.answering
         bodies = [value for value in kwargs.values() if isinstance(value, BaseModel)]
-        requests = [value for value in kwargs.values() if isinstance(value, Request)]
         load = answering.pairs.called(next((getattr(body, "model", None) for body in bodies), None))
         lease = answering.worker.lease(load)
-        await answering.wait_for(lease, requests[0] if requests else None)
+        await answering.wait_for(lease)
         try:
             return await handler(dialect, *args, **kwargs)
         finally:
@@ -260,20 +249,3 @@ class EventStream(EventSourceResponse):
             pass
         finally:
             self._generation.close()
-
-
-async def unless_gone(request: Request, work: Awaitable[_T]) -> _T | None:
-    """Returns what `work` gives, or None if the client leaves first: then it is cancelled."""
-
-    async def gone() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        for task in (working, watching):
-            task.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)

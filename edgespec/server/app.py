@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from edgespec import __version__
 from edgespec.client.state_file import PROOF_PATH, ServerState
 from edgespec.server.answering import Answering, with_pair
-from edgespec.server.bodies import CheckedRoute
+from edgespec.server.bodies import prepare
 from edgespec.server.dialects.anthropic.routes import AnthropicDialect
 from edgespec.server.dialects.llama_cpp.filling import FillIn, GapFields
 from edgespec.server.dialects.llama_cpp.requests import ALIASES
@@ -29,7 +29,7 @@ from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
 from edgespec.server.model_routes import ModelRoutes
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import Refusal, closed, unavailable
+from edgespec.server.refusal import Refusal, closed, quoted, unavailable
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.turns import readers
@@ -37,7 +37,6 @@ from edgespec.server.turns import readers
 TYPES = frozenset({"int", "float", "str", "bool", "dict", "list"})  # not part of a field's name
 HEARS_S = 2.0  # how long a worker may take to answer a ping
 WRONG_TYPE = ("_type", "_parsing", "literal_error", "model_attributes_type")  # ends of pydantic's names
-SHOWN = 100  # characters of a wrong value that an error quotes
 
 
 def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs) -> ASGIApp:
@@ -50,7 +49,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
         max_body_size=None,  # the gate limits it, with an error in the right format
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
-    app.router.route_class = CheckedRoute
+    prepare(app)
     app.add_exception_handler(Refusal, _refusal)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -221,7 +220,8 @@ class Endpoint:
 async def _refusal(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
     request.state.refused = refusal.code  # for its line in the log
-    return JSONResponse(refusal.shaped(request.url.path), refusal.status, refusal.headers())
+    body = refusal.shaped(request.url.path, request.state.request_id)
+    return JSONResponse(body, refusal.status, refusal.headers())
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -233,10 +233,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     named = (step for step in path if (step.isidentifier() or step.isdigit()) and step not in TYPES)
     steps = (step for step in named if not step[0].isupper())  # one of our classes
     field = ".".join(steps) or "the body"
-    given = repr(first["input"])
-    shown = given if len(given) <= SHOWN else given[:SHOWN] + "..."
     missing = first["type"] == "missing"
-    sentence = f"{field} is missing" if missing else f"{field} is {shown}: {first['msg']}"
+    sentence = f"{field} is missing" if missing else f"{field} is {quoted(first['input'])}: {first['msg']}"
     param = path[0] if path else None
     code = "missing_required_parameter" if missing else "invalid_value"
     return await _refusal(request, Refusal(400, sentence, param=param, code=code))
@@ -264,7 +262,7 @@ async def _http(request: Request, error: Exception) -> Response:
         405: f"{path} takes no {method} requests",
     }.get(error.status_code, str(error.detail))
     refusal = Refusal(error.status_code, sentence)
-    body = refusal.shaped(request.url.path)
+    body = refusal.shaped(request.url.path, request.state.request_id)
     return JSONResponse(body, error.status_code, {**refusal.headers(), **(error.headers or {})})
 
 

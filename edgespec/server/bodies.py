@@ -1,33 +1,46 @@
-"""JSON bodies, read once. What no field may contain is refused here, with the field's name.
+"""JSON bodies, read once, and refused with the field's name before any field is looked at.
 
-- Half a character: JSON can spell one half of a pair of surrogates (`\\ud800`), which no text can contain
-  and nothing downstream can encode. Clients that cut a text in the middle of a character send that.
-- Depth: hundreds of nested levels crash every reader that recurses.
+What is read here, and validated after it, is everybody's time: parsing holds the interpreter as long as it
+takes. So a large body is read by a process of its own (`body_child.py`), which ends with its request.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Coroutine, Iterator
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+from asyncio.subprocess import Process
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
-from fastapi import Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
+from edgespec.server.json_body import WrongBodyError, parsed, too_many
+from edgespec.server.presence import unless_gone
 from edgespec.server.refusal import GONE, Refusal
+from edgespec.system.isolate import PRIVATE
 
-DEEPEST = 100  # levels of objects and arrays; a schema may have 64
-HALF = re.compile("[\ud800-\udfff]")
-MAYBE_HALF = re.compile(
-    rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|[\xd8-\xdf]\x00|\x00[\xd8-\xdf]"
-)  # in some encoding
+LARGE = 2**17  # bytes; smaller bodies are parsed in a few milliseconds
+AT_ONCE = 2  # large bodies that are read at the same time
+LONGEST_S = 30.0  # for one, on a machine that gives the child little time
+PIECE = 2**18  # bytes that are handed over at a time
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
+def prepare(app: FastAPI) -> None:
+    """Makes routes of this app read JSON bodies as `CheckedRoute` does."""
+    app.router.route_class = CheckedRoute
+    app.state.large_bodies = asyncio.Semaphore(AT_ONCE)
+
+
 class CheckedRoute(APIRoute):
-    """A route that checks JSON bodies before their fields are read."""
+    """A route that checks JSON bodies before their fields are read. What it does for a client ends when
+    the client leaves."""
 
     def get_route_handler(self) -> _Handler:
         """Returns the handler of this route's requests."""
@@ -44,7 +57,8 @@ class CheckedRoute(APIRoute):
                     await request.json()
             except ClientDisconnect:
                 raise Refusal(GONE, "the client has left") from None
-            return await inner(request)
+            answer = await unless_gone(request, inner(request))
+            return answer or Response(status_code=GONE)
 
         return checked
 
@@ -52,60 +66,63 @@ class CheckedRoute(APIRoute):
 class _Read(Request):
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
-            self._json = parsed(await self.body())
+            body = await self.body()
+            try:
+                if len(body) <= LARGE:
+                    self._json = parsed(body)
+                else:
+                    self._json = await self._read_apart(body)
+            except WrongBodyError as wrong:
+                raise Refusal(400, wrong.sentence, param=wrong.param, code=wrong.code) from None
         return self._json
 
+    async def _read_apart(self, body: bytes) -> Any:
+        async def read() -> tuple[Any]:
+            async with self.app.state.large_bodies:
+                return (await _read_in_child(body),)
 
-def parsed(body: bytes) -> Any:
-    """Returns the value of a body; raises Refusal if it is not JSON, or has what no field may contain."""
+        found = await unless_gone(self, read())
+        if found is None:
+            raise ClientDisconnect
+        return found[0]
+
+
+async def _read_in_child(body: bytes) -> Any:
+    """Returns the value of a body; raises WrongBodyError. If it is cancelled, the child is killed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        "-m",
+        "edgespec.server.body_child",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name not in PRIVATE},
+        start_new_session=True,  # Ctrl+C is for the server
+    )
     try:
-        value = json.loads(body)
-    except json.JSONDecodeError as error:
-        sentence = f"the body is not JSON: {error.msg} at character {error.pos}"
-        raise Refusal(400, sentence, code="invalid_json") from None
-    except UnicodeDecodeError:
-        raise Refusal(400, "the body is not JSON: it is not text in UTF-8", code="invalid_json") from None
-    except ValueError:  # Python's limit of digits
-        raise Refusal(
-            400, "the body is not JSON: a number has thousands of digits", code="invalid_json"
-        ) from None
-    except RecursionError:
-        raise _too_deep() from None
-    if body.count(b"{") + body.count(b"[") > DEEPEST and _is_deeper(value, DEEPEST):
-        raise _too_deep()
-    if MAYBE_HALF.search(body) and (path := next(_halves(value, ()), None)) is not None:
-        field = ".".join(path) or "the body"
-        sentence = f"{field} holds half a character (a lone surrogate): send whole ones"
-        raise Refusal(400, sentence, param=path[0] if path else None, code="invalid_value")
+        async with asyncio.timeout(LONGEST_S):
+            answer = await _answer(process, body)
+    except TimeoutError:
+        raise too_many() from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    if not answer:  # it was killed, for the processor's time or by somebody else
+        raise too_many()
+    value = pickle.loads(answer)
+    if isinstance(value, WrongBodyError):
+        raise value
     return value
 
 
-def _too_deep() -> Refusal:
-    sentence = f"the body is nested more than {DEEPEST} levels deep: make it flatter"
-    return Refusal(400, sentence, code="invalid_value")
-
-
-def _is_deeper(value: Any, most: int) -> bool:
-    """Returns whether there are more levels of objects and arrays; does not recurse."""
-    level = [value]
-    for _ in range(most + 1):
-        level = [part for part in level if isinstance(part, dict | list)]
-        if not level:
-            return False
-        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
-    return True
-
-
-def _halves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yields the places of texts with half a character. The value is no deeper than `DEEPEST`."""
-    if isinstance(value, str):
-        if HALF.search(value):
-            yield path
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if HALF.search(key):
-                yield path
-            yield from _halves(item, (*path, key))
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            yield from _halves(item, (*path, str(i)))
+async def _answer(process: Process, body: bytes) -> bytes:
+    """Hands the body over, piece by piece; returns what the child writes."""
+    assert process.stdin and process.stdout
+    with suppress(ConnectionError):  # it has ended: no answer comes
+        for at in range(0, len(body), PIECE):
+            process.stdin.write(body[at : at + PIECE])
+            await process.stdin.drain()
+    process.stdin.close()
+    return await process.stdout.read()

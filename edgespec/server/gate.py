@@ -7,7 +7,8 @@
   anything; programs send none. Browsers omit it if a page only embeds something of ours, such as a
   picture or a script; then Sec-Fetch-Site shows that another site's page asks. Links that people follow open.
 - Key: compared in constant time with every key there is.
-- Body: has a limit on size and time. The rest of a refused body is still read, or the answer would be lost.
+- Body: has a limit on size and time. The rest of a refused body is still read, or the answer would be lost;
+  not if the client waits for leave to send it (`Expect: 100-continue`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Sequence
+from urllib.parse import unquote
 
 from fastapi import HTTPException
 from starlette.datastructures import Headers
@@ -32,6 +34,7 @@ from edgespec.server.settings import ServerSettings
 DRAIN_S = 5.0
 LOCAL = "localhost"  # in place of an origin: pages that this machine serves, at any port
 OF_THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+WHOLE_ADDRESS = re.compile(r"https?://([^/]*)(/.*)?", re.IGNORECASE)
 OPEN_PATHS = frozenset({"/", "/health", "/v1/health", PROOF_PATH})  # tell a stranger nothing useful
 
 
@@ -57,7 +60,7 @@ def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
 
 async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     scope["state"]["refused"] = refusal.code  # for its line in the log
-    body = refusal.shaped(str(scope["path"]))
+    body = refusal.shaped(str(scope["path"]), scope["state"]["request_id"])
     await JSONResponse(body, refusal.status, refusal.headers())(scope, receive, send)
 
 
@@ -76,9 +79,11 @@ class _Drain:
             return
         headers = Headers(scope=scope)
         whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        held_back = headers.get("expect", "").lower() == "100-continue"  # until something is read
 
         async def reading() -> Message:
-            nonlocal whole
+            nonlocal whole, held_back
+            held_back = False
             message = await receive()
             whole = whole or not message.get("more_body", False)
             return message
@@ -87,17 +92,21 @@ class _Drain:
             nonlocal whole
             try:
                 async with asyncio.timeout(DRAIN_S):
-                    while not whole:
+                    while not (whole or held_back):
                         await reading()
             except TimeoutError:
+                pass
+            if not whole and message["type"] == "http.response.start":
                 whole = True  # or the rest of the answer would wait as long again
+                headers = [*message.get("headers", ()), (b"connection", b"close")]
+                message = {**message, "headers": headers}
             await send(message)
 
         await self._app(scope, reading, answering)
 
 
 class _Door:
-    """Checks Host and Origin."""
+    """Checks Host and Origin. A target may be a whole address, as proxies are sent; then its host counts."""
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str], origins: Sequence[str]) -> None:
         self._app, self._origins = app, origins
@@ -109,14 +118,18 @@ class _Door:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        host = _name(headers.get("host", LOCAL))  # monitors speak HTTP/1.0 without one, browsers never
-        origin = headers.get("origin")
+        given = headers.get("host", LOCAL)  # monitors speak HTTP/1.0 without one, browsers never
+        if whole := WHOLE_ADDRESS.fullmatch(scope["raw_path"].decode("ascii", "replace")):
+            given, path = whole[1], whole[2] or "/"
+            scope = {**scope, "path": unquote(path), "raw_path": path.encode()}
+        host, origin = _name(given), headers.get("origin")
         if not (_is_address(host) or host in self._hosts or host.endswith(".localhost")):
+            named = host or given
             sentence = (
-                f"Host {host!r} is not a name of this server: --allowed-host {host or 'NAME'} allows it"
+                f"Host {named!r} is not a name of this server: --allowed-host {host or 'NAME'} allows it"
             )
             await _refuse(Refusal(403, sentence, code="wrong_host"), scope, receive, send)
-        elif origin and not self._may(origin, headers.get("host", "")):
+        elif origin and not self._may(origin, given):
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
                 await Response()(scope, receive, send)  # allows nothing, which is what a browser checks
                 return
@@ -142,10 +155,9 @@ class _Door:
 
 
 def _name(host: str) -> str:
-    """Returns a Host header without its port, in lower case."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+    """Returns a Host header without its port, in lower case; "" if it is none."""
+    parts = re.fullmatch(r"(\[[^\[\]]*\]|[^\[\]:]*)(:\d*)?", host)
+    return parts[1].strip("[]").lower().removesuffix(".") if parts else ""
 
 
 def _is_address(host: str) -> bool:

@@ -163,11 +163,12 @@ class Generation:
         self._said: asyncio.Queue[tuple[str, Said, float, tuple[str, ...]]] = asyncio.Queue()
         self._until = asyncio.get_running_loop().time() + seconds if seconds else None
         self._unread = 0
+        self.failed: str | None = None  # why it ended before its time
         self.choices = [Choice() for _ in wanted]
         self._scores = [ScoreRelease() if submit.scoring else None for submit in wanted]
 
-    async def submit(self) -> bool:
-        """Submits all choices to the worker; returns True once they are in its queue.
+    async def submit(self) -> None:
+        """Submits all choices to the worker; returns once they are in its queue.
 
         Raises Refusal, and then none of them runs, if one is refused or time runs out.
         """
@@ -182,7 +183,6 @@ class Generation:
         except BaseException:
             self.close()
             raise
-        return True
 
     async def _accepted(self) -> None:
         """Waits until all are accepted; other messages that come meanwhile follow."""
@@ -227,6 +227,7 @@ class Generation:
                         yield part
                     return
                 if isinstance(said, Refusal):
+                    self.failed = said.code
                     raise said
                 if id not in self._open:  # its end was decided here
                     continue

@@ -122,7 +122,7 @@ def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, A
             f", {figures['prompt_tokens']} tokens of prompt ({figures['cached_tokens']} cached), "
             f"{figures['tokens']} generated, {figures['accepted']} of {figures['drafted']} guesses accepted"
         )
-    if code := state.get("refused"):
+    if code := state.get("refused") or (generation and generation.failed):  # perhaps in mid stream
         figures, tokens = {**figures, "code": code}, f", {code}"
     client = scope.get("client")
     told = {

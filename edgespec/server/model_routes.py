@@ -14,11 +14,11 @@ from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.engine.messages import Load, Loaded
-from edgespec.server.answering import PING_S, Answering, unless_gone
+from edgespec.server.answering import PING_S, Answering
 from edgespec.server.events import NEWLINE, done, event
 from edgespec.server.front_page import HEADERS, ShownModel, front_page
 from edgespec.server.pairs import KnownPair
-from edgespec.server.refusal import GONE, Refusal
+from edgespec.server.refusal import Refusal
 from edgespec.server.situation import Situation
 from edgespec.system.self_test import self_test
 from edgespec_models.shelf.sizes import size_text
@@ -65,25 +65,23 @@ class ModelRoutes:
         """Lists the pairs, with the engine's state."""
         return {"object": "list", "data": self._models(), "engine": self._told(self._worker.situation)}
 
-    async def change(self, body: ModelChange, request: Request) -> Response:
+    async def change(self, body: ModelChange) -> Response:
         """Loads or unloads; answers when it is done, or with events until it is."""
         load = self._pairs.named(body.model) if body.model else None
 
-        async def work() -> bool:
+        async def work() -> None:
             if body.action == "load":
                 await self._worker.load(load, force=body.force)
             else:
                 await self._worker.unload(force=body.force)
-            return True
 
         if body.stream:
             return EventSourceResponse(self._progress(work), ping=PING_S, sep=NEWLINE)
-        if await unless_gone(request, work()) is None:
-            return Response(status_code=GONE)
+        await work()
         return JSONResponse(self._told(self._worker.situation))
 
     async def _progress(
-        self, work: Callable[[], Coroutine[Any, Any, bool]]
+        self, work: Callable[[], Coroutine[Any, Any, None]]
     ) -> AsyncIterator[ServerSentEvent]:
         """Yields the state until the work is done, and last its end or its error."""
         working = asyncio.ensure_future(work())

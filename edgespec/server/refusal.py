@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,8 @@ ANTHROPIC_TYPES = {
 }
 GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
 NEVER = 501  # what this server does not do
+LONGEST = 1000  # characters of a sentence, which may quote what a client sent
+SHOWN = 100  # characters of a wrong value that an error quotes
 RETRY_S = 1  # when to come again if nothing better is known
 
 
@@ -45,27 +47,55 @@ class Refusal(Exception):
 
     def body(self) -> dict[str, Any]:
         """Returns OpenAI's error object, with the status as llama-server has it."""
-        shown = self.message.encode("utf-8", "backslashreplace").decode()
+        message = self.message
+        if len(message) > LONGEST:  # somebody's value is in the middle, and what to do at the end
+            message = f"{message[: LONGEST // 2]} ... {message[-LONGEST // 2 :]}"
+        shown = message.encode("utf-8", "backslashreplace").decode()
         error = {"message": shown, "type": self.type, "param": self.param, "code": self.code}
         return {"error": {**error, **(self.extra or {})}}
 
-    def shaped(self, path: str) -> dict[str, Any]:
+    def shaped(self, path: str, request_id: str) -> dict[str, Any]:
         """Returns the error in the format that clients of `path` read."""
-        return self.anthropic() if path.startswith(ANTHROPIC_PATHS) else self.body()
+        return self.anthropic(request_id) if path.startswith(ANTHROPIC_PATHS) else self.body()
 
-    def anthropic(self) -> dict[str, Any]:
+    def anthropic(self, request_id: str) -> dict[str, Any]:
         """Returns Anthropic's error object; its sentence names the wrong field."""
         error = {
             "type": ANTHROPIC_TYPES.get(self.status, "api_error"),
             "message": self.body()["error"]["message"],
         }
-        return {"type": "error", "error": error, "request_id": None}
+        return {"type": "error", "error": error, "request_id": request_id}
 
     def headers(self) -> dict[str, str]:
         """Returns when to come again, or that it is no use: OpenAI's and Anthropic's clients retry a 501."""
         if self.retry_s is not None:
             return {"retry-after": str(self.retry_s)}
         return {"x-should-retry": "false"} if self.status == NEVER else {}
+
+
+def quoted(value: object) -> str:
+    """Returns a value as Python spells it, or its beginning; does not spell the rest."""
+    text = ""
+    for piece in _spelt(value):
+        text += piece
+        if len(text) > SHOWN:
+            return text[:SHOWN] + "..."
+    return text
+
+
+def _spelt(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        for i, (key, item) in enumerate(value.items()):
+            yield f"{', ' if i else '{'}{quoted(key)}: "
+            yield from _spelt(item)
+        yield "}" if value else "{}"
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield ", " if i else "["
+            yield from _spelt(item)
+        yield "]" if value else "[]"
+    else:
+        yield repr(value[: SHOWN + 1] if isinstance(value, str) else value)
 
 
 def unavailable(message: str, retry_s: float = RETRY_S) -> Refusal:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgespec.engine.messages import DrafterChoice
+from edgespec.core.values import DrafterName
 from edgespec.server.logs import LogFormat
 
 
@@ -16,7 +16,7 @@ class Unsaid:
     sampling: Mapping[str, str] = field(default_factory=dict)  # under the names of a model file's metadata
     seed: int | None = None
     max_tokens: int | None = None
-    drafter: DrafterChoice = "auto"
+    drafter: DrafterName = "auto"
     # whether a reasoning model reasons before it answers; None leaves it to its template
     thinking: bool | None = None
     fresh: bool = False  # reuse only what a fresh reading of the prompt would evaluate the same way

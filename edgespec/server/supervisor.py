@@ -54,6 +54,7 @@ LAST_LINES_S = 1.0
 LAST_LINES = 8
 PING_S, SILENT_PINGS = 5.0, 4  # how often it is pinged, and how many pings in a row it may miss
 MACHINE_S = 1.0  # how often a lost machine is tried, and how long that may take
+MOST_TOKENS = 2**18  # of a text that a request gets back
 LONGEST_STEP_S = 1800.0  # of the engine; a step of a large model that is read from a slow disk takes minutes
 
 SWITCHED = Refusal(
@@ -109,7 +110,7 @@ class Supervisor:
         self._process: WorkerProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._retry_at = 0.0
-        self._why = ""
+        self._why, self._noticed = "", False  # whether a draft's failure was told, once for each load
         self._numbers = itertools.count(1)
 
     @property
@@ -151,6 +152,11 @@ class Supervisor:
     def start(self) -> None:
         """Starts the first worker, in the background."""
         self._task = asyncio.create_task(self._keep_running())
+
+    def close(self, reason: Refusal) -> None:
+        """Takes no more requests: those that wait for a pair get the reason, what is running goes on."""
+        self._refusing = reason
+        self._moved()
 
     async def stop(self) -> None:
         """Releases the worker, which ends after its step."""
@@ -324,7 +330,20 @@ class Supervisor:
             self._moved()
 
     async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
-        """Returns the tokens of a text; raises Refusal if there is no worker, or it dies."""
+        """Returns the tokens of a text; raises Refusal if no worker answers, or they are too many."""
+        tokens = await self._tokens(prompt, add_bos, special)
+        if len(tokens) > MOST_TOKENS:
+            sentence = (
+                f"the text has {len(tokens):,} tokens, and {MOST_TOKENS:,} are handled at once: shorten it"
+            )
+            raise Refusal(400, sentence, code="invalid_value")
+        return tuple(tokens)
+
+    async def n_tokens(self, prompt: str, *, add_bos: bool) -> int:
+        """Returns how many tokens a text has; raises Refusal as `tokenize` does."""
+        return len(await self._tokens(prompt, add_bos, special=True))
+
+    async def _tokens(self, prompt: str, add_bos: bool, special: bool) -> Sequence[int]:
         said = await self._ask(Tokenize(f"t{next(self._numbers)}", prompt, add_bos, special))
         assert isinstance(said, Tokenized)
         return said.tokens
@@ -488,6 +507,9 @@ class Supervisor:
                 said = from_worker(happening) if isinstance(happening, Refused) else happening
                 at = message.began if isinstance(said, Started) else message.at
                 self._hand_on(happening.id, said, at, message.pieces)
+                if isinstance(said, Emitted) and said.round.notice and not self._noticed:
+                    self._noticed = True
+                    self._tell(said.round.notice)
         elif isinstance(message, Accepted | Tokenized | Spelt):
             self._hand_on(message.id, message, 0.0, {})
         elif isinstance(message, Refused):
@@ -503,7 +525,7 @@ class Supervisor:
         elif isinstance(message, Loaded):
             if self._why:
                 self._tell("the engine is running again")
-            self._why = ""
+            self._why, self._noticed = "", False
             self.about, self._good, self._settled = message, self._load, True
             self._become("ready")
             self.settled.set()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from edgespec.chat.conversation import Composed
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning, Turn
 from edgespec.chat.families.reader import Parser
+from edgespec.chat.forced_call import FORCED
 from edgespec.core.values import Round
 
 
@@ -19,6 +20,7 @@ class TurnReader:
     parser: Parser
     apart: bool = True  # reasoning is not content
     several: bool = True  # calls may be more than one
+    forced: bool = False  # it is a call and nothing else: what looks otherwise is the beginning of one
     turn: Turn = field(default_factory=Turn)
     reasoning_tokens: int = 0  # a round with other parts too counts by its characters
     _silent: int = 0  # tokens of rounds that have shown nothing yet
@@ -45,6 +47,8 @@ class TurnReader:
     def _kept(self, deltas: Iterable[Delta]) -> list[Delta]:
         kept: list[Delta] = []
         for delta in deltas:
+            if isinstance(delta, Content) and self.forced:
+                continue
             if isinstance(delta, Reasoning) and not self.apart:
                 delta = Content(delta.text)
             if isinstance(delta, CallBegun):
@@ -67,4 +71,5 @@ def call_id() -> str:
 
 def readers(composed: Composed, n: int, *, apart: bool = True, several: bool = True) -> list[TurnReader]:
     """Returns a reader for each of n choices."""
-    return [TurnReader(composed.parser(), apart, several) for _ in range(n)]
+    forced = composed.family is FORCED
+    return [TurnReader(composed.parser(), apart, several, forced) for _ in range(n)]

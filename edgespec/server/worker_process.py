@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from edgespec.engine.messages import HEAD, ToWorker, packed, unpacked
 from edgespec.system.isolate import PRIVATE
 
-END_S = 6.0  # how long a worker may take to end
+END_S = 2.0  # how long a worker may take to end
 LINES_KEPT = 40
 
 

@@ -35,7 +35,7 @@ from edgespec.commands.bench.measure import Measured, measure
 from edgespec.commands.bench.peer_command import NAME, PeerSettings
 from edgespec.commands.bench.takers import Asked, PairTaker, PeerTaker
 from edgespec.commands.prompts import Prompt, tokenize
-from edgespec.core.request import DrafterName
+from edgespec.core.values import DrafterName
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling

@@ -21,7 +21,8 @@ from statistics import fmean
 import numpy as np
 
 from edgespec.core.loop import Rows, Scorer, Want
-from edgespec.core.pace.costs import Costs, CostTable
+from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.costs import Costs
 from edgespec.core.request import Request
 from edgespec.core.values import ModelName
 from edgespec.engine.alone import alone

@@ -29,7 +29,7 @@ import numpy as np
 
 from edgespec.commands.bench.figures import Ratio, combine
 from edgespec.commands.bench.lines import Line, Mode, Unit
-from edgespec.commands.bench.machine import Others, processor
+from edgespec.commands.bench.machine import processor
 from edgespec.commands.bench.peer_command import NAME, PeerSettings
 from edgespec.commands.bench.takers import Asked, PairTaker, PeerTaker
 from edgespec.commands.prompts import Prompt, read_prompts, tokenize
@@ -37,6 +37,7 @@ from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec.system.cores import threads_wanted
+from edgespec.system.other_programs import Others
 
 KINDS = ("chat", "math_reasoning", "qa", "rag", "summarization", "translation")  # chat: MT-bench's eight
 PLAIN, FREE, HEAD = "plain", "edgespec, n-grams", "edgespec, head"

@@ -20,7 +20,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from pairs import QUALITIES, draft_file, target_file
 
-from edgespec.core.request import DrafterName, Request
+from edgespec.core.request import Request
+from edgespec.core.values import DrafterName
 from edgespec.engine.pair import Pair
 from edgespec.grammar.grammar import json_schema
 from edgespec.pairs.settings import PairSettings

@@ -13,6 +13,7 @@ from edgespec.core.request import Request
 from edgespec.core.scores import Scoring
 from edgespec.core.values import Emitted
 from edgespec.engine.engine import Engine
+from edgespec.engine.measuring import SecondLook
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
@@ -46,3 +47,24 @@ def test_a_text_does_not_depend_on_what_was_asked_before(piece: int, tiny_target
             if rng.random() < 0.5:  # somebody who does not care
                 said(engine, source[: rng.integers(4, 350)], replace(wish, fresh=False))
             assert said(engine, prompts[i], wish) == first[i]
+
+
+def test_a_text_does_not_depend_on_sizes_that_were_timed_while_idle(tiny_target: Path) -> None:
+    """The last token held was evaluated again in a batch of n, within the chunks that a fresh reading may
+    reuse: log probabilities were other ones in 4 of 4 such texts."""
+    with Pair(tiny_target, None, PairSettings(n_ctx=400, threads=1, slots=1, remember=False)) as pair:
+        source = pair.prompt_tokens(Path(np.__file__).read_text())
+        engine = Engine(pair, slots=1, chunk=64)
+        pair._second_look = SecondLook(pair._target_context, pair.costs(), lambda: 0.0)
+        wish = Request(
+            Sampling(temperature=0.8), 8, seed=3, drafter="none", fresh=True, scoring=Scoring(top=0)
+        )
+        for n, chunks in ((200, 2), (240, 3), (300, 1)):
+            pair.forget()
+            first = said(engine, source[:n], wish)
+            pair.forget()
+            said(engine, source[: 64 * chunks], replace(wish, max_tokens=1))
+            before = pair.decodes
+            pair.costs().target.weights.clear()  # nothing is known
+            assert pair.look_again() and pair.decodes > before
+            assert said(engine, source[:n], wish) == first

@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator, FormatChecker
 from real.embedded import BYTE_IDENTICAL, pair_files
 from real.random_schemas import random_schema
 
-from edgespec.core.request import DrafterName, Request
-from edgespec.core.values import Emitted, Failed
+from edgespec.core.request import Request
+from edgespec.core.values import DrafterName, Emitted, Failed
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.grammar.grammar import Grammar, any_json_object, json_schema

@@ -113,17 +113,22 @@ SLOW = pytest.mark.slow
         *(pytest.param(end, marks=SLOW) for end in (quit_by_key, interrupt_twice, hang_up)),
     ],
 )
-def test_the_terminal_is_as_it_was_however_the_app_ends(
-    end: Callable[[Terminal], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_terminal_is_as_it_was_however_the_app_ends(end: Callable[[Terminal], int], home: Path) -> None:
     with Terminal(
         "chat", "--endpoint", "http://127.0.0.1:9", "--api-key", "x"
     ) as terminal:  # nobody is there
         terminal.wait_for("F9")
         assert ALTERNATE_ON in terminal.written and not terminal.is_in_order()
+        if end is not interrupt_twice:  # which empties the input
+            terminal.type("half a thought")
+            terminal.wait_for("half a thought")
         code = end(terminal)
         assert terminal.ends() == code
         assert terminal.is_in_order() and "Traceback" not in terminal.written
+    if end is not interrupt_twice:
+        assert "what you had written is saved with the chat" in " ".join(terminal.written.split())
+        with closing(sqlite3.connect(next(home.rglob("sessions.db")))) as connection:
+            assert connection.execute("SELECT title FROM sessions").fetchall() == [("half a thought",)]
 
 
 @pytest.mark.slow

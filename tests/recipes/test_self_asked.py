@@ -7,7 +7,7 @@ import pytest
 
 from edgespec_models.distill.heard import TOP, Heard
 from edgespec_models.distill.saying import Saying
-from edgespec_models.distill.self_asked import LONGEST, SelfAsked, runs
+from recipes.heads.self_asked import LONGEST, SelfAsked, runs
 
 USER, END = [900, 901], 999
 APART = "Tell me which seven rivers flow through the city of Vienna and why they do."

@@ -80,7 +80,7 @@ def test_a_tool_is_called_and_answered(client: Anthropic, dialects: Served) -> N
     asked = [{"role": "user", "content": "What does json.dumps do?"}]
     got = create(client, messages=asked, tools=[DOCS])
     [call] = [block for block in got.content if block.type == "tool_use"]
-    assert got.stop_reason == "tool_use" and call.id and isinstance(call.input, dict)
+    assert got.stop_reason == "tool_use" and call.id.startswith("toolu_") and isinstance(call.input, dict)
     said = events(dialects, messages=asked, tools=[DOCS])
     pieces = [
         e["delta"]["partial_json"] for e in said if e.get("delta", {}).get("type") == "input_json_delta"
@@ -132,6 +132,7 @@ def test_mistakes_have_anthropics_shape(client: Anthropic, dialects: Served) -> 
         with pytest.raises(anthropic.BadRequestError) as caught:
             create(client, **fields)
         body: Any = caught.value.body
+        assert body["request_id"] == caught.value.response.headers["request-id"]
         assert body["type"] == "error" and body["error"]["type"] == "invalid_request_error"
         assert word in body["error"]["message"], fields
     assert dialects.ask("/v1/messages", b"{").json["type"] == "error"

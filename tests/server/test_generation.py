@@ -10,7 +10,7 @@ import pytest
 from edgespec.core.values import Candidate, Emitted, Round, Started, TokenScore
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.sampling.sampler import Sampling
-from edgespec.server.answering import Answering
+from edgespec.server.answering import Answering, with_pair
 from edgespec.server.generation import UNREAD_MOST, Choice, Generation
 from edgespec.server.metrics import ENOUGH, Plain
 from edgespec.server.refusal import Refusal
@@ -154,23 +154,29 @@ def test_a_lease_that_comes_as_the_time_is_up_is_given_back() -> None:
         async def __aexit__(self, *_: object) -> None:
             self.held = False
 
-    class Waiting:
-        async def receive(self) -> dict[str, str]:
+    class Asked:
+        def __init__(self) -> None:
+            everything: Any = self
+            self.answering = Answering(everything, ServerSettings(), everything, everything)
+
+        def called(self, name: object) -> object:
+            return name
+
+        def lease(self, load: object) -> object:
+            return lease
+
+        @with_pair
+        async def answer(self) -> None:
             await asyncio.sleep(60)
-            return {"type": "http.disconnect"}
 
     async def late() -> bool:
-        unused: Any = None
-        answering = Answering(unused, ServerSettings(), unused, unused)
-        request: Any = Waiting()
-
-        async def wait() -> None:
-            await answering.wait_for(lease, request)
-
-        waiter = asyncio.create_task(wait())
-        lease: Any = Lease(waiter)
+        nonlocal lease
+        waiter = asyncio.create_task(Asked().answer())
+        lease = Lease(waiter)
         with pytest.raises(asyncio.CancelledError):
             await waiter
-        return bool(lease.held)
+        return lease.held
+
+    lease: Lease | None = None
 
     assert not asyncio.run(late())

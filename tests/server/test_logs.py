@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from served import Served, served, until
+from commands import posix
+from served import Served, post, served, until
 from starlette.testclient import TestClient
 
 from edgespec.client.state_file import ServerState
@@ -53,6 +54,22 @@ def test_every_request_has_an_id_and_a_line(server: Served) -> None:
     assert [(one["status"], one["code"]) for one in lines(server, id)] == [(401, "invalid_api_key")]
     wrong = server.ask("/v1/chat/completions", {"messages": []}, headers=auth).headers["x-request-id"]
     assert [one["code"] for one in lines(server, wrong)] == ["invalid_value"]
+
+
+@posix
+def test_a_stream_that_ended_in_an_error_has_it_in_its_line(server: Served) -> None:
+    """It looked like any that was finished."""
+    asked = {"prompt": "a", "stream": True, "max_tokens": 1000, "ignore_eos": True}
+    headers = f"\r\nx-api-key: {KEY}\r\nx-request-id: cut-off\r\n".encode()
+    head = post("/v1/completions", asked).replace(b"\r\n", headers, 1)
+    with server.raw(head) as stream:
+        said = stream.recv(100)
+        server.worker.kill()
+        while not said.endswith(b"\r\n0\r\n\r\n"):
+            said += stream.recv(65536)
+    [line] = lines(server, "cut-off")
+    assert (line["status"], line["code"]) == (200, "engine_died")
+    until(lambda: server.ask("/health").status == 200, 60)
 
 
 def test_neither_keys_nor_questions_are_written(server: Served) -> None:

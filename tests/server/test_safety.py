@@ -73,9 +73,15 @@ def test_the_openai_package_opens_with_its_key(server: Served) -> None:
 
 def test_a_name_that_is_not_ours_is_turned_away(server: Served) -> None:
     """DNS rebinding: a page's own name points to this machine, and the browser lets it read what comes."""
-    for host in ("evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example"):
+    for host in (
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "[::1].evil.example",
+    ):
         answered = server.ask("/v1/models", headers={"Host": host, "x-api-key": KEY})
-        assert answered.status == 403 and host.split(":")[0] in answered.error["message"]
+        assert answered.status == 403 and host.removesuffix(":8080") in answered.error["message"]
     for host in (
         "localhost",
         "localhost:1",
@@ -84,8 +90,31 @@ def test_a_name_that_is_not_ours_is_turned_away(server: Served) -> None:
         "192.168.0.7:80",
         "gate.example",
         "LOCALHOST",
+        "localhost.",
+        "LocalHost.:8080",
     ):
         assert status(server, Host=host, x_api_key=KEY) == 200
+
+
+def asked(server: Served, target: str, *head: str, method: str = "GET") -> str:
+    """Returns the whole answer to a request as it is written."""
+    lines = [f"{method} {target} HTTP/1.1", f"x-api-key: {KEY}", "Connection: close", *head, "", ""]
+    with server.raw("\r\n".join(lines).encode()) as got:
+        return b"".join(iter(lambda: got.recv(65536), b"")).decode()
+
+
+def test_a_target_may_be_a_whole_address_and_then_its_host_counts(server: Served) -> None:
+    for target in (f"http://127.0.0.1:{server.port}/v1/models", "HTTP://localhost/v1/models?x=1"):
+        assert asked(server, target, "Host: other.example").startswith("HTTP/1.1 200"), target
+    assert "'evil.example'" in asked(server, "http://evil.example/v1/models", "Host: localhost")
+    assert "'[::1].evil.example'" in asked(server, "http://[::1].evil.example/v1/models", "Host: localhost")
+
+
+def test_a_body_that_is_too_large_is_not_asked_for(server: Served) -> None:
+    """A client that waited for leave was given it, and then read for 35 seconds."""
+    head = ("Host: localhost", "Expect: 100-continue", "Content-Length: 99999999999")
+    answer = asked(server, "/v1/completions", *head, method="POST")
+    assert answer.startswith("HTTP/1.1 413") and "connection: close" in answer.lower()
 
 
 def test_a_monitor_that_names_no_host_is_heard(server: Served) -> None:

@@ -18,8 +18,8 @@ import pytest
 from served import served, until
 from tiny_gguf import CONTROL, write_llama
 
-from edgespec.core.values import Emitted, Started
-from edgespec.engine.messages import Load, Submit, ToWorker
+from edgespec.core.values import Emitted, Round, Started
+from edgespec.engine.messages import Load, Step, Submit, ToWorker
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec.server import supervisor
@@ -110,6 +110,27 @@ def test_a_request_for_another_pair_waits_for_who_is_answered_and_others_wait_be
             assert first.ended.is_set() and isinstance(first.heard[-1], Emitted)
             assert await same == "two", "who names none has the one that is there"
             await asyncio.gather(second.ended.wait(), third.ended.wait())
+
+    asyncio.run(play())
+
+
+def test_a_supervisor_that_closes_ends_waiting_and_lets_running_answers_finish(
+    loads: tuple[Load, Load],
+) -> None:
+    """A server told to end loaded another pair first, for a request that waited for it."""
+
+    async def play() -> None:
+        one, two = loads
+        async with supervised(one) as worker:
+            first, second, third = (Asker(worker, id) for id in "abc")
+            await first.ask(max_tokens=300)
+            waiting = [asyncio.create_task(second.ask(two)), asyncio.create_task(third.ask())]
+            await until_is(worker, lambda now: now.next is not None)
+            worker.close(Refusal(503, "the server is stopping"))
+            for said in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(said, Refusal) and said.message == "the server is stopping"
+            await first.ended.wait()
+            assert isinstance(first.heard[-1], Emitted)
 
     asyncio.run(play())
 
@@ -375,3 +396,19 @@ def test_a_server_that_was_stopped_does_not_take_its_worker_for_silent(
             assert worker.restarts == 0 and worker.state == "ready"
 
     asyncio.run(play())
+
+
+def test_the_cause_of_a_failed_draft_is_logged_once_for_each_load(loads: tuple[Load, Load]) -> None:
+    """It comes with every further round of the answer, for those who watch it."""
+
+    async def scene() -> None:
+        told: list[str] = []
+        worker = Supervisor(loads[0], tell=told.append)
+        rounds = [
+            Round((1,), "a", 0, 0, ("target",), notice=notice) for notice in ("", "it broke", "it broke")
+        ]
+        step = Step(0.0, 1.0, tuple(Emitted("id", round_) for round_ in rounds), {}, (0.0, 0.0), 0.01)
+        worker._note(step)
+        assert told == ["it broke"]
+
+    asyncio.run(scene())

@@ -6,7 +6,6 @@ import gzip
 import http.client
 import json
 import re
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from anthropic import Anthropic
 from openai import OpenAI
 from served import Served, served, until
 
-from edgespec.commands.serve import web_process
 from edgespec.server.front_page import STATES, ShownModel, front_page
 from edgespec.system.isolate import telling
 
@@ -178,43 +176,6 @@ def test_the_limit_of_stops_is_named(server: Served) -> None:
     assert refused.status == 400 and "64" in refused.error["message"] and refused.error["param"] == "stop"
     wrong = server.chat(stop=7)
     assert wrong.status == 400 and "stop is 7" in wrong.error["message"]
-
-
-def test_half_a_head_does_not_keep_a_connection_that_has_been_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Only the first request of a connection had a time for its head."""
-    import asyncio
-
-    import uvicorn
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
-
-    async def play() -> None:
-        monkeypatch.setattr(web_process, "HEAD_S", 0.3)
-        listener = socket.create_server(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-        how = uvicorn.Config(app, http=web_process._Protocol, lifespan="off", log_level="error")
-        server = uvicorn.Server(how)
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for _ in range(3):
-            writer.write(whole)
-            assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-            await asyncio.sleep(0.2)
-        await asyncio.sleep(0.4)
-        writer.write(whole)  # silence between requests is no half a head
-        assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-        writer.write(whole[:10])
-        assert await asyncio.wait_for(reader.read(), 5) == b""
-        writer.close()
-        server.should_exit = True
-        await serving
-
-    asyncio.run(play())
 
 
 # --- words of old, and of others

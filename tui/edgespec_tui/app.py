@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
-from textual.app import App, SuspendNotSupported, SystemCommand
+from textual.app import SuspendNotSupported, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, SessionError
-from edgespec_tui import faults, hang_up, palette
+from edgespec_tui import hang_up, palette
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import EngineState
 from edgespec_tui.screens.chat import ChatScreen
@@ -34,7 +34,9 @@ from edgespec_tui.settings import file as settings_file
 from edgespec_tui.settings.keys import key
 from edgespec_tui.settings.settings import Known, Settings, read
 from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
+from edgespec_tui.terminal.guarded_app import GuardedApp
 from edgespec_tui.widgets.external_editor import editor
+from edgespec_tui.widgets.question import Question
 from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
 
 if TYPE_CHECKING:
@@ -43,13 +45,13 @@ if TYPE_CHECKING:
 QUIT_TWICE_S = 2.0  # a second Ctrl+C within this time ends
 
 
-class ChatApp(App[int]):
+class ChatApp(GuardedApp):
     """`edgespec chat`."""
 
     TITLE = "EdgeSpec"
     CSS_PATH = "chat.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (120, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (24, "-high"), (45, "-tall")]
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (9, "-low"), (24, "-high"), (45, "-tall")]
     BINDINGS: ClassVar[list[BindingType]] = [
         key("app.help", "f1", "Help", "Keys and commands", shown=True),
         key("app.new", "ctrl+n", "New", "Start a new chat"),
@@ -93,11 +95,11 @@ class ChatApp(App[int]):
         self.chat.speculation = self.settings.speculation
         self.chat.set_class(not self.settings.panel, "-no-panel")
         self.context.tint = self.settings.tint
-        self.fault: str | None = None  # why the app ended, if it was not asked to
+        self.unsent = Question("")  # what was written and not asked at the end
         self._interrupted = 0.0
         self._said: set[str] = set()  # notices about the models shown so far
         self._typed = typed or TypedAhead(None)
-        self._early: list[events.Event] | None = []  # keys before there is an input; None: there is one
+        self._began = False  # there has been an input that has the keyboard
         self._known = known
         for theme in THEMES:
             self.register_theme(theme)
@@ -109,8 +111,7 @@ class ChatApp(App[int]):
 
     def on_load(self) -> None:
         """Takes what was typed until now, just before Textual takes the keyboard."""
-        assert self._early is not None
-        self._early += keys_of(self._typed.taken())
+        self.type_first(keys_of(self._typed.taken()))
 
     def on_mount(self) -> None:
         wanted = self.settings.theme
@@ -141,38 +142,32 @@ class ChatApp(App[int]):
 
     def _keep(self) -> None:
         """Saves the chat wherever possible; nobody is there to be told."""
+        self.keep_words()
         if self._sessions is not None:
             rescue(self._sessions.close(), ask=None, tell=lambda _: None)
 
-    def _handle_exception(self, error: Exception) -> None:
-        """Ends the app in order, without a traceback. (Textual would print one.)"""
-        if self.is_headless:
-            super()._handle_exception(error)
-            return
-        self.fault = self.fault or faults.told(error)
-        self._return_code = 1
-        self._close_messages_no_wait()
+    def tell_fault(self, sentence: str) -> None:
+        """Shows what has gone wrong."""
+        self.chat.show_told(sentence, "error")
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key):
             self.context.moments.key()
-        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded and not self._can_type():
-            assert self._early is not None
-            self._early.append(event)
-            return
-        await self.take_early_keys()
         await super().on_event(event)
 
-    def _can_type(self) -> bool:
+    def takes_keys(self) -> bool:
         """True once the input has the keyboard."""
-        return self._early is None or (self.chat.is_whole and self.focused is not None)
+        self._began = self._began or (self.chat.is_whole and self.focused is not None)
+        return self._began
 
-    async def take_early_keys(self) -> None:
-        """Handles what was typed before there was an input, in its order, and before newer keys."""
-        if self._early is not None and self._can_type():
-            early, self._early = self._early, None
-            for event in early:
-                await super().on_event(event)
+    def keep_words(self) -> None:
+        """Saves with the chat what is written and not asked; it is in the input when that is opened again."""
+        if self.chat.is_whole:
+            talk, self.unsent = self.chat.conversation, self.chat.unsent()
+            if self._sessions is not None and (talk.turns or self.unsent.draft()):
+                talk.draft = self.unsent.draft()
+                talk.title = talk.title or self.unsent.title()
+                self._sessions.save(talk)
 
     async def on_unmount(self) -> None:
         self.context.moments.end()

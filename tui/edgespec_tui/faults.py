@@ -9,8 +9,8 @@ from pathlib import Path
 from edgespec.system import config
 
 
-def told(error: BaseException) -> str:
-    """Writes a bug into a file of its own; returns the sentence for the screen."""
+def told(error: BaseException, did: str) -> str:
+    """Writes a bug into a file of its own; returns the sentence for the screen. did: "ended the chat"."""
     text = "".join(traceback.format_exception(error))
     folder = config.state_folder() / "faults"
     try:
@@ -22,4 +22,4 @@ def told(error: BaseException) -> str:
         where = f"details are in {Path(file.name)}"
     except OSError as problem:
         where = f"details could not be written ({problem.strerror})"
-    return f"a fault of EdgeSpec's own ended the chat ({type(error).__name__}); {where}."
+    return f"a fault of EdgeSpec's own {did} ({type(error).__name__}); {where}."

@@ -43,7 +43,9 @@ def _end_soon(keep: Callable[[], object], code: int) -> None:
 
     def end() -> None:
         time.sleep(GRACE_S)
-        keep()
-        os._exit(code)
+        try:
+            keep()
+        finally:
+            os._exit(code)
 
     threading.Thread(target=end, daemon=True, name="hang-up").start()

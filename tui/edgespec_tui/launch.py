@@ -15,6 +15,7 @@ from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, att
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.unwritten import on_terminal, rescue
 from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions, settings_path
+from edgespec_tui.widgets.question import Question
 from edgespec_tui.widgets.typed_ahead import TypedAhead
 
 
@@ -74,12 +75,18 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
         unwritten = sessions.close()
         for notice in notices:  # what the app did not get to show
             sys.stderr.write(f"edgespec: {notice}\n")
-    _tell_end(app.fault, unwritten, saves=not arguments.no_save, asked_to_end=(code or 0) == 0)
+    saves = not (arguments.no_save or app.chat.conversation.read_only)
+    _tell_end(app.fault, app.unsent, unwritten, saves=saves, asked_to_end=(code or 0) == 0)
     return 1 if app.fault else code or 0
 
 
 def _tell_end(
-    fault: str | None, unwritten: Sequence[Conversation], *, saves: bool, asked_to_end: bool
+    fault: str | None,
+    unsent: Question,
+    unwritten: Sequence[Conversation],
+    *,
+    saves: bool,
+    asked_to_end: bool,
 ) -> None:
     """Prints on the restored terminal what people should know at the end."""
 
@@ -89,6 +96,10 @@ def _tell_end(
     if fault:
         kept = "This chat is saved." if saves and not unwritten else "This chat is not saved."
         tell(f"{fault} {kept}")
+    if unsent.draft() and not saves:
+        tell(f"this was not asked, and is not saved:\n{unsent.folded()}")
+    elif unsent.draft() and not unwritten:
+        tell("what you had written is saved with the chat: `edgespec chat -c` shows it again.")
     rescue(unwritten, ask=on_terminal() if asked_to_end else None, tell=tell)
 
 

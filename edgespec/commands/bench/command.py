@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.commands import flags
-from edgespec.commands.bench import machine, markdown, peer, picture, record, report, sendable
+from edgespec.commands.bench import markdown, peer, picture, record, report, sendable
 from edgespec.commands.bench.about import about, heading
 from edgespec.commands.bench.compare import compare
 from edgespec.commands.bench.figures import FEWEST_STEPS, Sample, summary
@@ -33,6 +33,7 @@ from edgespec.pairs.store import note_speed
 from edgespec.system.cores import threads_wanted
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
+from edgespec.system.other_programs import BUSY_CORES, Others
 
 DESCRIPTION = """Measures speculation and plain decoding in turn, on the same prompts and seeds: greedy, with
 the model's own sampling, and with a user's seed. --grow 0.6B-F16 shows in about a minute what speculation
@@ -171,7 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     request_for(arguments)  # refuses wrong values before anything is loaded
     wanted = plan(arguments)
-    busy = machine.Others()
+    busy = Others()
     time.sleep(FIRST_LOOK_S)
     before = busy.cores()
     with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt, ExitStack() as peers:
@@ -276,7 +277,7 @@ def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> 
 
 
 def _warn_if_busy(cores: float) -> None:
-    if cores >= machine.BUSY_CORES:
+    if cores >= BUSY_CORES:
         warning = (
             f"Other programs keep {cores:.1f} cores busy: the figures will be lower and less certain than "
             "they could be. Close what you can, or measure later."
@@ -287,7 +288,7 @@ def _warn_if_busy(cores: float) -> None:
 def _others_note(measured: Measured, before: float) -> str:
     """Says how busy others kept the machine, if that may have changed the figures."""
     during = sum(measured.others) / len(measured.others) if measured.others else before
-    if max(during, before) < machine.BUSY_CORES:
+    if max(during, before) < BUSY_CORES:
         return ""
     worst = max([before, *measured.others])
     return f"other programs kept {during:.1f} cores busy (at worst {worst:.1f}): take these figures with care"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from edgespec.commands.bench.figures import Sample
 from edgespec.commands.bench.lines import Line, Unit
-from edgespec.commands.bench.machine import Others
 from edgespec.errors import PeerError
+from edgespec.system.other_programs import Others
 
 Cancelled = Callable[[], bool]
 Take = Callable[[Line, Unit], Sample | None]  # None: cancelled before there was a sample

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edgespec.core.pace.costs import CostTable
+from edgespec.core.pace.cost_table import CostTable
 from edgespec.engine.pair import Pair
 from edgespec.llama.devices import cpu_features, devices
 from edgespec.system.builds import built_for

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from edgespec.commands.bench.figures import RoundRecord, Sample
 from edgespec.commands.bench.lines import Line, Unit
 from edgespec.commands.bench.peer import Completion, LlamaServer, PeerSettings
-from edgespec.core.request import DrafterName, Request
+from edgespec.core.request import Request
 from edgespec.core.stats import Tally
-from edgespec.core.values import Round
+from edgespec.core.values import DrafterName, Round
 from edgespec.engine.pair import Pair
-from edgespec.errors import PeerError
+from edgespec.errors import EngineError, PeerError
 from edgespec.sampling.sampler import Sampling
 
 Cancelled = Callable[[], bool]
@@ -76,6 +76,8 @@ class PairTaker:
             tally.note(round_)
             watch.note(round_)
             pieces.append(round_.text)
+        if tally.notice:
+            raise EngineError(tally.notice)
         figures = tally.statistics(len(prompt))
         if figures.finish_reason == "cancelled":
             return None

@@ -14,7 +14,7 @@ from edgespec.errors import EdgeSpecError, PlanError
 
 if TYPE_CHECKING:
     from edgespec.commands.bench.figures import Ratio
-    from edgespec.core.request import DrafterName
+    from edgespec.core.values import DrafterName
     from edgespec.engine.pair import Pair
 
 TEMPERATURES = (0.0, 0.7, 1.0)

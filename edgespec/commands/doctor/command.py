@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 
 from edgespec.commands import flags
-from edgespec.commands.bench.machine import Others
 from edgespec.commands.doctor import machine_checks, pair_checks, report, surroundings
 from edgespec.commands.doctor.asking import ask
 from edgespec.commands.doctor.cards import cards
@@ -19,6 +18,7 @@ from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import pair_files, pair_settings
 from edgespec.system.builds import here
 from edgespec.system.isolate import INTERRUPTED
+from edgespec.system.other_programs import Others
 from edgespec.system.self_test import SelfTest
 from edgespec.system.self_test import run as run_self_test
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec import __version__
-from edgespec.commands.bench.machine import BUSY_CORES, processor
+from edgespec.commands.bench.machine import processor
 from edgespec.commands.doctor.cards import Card
 from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.errors import MachineLostError
@@ -19,6 +19,7 @@ from edgespec.memory.free import free_memory
 from edgespec.system.builds import VERSION, Backend, Here, command, mending, with_rpc
 from edgespec.system.cores import performance_cores
 from edgespec.system.machines import ask
+from edgespec.system.other_programs import BUSY_CORES
 from edgespec.system.self_test import SelfTest
 
 BACKEND_NAMES: dict[str, Backend] = {

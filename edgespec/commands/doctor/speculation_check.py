@@ -6,10 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edgespec.commands.bench.machine import BUSY_CORES
 from edgespec.commands.doctor.asking import ask
 from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.pairs.settings import PairSettings
+from edgespec.system.other_programs import BUSY_CORES
 
 TOKENS = 48  # of one answer
 LIGHT_S = 0.008  # a token of the target; below that, Python's part of a round shows

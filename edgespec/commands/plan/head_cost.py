@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgespec.commands.bench.machine import Others
 from edgespec.commands.plan.model_cost import ModelCost, OnStage, cost_path, evaluated, keep, kept_at, told
 from edgespec.pairs.settings import PairSettings
+from edgespec.system.other_programs import Others
 from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import Head, head_of, windows

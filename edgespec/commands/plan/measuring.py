@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from edgespec.core.loop import Want
-from edgespec.core.pace import costs
 from edgespec.errors import EdgeSpecError, ModelUnsupportedError
 from edgespec.llama import remote
 from edgespec.llama.context import Context, ContextSettings
@@ -29,6 +28,7 @@ SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 BEFORE = 4  # tokens before those that are timed
 N_CTX = 256
 LEAST_TURNS, MOST_TURNS = 3, 9
+ODD = 1.15  # factor over a larger evaluation's cost that a smaller one may take: kernels differ, but not more
 
 
 def seconds(asked: dict[str, Any]) -> dict[int, float]:
@@ -116,7 +116,7 @@ def _undisturbed(found: dict[int, float]) -> dict[int, float]:
     """Returns the times without impossible ones: much longer than for more tokens."""
     least, mended = math.inf, {}
     for n in sorted(found, reverse=True):
-        mended[n] = min(found[n], costs.ODD * least)
+        mended[n] = min(found[n], ODD * least)
         least = min(least, found[n])
     return {n: mended[n] for n in sorted(mended)}
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from edgespec.commands.bench.machine import BUSY_CORES, Others
 from edgespec.commands.plan.slices import slices_of, whole_cost
 from edgespec.errors import PlanError
 from edgespec.pairs.settings import PairSettings
@@ -21,6 +20,7 @@ from edgespec.system.builds import built_for
 from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
 from edgespec.system.json_child import ChildDiedError, JsonChild
+from edgespec.system.other_programs import BUSY_CORES, Others
 from edgespec.system.whole_file import write_whole
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.number_formats import UnknownFormatError

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from edgespec.commands.plan.head_cost import guessing_head, head_cost, kept_head_cost
 from edgespec.commands.plan.model_cost import ModelCost, OnStage, kept_cost, model_cost
-from edgespec.core.pace.costs import CostTable, Hardware, from_measured
+from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.costs import Hardware, from_measured
 from edgespec.core.pace.worth import best_length
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.pairs.settings import PairSettings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import socket
 from contextlib import ExitStack
 from dataclasses import replace
@@ -13,7 +14,8 @@ from importlib import import_module
 from edgespec.commands import flags
 from edgespec.commands.serve.listening import addresses, listening, refuse_strangers
 from edgespec.core.request import FREE
-from edgespec.engine.messages import DrafterChoice, Load
+from edgespec.core.values import DrafterName
+from edgespec.engine.messages import Load
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.sampling.sampler import Sampling
@@ -199,17 +201,35 @@ async def _serve(
     if settings_file:
         say(f"using the settings in {settings_file}")
     worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
+    ended = _cancelled_by_sigterm()
     worker.start()
     try:
         from edgespec.client.attach import lock_for_starting  # late: the worker loads meanwhile
 
         lock = None if owner else lock_for_starting()  # an owner has it
         web = await asyncio.to_thread(import_module, "edgespec.commands.serve.web_process")
-    except BaseException:
+    except BaseException as error:
         await worker.stop()
+        if isinstance(error, asyncio.CancelledError) and ended:
+            say("stopped before the model was loaded")
+            return 0
         raise
     code: int = await web.serve(worker, listeners, load, settings, pairs, owner, lock)
     return code
+
+
+def _cancelled_by_sigterm() -> list[int]:
+    """Has SIGTERM cancel the current task, until the server has its own way to end; notes that it came."""
+    task, came = asyncio.current_task(), list[int]()
+    loop = asyncio.get_running_loop()
+    assert task
+
+    def cancel(number: int, _: object) -> None:
+        came.append(number)
+        loop.call_soon_threadsafe(task.cancel)
+
+    signal.signal(signal.SIGTERM, cancel)
+    return came
 
 
 def _settings(arguments: argparse.Namespace) -> ServerSettings:
@@ -260,25 +280,27 @@ def _unsaid(arguments: argparse.Namespace) -> Unsaid:
         flag = f"--slots {arguments.slots}" if arguments.slots > 1 else f"--drafter {arguments.drafter}"
         raise SettingError(f"--reproducible answers one at a time and without drafts: leave out {flag}")
     plain = arguments.no_draft or arguments.reproducible
-    drafter: DrafterChoice = "none" if plain else arguments.drafter
+    drafter: DrafterName = "none" if plain else arguments.drafter
     thinking = {"auto": None, "on": True, "off": False}[arguments.reasoning]
     return Unsaid(sampling, arguments.seed, longest, drafter, thinking, arguments.reproducible)
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Returns the keys that open; raises SettingError if a file of keys has none."""
-    given = [arguments.api_key, os.environ.get("EDGESPEC_API_KEY")]
-    if arguments.api_key == "":
-        raise SettingError("--api-key is empty: give a key, or leave it out")
+    given = [arguments.api_key, os.environ.get("EDGESPEC_API_KEY") or None]
+    for name, key in zip(("--api-key", "EDGESPEC_API_KEY"), given, strict=True):
+        if key is not None and not key.strip():
+            raise SettingError(f"{name} is empty: give a key, or leave it out")
     if arguments.api_key_file:
         lines = read_text("--api-key-file", arguments.api_key_file, most=LONGEST_KEYS).splitlines()
         keys = [line.strip() for line in lines if line.strip()]
         if not keys:
             raise SettingError(f"--api-key-file {arguments.api_key_file} holds no key: write one into it")
         given += keys
-    if not all(key.isascii() and key.isprintable() for key in given if key):
+    found = tuple(key.strip() for key in given if key)  # as clients' keys are read
+    if not all(key.isascii() and key.isprintable() for key in found):
         raise SettingError("an API key has characters that HTTP cannot carry: use letters, digits and signs")
-    return tuple(key for key in given if key)
+    return found
 
 
 def _load(arguments: argparse.Namespace) -> Load:

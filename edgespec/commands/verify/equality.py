@@ -21,6 +21,7 @@ from edgespec.core.request import Request
 from edgespec.core.values import Round
 from edgespec.core.verify import Coupled
 from edgespec.engine.pair import Pair
+from edgespec.errors import EngineError
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model
 from edgespec.sampling.sampler import Sampler
@@ -85,8 +86,10 @@ def output(
 ) -> Output:
     """Generates after `prompt` with empty caches, so that a run can be repeated shape for shape."""
     pair.forget()
-    rounds = pair.generate(prompt, request, cancelled=cancelled)
-    return Output(np.array(prompt, np.int32), request, tuple(rounds))
+    rounds = tuple(pair.generate(prompt, request, cancelled=cancelled))
+    if rounds[-1].notice:
+        raise EngineError(rounds[-1].notice)
+    return Output(np.array(prompt, np.int32), request, rounds)
 
 
 def batch_shapes(

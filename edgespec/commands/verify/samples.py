@@ -28,6 +28,7 @@ from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.core.values import ModelName
 from edgespec.engine.pair import Pair
+from edgespec.errors import EngineError
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling
 
 WIDE = Sampling(temperature=1.0, top_k=8, top_p=0.98, min_p=0.02)  # few sequences, and none too rare
@@ -78,6 +79,8 @@ class Sampled:
         tokens: list[int] = []
         for round_ in self.pair.generate(self.prompt.tokens, request, scorers=self.scorers):
             tokens += round_.tokens
+            if round_.notice:
+                raise EngineError(round_.notice)
             self.drafted += round_.drafted
             self.accepted += round_.accepted
             if len(tokens) >= FIRST:

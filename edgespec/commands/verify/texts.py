@@ -12,7 +12,8 @@ from edgespec.commands.prompts import built_in
 from edgespec.commands.verify.budget import MOST_TOKENS, Progress, Speed, Watch
 from edgespec.commands.verify.equality import BatchShape, Difference, batch_shapes, difference, output
 from edgespec.commands.verify.prompts import TokenizedPrompt
-from edgespec.core.request import DrafterName, Request
+from edgespec.core.request import Request
+from edgespec.core.values import DrafterName
 from edgespec.engine.pair import Pair
 from edgespec.llama.context import ContextSettings
 from edgespec.sampling.sampler import Sampling

@@ -176,6 +176,7 @@ class DraftModel:
                 continue
             self.odds.note(sure, n < judged.accepted)
             self.places.note_bin(min(n, BINS - 1), n < judged.accepted)
+        self.places.rest(len(judged.draft.tokens))  # else two that failed at first would never be tried again
 
 
 def _onward(reach: float, falls: tuple[float, ...], n: int, most: int) -> Reach:

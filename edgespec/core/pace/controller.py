@@ -193,9 +193,11 @@ class Controller:
         self._load, self._slot = load, slot
         if load.streams != self._streams:
             self._streams, self.record, self._idle = load.streams, self._records(load.streams), 0
+        pulse = load.costs.target.pulse
+        self.record.take_up(pulse.floor)
         self._by, self._gain = "plain", 1.0
         if not self._resting:
-            self._stale = not self._light and self.record.stale
+            self._stale = not self._light and (self.record.stale or pulse.asks)
             load.weigh()
 
     def window(self, lag: int) -> int:

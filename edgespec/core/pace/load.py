@@ -60,8 +60,8 @@ class Load:
     @property
     def prices(self) -> NDArray[np.float64]:
         """Seconds of evaluating 0, 1, ... tokens."""
-        if self._prices is None:  # it shows on a light target if nobody guesses
-            self._prices = self.costs.target.prices(max(self.most, self.base), self.n_ctx)
+        if self._prices is None or len(self._prices) <= self.total:  # it shows on a light target if unused
+            self._prices = self.costs.target.prices(max(self.most, self.total), self.n_ctx)
         return self._prices
 
     @property

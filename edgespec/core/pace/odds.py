@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 BINS = 10
 FADE = 0.98  # of the weight of an observation, with each that follows in its bin
 FADE_SILENT = 0.93  # the same for unverified guesses, which are few and far between
+FADE_RESTING = 0.96  # of what is known of places in a draft, with each draft that ends before them
 PRIOR_WEIGHT = 2.0  # observations that the assumption is worth
 STIFFNESS = 2.0  # of the assumption as a whole: the larger, the more it takes to shift it
 MOST_SHIFT = 3.0  # of all assumptions together, in units of log-odds
@@ -90,6 +91,13 @@ class Odds:
         self.accepted[i] = fade * self.accepted[i] + accepted
         self.seen[i] = fade * self.seen[i] + 1.0
         self._compare(i)
+
+    def rest(self, first: int) -> None:
+        """Lets what is known of the bins from `first` on fade: they were not tried."""
+        for i in range(first, BINS):
+            self.accepted[i] *= FADE_RESTING
+            self.seen[i] *= FADE_RESTING
+            self._compare(i)
 
 
 def bin_of(confidence: float) -> int:

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from edgespec.core.pace.tuning import TUNING
 
+RENEWED = 0.85  # of the floor at which it was kept: below it, a record begins anew
+KEPT = 0.125  # of it then
+
 
 @dataclass(slots=True)
 class Gain:
@@ -65,6 +68,24 @@ class Record:
     # token times that the cheapest useful draft may lose, as last seen; not saved
     try_costs: float = field(default=0.0, repr=False, compare=False)
     watch: Watch = field(default_factory=Watch, repr=False, compare=False)  # not saved
+    # the floor of the pulse when it was last used; not saved
+    _floor: float | None = field(default=None, repr=False, compare=False)
+
+    def take_up(self, floor: float | None) -> None:
+        """Begins a round. What was recorded before the machine became this quiet is mostly forgotten.
+
+        Draft and plain decoding were compared at other costs. floor: that of the pulse.
+        """
+        known = self._floor
+        if known is None or floor is None or floor > known:
+            self._floor = floor
+        elif floor < RENEWED * known:
+            self._floor = floor
+            for gain in (self.model, self.all):
+                gain.tokens, gain.cost = KEPT * gain.tokens, KEPT * gain.cost
+            self.lost = min(self.lost, TUNING.share * self.emitted)
+            self.free_lost = min(self.free_lost, TUNING.free_share * self.emitted)
+            self.trying = max(self.trying, TUNING.start)
 
     def charge(self, lost: float) -> None:
         """Counts token times that the draft model lost; negative: gained.
@@ -123,7 +144,7 @@ class Trust:
     def note(self, expected: float, found: float) -> None:
         """Counts a step that took offers."""
         self.expected = TUNING.trust_fade * self.expected + expected
-        self.found = TUNING.trust_fade * self.found + max(found, expected / TUNING.leap)
+        self.found = TUNING.trust_fade * self.found + max(found, expected / TUNING.trust_leap)
 
     def rest(self) -> None:
         """Counts a step that took none, so that they are tried again some day."""

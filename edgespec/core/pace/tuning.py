@@ -12,7 +12,7 @@ class Tuning:
     # What is remembered
     fade: float = 0.95  # weight of earlier rounds in a gain, with each new one
     prior_rounds: float = 6.0  # rounds that the expectation of an untried draft is worth
-    leap: float = 4.0  # factor over its expected seconds that a round counts for at most: machines pause
+    leap: float = 1.3  # factor over its expected seconds that a round counts for at most: machines pause
 
     # What the draft model may lose
     share: float = 0.015  # of the tokens emitted
@@ -30,6 +30,7 @@ class Tuning:
     free_share: float = 0.005
     free_start: float = 1.5
     trust_fade: float = 0.95  # of earlier steps that took free guesses, with each that does
+    trust_leap: float = 4.0  # factor by which a step may disappoint at most: machines pause
     trust_rest: float = 0.985  # of the same, with each step that takes none
     trust_prior: float = 4.0  # steps that trusting the expectation is worth
 

@@ -75,12 +75,8 @@ class AssistantContext(HeadCache):
         plan = self._plan(want)
         return plan.end - plan.at
 
-    def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (1, n_vocab): the head's logits after its tokens + tail.
-
-        The target forgets what it holds of a sequence that is not in the want. Raises FatalDecodeError if
-        llama.cpp fails.
-        """
+    def _scored(self, wants: Sequence[Want]) -> list[Rows]:
+        """The target forgets what it holds of a sequence that is not in its want."""
         plans = [self._begun(want) for want in wants]
         answers = {plan.seq: np.zeros((1, self.n_vocab), np.float32) for plan in plans}
         for step in range(max([plan.end - plan.at for plan in plans])):
@@ -118,7 +114,7 @@ class AssistantContext(HeadCache):
             row = made[at - plan.first - 1] if at > plan.first else self._row_before(plan)
             parts.append(RowPart(plan.seq, plan.position, row[None], plan.tokens[4 * at : 4 * at + 4]))
         self._batch.fill(parts, outputs=1)
-        self._run(self._batch.struct, [part.seq for part in parts])
+        self._run(self._batch.struct)
         self.evaluated += len(parts)
         for i, part in enumerate(parts):
             self._held[part.seq].made.append(self._own_row(i, self._width))
@@ -132,5 +128,5 @@ class AssistantContext(HeadCache):
         """Evaluates what reading n tokens takes: the last of them alone."""
         row = np.zeros((1, self._width), np.float32)
         self._batch.fill([RowPart(0, self._target.held(0).size, row, bytes(4))], outputs=1)
-        self._run(self._batch.struct, [0])
+        self._run(self._batch.struct)
         self.clear(0)

@@ -66,15 +66,11 @@ class BlockContext(HeadCache):
         _, at, known = self._plan(want)
         return known - at + 1
 
-    def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (1, n_vocab): the head's logits for the position after its tail.
+    def _scored(self, wants: Sequence[Want]) -> list[Rows]:
+        """Raises NoRoomError also if the block has no position after a tail."""
+        return [self._scored_one(want) for want in wants]
 
-        Raises NoRoomError if the block has no such position or cells have run out, FatalDecodeError if
-        llama.cpp fails.
-        """
-        return [self._score(want) for want in wants]
-
-    def _score(self, want: Want) -> Rows:
+    def _scored_one(self, want: Want) -> Rows:
         tokens, _ = self._settled(want)
         if not want.tail or self._rows_of[want.seq][0] != tokens:
             self._read(want)
@@ -127,7 +123,7 @@ class BlockContext(HeadCache):
 
     def _inject(self, part: RowPart) -> None:
         self._features.fill([part], outputs=0)
-        self._decode(self._features.struct, part.seq, part.size)
+        self._decode(self._features.struct, part.size)
 
     def _guessed(self, seq: int, token: bytes, at: int) -> NDArray[np.float32]:
         """Reads a token and the masks after it, and takes them back; returns a row for each guess.
@@ -136,7 +132,7 @@ class BlockContext(HeadCache):
         """
         masks = np.full(self._head.block - 1, self._head.mask, np.int32).tobytes()
         self._block.fill([(seq, token + masks, self._head.block, at)])
-        self._decode(self._block.struct, seq, 1)
+        self._decode(self._block.struct, 1)
         places = range(self._head.block - self.longest, self._head.block)
         if self._head.candidates:
             found = np.stack([self._own_row(i, self._width) for i in places])
@@ -145,9 +141,9 @@ class BlockContext(HeadCache):
         C.llama_memory_seq_rm(self._memory, seq, at, -1)
         return found
 
-    def _decode(self, struct: object, seq: int, n: int) -> None:
+    def _decode(self, struct: object, n: int) -> None:
         """Evaluates a batch that counts as n tokens."""
-        self._run(struct, [seq])
+        self._run(struct)
         self.evaluated += n
 
     def rehearse(self, n: int) -> None:

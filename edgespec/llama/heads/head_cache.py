@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from edgespec.errors import EngineError, FatalDecodeError, NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.head_settings import new_head_context
 from edgespec.llama.heads.hidden_rows import HiddenRow
-from edgespec.llama.model import Model, last_complaint
+from edgespec.llama.model import Model, complaints, last_complaint
 from edgespec.llama.saved import Saved
 from edgespec.llama.settings import ContextSettings
 from edgespec.llama.thread_count import Threads
@@ -73,6 +74,22 @@ class HeadCache:
     def batches(self) -> bool:
         """True: several sequences are evaluated together."""
         return True
+
+    def score(self, wants: Sequence[Want]) -> list[Rows]:
+        """Returns for each want float32 (1, n_vocab): the head's logits after its tokens + tail.
+
+        Raises NoRoomError if cells have run out and FatalDecodeError if llama.cpp fails. Whatever is raised,
+        Ctrl+C included, the head then holds nothing of these sequences.
+        """
+        try:
+            return self._scored(wants)
+        except BaseException:
+            for want in wants:
+                self.clear(want.seq)
+            raise
+
+    def _scored(self, wants: Sequence[Want]) -> list[Rows]:
+        raise NotImplementedError
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the tokens that a sequence has read, with those before its first cell."""
@@ -155,9 +172,10 @@ class HeadCache:
         self.first_s = self.seconds
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
 
-    def _run(self, struct: Any, seqs: list[int]) -> None:
-        """Evaluates a batch. Raises NoRoomError or FatalDecodeError, and forgets its sequences then."""
+    def _run(self, struct: Any) -> None:
+        """Evaluates a batch. Raises NoRoomError or FatalDecodeError."""
         self._threads.choose(struct.n_tokens)
+        complaints.clear()
         started = time.perf_counter()
         code = C.llama_decode(self._handle, struct)
         if code == 0:
@@ -167,8 +185,10 @@ class HeadCache:
             self._threads.note(struct.n_tokens, seconds)
         self.seconds += seconds
         self.calls += 1
+        if code == NO_CELLS:
+            raise NoRoomError("the head's cache has no room for more tokens: raise --ctx")
         if code != 0:
-            raise self._failed(code, seqs)
+            raise FatalDecodeError(f"llama.cpp failed with code {code} on a head: {last_complaint()}")
 
     def _logits(self, i: int) -> Rows:
         """Returns the logits after a row of the last evaluation: a view (1, n_vocab)."""
@@ -185,11 +205,3 @@ class HeadCache:
         if not pointer:
             raise EngineError(f"llama.cpp returned nothing for a head: {last_complaint()}")
         return np.ctypeslib.as_array(pointer, shape=(width,))
-
-    def _failed(self, code: int, seqs: list[int]) -> EngineError:
-        """Forgets what sequences hold after a failure; returns what to raise."""
-        for seq in seqs:
-            self.clear(seq)
-        if code == NO_CELLS:
-            return NoRoomError("the head's cache has no room for more tokens: raise --ctx")
-        return FatalDecodeError(f"llama.cpp failed with code {code} on a head: {last_complaint()}")

@@ -94,11 +94,7 @@ class HeadContext(HeadCache):
         plan = self._plan(want)
         return plan.end - plan.at
 
-    def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (1, n_vocab): the head's logits after its tokens + tail.
-
-        Raises NoRoomError if cells have run out and FatalDecodeError if llama.cpp fails.
-        """
+    def _scored(self, wants: Sequence[Want]) -> list[Rows]:
         plans = [self._begun(want) for want in wants]
         answers: list[Rows] = [np.empty((0, 0), np.float32)] * len(wants)
         while todo := [i for i, plan in enumerate(plans) if not plan.done]:
@@ -204,7 +200,7 @@ class HeadContext(HeadCache):
     def _evaluate(self, parts: Sequence[RowPart]) -> None:
         """Evaluates parts in one call."""
         self._batch.fill(parts, outputs=None if self._features else 1)
-        self._run(self._batch.struct, [part.seq for part in parts])
+        self._run(self._batch.struct)
 
     def rehearse(self, n: int) -> None:
         """Evaluates n empty rows, as for reading n tokens; the first sequence is empty then."""

@@ -42,11 +42,8 @@ class TurnsContext(HeadContext):
         turn = 1 if unread or plan.anew else self._turn(plan)
         return unread + sum(range(turn, ahead + 1))
 
-    def score(self, wants: Sequence[Want]) -> list[Rows]:
-        """Returns for each want float32 (1, n_vocab): the logits of the block whose turn it is.
-
-        Raises NoRoomError if cells have run out and FatalDecodeError if llama.cpp fails.
-        """
+    def _scored(self, wants: Sequence[Want]) -> list[Rows]:
+        """Returns the logits of the block whose turn it is."""
         plans = [self._begun(want) for want in wants]
         answers: dict[int, Rows] = {}
         while todo := [plan for plan in plans if plan.at < plan.readable]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, StrictStr, model_validator
 
+from edgespec.server.dialects.lists import Listed
 from edgespec.server.refusal import Refusal
 
 SILENT = ("none", "minimal")  # efforts that mean: do not reason
@@ -49,12 +50,12 @@ class ToolFields(BaseModel):
     """
 
     _older: bool = PrivateAttr(False)
-    functions: list[Function] | None = None
+    functions: Listed[Function] | None = None
     function_call: Literal["auto", "none"] | NamedFunction | None = None
-    tools: list[Tool] | None = None
+    tools: Listed[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: StrictBool | None = None
-    documents: list[dict[str, Any]] | None = None
+    documents: Listed[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: StrictStr | None = None
     reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] | None = None

@@ -23,9 +23,16 @@ MOST_EXPERTS = 1024  # LLAMA_MAX_EXPERTS
 LONGEST_NAME = 64  # characters of an architecture or a tensor: GGML_MAX_NAME
 LARGEST_TENSOR = 1 << 44  # bytes
 
+# graphs of llama.cpp's that rotate nothing, or not always: others end or never end on no dimensions to rotate
+_UNROTATED = frozenset(
+    "arwkv7 baichuan bloom glm5-next gpt2 granite granitehybrid granitemoe jais jamba kimi-k3 kimi-linear "
+    "mamba mamba2 mpt nemotron_h nemotron_h_moe refact rwkv6 rwkv6qwen2 rwkv7 starcoder".split()
+)
+_ONE_IS_NONE = frozenset(("hunyuan-dense", "hunyuan_vl"))  # of experts: llama.cpp reads no number of them
 _ARCHITECTURE = re.compile(r"[A-Za-z0-9_.-]*")
-_OF_LAYERS = ("block_count", "nextn_predict_layers", "full_attention_interval")
+_OF_LAYERS = ("block_count", "nextn_predict_layers")
 _OF_SIZES = (
+    "full_attention_interval",
     "embedding_length",
     "feed_forward_length",
     "vocab_size",
@@ -79,9 +86,12 @@ def _contradiction(architecture: str, metadata: Mapping[str, object]) -> str | N
         return max(value, default=0) if isinstance(value, array) else int(value)  # type: ignore[call-overload]
 
     layers, experts, used, groups = (of(key) for key in ("block_count", *_OF_EXPERTS))
-    for key in ("block_count", "rope.dimension_count"):
-        if of(key, 1) < 1:
-            return f"{architecture}.{key} is 0"
+    if of("block_count", 1) < 1:
+        return f"{architecture}.block_count is 0"
+    if of("rope.dimension_count", 1) < 1 and architecture not in _UNROTATED:
+        return f"{architecture}.rope.dimension_count is 0"
+    if architecture in _ONE_IS_NONE and experts <= 1:
+        experts = used = groups = 0
     if of("nextn_predict_layers") > max(layers, 0):
         return f"{of('nextn_predict_layers')} of its {layers} layers guess further tokens"
     if used > experts or experts and not used:

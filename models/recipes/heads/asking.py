@@ -15,8 +15,8 @@ from edgespec_models.distill import questions
 from edgespec_models.distill.native import Native
 from edgespec_models.distill.questions import Turns
 from edgespec_models.distill.saying import TEMPERATURES, Saying
-from edgespec_models.distill.self_asked import SelfAsked
 from recipes.heads import spec_bench
+from recipes.heads.self_asked import SelfAsked
 from recipes.heads.spec_bench import Question
 from recipes.template import compiled
 

@@ -29,6 +29,7 @@ _T = TypeVar("_T")
 DYING_S = 1.0
 LOOK_AGAIN_S = 0.02
 LOOK_S = 0.5
+COMING_BACK = "; it is being started again"
 Cancelled = Callable[[], bool]
 Opening = Callable[[OnProgress, Cancelled], Attached]
 
@@ -268,7 +269,7 @@ def _listen(
 
 def _coming_back(error: EngineDiedError) -> EndpointError:
     """Returns the error for a dead engine whose server reports that and restarts it."""
-    return EndpointError(f"{error}; it is being started again", status=503, retry_s=LOOK_S)
+    return EndpointError(f"{error}{COMING_BACK}", status=503, retry_s=LOOK_S)
 
 
 def _fault(attached: Attached) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,13 @@ from edgespec_tui.endpoint.endpoint import Endpoint
 
 EMBEDDED = "embedded pair"  # its files are called target and draft
 LENT = "This engine belongs to another window and ends with it; a new one then starts here."
+GROWN = re.compile(r"-[0-9a-f]{12}$")
 State = Literal["starting", "ready", "gone"]
+
+
+def shown(name: str) -> str:
+    """Returns a model's name without the digits that only tell files apart: those of grown pairs."""
+    return GROWN.sub("", name)
 
 
 @dataclass(slots=True)
@@ -33,7 +40,7 @@ class EngineState:
         """The model's name; "" while unknown."""
         if self.info is None:
             return ""
-        return EMBEDDED if self.info.embedded else self.info.model
+        return EMBEDDED if self.info.embedded else shown(self.info.model)
 
     @property
     def is_foreign(self) -> bool:
@@ -45,9 +52,8 @@ class EngineState:
         """The names of target and draft."""
         if self.info is None:
             return ""
-        return (
-            f"{self.model} + {self.info.draft}" if self.info.draft and not self.info.embedded else self.model
-        )
+        draft = "" if self.info.embedded else shown(self.info.draft or "")
+        return f"{self.model} + {draft}" if draft else self.model
 
     async def start(self, *, again: bool = False) -> None:
         """Prepares the engine; an error becomes the reason."""

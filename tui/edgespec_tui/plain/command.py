@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import io
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 
 from edgespec.client.answer import Info
-from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.errors import EdgeSpecError, SessionError, SettingError
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Opening
 from edgespec_tui.endpoint.engine_state import LENT
 from edgespec_tui.endpoint.model_notes import PULL, note_of
@@ -26,9 +28,9 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
     sys.stdin = sys.stdin or open(os.devnull)  # closed by our caller: an empty one
     if sys.stdout is None:
         raise EdgeSpecError("standard output is closed: there is nowhere to write the answer")
-    for stream in (sys.stdin, sys.stdout):
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what cannot be decoded becomes a mark, not an error
+            stream.reconfigure(errors=errors)  # what is no text becomes a mark, not an error
     beginning = begin(arguments)
     for complaint in beginning.complaints:
         if arguments.prompt is not None:  # a program asks: settings must not change its answer
@@ -37,12 +39,17 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
     sessions = open_sessions(arguments, on_notice=lambda sentence: _tell(f"edgespec: {sentence}"))
     try:
         if arguments.list is not None:
-            print(listing(sessions.searched(arguments.list, limit=-1).result()))
+            found = sessions.searched(arguments.list, limit=-1).result()
+            if sessions.unread:
+                raise SessionError(f"no chats can be listed: {sessions.unread}")
+            print(listing(found))
             return 0
         return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
     finally:
         ask = on_terminal() if arguments.prompt is None else None  # a program waits for the answer alone
-        rescue(sessions.close(), ask=ask, tell=lambda sentence: _tell(f"edgespec: {sentence}"))
+        unwritten = sessions.close()
+        if arguments.prompt is None or sessions.was_open:  # else nobody expects it to be saved
+            rescue(unwritten, ask=ask, tell=lambda sentence: _tell(f"edgespec: {sentence}"))
 
 
 def _talk(
@@ -91,7 +98,8 @@ def _greeting(info: Info) -> str:
         lines.insert(3, f"Ask, for example: {note.asks[0]}")
     if not info.speculates:
         lines.insert(1, f"At {info.where}, which reports no speculation data.")
-    return "\n".join(lines) + "\n"
+    columns = max(20, shutil.get_terminal_size().columns - 1)
+    return "\n".join(textwrap.fill(line, columns, break_long_words=False) for line in lines) + "\n"
 
 
 def _tell(sentence: str) -> None:

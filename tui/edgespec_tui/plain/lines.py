@@ -95,7 +95,7 @@ class PlainLines:
         elif line.strip():
             read, self._read = self._read, []
             try:
-                self._chat.ask("\n".join([*read, self._with_files(line)]))
+                self._chat.ask("\n".join([*read, self._with_files(line)]), title=line)
             except EdgeSpecError as error:
                 if _may_help_to_ask_again(error):
                     self._read = read

@@ -15,12 +15,14 @@ from typing import TextIO
 from edgespec.client.answer import AnswerOptions, Info
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
+from edgespec.system.odd_text import as_text, oddities
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.plain.text import AsItComes, WholeSentences, figure_lines
 from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets.live_figures import LiveFigures
+from edgespec_tui.widgets.question import Question
 from edgespec_tui.widgets.turn_writer import TurnWriter
 
 INTERRUPTED = 130  # exit code after Ctrl+C, as in shells
@@ -62,14 +64,21 @@ class PlainChat:
             self.engine_gone = False
         return self.info
 
-    def ask(self, text: str) -> Turn:
+    def ask(self, text: str, *, title: str = "") -> Turn:
         """Asks, writes the answer as it comes, and returns it. Ctrl+C stops it, and keeps it as it is.
+
+        title: what was typed of it, for a chat that has no title yet.
 
         Raises EdgeSpecError if there is no answer; the conversation is then as before. Raises OSError
         if stdout takes no more.
         """
+        for sentence in oddities(text):
+            self.tell(f"edgespec: {sentence}")
+        text, title = as_text(text), as_text(title)
         talk, before = self.conversation, self.conversation.head
         question = talk.add("user", text, parent=before)
+        talk.title = talk.title or Question(title or text).title()
+        self.sessions.save(talk)  # the answer may take minutes to begin
         try:
             return self.answer_to(question)
         except EdgeSpecError:
@@ -90,7 +99,7 @@ class PlainChat:
             writer.end_line()
         if answer.finish == "cancelled":
             self.tell("(interrupted)")
-        elif answer.finish == "length" and not self.quiet:
+        elif answer.finish == "length":
             self.tell("(stopped at the length limit)")
         if not self.quiet:
             self.tell("\n".join(f"  {line}" for line in figure_lines(dict(answer.figures))) + "\n")

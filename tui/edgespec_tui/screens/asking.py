@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+import time
 from dataclasses import replace
-from typing import Protocol
 
 from textual.worker import Worker, WorkerCancelled
 
@@ -18,50 +17,16 @@ from edgespec.client.answer import AnswerOptions
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
-from edgespec_tui.screens.chat_context import ChatContext
+from edgespec_tui.screens.stage import Stage
 from edgespec_tui.sessions.context_fit import left_out_before, path_to
 from edgespec_tui.sessions.conversation import Conversation, Figure, Turn
 from edgespec_tui.widgets.attached_files import with_files
-from edgespec_tui.widgets.live_figures import LiveFigures
-from edgespec_tui.widgets.prompt_input import PromptInput
-from edgespec_tui.widgets.question import Question
-from edgespec_tui.widgets.transcript import Transcript
+from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
+from edgespec_tui.widgets.question import Question, joined
 from edgespec_tui.widgets.turn_view import AnswerView
 from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
 
-TITLE_LENGTH = 60
 INTERRUPTED = "interrupted before it began"
-
-
-class Stage(Protocol):
-    """What asking needs of the screen; `talk.TalkScreen` is one."""
-
-    context: ChatContext
-    conversation: Conversation
-
-    @property
-    def transcript(self) -> Transcript: ...
-
-    @property
-    def prompt(self) -> PromptInput: ...
-
-    def options(self) -> AnswerOptions: ...
-
-    def tell(self, sentence: str) -> None: ...
-
-    def tell_failure(self, error: EdgeSpecError) -> None: ...
-
-    def show_banner(self, sentence: str, *keys: tuple[str, str, str]) -> None: ...
-
-    def show_waiting(self, questions: Sequence[Question]) -> None: ...
-
-    def refresh_state(self) -> None: ...
-
-    def engine_changed(self) -> None: ...
-
-    def run_worker(
-        self, work: Coroutine[None, None, None], *, group: str, exclusive: bool
-    ) -> Worker[None]: ...
 
 
 class Asking:
@@ -76,6 +41,8 @@ class Asking:
         self._prompt_tokens: int | None = None
         self._plain_s: float | None = None  # a round without a draft took this here, last time
         self._worker: Worker[None] | None = None
+        self._view: AnswerView | None = None  # of the answer in progress
+        self._stirred = 0.0  # when the engine was last heard of, monotonic
 
     @property
     def running(self) -> bool:
@@ -115,6 +82,7 @@ class Asking:
         if editing is None and self.running:
             self.waiting.append(attached.question)
             screen.show_waiting(self.waiting)
+            self._keep(talk)
             return
         await self.stop()
         self.editing = None
@@ -134,10 +102,16 @@ class Asking:
         parent = editing.parent if editing else talk.head
         turn = replace(talk.add("user", question.text, parent=parent), settings=question.settings())
         talk.change(turn)
-        talk.title = talk.title or " ".join(question.folded().split())[:TITLE_LENGTH]
+        talk.title = talk.title or question.title()
+        self._keep(talk)
         screen.refresh_state()  # first: a widget that is added while nothing is shown keeps no height
         await (screen.transcript.show(talk) if editing else screen.transcript.add(turn))
         return turn
+
+    def _keep(self, talk: Conversation) -> None:
+        """Saves what was asked at once, and what waits to be: an answer may take minutes to begin."""
+        talk.draft = joined(question.typed() for question in self.waiting).draft()
+        self._screen.context.keep(talk)
 
     async def again(self, question: Turn) -> None:
         """Answers a question anew; an older answer stays its sibling. Raises SettingError."""
@@ -195,6 +169,7 @@ class Asking:
         view = screen.transcript.view_of(turn.id)
         if not isinstance(view, AnswerView):  # the app is ending
             return False
+        self._view, self._stirred = view, time.monotonic()
         try:
             prepared = await self._prepare(talk, turn, view)
             if prepared is None:
@@ -228,6 +203,7 @@ class Asking:
         before = left_out_before(path_to(talk, turn.parent))
 
         def tell(progress: Progress) -> None:
+            self._stirred = time.monotonic()
             far = "" if progress.fraction is None else f", {progress.fraction:.0%}"
             view.show_waiting(progress.text + far)
 
@@ -259,6 +235,13 @@ class Asking:
         talk.change(shown)
         self._screen.context.keep(talk)
         return shown
+
+    def tell_silence(self) -> None:
+        """Says for how long nothing has come; a stalled engine looks like a thinking one."""
+        heard = max(self._stirred, (self.figures.last if self.figures else None) or 0.0)
+        silent = time.monotonic() - heard
+        if silent > SILENT_S and self._view is not None and self._screen.context.engine.state == "ready":
+            self._view.show_silence(silent)
 
     def _ended(self, making: TurnWriter) -> None:
         told = making.figures.told

@@ -12,12 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import DataTable, Footer, Static
+from textual.widgets import DataTable, Static
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.screens.race import Race, drawn, together
+from edgespec_tui.widgets.key_line import KeyLine
 from edgespec_tui.widgets.panel import Measured
 
 PROMPTS = (
@@ -59,7 +60,7 @@ class BenchScreen(ModalScreen[Measured | None]):
             yield Static("Plain against speculative, with this pair on this machine", id="bench-title")
             yield DataTable(cursor_type="none", id="bench-table")
             yield Static("", id="bench-note")
-            yield Footer(show_command_palette=False)
+            yield KeyLine(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one(DataTable).add_columns("kind", "plain tok/s", "speculative", "speed-up", "text")

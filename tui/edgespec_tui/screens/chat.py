@@ -9,8 +9,9 @@ from textual.binding import BindingType
 from textual.widgets import Collapsible
 
 from edgespec.errors import EdgeSpecError
+from edgespec.system.odd_text import oddities
 from edgespec_tui.screens.chat_context import ChatContext
-from edgespec_tui.screens.talk import TalkScreen
+from edgespec_tui.screens.talk import TalkScreen, as_sentence
 from edgespec_tui.sessions.conversation import Turn, TurnRole
 from edgespec_tui.settings.keys import key
 from edgespec_tui.widgets.answer_markdown import CodeFence
@@ -22,6 +23,7 @@ from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import Question, question_of
 from edgespec_tui.widgets.slash_commands import SlashCommand
 from edgespec_tui.widgets.turn_view import TurnView
+from edgespec_tui.widgets.welcome import Welcome
 
 ABOUT_SPECULATION = ("speculation", "race", "tint")  # actions that mean nothing with a server of another kind
 
@@ -64,9 +66,14 @@ class ChatScreen(TalkScreen):
         try:
             if not await self._slash_commands.run(self, event.question.text):
                 await self.asking.ask(event.question)
+                for sentence in oddities(event.question.text):
+                    self.tell_error(as_sentence(sentence[:1].upper() + sentence[1:]))
         except EdgeSpecError as error:
             self.tell_error(str(error))
             self.prompt.put_before(event.question)
+
+    def on_prompt_input_told(self, event: PromptInput.Told) -> None:
+        self.tell(event.sentence)
 
     def on_prompt_input_choosing(self, event: PromptInput.Choosing) -> None:
         self.query_one(ChoiceList).show(event.choices)
@@ -256,10 +263,12 @@ class ChatScreen(TalkScreen):
         self.refresh_state()
 
     def action_scroll_up(self) -> None:
-        """Scrolls the transcript a page up."""
+        """Scrolls the transcript a page up; in an empty chat, what the keys are."""
+        self.query_one(Welcome).scroll_page_up(animate=False)
         self.transcript.reach_up()
         self.transcript.scroll_page_up(animate=False)
 
     def action_scroll_down(self) -> None:
-        """Scrolls the transcript a page down."""
+        """Scrolls the transcript a page down; in an empty chat, what the keys are."""
+        self.query_one(Welcome).scroll_page_down(animate=False)
         self.transcript.scroll_page_down(animate=False)

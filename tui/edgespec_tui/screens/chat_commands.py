@@ -17,6 +17,7 @@ from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.settings.values import from_text, told
 from edgespec_tui.widgets.attached_files import read_file
 from edgespec_tui.widgets.panel import Measured
+from edgespec_tui.widgets.question import Insert, Question
 from edgespec_tui.widgets.slash_commands import parsed
 
 
@@ -72,7 +73,8 @@ class ChatCommands:
         elif name == "/set":
             self._set(screen, rest)
         elif name == "/read":
-            screen.prompt.put_before(read_file(rest))
+            read = read_file(rest)
+            screen.prompt.put_before(Question(read, (Insert(0, len(read), ""),)))
         elif name in ("/new", "/clear"):
             await app.action_new()
         elif name == "/rename":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.client.attach import OnProgress
+from edgespec.errors import SessionError
 from edgespec.system import config
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import EngineState
@@ -23,6 +26,8 @@ class Keeper(Protocol):
     def save(self, conversation: Conversation) -> None: ...
 
     def leave(self, conversation: Conversation) -> None: ...
+
+    def regained(self, id: int) -> Future[Conversation | None]: ...
 
 
 @dataclass(slots=True)
@@ -50,6 +55,15 @@ class ChatContext:
         """Releases a conversation that is no longer shown."""
         if self.sessions is not None:
             self.sessions.leave(conversation)
+
+    async def regained(self, conversation: Conversation) -> Conversation | None:
+        """Returns what has become of a conversation that another window had; None while it still has it."""
+        if self.sessions is None or conversation.id is None:
+            return None
+        try:
+            return await asyncio.wrap_future(self.sessions.regained(conversation.id))
+        except SessionError:  # it was deleted there
+            return None
 
     async def fit(self, conversation: Conversation, question: int, *, on_wait: OnProgress) -> Fitting:
         """Returns the messages for an answer to `question`. Raises EdgeSpecError.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -10,8 +11,9 @@ from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
+from edgespec_tui.widgets.key_line import KeyLine
 from edgespec_tui.widgets.slash_commands import COMMANDS
 
 GROUPS = {
@@ -31,13 +33,14 @@ ON_TURNS = (
     ("c e r g b", "on a turn: copy, edit, answer again, continue, branch"),
     ("[ ]", "on a turn with several versions: previous, next"),
 )
+LEAST = 24  # columns beside a key: else what it does is below it
 
 
 class HelpScreen(ModalScreen[None]):
     """Shows all keys and commands."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter,f1", "app.pop_screen", "Back", id="help.leave"),
+        Binding("escape,q,enter,f1", "dismiss", "Back", id="help.leave"),
     ]
 
     def __init__(self, bindings: Sequence[ActiveBinding]) -> None:
@@ -47,22 +50,28 @@ class HelpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="help"):
             with VerticalScroll():
-                yield Static(self._keys())
-            yield Footer(show_command_palette=False)
+                yield Static("", id="help-keys")
+            yield KeyLine(show_command_palette=False)
 
-    def _keys(self) -> Content:
+    def on_resize(self) -> None:
+        """Wraps what keys do beside them."""
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        room = self.query_one(VerticalScroll).scrollable_content_region.width - 1
+        self.query_one("#help-keys", Static).update(Content("\n").join(self._lines(max(room, 1))))
+
+    def _lines(self, room: int) -> list[Content]:
+        """Returns the lines of a page so wide."""
         lines: list[Content] = []
         for group, title in GROUPS.items():
-            rows = self._rows(group)
-            if rows:
-                lines += [Content.styled(title, "bold"), *rows, Content("")]
-        lines += [Content.styled("Turns", "bold"), *(_row(key, does) for key, does in ON_TURNS), Content("")]
-        lines += [Content.styled("Also", "bold"), *(_row(key, does) for key, does in ALSO), Content("")]
-        lines.append(Content.styled("Commands", "bold"))
-        lines += [_row(f"{c.name} {c.wants}".strip(), c.does, width=24) for c in COMMANDS]
-        return Content("\n").join(lines)
+            if rows := self._rows(group):
+                lines += _part(title, rows, room)
+        lines += _part("Turns", ON_TURNS, room) + _part("Also", ALSO, room)
+        commands = [(f"{c.name} {c.wants}".strip(), c.does) for c in COMMANDS]
+        return lines + _part("Commands", commands, room, width=24)
 
-    def _rows(self, group: str) -> list[Content]:
+    def _rows(self, group: str) -> list[tuple[str, str]]:
         keys: dict[str, list[str]] = {}
         said: dict[str, str] = {}
         for active in sorted(self._bindings_shown, key=lambda active: "scroll" in active.binding.action):
@@ -70,8 +79,19 @@ class HelpScreen(ModalScreen[None]):
             if (binding.id or "").partition(".")[0] == group and binding.description:
                 keys.setdefault(binding.description, []).append(self.app.get_key_display(binding))
                 said[binding.description] = active.tooltip or binding.description
-        return [_row(" ".join(dict.fromkeys(keys[name])), said[name]) for name in keys]
+        return [(" ".join(dict.fromkeys(keys[name])), said[name]) for name in keys]
 
 
-def _row(key: str, does: str, width: int = 14) -> Content:
-    return Content.assemble("  ", (key.ljust(width), "$primary"), " ", does)
+def _part(title: str, rows: Sequence[tuple[str, str]], room: int, width: int = 14) -> list[Content]:
+    """Returns a title, and rows of a key and what it does; below it, if there is no room beside it."""
+    lines = [Content.styled(title, "bold")]
+    beside = room >= width + LEAST
+    indent = " " * (width + 3 if beside else 4)
+    for key, does in rows:
+        told = [indent + line for line in textwrap.wrap(does, max(room - len(indent), 1))] or [""]
+        if beside:
+            lines.append(Content.assemble("  ", (key.ljust(width), "$primary"), told.pop(0)[width + 2 :]))
+        else:
+            lines.append(Content.assemble("  ", (key, "$primary")))
+        lines += [Content(line) for line in told]
+    return [*lines, Content("")]

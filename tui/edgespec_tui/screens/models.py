@@ -11,12 +11,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Input, OptionList, ProgressBar, Static
+from textual.widgets import Input, OptionList, ProgressBar, Static
 from textual.widgets.option_list import Option
 
 from edgespec.errors import SettingError
 from edgespec_models.shelf.sizes import size_text
 from edgespec_tui.screens.model_shelf import Shelf, ShelfPair, found
+from edgespec_tui.widgets.key_line import KeyLine
 
 if TYPE_CHECKING:
     from edgespec_tui.screens.model_pull import ModelPull
@@ -58,7 +59,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             yield Static("", id="models-detail")
             yield ProgressBar(id="models-bar", show_eta=False)
             yield Static("", id="models-note")
-            yield Footer(show_command_palette=False)
+            yield KeyLine(show_command_palette=False)
 
     async def on_mount(self) -> None:
         self._shelf.watched = True

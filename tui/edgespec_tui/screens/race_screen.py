@@ -12,12 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.screens.race import Leg, Race, Runner, together, verdict
 from edgespec_tui.widgets.answer_markdown import AnswerSegment
 from edgespec_tui.widgets.drawing_pace import DrawingPace
+from edgespec_tui.widgets.key_line import KeyLine
 from edgespec_tui.widgets.panel import Measured
 from edgespec_tui.widgets.segments import Segment
 
@@ -77,7 +78,7 @@ class RaceScreen(ModalScreen[Measured | None]):
             with Horizontal(id="lanes"):
                 yield Lane("plain")
                 yield Lane("speculative")
-            yield Footer(show_command_palette=False)
+            yield KeyLine(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.set_interval(LOOK_S, self._draw)

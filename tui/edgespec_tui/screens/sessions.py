@@ -16,12 +16,14 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Input, OptionList, Static
+from textual.timer import Timer
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from edgespec.errors import SessionError
 from edgespec_tui.sessions.rows import Listed, words_of
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.widgets.key_line import KeyLine
 
 SEARCH_AFTER_S = 0.15  # without another key
 
@@ -67,6 +69,7 @@ class SessionsScreen(ModalScreen[int | None]):
         self._deleted: list[tuple[int, str]] = []
         self._renaming: int | None = None
         self._titles: dict[int, str] = {}
+        self._soon: Timer | None = None  # searches
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sessions"):
@@ -74,7 +77,7 @@ class SessionsScreen(ModalScreen[int | None]):
             yield OptionList(id="sessions-list")
             yield Static("", id="sessions-note")
             yield Input(placeholder="New title: Enter saves it, Esc cancels", id="sessions-title")
-            yield Footer(show_command_palette=False)
+            yield KeyLine(show_command_palette=False)
 
     async def on_mount(self) -> None:
         self.query_one("#sessions-title").display = False
@@ -120,11 +123,9 @@ class SessionsScreen(ModalScreen[int | None]):
 
     @on(Input.Changed, "#sessions-search")
     def _search(self) -> None:
-        self.run_worker(self._search_soon(), group="search", exclusive=True)
-
-    async def _search_soon(self) -> None:
-        await asyncio.sleep(SEARCH_AFTER_S)
-        await self._fill()
+        if self._soon is not None:
+            self._soon.stop()
+        self._soon = self.set_timer(SEARCH_AFTER_S, self._fill)
 
     @on(Input.Submitted, "#sessions-search")
     def _open_marked(self) -> None:

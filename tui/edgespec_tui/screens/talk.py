@@ -11,7 +11,7 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
@@ -20,14 +20,16 @@ from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.choice_list import ChoiceList
 from edgespec_tui.widgets.growing import Column
+from edgespec_tui.widgets.key_line import KeyLine
 from edgespec_tui.widgets.panel import Measured, PanelState, SpeculationPanel
 from edgespec_tui.widgets.prompt_input import PromptInput
-from edgespec_tui.widgets.question import Question, question_of
+from edgespec_tui.widgets.question import Question, joined, question_of
 from edgespec_tui.widgets.told_line import SECONDS, Kind, ToldLine
 from edgespec_tui.widgets.transcript import Transcript
 from edgespec_tui.widgets.welcome import Welcome
 
 PANEL_EVERY_S = 0.5
+REGAIN_EVERY_S = 2.0  # a chat that another window has is asked for
 COMPACT_BELOW = 100  # columns
 REFUSED = (400, 401, 403, 404, 413, 422)  # the same request would be refused again
 
@@ -63,7 +65,7 @@ class TalkScreen(Screen[None]):
                     yield ChoiceList()
                     yield PromptInput()
             yield SpeculationPanel(id="panel")
-        yield Footer(show_command_palette=True)
+        yield KeyLine(show_command_palette=True)
 
     @property
     def transcript(self) -> Transcript:
@@ -89,11 +91,12 @@ class TalkScreen(Screen[None]):
         self.prompt.focus()
         self.transcript.tinted = self.context.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
+        self.set_interval(REGAIN_EVERY_S, self._regain)
         await self.open(self.context.first_conversation)
 
     def on_resize(self, event: events.Resize) -> None:
         """Moves the keys of the footer closer together if there is little room."""
-        self.query_one(Footer).compact = event.size.width < COMPACT_BELOW
+        self.query_one(KeyLine).compact = event.size.width < COMPACT_BELOW
 
     async def open(self, conversation: Conversation) -> None:
         """Continues a conversation."""
@@ -103,6 +106,8 @@ class TalkScreen(Screen[None]):
     async def _open(self, conversation: Conversation) -> None:
         await self.stop_and_wait()
         if conversation is not self.conversation:
+            self.conversation.draft = {}  # what is written goes with the window
+            self.context.keep(self.conversation)
             self.context.leave(self.conversation)
         self.conversation = conversation
         self.asking.forget()
@@ -110,8 +115,16 @@ class TalkScreen(Screen[None]):
         for turn in conversation.path():
             if turn.role == "user" and turn.text:
                 self.prompt.recall(question_of(turn.text, turn.settings).typed())
+        if conversation.draft:
+            draft = conversation.draft
+            self.prompt.put_before(question_of(str(draft.get("text", "")), draft))
+            self.tell("What you had written here is in the input again.")
         self.engine_changed()
         self.prompt.focus()
+
+    def unsent(self) -> Question:
+        """Returns what is written and not asked: the questions that wait, and what is in the input."""
+        return joined([*(question.typed() for question in self.asking.waiting), self.prompt.question()])
 
     def engine_changed(self) -> None:
         """Shows the engine's state."""
@@ -182,6 +195,18 @@ class TalkScreen(Screen[None]):
     def _refresh_live(self) -> None:
         if self.answering and self.is_whole and not self.context.moments.is_typing:
             self._show_panel()
+            self.asking.tell_silence()
+
+    def on_worker_state_changed(self) -> None:
+        """Shows the figures of an answer that has ended, and takes its keys from the footer."""
+        self.refresh_state()
+
+    async def _regain(self) -> None:
+        """Lets a chat be changed here once the window that had it has gone."""
+        talk = self.conversation
+        if talk.read_only and self.is_whole and (found := await self.context.regained(talk)) is not None:
+            await self.open(found)
+            self.tell("The other window has gone: this chat can be changed here.")
 
     # -- asking
 

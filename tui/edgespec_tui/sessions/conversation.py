@@ -51,6 +51,8 @@ class Conversation:
     turns: dict[int, Turn] = field(default_factory=dict)
     head: int | None = None
     read_only: bool = False  # another window writes this session
+    # what was written here and not asked when it was closed: a question's text and settings
+    draft: Mapping[str, str] = field(default_factory=dict)
 
     def path(self) -> list[Turn]:
         """Returns the shown turns, the first first."""
@@ -72,6 +74,12 @@ class Conversation:
         assert turn.id in self.turns
         self.turns[turn.id] = turn
 
+    def finish_unfinished(self) -> None:
+        """Marks an answer that a crash cut off as cancelled, so that it counts as an answer."""
+        for turn in list(self.turns.values()):
+            if turn.finish is None and turn.role == "assistant":
+                self.change(replace(turn, finish="cancelled"))
+
     def siblings(self, id: int) -> list[int]:
         """Returns the turns in the same place, this one too, the oldest first."""
         turn = self.turns[id]
@@ -87,6 +95,7 @@ class Conversation:
     def branch(self, id: int) -> Conversation:
         """Returns a conversation of its own that has the path to `id` and nothing else; not saved yet."""
         copy = replace(self, id=None, turns={}, head=None, sampling=dict(self.sampling), read_only=False)
+        copy.draft = {}
         copy.turns = {turn.id: turn for turn in self._path_to(id)}
         copy.head = id
         return copy

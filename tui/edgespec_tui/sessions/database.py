@@ -78,6 +78,7 @@ def opened(path: Path, *, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Con
         if 0 < version < len(migrations):
             _keep_copy(connection, path, version)
         migrate(connection, migrations)
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_STEP_S * 1000:.0f}")  # `begin` waits from now on
     except BaseException:
         connection.close()
         raise
@@ -87,8 +88,43 @@ def opened(path: Path, *, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Con
 def connected(where: Path | str) -> sqlite3.Connection:
     """Returns a connection; damaged text is read as far as it is text, and hides no chat."""
     connection = sqlite3.connect(where, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    connection.text_factory = as_text
     return connection
+
+
+def as_text(stored: bytes) -> str:
+    """Returns a stored text as far as it is text."""
+    return stored.decode("utf-8", "replace")
+
+
+def is_ours(connection: sqlite3.Connection) -> bool:
+    """True for a file of ours, of a format that this program knows."""
+    application, version = _stamp(connection)
+    return application == APPLICATION and version <= len(MIGRATIONS)
+
+
+def _stamp(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Returns whose file it is, and its format."""
+    application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return application, version
+
+
+def begin(connection: sqlite3.Connection, how: str, *, until: float) -> None:
+    """Begins a transaction, once other programs let it, by a time of the monotonic clock."""
+    while True:
+        try:
+            connection.execute(how)
+            return
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > until:
+                raise
+            time.sleep(BUSY_STEP_S)
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """True if another program has the file."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def in_memory() -> sqlite3.Connection:
@@ -108,23 +144,14 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
     """Switches to a write-ahead log. If another program does so too, SQLite is busy without waiting."""
-    end = time.monotonic() + BUSY_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > end:
-                raise
-            time.sleep(BUSY_STEP_S)
+    begin(connection, "PRAGMA journal_mode = WAL", until=time.monotonic() + BUSY_S)
 
 
 def _format(connection: sqlite3.Connection, path: Path, newest: int) -> int:
     """Returns the format of the file, 0 for a new one; raises SessionError if it is not ours."""
     connection.execute("BEGIN")  # another program may be making the file: all three of one moment
     try:
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        application, version = _stamp(connection)
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     finally:
         connection.execute("COMMIT")
@@ -155,7 +182,12 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> None
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
-    """Brings a database to the newest format, wholly or not at all. Two programs may do it at once."""
+    """Brings a database to the newest format, wholly or not at all. Two programs may do it at once.
+
+    Writes nothing to one that has that format: the disk may be full.
+    """
+    if _stamp(connection) == (APPLICATION, len(migrations)):
+        return
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -166,7 +198,8 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
         connection.execute(f"PRAGMA user_version = {max(version, len(migrations))}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # SQLite has done it by itself, and this would hide the reason
+            connection.execute("ROLLBACK")
         raise
 
 

@@ -88,6 +88,7 @@ def as_json(conversation: Conversation) -> str:
         "seed": conversation.seed,
         "max_tokens": conversation.max_tokens,
         "head": conversation.head,
+        **({"draft": conversation.draft.get("text")} if conversation.draft else {}),
         "turns": [_turn(turn) for turn in conversation.turns.values()],
     }
     return json.dumps(document, ensure_ascii=False, indent=1) + "\n"

@@ -51,6 +51,7 @@ def head_of(conversation: Conversation) -> Head:
         "sampling": dict(conversation.sampling),
         "seed": conversation.seed,
         "max_tokens": conversation.max_tokens,
+        **({"draft": dict(conversation.draft)} if conversation.draft else {}),
     }
     return Head(
         _clean(conversation.title), _clean(conversation.system), json.dumps(settings), conversation.head
@@ -90,10 +91,11 @@ def write(connection: sqlite3.Connection, id: int, changes: Changes, *, now: flo
             values,
         ).fetchone()
         if turn.finish is not None or turn.role == "user":  # not at every write while an answer grows
-            _index(connection, row, turn.text)
+            index(connection, row, turn.text)
 
 
-def _index(connection: sqlite3.Connection, row: int, text: str) -> None:
+def index(connection: sqlite3.Connection, row: int, text: str) -> None:
+    """Lets a turn's text be found."""
     connection.execute("INSERT OR REPLACE INTO words (rowid, text) VALUES (?, ?)", (row, _clean(text)))
 
 
@@ -114,7 +116,7 @@ def finish_unfinished(connection: sqlite3.Connection, id: int) -> None:
         (id,),
     ).fetchall()
     for row, text in rows:
-        _index(connection, row, text)
+        index(connection, row, text)
 
 
 def unfinished(connection: sqlite3.Connection) -> list[int]:
@@ -165,6 +167,7 @@ def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
         seed=settings.get("seed"),
         max_tokens=settings.get("max_tokens"),
         turns={turn.id: _rooted(turn, ids) for turn in turns},
+        draft=draft if isinstance(draft := settings.get("draft"), dict) else {},
         head=head[3] if head[3] is None or head[3] in ids else max(ids, default=None),
     )
 

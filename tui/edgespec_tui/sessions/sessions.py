@@ -54,7 +54,8 @@ class Sessions:
         self._told = ""  # the last notice of a failed write
         self._handed: dict[int, Changes] = {}  # all that was ever handed over, by session
         self._pending: dict[int, Changes] = {}  # the part of it that is not written yet
-        self._jobs: deque[tuple[Callable[[sqlite3.Connection], Any], Future[Any]]] = deque()
+        self._writing: dict[int, Changes] = {}  # the part that is being written
+        self._jobs: deque[tuple[Callable[[sqlite3.Connection], Any], Future[Any], bool]] = deque()
         self._deleted: set[int] = set()
         self._due: float | None = None
         self._closing = False
@@ -119,7 +120,8 @@ class Sessions:
         def let_go(_: sqlite3.Connection) -> None:
             self._locks.give_back(id)
             with self._change:
-                self._handed.pop(id, None)
+                if id not in self._pending:  # else it could not be written yet
+                    self._handed.pop(id, None)
 
         self._asked(let_go)
 
@@ -131,18 +133,18 @@ class Sessions:
 
     def listed(self, *, limit: int = 1000) -> Future[list[Listed]]:
         """Finds the sessions, the one that changed last first."""
-        return self._asked(lambda connection: rows.listed(connection, limit=limit))
+        return self._asked(lambda connection: rows.listed(connection, limit=limit), reading=True)
 
     def searched(self, query: str, *, limit: int = 200) -> Future[list[Listed]]:
         """Finds the sessions with every word of `query`, each with an excerpt, the newest first."""
-        return self._asked(lambda connection: rows.searched(connection, query, limit=limit))
+        return self._asked(lambda connection: rows.searched(connection, query, limit=limit), reading=True)
 
     def loaded(self, id: int) -> Future[Conversation]:
         """Reads a session; from now on it is ours to write, or read_only if another window has it.
 
         Fails with SessionError if there is none.
         """
-        return self._asked(lambda connection: self._load(connection, id))
+        return self._asked(lambda connection: self._load(connection, id), reading=True)
 
     def newest(self) -> Future[Conversation | None]:
         """Reads the session that changed last; None if there is none."""
@@ -151,7 +153,7 @@ class Sessions:
             found = rows.listed(connection, limit=1)
             return self._load(connection, found[0].id) if found else None
 
-        return self._asked(newest)
+        return self._asked(newest, reading=True)
 
     def named(self, text: str) -> Future[Conversation]:
         """Reads the session with this title, or whose name begins so, or whose title has this text.
@@ -159,13 +161,18 @@ class Sessions:
         Fails with SessionError if there is none, or more than one.
         """
         return self._asked(
-            lambda connection: self._load(connection, the_one(rows.listed(connection, limit=-1), text))
+            lambda connection: self._load(connection, the_one(rows.listed(connection, limit=-1), text)),
+            reading=True,
+        )
+
+    def regained(self, id: int) -> Future[Conversation | None]:
+        """Reads a session that another window had, if it has gone and the session is ours now; else None."""
+        return self._asked(
+            lambda connection: self._load(connection, id) if self._locks.take(id) else None, reading=True
         )
 
     def _load(self, connection: sqlite3.Connection, id: int) -> Conversation:
         ours = self._locks.take(id)
-        if ours and id not in self._handed:
-            rows.finish_unfinished(connection, id)
         try:
             conversation = rows.read(connection, id)
         except (ValueError, TypeError, IndexError) as error:  # JSON that somebody else has written
@@ -176,8 +183,11 @@ class Sessions:
         conversation.read_only = not ours
         if ours:
             with self._change:
+                new = id not in self._handed
                 known = self._handed.setdefault(id, Changes(rows.head_of(conversation)))
                 known.turns = dict(conversation.turns)
+            if new:
+                conversation.finish_unfinished()
         return conversation
 
     # -- changing
@@ -225,29 +235,51 @@ class Sessions:
 
     # -- the thread
 
-    def _asked(self, work: Callable[[sqlite3.Connection], _T], *, changing: int | None = None) -> Future[_T]:
+    def _asked(
+        self,
+        work: Callable[[sqlite3.Connection], _T],
+        *,
+        changing: int | None = None,
+        reading: bool = False,
+    ) -> Future[_T]:
         future: Future[_T] = Future()
         with self._change:
             if self._closing:
                 future.set_exception(SessionError("the list of chats is closed: start EdgeSpec again"))
             else:
-                self._jobs.append((work, future))
+                self._jobs.append((work, future, reading))
                 if changing is not None:
                     self._storage.touched.add(changing)
                 self._change.notify()
         return future
 
-    def close(self, timeout: float = 10.0) -> list[Conversation]:
+    @property
+    def was_open(self) -> bool:
+        """True if chats could be saved at some time."""
+        return self._storage.was_open
+
+    @property
+    def unread(self) -> str:
+        """Why earlier chats are not listed although there is a file of them; empty if they are."""
+        return self._storage.unread
+
+    def close(self, timeout: float = 2 * database.BUSY_S) -> list[Conversation]:
         """Writes what is left, removes what was deleted, and ends the thread.
 
-        Returns the conversations that could not be written whole: only this process has them.
+        Returns the conversations that could not be written whole: only this process has them. A file that
+        another program holds is waited for as long as ever; a disk that does not answer, until `timeout`.
         """
+        self._storage.busy_until = min(self._storage.busy_until, time.monotonic() + database.BUSY_S)
         with self._change:
             self._closing = True
             self._change.notify()
         self._thread.join(timeout)
         atexit.unregister(self.close)
-        return self._unwritten
+        return (
+            self._in_memory({**self._writing, **self._pending})
+            if self._thread.is_alive()
+            else self._unwritten
+        )
 
     def _work(self) -> None:
         self._storage.open(self._recovered)
@@ -257,8 +289,10 @@ class Sessions:
                     self._change.wait(self._wait_s())
                 work = self._jobs.popleft() if self._jobs else None
                 pending, self._pending, self._due = self._pending, {}, None
+                self._writing = pending
                 ending = self._closing and work is None
             self._write(pending)
+            self._writing = {}
             if work is not None:
                 self._do(*work)
             if ending:
@@ -273,13 +307,18 @@ class Sessions:
     def _lost(self) -> list[Conversation]:
         """Returns what could not be written: what is in memory alone, and what not even memory took."""
         found = {talk.id: talk for talk in self._storage.unwritten()}
-        with closing(database.in_memory()) as memory, suppress(sqlite3.Error):
-            for id in self._pending:
-                known = self._handed.get(id, self._pending[id])
-                rows.write(memory, id, known, now=self._clock())
-                if (talk := rows.read(memory, id)) is not None:
-                    found[id] = talk
+        found |= {talk.id: talk for talk in self._in_memory(self._pending)}
         return list(found.values())
+
+    def _in_memory(self, changes: dict[int, Changes]) -> list[Conversation]:
+        """Returns the conversations with these changes, as they were handed over."""
+        found = []
+        with closing(database.in_memory()) as memory, suppress(sqlite3.Error):
+            for id, changed in changes.items():
+                rows.write(memory, id, self._handed.get(id, changed), now=self._clock())
+                if (talk := rows.read(memory, id)) is not None:
+                    found.append(talk)
+        return found
 
     def _is_due(self) -> bool:
         return self._due is not None and time.monotonic() >= self._due
@@ -317,11 +356,11 @@ class Sessions:
             newer = self._pending.get(id, changes)
             self._pending[id] = Changes(newer.head, {**changes.turns, **newer.turns})
 
-    def _do(self, work: Callable[[sqlite3.Connection], Any], future: Future[Any]) -> None:
+    def _do(self, work: Callable[[sqlite3.Connection], Any], future: Future[Any], reading: bool) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            future.set_result(self._storage.do(work))
+            future.set_result(self._storage.do(work, reading=reading))
         except BaseException as error:  # as executors do: the caller gets it, and the thread continues
             future.set_exception(error)
 

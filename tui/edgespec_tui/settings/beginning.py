@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.core.values import LONGEST_DRAFT
@@ -89,7 +89,7 @@ def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _bias(text: str) -> tuple[str, float]:
+def _bias(text: str) -> tuple[str, float | Literal[False]]:
     token, _, told = text.partition("=")
     try:
         number, bias = int(token), float(told)
@@ -104,7 +104,7 @@ def _bias(text: str) -> tuple[str, float]:
             f"logit_bias of token {number} is {bias}: it must be from -{MOST_BIAS:g} to {MOST_BIAS:g}, "
             "or -inf"
         )
-    return str(number), bias
+    return str(number), bias if bias > float("-inf") else False  # JSON has no infinity
 
 
 def open_sessions(arguments: argparse.Namespace, *, on_notice: Callable[[str], None]) -> Sessions:
@@ -124,7 +124,8 @@ def first_conversation(
     elif arguments.resume is not None:
         found = sessions.newest().result()
         if found is None:
-            raise SessionError("there is no chat to continue yet: leave out -c")
+            why = f"no chat can be continued: {sessions.unread}" if sessions.unread else ""
+            raise SessionError(why or "there is no chat to continue yet: leave out -c")
         talk = found
     else:
         return beginning.settings.new_conversation()

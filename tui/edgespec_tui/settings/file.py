@@ -25,7 +25,8 @@ TEMPLATE = """\
 
 [speculation]
 # on = true              # false: plain decoding
-# drafter = "auto"       # or "model", "mtp", "eagle", "dflash", "medusa", "lookup", "lookahead", "none"
+# drafter = "auto"       # or "model", "mtp", "eagle", "dflash", "medusa", "lookup",
+#                          "recycling", "lookahead", "none"
 # draft_length = 4       # without it: chosen each round
 
 [screen]

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from edgespec.client.answer import Drafter
-from edgespec.core.values import LONGEST_DRAFT
+from edgespec.core.values import LONGEST_DRAFT, DrafterName
 from edgespec.errors import SettingError
 from edgespec.system.named_file import regular_content
 from edgespec_tui.sessions.conversation import Conversation
@@ -36,7 +35,7 @@ class Settings:
     seed: int | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)  # by the names of `setting_values.SAMPLING`
     speculation: bool = True
-    drafter: Drafter | None = None
+    drafter: DrafterName | None = None
     draft_length: int | None = None
     theme: str = ""  # "" is the app's own
     panel: bool = True  # shown from the start
@@ -156,7 +155,7 @@ def _settings(tables: dict[str, Any], complaints: list[Complaint], known: Known 
     names = ("chat", "sampling", "speculation", "screen", "keys")
     chat, sampling, speculation, screen = (_Table(name, tables.get(name), complaints) for name in names[:-1])
     numbers = {name: sampling.number(name, ranged) for name, ranged in SAMPLING.items()}
-    drafters = get_args(Drafter)
+    drafters = get_args(DrafterName)
     settings = Settings(
         system=chat.text("system"),
         max_tokens=chat.number("max_tokens", ANSWER["max_tokens"]),

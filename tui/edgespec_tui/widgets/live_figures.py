@@ -18,6 +18,7 @@ from edgespec.core.stats import Counts
 from edgespec_tui.sessions.conversation import Figure
 
 NOW_S = 2.0  # live speed is that of the last two seconds
+SILENT_S = 10.0  # without a token: there is no speed
 SAMPLE_S = 0.5
 SAMPLES = 120
 PLAIN_ROUNDS = 12  # that must have been seen before their cost is trusted
@@ -38,7 +39,9 @@ class LiveFigures(Counts):
     began: float = field(init=False)
     first: float | None = None
     last: float | None = None
+    notice: str = ""  # of a draft that failed
     told: Ended | None = None
+    over: bool = False  # the answer has ended, in whatever way
     by_source: Counter[str] = field(default_factory=Counter)
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     plain_rounds: int = 0
@@ -61,7 +64,7 @@ class LiveFigures(Counts):
             self.last = told.at
             self._recent.append((told.at, n))
         self.count(round_, n)
-        self.last_drafted, self.last_gain = round_.drafted, round_.gain
+        self.last_drafted, self.last_gain, self.notice = round_.drafted, round_.gain, round_.notice
         self.last_source = next((s for s in round_.sources if s != "target"), self.last_source)
         self.by_source.update(round_.sources)
         while self._recent and self._recent[0][0] < told.at - NOW_S:
@@ -80,6 +83,12 @@ class LiveFigures(Counts):
             return None
         span = self._recent[-1][0] - self._recent[0][0]
         return (sum(n for _, n in self._recent) - self._recent[0][1]) / span if span > 0 else None
+
+    def shown_per_s(self) -> float | None:
+        """Returns the speed now, or of the whole answer once it has ended; None if nothing comes."""
+        if self.over or self.told or self.last is None:
+            return self.tok_per_s()
+        return None if self.clock() - self.last > SILENT_S else self.now_per_s() or self.tok_per_s()
 
     def tok_per_s(self) -> float | None:
         """Returns the speed so far, without the first token; the endpoint's own if it gave one."""
@@ -117,6 +126,8 @@ class LiveFigures(Counts):
             return "off, as you chose"
         if not self.n_tokens:
             return ""
+        if self.notice:
+            return self.notice
         if not self.last_drafted:
             return "none: plain decoding is faster now"
         who = NAMES.get(self.last_source, self.last_source)

@@ -53,9 +53,9 @@ def rows_of(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, s
     """Returns the lines of the panel: name, value."""
     info = state.info
     if info is None or not info.speculates:
-        speed = figures and (figures.now_per_s() or figures.tok_per_s())
+        speed = figures and figures.shown_per_s()
         return [("speed", f"{speed:.1f} tok/s" if speed else NOTHING), *_context(state)]
-    now = figures and ((figures.told is None and figures.now_per_s()) or figures.tok_per_s())
+    now = figures and figures.shown_per_s()
     rate = figures.acceptance_rate if figures else None
     mean = figures.mean_accepted_length if figures else None
     return [

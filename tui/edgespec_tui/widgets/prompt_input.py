@@ -53,6 +53,13 @@ class PromptInput(TextArea):
             super().__init__()
             self.choices = choices
 
+    class Told(Message):
+        """Something to show for a moment."""
+
+        def __init__(self, sentence: str) -> None:
+            super().__init__()
+            self.sentence = sentence
+
     def __init__(self) -> None:
         super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
         self.past: list[str] = []
@@ -207,6 +214,13 @@ class PromptInput(TextArea):
         self.move_cursor(self.document.end)
         self._show(None)
 
+    def action_undo(self) -> None:
+        """Undoes what was typed last; says so if there is nothing, as elsewhere Ctrl+Z leaves a program."""
+        if self.history.undo_stack:
+            super().action_undo()
+        else:
+            self.post_message(self.Told("Nothing to undo. (Ctrl+Z undoes what you type; Ctrl+Q quits.)"))
+
     # -- what may be meant
 
     def update_suggestion(self) -> None:
@@ -248,6 +262,11 @@ class PromptInput(TextArea):
         return self.choices is not None if action == "close_list" else True
 
     # -- how it looks
+
+    def _recompute_cursor_offset(self) -> None:
+        """Leaves the cursor where an undo has removed its line: Textual 8.2 moves it after it has looked."""
+        if self.cursor_location[0] < self.document.line_count:
+            super()._recompute_cursor_offset()  # type: ignore[no-untyped-call]
 
     def render_line(self, y: int) -> Strip:
         width = self.content_size.width

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SETTING = "inserts"
+TITLE_LENGTH = 60  # characters
 LARGE_LINES, LARGE_CHARACTERS = 20, 2000
 
 
@@ -56,6 +57,19 @@ class Question:
                 inserts.append(Insert(insert.start - gone, insert.end - gone, insert.mark))
         return Question("".join([*parts, self.text[at:]]), tuple(inserts))
 
+    def title(self) -> str:
+        """Returns its beginning in one line: of what was typed, if there is any."""
+        parts, at = [], 0
+        for insert in self.inserts:
+            parts.append(self.text[at : insert.start])
+            at = insert.end
+        typed = " ".join("".join([*parts, self.text[at:]]).split())
+        return (typed or " ".join(self.folded().split()))[:TITLE_LENGTH]
+
+    def draft(self) -> dict[str, str]:
+        """Returns what a chat saves of a question that was not asked: `question_of` reads it."""
+        return {"text": self.text, **self.settings()} if self.text.strip() else {}
+
     def settings(self) -> dict[str, str]:
         """Returns what its turn saves of it."""
         told = [[one.start, one.end, one.mark, one.file] for one in self.inserts]
@@ -71,6 +85,19 @@ def count_of(text: str) -> str:
     """Returns how long a text is, in a word or two."""
     lines = text.rstrip("\n").count("\n") + 1
     return f"{lines:,} line{'s' if lines > 1 else ''}"
+
+
+def joined(questions: Iterable[Question]) -> Question:
+    """Returns questions as one, each on lines of its own."""
+    text, inserts = "", []
+    for one in questions:
+        text += "\n" if text and one.text else ""
+        inserts += [
+            replace(insert, start=insert.start + len(text), end=insert.end + len(text))
+            for insert in one.inserts
+        ]
+        text += one.text
+    return Question(text, tuple(inserts))
 
 
 def question_of(text: str, settings: Mapping[str, object]) -> Question:

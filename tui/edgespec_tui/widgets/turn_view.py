@@ -144,6 +144,7 @@ class AnswerView(TurnView):
         self._fold: Collapsible | None = self._new_fold("Reasoning") if turn.reasoning else None
         self._who = Buttons(self._head(turn.model or "Answer"), classes="who")
         self._note = Static("", classes="note")
+        self._waiting = ""
         self._thinking_since: float | None = None
         self._thought: list[str] = [turn.reasoning] if turn.reasoning else []
 
@@ -210,6 +211,15 @@ class AnswerView(TurnView):
 
     def show_waiting(self, sentence: str) -> None:
         """Shows what the answer waits for; an empty sentence clears that."""
+        self._waiting = sentence
+        self._show_note(sentence)
+
+    def show_silence(self, seconds: float) -> None:
+        """Shows for how long nothing has come, beside what the answer waits for."""
+        told = f"nothing from the engine for {seconds:.0f} s: Esc stops the answer"
+        self._show_note(" · ".join(filter(None, (self._waiting, told))))
+
+    def _show_note(self, sentence: str) -> None:
         if sentence != str(self._note.content):
             self._note.update(Content(sentence))
 

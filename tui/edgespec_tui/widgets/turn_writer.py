@@ -17,6 +17,7 @@ from typing import Protocol, get_args
 from edgespec.client.answer import AnswerOptions, Ended, Told
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
+from edgespec_tui.endpoint.attached import COMING_BACK
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.drawing_pace import DrawingPace
@@ -40,8 +41,9 @@ class AnswerScreen(Protocol):
 
 
 def reason_in_short(error: EdgeSpecError) -> str:
-    """Returns why there is no answer, for its place; why an engine ended is shown elsewhere."""
-    return LOST if isinstance(error, EngineDiedError | EndpointLostError) else str(error)
+    """Returns why there is no answer, for its place; why an engine ended, and whether it is back, changes."""
+    lost = isinstance(error, EngineDiedError | EndpointLostError)
+    return LOST if lost else str(error).removesuffix(COMING_BACK)
 
 
 @dataclass(slots=True)
@@ -88,6 +90,7 @@ class TurnWriter:
             drawing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await drawing
+            self.figures.over = True
             self._add(*self._splitter.end(), [])
             await self._paint(screen)
             self.turn = self._as_turn(finish)

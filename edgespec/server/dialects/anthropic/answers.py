@@ -25,6 +25,7 @@ class MessageAnswer:
 
     model: str
     turn: TurnReader
+    request_id: str
     asked_stops: tuple[str, ...] = ()
     id: str = field(default_factory=lambda: "msg_" + secrets.token_hex(12))
     _stopped_by: str = ""
@@ -60,7 +61,7 @@ class MessageAnswer:
             blocks.append({"type": "text", "text": turn.content})
         for call in turn.calls:
             blocks.append(
-                {"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call.arguments)}
+                {"type": "tool_use", "id": _id(call.id), "name": call.name, "input": _object(call.arguments)}
             )
         return blocks
 
@@ -93,7 +94,7 @@ class MessageAnswer:
                 finish = part.round.finish or finish
                 self._stopped_by = part.round.stopped_by
         except Refusal as refusal:
-            yield event(refusal.anthropic(), "error")
+            yield event(refusal.anthropic(self.request_id), "error")
             return
         if not self._blocks:
             for name, data in self._begin("text", {"type": "text", "text": ""}):
@@ -112,7 +113,9 @@ class MessageAnswer:
                 begun = self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
                 return [*begun, self._more({"type": "thinking_delta", "thinking": text})]
             case CallBegun(_, name, id):
-                return self._begin(f"call {id}", {"type": "tool_use", "id": id, "name": name, "input": {}})
+                return self._begin(
+                    f"call {id}", {"type": "tool_use", "id": _id(id), "name": name, "input": {}}
+                )
             case CallArguments(_, text):
                 return [self._more({"type": "input_json_delta", "partial_json": text})]
 
@@ -140,6 +143,11 @@ class MessageAnswer:
 
 def _event(name: str, data: dict[str, Any]) -> ServerSentEvent:
     return event({"type": name, **data}, name)
+
+
+def _id(call: str) -> str:
+    """Returns a call's id as Anthropic spells ids."""
+    return "toolu_" + call.removeprefix("call_")
 
 
 def _object(arguments: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
+from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.openai.requests import ChatRequest, Number, Speculation, StopText, unreadable
 from edgespec.server.dialects.tools import Name
 from edgespec.server.dialects.translation import as_chat
@@ -33,14 +34,14 @@ class Block(_Lenient):
     name: StrictStr | None = None
     input: dict[str, Any] | None = None
     tool_use_id: StrictStr | None = None
-    content: StrictStr | list[Block] | None = None
+    content: StrictStr | Listed[Block] | None = None
 
 
 class MessageParam(_Lenient):
     """One turn."""
 
     role: Literal["user", "assistant", "system"]
-    content: StrictStr | list[Block]
+    content: StrictStr | Listed[Block]
 
 
 class ToolParam(_Lenient):
@@ -81,9 +82,9 @@ class CountRequest(_Lenient):
     """POST /v1/messages/count_tokens; /v1/messages shares these fields."""
 
     model: StrictStr | None = None
-    messages: Annotated[list[MessageParam], Field(min_length=1)]
-    system: StrictStr | list[Block] | None = None
-    tools: list[ToolParam] | None = None
+    messages: Annotated[Listed[MessageParam], Field(min_length=1)]
+    system: StrictStr | Listed[Block] | None = None
+    tools: Listed[ToolParam] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -119,7 +120,7 @@ class MessagesRequest(CountRequest):
     """POST /v1/messages."""
 
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    stop_sequences: list[StopText] | None = None
+    stop_sequences: Listed[StopText] | None = None
     stream: StrictBool | None = None
     temperature: Number | None = None
     top_p: Number | None = None

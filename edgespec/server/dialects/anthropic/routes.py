@@ -38,6 +38,7 @@ class AnthropicDialect:
         answer = MessageAnswer(
             self.answering.name(),
             readers(composed, 1, several=several)[0],
+            request.state.request_id,
             tuple(wanted.stop_sequences or ()),
         )
         return await self.answering.answer(request, [submit], answer, stream=bool(wanted.stream))

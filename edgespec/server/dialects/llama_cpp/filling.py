@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, StrictFloat, StrictInt, StrictStr
 from edgespec.chat.fill_in import LAST_FILE, REPOSITORY, SNIPPET, Chunk, FillTokens, Gap, arranged
 from edgespec.engine.messages import Loaded
 from edgespec.server.answering import Answering
+from edgespec.server.dialects.lists import Listed
 from edgespec.server.refusal import Refusal
 
 WINDOW = 2048  # tokens around the gap, as llama-server's batch is by default
@@ -34,7 +35,7 @@ class GapFields(BaseModel):
     input_prefix: StrictStr
     input_suffix: StrictStr
     prompt: StrictStr = ""
-    input_extra: list[ExtraChunk] | None = None
+    input_extra: Listed[ExtraChunk] | None = None
 
 
 class FillIn:

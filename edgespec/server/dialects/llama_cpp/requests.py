@@ -20,6 +20,7 @@ from pydantic import (
 
 from edgespec.core.scores import Scoring
 from edgespec.engine.messages import Submit
+from edgespec.server.dialects.lists import Biases, Listed
 from edgespec.server.dialects.llama_cpp.filling import GapFields
 from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId, unsupported
 from edgespec.server.refusal import Refusal
@@ -42,10 +43,10 @@ class JsonPrompt(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     prompt_string: StrictStr
-    multimodal_data: list[StrictStr] | StrictStr | None = None
+    multimodal_data: Listed[StrictStr] | StrictStr | None = None
 
 
-Prompt = StrictStr | JsonPrompt | list[TokenId | StrictStr]
+Prompt = StrictStr | JsonPrompt | Listed[TokenId | StrictStr]
 
 
 class LlamaGenerationRequest(GenerationRequest):
@@ -59,14 +60,14 @@ class LlamaGenerationRequest(GenerationRequest):
     max_completion_tokens: StrictInt | None = None
     n_probs: Annotated[StrictInt, Field(ge=0, le=100)] | None = None
     return_tokens: StrictBool | None = None
-    response_fields: list[StrictStr] | None = None
+    response_fields: Annotated[Listed[StrictStr], Field(max_length=1000)] | None = None
     t_max_predict_ms: StrictInt | None = None
     n_indent: Annotated[StrictInt, Field(ge=0)] | None = None
-    llama_bias: dict[StrictStr, Bias] | list[Pair] | None = None  # `logit_bias` of the request
+    llama_bias: Biases[Bias] | Listed[Pair] | None = None  # `logit_bias` of the request
     mirostat: StrictInt | None = None
     adaptive_target: StrictInt | StrictFloat | None = None
-    lora: list[dict[str, Any]] | None = None
-    image_data: list[Any] | None = None
+    lora: Listed[dict[str, Any]] | None = None
+    image_data: Listed[Any] | None = None
 
     _given_as: dict[str, str] = PrivateAttr(default_factory=dict)  # by our names of fields
 
@@ -131,7 +132,7 @@ class LlamaGenerationRequest(GenerationRequest):
 class LlamaCompletion(LlamaGenerationRequest):
     """POST /completion. prompt: one, or several."""
 
-    prompt: Prompt | list[Prompt]
+    prompt: Prompt | Listed[Prompt]
 
     def prompts(self) -> list[Prompt]:
         """Returns the prompts one by one. A list with token ids in it is one prompt. Raises Refusal."""
@@ -156,7 +157,7 @@ class TokenizeRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    content: StrictStr | list[TokenId | StrictStr] = ""
+    content: StrictStr | Listed[TokenId | StrictStr] = ""
     add_special: StrictBool = False
     parse_special: StrictBool = True
     with_pieces: StrictBool = False
@@ -167,7 +168,7 @@ class DetokenizeRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    tokens: list[TokenId] = []
+    tokens: Listed[TokenId] = []
 
 
 def _token(given: int | str) -> int | str:

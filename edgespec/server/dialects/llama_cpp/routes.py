@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.traits import traits_of
 from edgespec.engine.messages import Loaded
@@ -31,6 +32,8 @@ from edgespec.server.dialects.llama_cpp.requests import (
 from edgespec.server.dialects.openai.answers import FINGERPRINT
 from edgespec.server.dialects.openai.requests import ChatRequest, unsupported
 from edgespec.server.refusal import Refusal, closed
+
+BATCH = 2000  # tokens that are written at once
 
 
 class LlamaCppDialect:
@@ -157,14 +160,14 @@ class LlamaCppDialect:
     # -- tokens and templates
 
     @with_pair
-    async def tokenize(self, wanted: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(self, wanted: TokenizeRequest) -> Response:
         """Turns text into tokens."""
         given = [wanted.content] if isinstance(wanted.content, str) else wanted.content
         tokens = await self._mixed(given, add_bos=wanted.add_special, special=wanted.parse_special)
         if not wanted.with_pieces:
-            return {"tokens": tokens}
+            return JSONResponse({"tokens": tokens})
         pieces = await self.answering.worker.spell(tokens)
-        return {"tokens": [{"id": t, "piece": _piece(p)} for t, p in zip(tokens, pieces, strict=True)]}
+        return StreamingResponse(_listed(tokens, pieces), media_type="application/json")
 
     @with_pair
     async def detokenize(self, wanted: DetokenizeRequest) -> dict[str, str]:
@@ -264,6 +267,17 @@ def _caps(template: str) -> dict[str, bool]:
         "supports_typed_content": True,
         "supports_preserve_reasoning": "reasoning_content" in template,
     }
+
+
+async def _listed(tokens: Sequence[int], pieces: Sequence[bytes]) -> AsyncIterator[str]:
+    """Yields the tokens with their pieces as JSON, some at a time: others are answered in between."""
+    yield '{"tokens":['
+    for i in range(0, len(tokens), BATCH):
+        both = zip(tokens[i : i + BATCH], pieces[i : i + BATCH], strict=True)
+        listed = json.dumps([{"id": token, "piece": _piece(piece)} for token, piece in both])
+        yield ("," if i else "") + listed[1:-1]
+        await asyncio.sleep(0)
+    yield "]}"
 
 
 def _piece(spelt: bytes) -> object:

@@ -164,4 +164,5 @@ def _told(generation: Generation, part: Part) -> dict[str, Any]:
         "drafted": round_.drafted,
         "accepted": round_.accepted,
         "gain": round_.gain,
+        **({"notice": round_.notice} if round_.notice else {}),
     }

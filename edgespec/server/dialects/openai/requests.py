@@ -6,6 +6,7 @@ with a wrong value is refused by name and value.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -13,11 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from edgespec.core.scores import Scoring
-from edgespec.core.values import LONGEST_DRAFT
-from edgespec.engine.messages import DrafterChoice, Submit
+from edgespec.core.values import LONGEST_DRAFT, DrafterName
+from edgespec.engine.messages import Submit
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
+from edgespec.server.dialects.lists import Biases, Listed
 from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
 from edgespec.server.refusal import Refusal
@@ -46,7 +48,7 @@ class Speculation(_Lenient):
     """The `edgespec` object: how to draft for this request, and what its stream reports."""
 
     speculation: StrictBool = True
-    drafter: DrafterChoice | None = None
+    drafter: DrafterName | None = None
     draft_length: Annotated[StrictInt, Field(ge=0, le=LONGEST_DRAFT)] | None = None
     events: StrictBool = False
 
@@ -60,9 +62,9 @@ class GenerationRequest(FormFields):
     max_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
     n_predict: StrictInt | None = None  # llama-server's name, which may be 0
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
-    stop: StopText | Annotated[list[StopText], Field(max_length=64)] | None = None
+    stop: StopText | Annotated[Listed[StopText], Field(max_length=64)] | None = None
     seed: Seed | None = None
-    logit_bias: dict[StrictStr, Number] | None = None
+    logit_bias: Biases[Number | Literal[False]] | None = None  # false: never, as llama-server has it
     temperature: Number | None = None
     top_k: StrictInt | None = None
     top_p: Number | None = None
@@ -81,8 +83,8 @@ class GenerationRequest(FormFields):
     dry_base: Number | None = None
     dry_allowed_length: StrictInt | None = None
     dry_penalty_last_n: StrictInt | None = None
-    dry_sequence_breakers: list[StrictStr] | None = None
-    samplers: StrictStr | list[StrictStr] | None = None
+    dry_sequence_breakers: Listed[StrictStr] | None = None
+    samplers: StrictStr | Listed[StrictStr] | None = None
     post_sampling_probs: StrictBool | None = None
     ignore_eos: StrictBool | None = None
     cache_prompt: StrictBool | None = None  # llama-server's: false reads the prompt anew
@@ -129,7 +131,10 @@ class GenerationRequest(FormFields):
         if self.top_k == -1:  # several servers write "no limit" so
             wanted["top_k"] = 0
         try:
-            bias = {int(token): float(value) for token, value in (self.logit_bias or {}).items()}
+            bias = {
+                int(token): -math.inf if value is False else float(value)
+                for token, value in (self.logit_bias or {}).items()
+            }
         except ValueError:
             raise Refusal(
                 400,
@@ -236,8 +241,8 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: StrictStr | list[TextPart] | None = None
-    tool_calls: list[MadeCall] | None = None
+    content: StrictStr | Listed[TextPart] | None = None
+    tool_calls: Listed[MadeCall] | None = None
     function_call: MadeFunction | None = None  # what a call was before there were tools
 
     def for_template(self) -> dict[str, Any]:
@@ -272,7 +277,7 @@ def _older_id(name: object) -> str:
 class ChatRequest(GenerationRequest, ToolFields):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Listed[Message], Field(min_length=1)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
     verbose: StrictBool | None = None
     logprobs: StrictBool | None = None
@@ -313,7 +318,7 @@ class ChatRequest(GenerationRequest, ToolFields):
 class CompletionRequest(GenerationRequest):
     """POST /v1/completions: text continues where the prompt ends."""
 
-    prompt: StrictStr | list[TokenId] | list[StrictStr] | list[list[TokenId]]
+    prompt: StrictStr | Listed[TokenId] | Listed[StrictStr] | Listed[Listed[TokenId]]
     logprobs: Top | None = None
     echo: StrictBool | None = None
     suffix: StrictStr | None = None

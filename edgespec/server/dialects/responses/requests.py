@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
+from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.openai.requests import (
     ChatRequest,
     Number,
@@ -42,7 +43,7 @@ class ContentPart(_Lenient):
     refusal: StrictStr | None = None
 
 
-Content = StrictStr | list[ContentPart]
+Content = StrictStr | Listed[ContentPart]
 
 
 class InputItem(_Lenient):
@@ -56,7 +57,7 @@ class InputItem(_Lenient):
     arguments: StrictStr | None = None
     input: StrictStr | None = None
     output: Content | None = None
-    summary: list[ContentPart] | None = None
+    summary: Listed[ContentPart] | None = None
 
 
 class ResponseTool(_Lenient):
@@ -66,7 +67,7 @@ class ResponseTool(_Lenient):
     name: StrictStr | None = None
     description: StrictStr | None = None
     parameters: dict[str, Any] | None = None
-    tools: list[ResponseTool] | None = None
+    tools: Listed[ResponseTool] | None = None
 
 
 class TextFormat(_Lenient):
@@ -98,9 +99,9 @@ class InputRequest(_Lenient):
     """POST /v1/responses/input_tokens; /v1/responses shares these fields."""
 
     model: StrictStr | None = None
-    input: StrictStr | list[InputItem]
+    input: StrictStr | Listed[InputItem]
     instructions: StrictStr | None = None
-    tools: list[ResponseTool] | None = None
+    tools: Listed[ResponseTool] | None = None
     tool_choice: Literal["auto", "none", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: StrictBool | None = None
     reasoning: ReasoningOptions | None = None
@@ -150,7 +151,7 @@ class ResponsesRequest(InputRequest):
     seed: Seed | None = None
     timings_per_token: StrictBool | None = None
     return_progress: StrictBool | None = None
-    stop: StopText | list[StopText] | None = None
+    stop: StopText | Listed[StopText] | None = None
     metadata: dict[str, Any] | None = None
     edgespec: Speculation | None = None
 

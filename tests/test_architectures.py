@@ -1,0 +1,79 @@
+"""Every architecture that llama.cpp writes text with, through the engine: texts are those of plain decoding.
+
+    EDGESPEC_TEST_PEER=BUILD/bin/llama-server python -m pytest tests/test_architectures.py -m slow -s
+
+llama.cpp's own tests/test-llama-archs.cpp writes a tiny model of each. It is compiled here against the build
+that the server belongs to: one of the same source as llama-cpp-python's, with shared libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+PEER = os.environ.get("EDGESPEC_TEST_PEER")
+LIBRARIES = ("llama-common", "llama", "ggml", "ggml-base")
+DRAFT, SEED = "llama-moe", "1"
+LONGEST_S = 300.0  # for one architecture
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The files that llama.cpp's generator writes."""
+    if not PEER:
+        pytest.skip("EDGESPEC_TEST_PEER names no llama-server")
+    compiler, bin_ = shutil.which("c++"), Path(PEER).resolve().parent
+    cache = bin_.parent / "CMakeCache.txt"
+    home = re.search(r"^CMAKE_HOME_DIRECTORY:\w+=(.+)$", cache.read_text(), re.M) if cache.exists() else None
+    if not compiler or not home or not (bin_ / "libllama-common.so").exists():
+        pytest.skip("EDGESPEC_TEST_PEER is not in a build with shared libraries, or there is no compiler")
+    source, folder = Path(home[1]), tmp_path_factory.mktemp("architectures")
+    program = folder / "write-models"
+    includes = [f"-I{source / name}" for name in ("include", "ggml/include", "common", "src", "vendor")]
+    linked = [f"-L{bin_}", *(f"-l{name}" for name in LIBRARIES), f"-Wl,-rpath,{bin_}"]
+    written = source / "tests" / "test-llama-archs.cpp"
+    build = [compiler, "-O1", "-std=c++17", *includes, str(written), "-o", str(program), *linked]
+    subprocess.run(build, check=True, capture_output=True, timeout=600)
+    out = folder / "models"
+    out.mkdir()
+    command = [str(program), "-o", str(out), "-s", SEED]
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    return sorted(out.glob("*.gguf"))
+
+
+def examined(target: Path) -> dict[str, object]:
+    """Returns what `architectures.py` says of a file."""
+    command = [sys.executable, str(Path(__file__).with_name("architectures.py")), str(target)]
+    command.append(str(target.with_name(f"{DRAFT}.gguf")))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [""]
+        return {"wrong": [f"it ended with {done.returncode}: {last[0]}"]}
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+def test_every_architecture_says_what_it_says_without_guesses(
+    models: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CogVLM's first token depended on what was cached, and GLM 5 was refused as damaged."""
+    with ThreadPoolExecutor(2) as pool:
+        found = {path.stem: one for path, one in zip(models, pool.map(examined, models), strict=True)}
+    with capsys.disabled():
+        print()
+        for name, one in found.items():
+            said = one.get("refused") or one["wrong"] or f"{one['drafted']} guesses, all texts right"
+            print(f"{name:24} {one.get('memory', ''):20} {said}")
+    assert len(found) > 100
+    assert not {name: one["wrong"] for name, one in found.items() if one.get("wrong")}
+    refused = {name: one["refused"] for name, one in found.items() if not one.get("right", True)}
+    assert not refused, "though they write text"

@@ -1,0 +1,111 @@
+"""Heavy requests are prepared by a few threads, and what was given up takes none of them."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from served import until
+
+from edgespec.engine import intake as taking
+from edgespec.engine.intake import QUICK, THREADS, Intake
+from edgespec.engine.messages import Cancel, Refused, Submit, Tokenize, Tokenized, packed
+from edgespec.engine.outlet import Outlet
+from edgespec.llama.cuts import Cuts
+from edgespec.sampling.sampler import Sampling
+
+LONG = "x" * (QUICK + 1)
+
+
+class Target:
+    """Turns text into tokens once it may."""
+
+    n_vocab = 4
+
+    def __init__(self) -> None:
+        self.go, self.asked = threading.Event(), 0
+
+    def tokenize(self, text: bytes, *, special: bool, add_bos: bool) -> Any:
+        self.asked += 1
+        self.go.wait(20)
+        return np.zeros(len(text), np.int32)
+
+    def piece(self, token: int, *, special: bool) -> bytes:
+        return b"x" * token
+
+
+class Heard(Outlet):
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        super().__init__(cast(Any, io.BytesIO()))
+        self.said: list[Any] = []
+
+    def send(self, message: object) -> None:
+        self.said.append(message)
+
+
+@pytest.fixture
+def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Intake, Target, Heard]]:
+    monkeypatch.setattr(taking, "cuts_of", lambda model, special: Cuts([b"<cut>"]))
+    monkeypatch.setattr(Intake, "_listen", lambda self: None)
+    target, heard = Target(), Heard()
+    intake = Intake(cast(Any, io.BytesIO()), heard, most=64)
+    intake.pair = cast(Any, SimpleNamespace(n_ctx=64, target=target, prepare=lambda *_: None))
+    yield intake, target, heard
+    target.go.set()
+    until(lambda: not intake.busy)
+
+
+def asked(id: str, text: str = LONG) -> Tokenize:
+    return Tokenize(id, text, add_bos=False)
+
+
+def test_given_up_requests_hold_no_thread(at_work: tuple[Intake, Target, Heard]) -> None:
+    """Four of them that could not be stopped kept every later one waiting, for ever."""
+    intake, target, heard = at_work
+    for i in range(THREADS):
+        intake._take(asked(f"old{i}"))
+    until(lambda: target.asked == THREADS)
+    intake._take(asked("queued"))
+    intake._take(asked("dropped"))
+    assert target.asked == THREADS
+    for id in ("dropped", *(f"old{i}" for i in range(THREADS))):
+        intake._take(Cancel(id))
+    until(lambda: target.asked == THREADS + 1)
+    target.go.set()
+    until(lambda: heard.said)
+    until(lambda: not intake.busy)
+    assert [message.id for message in heard.said] == ["queued"] and intake.idle
+    assert isinstance(heard.said[0], Tokenized) and target.asked == THREADS + 1
+
+
+def test_what_is_given_up_stops_at_its_next_piece(at_work: tuple[Intake, Target, Heard]) -> None:
+    intake, target, heard = at_work
+    intake._take(asked("a", (LONG + "<cut>") * 9))
+    until(lambda: target.asked == 1)
+    intake._take(Cancel("a"))
+    target.go.set()
+    until(lambda: not intake.busy)
+    assert target.asked == 1 and not heard.said
+
+
+def test_a_prompt_that_cannot_fit_is_refused_unread(at_work: tuple[Intake, Target, Heard]) -> None:
+    intake, target, heard = at_work
+    message = Submit(
+        id="a", prompt=LONG, add_bos=False, sampling=Sampling(), max_tokens=4, stop=(), seed=None, choice=0,
+        drafter="none", draft_length=None, pieces=False,
+    )  # fmt: skip
+    intake._take(message)
+    until(lambda: heard.said)
+    assert isinstance(heard.said[0], Refused) and heard.said[0].kind == "too_long" and not target.asked
+    assert "at least 10,923 tokens" in heard.said[0].message  # no token has more than 3 bytes
+    intake._take(asked("b", "x" * (taking.LONGEST_TEXT + 1)))
+    until(lambda: len(heard.said) == 2)
+    assert heard.said[1].kind == "setting" and "4,194,304 are read at once" in heard.said[1].message
+    assert packed(heard.said[1])
