@@ -25,6 +25,7 @@ USERS_FOLDERS = {
     "LOCALAPPDATA": "AppData/Local",
     "APPDATA": "AppData/Roaming",
 }
+SLOWEST_S = 3600  # for a test that is marked as slow
 os.environ["GGML_NO_BACKTRACE"] = "1"  # a fault of llama.cpp's is to end its process, not to start a debugger
 
 
@@ -32,6 +33,12 @@ os.environ["GGML_NO_BACKTRACE"] = "1"  # a fault of llama.cpp's is to end its pr
 def pytest_xdist_auto_num_workers() -> int:
     """A part of the tests waits for clocks and processes: one worker more than there are cores, at most 4."""
     return min((os.cpu_count() or 1) + 1, 4)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOWEST_S))
 
 
 def pytest_collection_finish() -> None:

@@ -187,8 +187,19 @@ def test_what_there_is_no_time_for_is_not_timed_again() -> None:
     time_again(found, cast(Context, target), budget=0.105)
     assert set(target.sizes) == {1, 2}, "4 is thought to take 0.3 s"
     target.sizes.clear()
-    time_again(found, cast(Context, target), budget=0.0)
-    assert target.sizes == [1], "a warm-up"
+    time_again(found, cast(Context, target), budget=0.085)
+    assert not target.sizes, "a single token of 0.03 s leaves no time for another size"
+
+
+@pytest.mark.parametrize(("seconds", "singles"), [(0.01, 3), (1.0, 2)])
+def test_a_first_start_does_not_wait_for_single_tokens_of_a_slow_model(seconds: float, singles: int) -> None:
+    asked: list[int] = []
+
+    def evaluate(n: int) -> float:
+        asked.append(n)
+        return seconds
+
+    assert pair_costs._single(evaluate) == seconds and asked == [1] * singles
 
 
 def test_a_size_wrongly_thought_dear_is_timed_again_when_idle_until_enough_is_known() -> None:

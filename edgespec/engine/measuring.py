@@ -33,6 +33,7 @@ from edgespec.system.cores import threads_wanted
 from edgespec_models.gguf.heads import HeadKind
 
 BUDGET = 0.8  # seconds; about one together with what follows
+SLOW_S = BUDGET / 4  # for one token; somebody waits for the model
 BESIDE_BUDGET = 0.2  # for one verification with the draft beside it; there are three
 VERIFIED = 5  # tokens of these
 TURNS = 3  # times that each size is timed, if there is time
@@ -51,13 +52,11 @@ FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 def measure_costs(target: Context, draft: DraftContext | None) -> Costs:
     """Times evaluations of both contexts in about a second. Their caches hold nothing afterwards."""
     verify, step = _timed(target, _verification(target)), _timed(draft, _reading(draft)) if draft else None
-    verify(1)
-    table = costs.assumed(_hardware(target.model), min(verify(1), verify(1)))
+    table = costs.assumed(_hardware(target.model), _single(verify))
     if draft is None or step is None:
         found = Costs(table, CostTable({1: table.points[1]}))
     else:
-        step(1)
-        found = Costs(table, costs.assumed(_hardware(draft.model), min(step(1), step(1))))
+        found = Costs(table, costs.assumed(_hardware(draft.model), _single(step)))
         found.rereads = isinstance(draft, AnyHead)  # it reads what the target has just made
         found.at_once = isinstance(draft, AnyHead) and draft.kind == "dflash"
     sizes = [n for n in costs.SIZES if n <= LONGEST_DRAFT + 1 and n + BEFORE <= target.n_ctx]
@@ -69,6 +68,13 @@ def measure_costs(target: Context, draft: DraftContext | None) -> Costs:
     _measure_beside(found, target, draft)
     _clear(target, draft)
     return found
+
+
+def _single(evaluate: Callable[[int], float]) -> float:
+    """Times one token behind a warm-up: the less of two, where a second one does not take long."""
+    evaluate(1)
+    seconds = evaluate(1)
+    return seconds if seconds > SLOW_S else min(seconds, evaluate(1))
 
 
 def _measure_beside(found: Costs, target: Context, draft: DraftContext | None) -> None:
@@ -122,6 +128,8 @@ def time_again(
     table = costs_.target
     if budget is None:  # somebody waits for the model
         budget = min(AGAIN_BUDGET, AGAIN * table.seconds(1))
+    if budget < 3 * table.seconds(1):
+        return  # two of them, and nothing learned yet
     sizes = [n for n in costs.SIZES if n <= min(LOOKED_AT, target.n_ctx - BEFORE)]
     sizes.sort(key=lambda n: table.weights.get(n, 0.0))
     verify, step = _timed(target, _verification(target)), _timed(draft, _reading(draft)) if draft else None
