@@ -13,6 +13,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 │   └── TemplateOverrunError   a chat template takes more time or memory than any needs
 ├── PromptTooLongError         the prompt does not fit the context
 ├── QueueFullError             as many requests wait as may wait
+├── GivenUpError               whoever asked has left
 ├── EngineError                llama.cpp failed while evaluating
 │   ├── NoRoomError            no free cells in the KV cache (llama_decode 1)
 │   ├── DecodeAbortedError     evaluation was interrupted (llama_decode 2)
@@ -94,6 +95,13 @@ class PromptTooLongError(EdgeSpecError):
 
 class QueueFullError(EdgeSpecError):
     """The queue is full."""
+
+
+class GivenUpError(EdgeSpecError):
+    """Whoever asked has left, so the work was ended."""
+
+    def __init__(self) -> None:
+        super().__init__("nobody waits for this request any more")
 
 
 class EngineError(EdgeSpecError):

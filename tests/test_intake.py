@@ -16,6 +16,8 @@ from edgespec.engine import intake as taking
 from edgespec.engine.intake import QUICK, THREADS, Intake
 from edgespec.engine.messages import Cancel, Refused, Submit, Tokenize, Tokenized, packed
 from edgespec.engine.outlet import Outlet
+from edgespec.engine.trials import GIVEN_UP
+from edgespec.errors import GivenUpError
 from edgespec.llama.cuts import Cuts
 from edgespec.sampling.sampler import Sampling
 
@@ -66,6 +68,13 @@ def asked(id: str, text: str = LONG) -> Tokenize:
     return Tokenize(id, text, add_bos=False)
 
 
+def submit(prompt: str) -> Submit:
+    return Submit(
+        id="a", prompt=prompt, add_bos=False, sampling=Sampling(), max_tokens=4, stop=(), seed=None, choice=0,
+        drafter="none", draft_length=None, pieces=False,
+    )  # fmt: skip
+
+
 def test_given_up_requests_hold_no_thread(at_work: tuple[Intake, Target, Heard]) -> None:
     """Four of them that could not be stopped kept every later one waiting, for ever."""
     intake, target, heard = at_work
@@ -85,6 +94,24 @@ def test_given_up_requests_hold_no_thread(at_work: tuple[Intake, Target, Heard])
     assert isinstance(heard.said[0], Tokenized) and target.asked == THREADS + 1
 
 
+def test_the_trial_of_a_given_up_grammar_is_told(at_work: tuple[Intake, Target, Heard]) -> None:
+    intake, target, heard = at_work
+    tried = threading.Event()
+
+    def prepare(*_: object) -> None:
+        tried.set()
+        given_up = GIVEN_UP.get()
+        assert given_up and given_up.wait(10)
+        raise GivenUpError
+
+    intake.pair = cast(Any, SimpleNamespace(target=target, prepare=prepare))
+    intake._take(submit(LONG))
+    assert tried.wait(10)
+    intake._take(Cancel("a"))
+    until(lambda: not intake.busy)
+    assert not heard.said
+
+
 def test_what_is_given_up_stops_at_its_next_piece(at_work: tuple[Intake, Target, Heard]) -> None:
     intake, target, heard = at_work
     intake._take(asked("a", (LONG + "<cut>") * 9))
@@ -97,11 +124,7 @@ def test_what_is_given_up_stops_at_its_next_piece(at_work: tuple[Intake, Target,
 
 def test_a_prompt_that_cannot_fit_is_refused_unread(at_work: tuple[Intake, Target, Heard]) -> None:
     intake, target, heard = at_work
-    message = Submit(
-        id="a", prompt=LONG, add_bos=False, sampling=Sampling(), max_tokens=4, stop=(), seed=None, choice=0,
-        drafter="none", draft_length=None, pieces=False,
-    )  # fmt: skip
-    intake._take(message)
+    intake._take(submit(LONG))
     until(lambda: heard.said)
     assert isinstance(heard.said[0], Refused) and heard.said[0].kind == "too_long" and not target.asked
     assert "at least 10,923 tokens" in heard.said[0].message  # no token has more than 3 bytes

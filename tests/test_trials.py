@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 from commands import posix
+from served import until
 
-from edgespec.engine.trials import Trials
-from edgespec.errors import GrammarError
+from edgespec.engine.trials import GIVEN_UP, Trials
+from edgespec.errors import GivenUpError, GrammarError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.grammar.lark import as_lark
 from edgespec.grammar.matchers import CONTROL, Matchers
@@ -71,6 +72,28 @@ def test_a_child_that_was_killed_or_stopped_is_replaced() -> None:
     assert not child.is_running()
 
 
+@posix
+def test_one_whose_sender_has_left_ends_and_others_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four schemas that were given up took all children, for five seconds of the processor each."""
+    monkeypatch.setattr("edgespec.engine.trials.CHILDREN", 1)
+    gone = threading.Event()
+
+    def given_up(grammar: Grammar) -> str:
+        GIVEN_UP.set(gone)
+        return trials.lark(grammar)
+
+    with Trials(cpu_s=60) as trials, ThreadPoolExecutor(2) as pool:
+        old = _child(trials)
+        waiting = [pool.submit(given_up, SLOW), pool.submit(given_up, SLOW)]
+        until(lambda: old.cpu_times().user > 0.5)
+        gone.set()
+        assert trials.lark(SMALL)
+        for one in waiting:
+            with pytest.raises(GivenUpError):
+                one.result(10)
+        assert not old.is_running()
+
+
 def _child(trials: Trials) -> psutil.Process:
     assert trials.lark(SMALL)
     [child] = trials._started
@@ -110,3 +133,27 @@ def test_who_wants_a_new_grammar_waits_for_no_other_and_two_who_want_the_same_co
         for one in waiting:
             one.result()
     assert every.knows(SMALL) and asked.count(SMALL) == 1
+
+
+def test_who_wants_the_same_grammar_gets_it_although_the_first_has_left() -> None:
+    every = Matchers(lambda shown: [bytes([i]) for i in range(256)] + [b""], frozenset({256}), 257)
+    begun, leave, asked = threading.Event(), threading.Event(), []
+
+    def reading(grammar: Grammar) -> str:
+        asked.append(grammar)
+        if len(asked) == 1:
+            begun.set()
+            assert leave.wait(10)
+            raise GivenUpError
+        return matchers_lark(grammar)
+
+    matchers_lark, every.lark = every.lark, reading
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(every.compile, SMALL)
+        assert begun.wait(10)
+        second = pool.submit(every.compile, SMALL)
+        leave.set()
+        with pytest.raises(GivenUpError):
+            first.result(10)
+        second.result(10)
+    assert every.knows(SMALL) and asked == [SMALL, SMALL]

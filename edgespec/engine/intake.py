@@ -39,6 +39,7 @@ from edgespec.engine.messages import (
 )  # fmt: skip
 from edgespec.engine.outlet import Outlet
 from edgespec.engine.pair import Pair
+from edgespec.engine.trials import GIVEN_UP
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.llama.cuts import Cuts, cuts_of
 
@@ -73,7 +74,7 @@ class Intake:
         self.items: queue.SimpleQueue[Ready | Cancel | None] = queue.SimpleQueue()
         threading.stack_size(STACK)
         self._lock = threading.Lock()
-        self._preparing: set[str] = set()
+        self._preparing: dict[str, threading.Event] = {}  # what to set if it is given up
         self._heavy: deque[Submit | Tokenize | Spell] = deque()  # wait for a thread
         self._known_cuts: dict[bool, Cuts] = {}
         self._at_work: list[str] = []  # what the threads prepare, given up or not
@@ -94,7 +95,7 @@ class Intake:
         with self._lock:
             full = len(self._preparing) >= self._most
             if not full:
-                self._preparing.add(message.id)
+                self._preparing[message.id] = threading.Event()
         if full:
             sentence = f"{self._most} requests are already being prepared: try again later"
             self._outlet.send(Refused(message.id, "queue_full", sentence))
@@ -115,9 +116,11 @@ class Intake:
                     return
                 message = self._heavy.popleft()
                 self._at_work.append(message.id)
-                threading.Thread(target=self._work, args=(message,), daemon=True).start()
+                work = (message, self._preparing[message.id])
+                threading.Thread(target=self._work, args=work, daemon=True).start()
 
-    def _work(self, message: Submit | Tokenize | Spell) -> None:
+    def _work(self, message: Submit | Tokenize | Spell, given_up: threading.Event) -> None:
+        GIVEN_UP.set(given_up)
         if sys.platform == "linux":  # elsewhere it would be the whole process
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         try:
@@ -149,7 +152,8 @@ class Intake:
         else:
             assert isinstance(message, Cancel)
             with self._lock:
-                self._preparing.discard(message.id)
+                if given_up := self._preparing.pop(message.id, None):
+                    given_up.set()
             self.items.put(message)  # it may have become ready just now
             self._start_heavy()
 
@@ -182,8 +186,7 @@ class Intake:
             traceback.print_exc()
             made = refused(message.id, error)
         with self._lock:
-            wanted = message.id in self._preparing
-            self._preparing.discard(message.id)
+            wanted = self._preparing.pop(message.id, None) is not None
             if wanted and isinstance(made, Ready):
                 self.items.put(made)  # under the lock: a `Cancel` comes before or after it, and is seen
         if wanted and not isinstance(made, Ready):

@@ -3,7 +3,8 @@
 A thread cannot be stopped, a process can: so a client's grammar is read, and compiled for a
 vocabulary of bytes, in a child with limits on processor time and memory (`trial_child.py`). It returns
 the grammar in llguidance's format; compiling it again takes no longer than it took there. Children are
-started when needed, a few at most, and kept: a slow grammar does not delay others.
+started when needed, a few at most, and kept: a slow grammar does not delay others. One whose sender has left
+(`GIVEN_UP`) ends at once: else a few of them would take all children.
 """
 
 from __future__ import annotations
@@ -13,16 +14,22 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, BinaryIO, cast
 
 from edgespec.engine.messages import HEAD, receive
 from edgespec.engine.trial_child import CPU_S
-from edgespec.errors import GrammarError
+from edgespec.errors import GivenUpError, GrammarError
 from edgespec.grammar.grammar import NAMES, Grammar
 
 PATIENCE_S = 60.0  # of the clock, on a machine that is busy with other things
 CHILDREN = 4
+LOOK_S = 0.05
+# set where nobody waits for the current trial any more
+GIVEN_UP: ContextVar[threading.Event | None] = ContextVar("GIVEN_UP", default=None)
 
 
 class Trials:
@@ -57,17 +64,23 @@ class Trials:
             self._end(child)
 
     def lark(self, grammar: Grammar) -> str:
-        """Returns a grammar in llguidance's format. Raises GrammarError: it is wrong, or takes too much."""
-        child = self._idle.get()
+        """Returns a grammar in llguidance's format.
+
+        Raises GrammarError if it is wrong, or takes too much, and GivenUpError.
+        """
+        given_up = GIVEN_UP.get() or threading.Event()
+        child = self._turn(given_up)
         try:
             if child and child.poll() is not None:
                 self._end(child)
                 child = None
             child = child or self._new()
-            said = self._asked(child, grammar)
+            said = self._asked(child, grammar, given_up)
             if said is None:
                 self._end(child)
                 child = None
+                if given_up.is_set():
+                    raise GivenUpError
                 raise GrammarError(
                     f"the {NAMES[grammar.kind]} cannot be used: to read it takes more than {self._cpu_s:g} "
                     "s, or more memory than it may have; make it smaller or simpler"
@@ -78,6 +91,13 @@ class Trials:
         if complaint is not None:
             raise GrammarError(complaint)
         return str(lark)
+
+    def _turn(self, given_up: threading.Event) -> subprocess.Popen[bytes] | None:
+        """Waits for a child that is idle, or may be started."""
+        while not given_up.is_set():
+            with suppress(queue.Empty):
+                return self._idle.get(timeout=LOOK_S)
+        raise GivenUpError
 
     def _new(self) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(
@@ -90,16 +110,29 @@ class Trials:
         _send(child, tuple(self._controls()))
         return child
 
-    def _asked(self, child: subprocess.Popen[bytes], grammar: Grammar) -> Any | None:
-        """Returns a child's answer for a grammar; None if it died of it, or took too long."""
+    def _asked(
+        self, child: subprocess.Popen[bytes], grammar: Grammar, given_up: threading.Event
+    ) -> Any | None:
+        """Returns a child's answer for a grammar; None if it died of it, took too long, or was given up."""
         assert child.stdout
-        late = threading.Timer(self._patience_s, child.kill)
-        late.start()
+        done, late, until = threading.Event(), threading.Event(), time.monotonic() + self._patience_s
+
+        def watch() -> None:
+            while not done.wait(LOOK_S):
+                if given_up.is_set() or time.monotonic() > until:
+                    late.set()
+                    child.kill()
+                    return
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
         try:
             _send(child, grammar)
-            return receive(cast(BinaryIO, child.stdout))
+            said = receive(cast(BinaryIO, child.stdout))
         finally:
-            late.cancel()
+            done.set()
+            watching.join()
+        return None if late.is_set() else said  # a child that is about to end is not asked again
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:
         assert child.stdin and child.stdout

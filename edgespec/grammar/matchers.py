@@ -27,7 +27,7 @@ import llguidance
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.errors import GrammarError
+from edgespec.errors import GivenUpError, GrammarError
 from edgespec.grammar.grammar import NAMES, Grammar
 from edgespec.grammar.lark import as_lark
 from edgespec.sampling.masks import Masks
@@ -76,7 +76,7 @@ class Matchers:
     def compile(self, grammar: Grammar, shown: Shown = NOTHING) -> None:
         """Compiles a grammar, and prepares the vocabulary if it is the first (half a second for a large one).
 
-        shown: control tokens that are text here. Raises GrammarError with what is wrong.
+        shown: control tokens that are text here. Raises GrammarError with what is wrong, and GivenUpError.
         """
         self._matcher(grammar, shown)
 
@@ -118,24 +118,25 @@ class Matchers:
                 making = self._making[key] = Future()
         assert making is not None
         if not mine:
-            return making.result()
+            try:
+                return making.result()
+            except GivenUpError:  # by somebody else
+                return self._matcher(grammar, shown)
         try:
             made = self._build(*key)
         except BaseException as error:
-            if isinstance(error, GrammarError):
-                with self._lock:
+            with self._lock:
+                del self._making[key]
+                if isinstance(error, GrammarError):
                     self._refused.pop(key, None)
                     _remember(self._refused, key, (str(error), self._clock()), REMEMBERED)
             making.set_exception(error)
             raise
-        else:
-            making.set_result(made)
-            with self._lock:
-                _remember(self._compiled, key, made, REMEMBERED)
-            return made
-        finally:
-            with self._lock:
-                del self._making[key]
+        with self._lock:
+            del self._making[key]
+            _remember(self._compiled, key, made, REMEMBERED)
+        making.set_result(made)
+        return made
 
     def _build(self, grammar: Grammar, shown: Shown) -> _Compiled:
         name, lark = NAMES[grammar.kind], self.lark(grammar)
