@@ -99,6 +99,32 @@ def test_all_cores_are_used_again_as_soon_as_others_have_left_them() -> None:
     assert soon > 5, "but for a try in a moment in which the machine paused"
 
 
+@pytest.mark.parametrize("cores", [2, 4])
+def test_threads_that_share_one_core_give_way_after_one_evaluation(cores: int) -> None:
+    """For ten seconds, a token took 1.1 seconds beside one busy core of two: a single thread takes 2 ms."""
+    busy = [0.0]
+    count = ThreadCount(cores, lambda: busy[0])
+
+    def evaluate(n: int) -> float:
+        threads = count.choose(n)
+        seconds = 0.001 * (1 + 0.1 * n) * cores / threads
+        if threads > cores - busy[0]:
+            seconds += 0.3 * cores
+        count.note(n, threads, seconds)
+        return seconds
+
+    sizes = np.random.default_rng(5)
+    for _ in range(500):
+        evaluate(MIXED(sizes))
+    busy[0] = 1.0
+    stuck = [evaluate(MIXED(sizes)) > 0.1 for _ in range(500)]
+    assert sum(stuck) == 1
+    busy[0] = 0.0
+    for _ in range(ASKED + 12):
+        evaluate(MIXED(sizes))
+    assert count.now == cores
+
+
 def test_the_system_is_asked_rarely_and_fewer_threads_that_are_faster_stay() -> None:
     """As on cores that share more than they add."""
     asked = 0

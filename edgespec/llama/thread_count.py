@@ -5,10 +5,15 @@ delays all: beside one busy core of two, four tokens of a 0.6B F16 target take 2
 threads as on one. So now and then another number is tried for an evaluation, soon if evaluations have
 become slower, and rarely if that did not help. That others have gone does not show in the evaluations of
 fewer threads: the system is asked, and all cores are tried at once.
+
+Where the system gives two threads one core together, because another program has the other one, each
+operation takes as long as one of them may hold the core: a token of the embedded target 1.1 seconds instead
+of one millisecond. Nobody waits for a second such evaluation: the next one is done by fewer threads.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +28,7 @@ LAST_BELOW = 64  # the same while fewer threads than there are cores evaluate
 BETTER = 0.9  # of the usual time: what a try must reach
 SURE = 2  # tries in a row that must be better
 SLOWER = 1.5  # times the usual time, twice in a row: something has changed
+STUCK, STUCK_S = 8.0, 0.05  # times the usual time, and seconds: threads wait for each other's core
 DECODING = 63  # tokens; threads divide larger evaluations, prompts, more freely, and wait less for each other
 ASKED = 6  # evaluations on fewer threads after which the system is asked whether others are still at work
 FADE = 0.7  # weight of the usual time, with each evaluation
@@ -86,9 +92,13 @@ class ThreadCount:
         """
         kind, each = _kind(n), seconds / n
         usual = self._usual.get(kind)
+        stuck = seconds > STUCK_S and each > STUCK * (usual or max(self._usual.values(), default=math.inf))
         if threads != self.now:
-            self._judge(kind, each, better=usual is not None and each < BETTER * usual)
+            self._judge(kind, each, better=usual is not None and each < BETTER * usual, stuck=stuck)
             return max(0.0, seconds - n * usual) if usual is not None else 0.0
+        if stuck and self._others and self.now > 1:
+            self._give_way()
+            return 0.0
         if usual is None:
             self._usual[kind] = each
         else:
@@ -98,7 +108,13 @@ class ThreadCount:
             self._usual[kind] = FADE * usual + (1 - FADE) * min(each, SLOWER * usual)  # machines pause
         return 0.0
 
-    def _judge(self, kind: int, each: float, *, better: bool) -> None:
+    def _give_way(self) -> None:
+        """Goes on with fewer threads until the system says that others have gone, or a late try is better."""
+        self.now = self._numbers[self._numbers.index(self.now) + 1]
+        self._usual, self._pause, self._until, self._asked = {}, LAST, LAST, 0
+        self._trying, self._won, self._slow = 0, 0, 0
+
+    def _judge(self, kind: int, each: float, *, better: bool, stuck: bool) -> None:
         """Adopts the number that was tried, tries it once more, or drops it."""
         if better:
             self._won += 1
@@ -107,7 +123,7 @@ class ThreadCount:
             self.now, self._usual, self._pause, self._asked = self._trying, {kind: each}, FIRST, 0
         else:
             last = LAST if self.now == self._numbers[0] else LAST_BELOW
-            self._pause = min(2 * self._pause, last)
+            self._pause = LAST if stuck else min(2 * self._pause, last)
         self._trying, self._won, self._slow, self._until = 0, 0, 0, self._pause
 
 
