@@ -14,7 +14,7 @@ from served import until
 
 from edgespec.engine import intake as taking
 from edgespec.engine.intake import QUICK, THREADS, Intake
-from edgespec.engine.messages import Cancel, Refused, Submit, Tokenize, Tokenized, packed
+from edgespec.engine.messages import LONGEST_TEXT, Cancel, Refused, Submit, Tokenize, Tokenized, packed
 from edgespec.engine.outlet import Outlet
 from edgespec.engine.trials import GIVEN_UP
 from edgespec.errors import GivenUpError
@@ -128,7 +128,7 @@ def test_a_prompt_that_cannot_fit_is_refused_unread(at_work: tuple[Intake, Targe
     until(lambda: heard.said)
     assert isinstance(heard.said[0], Refused) and heard.said[0].kind == "too_long" and not target.asked
     assert "at least 10,923 tokens" in heard.said[0].message  # no token has more than 3 bytes
-    intake._take(asked("b", "x" * (taking.LONGEST_TEXT + 1)))
+    intake._take(asked("b", "x" * (LONGEST_TEXT + 1)))
     until(lambda: len(heard.said) == 2)
     assert heard.said[1].kind == "setting" and "4,194,304 are read at once" in heard.said[1].message
     assert packed(heard.said[1])

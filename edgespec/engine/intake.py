@@ -35,6 +35,7 @@ from edgespec.engine.messages import (
     Submit,
     Tokenize,
     Tokenized,
+    longest_text,
     receive,
 )  # fmt: skip
 from edgespec.engine.outlet import Outlet
@@ -47,8 +48,6 @@ LAST_STEP_S = 3.0  # how long the engine may take to notice that its owner is go
 THREADS = 4  # heavy requests prepared at a time
 NICE = 10  # of these threads: answers that are being written go first
 MOST_LOST = 12  # threads at work on what was given up
-LONGEST_TEXT = 2**22  # bytes that are turned into tokens at once; more for a context that may hold them
-USUAL = 16  # bytes; no text has more for each of its tokens, but for one of blanks
 QUICK = 32_768  # characters or tokens that the reader itself converts, in some milliseconds
 STACK = 2**26  # bytes for each thread: llguidance recurses, and the trial of a grammar had 8 MiB
 DEAF = 70  # exit code of a worker whose reader failed
@@ -225,8 +224,7 @@ class Intake:
         n_ctx = self.pair.n_ctx
         if isinstance(message, Submit) and size > n_ctx and size > n_ctx * self._longest_piece:
             raise PromptTooLongError(-(-size // self._longest_piece), n_ctx, at_least=True)
-        most = max(LONGEST_TEXT, USUAL * n_ctx)
-        if size > most:
+        if size > (most := longest_text(n_ctx)):
             raise SettingError(f"the text has {size:,} bytes, and {most:,} are read at once: shorten it")
 
     def _cuts(self, special: bool) -> Cuts:

@@ -26,6 +26,8 @@ from edgespec.sampling.sampler import Sampling
 Stage = Literal["target", "draft", "caches", "measuring"]
 RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining", "fault"]
 HEAD = struct.Struct("<Q")
+LONGEST_TEXT = 2**22  # bytes that are turned into tokens at once; more for a context that may hold them
+USUAL = 16  # bytes; no text has more for each of its tokens, but for one of blanks
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,11 @@ class Step(NamedTuple):  # see `Round`
 
 ToWorker = Load | Submit | Cancel | Tokenize | Spell | Ping
 FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | Step | Pong
+
+
+def longest_text(n_ctx: int) -> int:
+    """Returns how many bytes of text may be turned into tokens at once, for a context of so many."""
+    return max(LONGEST_TEXT, USUAL * n_ctx)
 
 
 def packed(message: ToWorker | FromWorker) -> bytes:

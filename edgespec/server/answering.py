@@ -25,12 +25,13 @@ from edgespec.chat.conversation import Composed, compose
 from edgespec.chat.forced_call import forced
 from edgespec.chat.renderer import GIVEN_UP
 from edgespec.chat.well_known import template_or_fallback, turn_end
-from edgespec.engine.messages import Load, Loaded, Submit
+from edgespec.engine.messages import Load, Loaded, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.events import NEWLINE
 from edgespec.server.generation import Audience, Generation
+from edgespec.server.json_body import n_characters
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.settings import ServerSettings, Unsaid
@@ -75,6 +76,14 @@ class Answering:
         drafter = "none" if self._random.random() < self.settings.canary else unsaid.drafter
         return replace(unsaid, sampling={**self.loaded().sampling, **unsaid.sampling}, drafter=drafter)
 
+    def longest(self) -> tuple[int | None, list[str]]:
+        """Returns how many characters a text may have, if known, and the names of models that may differ."""
+        load, about = self.worker.situation.load, self.worker.about
+        if about is None or self.worker.state != "ready":
+            return None, []
+        others = [pair for pair in self.pairs.known() if pair.load != load]
+        return longest_text(about.n_ctx), [name for pair in others for name in (pair.name, pair.target)]
+
     def template(self, about: Loaded) -> str:
         """Returns the chat template: the one given, the model's own, or ChatML."""
         return self._given(self.worker.situation.load) or template_or_fallback(about.chat_template)
@@ -93,13 +102,17 @@ class Answering:
         about = self.loaded()
         template = self.template(about)
         tools = body.usable_tools()
+        messages = [message.for_template() for message in body.messages]
+        if (size := n_characters(messages)) > (most := longest_text(about.n_ctx)):
+            sentence = f"the messages have {size:,} characters, and {most:,} are read at once: shorten them"
+            raise Refusal(400, sentence, param="messages", code="context_length_exceeded")
         thinking = self.settings.unsaid.thinking
         usual = {} if thinking is None else {"enable_thinking": thinking}
 
         def work() -> Composed:
             return compose(
                 template,
-                [message.for_template() for message in body.messages],
+                messages,
                 bos=about.bos,
                 eos=about.eos,
                 tools=tools,

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from edgespec import __version__
 from edgespec.client.state_file import PROOF_PATH, ServerState
+from edgespec.engine.messages import Submit
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.bodies import prepare
 from edgespec.server.dialects.anthropic.routes import AnthropicDialect
@@ -49,12 +50,12 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
         max_body_size=None,  # the gate limits it, with an error in the right format
         telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
-    prepare(app)
     app.add_exception_handler(Refusal, _refusal)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)
     endpoint = Endpoint(worker, settings, state, pairs)
+    prepare(app, endpoint.answering.longest)
     _add_routes(app, endpoint, ModelRoutes(endpoint.answering))
     for dialect in (LlamaCppDialect, AnthropicDialect, ResponsesDialect):
         app.include_router(dialect(endpoint.answering).routes())
@@ -180,13 +181,12 @@ class Endpoint:
             for prompt in prompts
             for submit in body.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
         ]
-        echo = tuple(str(submit.prompt).encode("utf-8", "replace").decode() for submit in submits)
         answer = CompletionAnswer(
             self.answering.name(),
             about.plain_s,
             usage=body.usage_in_stream,
             events=body.speculation.events,
-            echo=echo if body.echo else (),
+            echo=[_shown(submit) for submit in submits] if body.echo else (),
             scoring=body.scoring(),
             timings=bool(body.timings_per_token),
             silent=body.warms_up,
@@ -212,6 +212,10 @@ class Endpoint:
             silent=body.warms_up,
         )
         return await self.answering.answer(request, submits, answer, stream=bool(body.stream))
+
+
+def _shown(submit: Submit) -> str:
+    return str(submit.prompt).encode("utf-8", "replace").decode()
 
 
 # -- mistakes

@@ -1,6 +1,7 @@
 """The JSON of a request body: parsed, bounded, and without what no field may contain.
 
 - Too many parts: each object becomes one of ours, and a list of millions takes minutes and gigabytes.
+- Too long a text: no context could hold it, and whoever hands it on takes a core from those who answer.
 - Half a character: JSON can spell one half of a pair of surrogates (`\\ud800`), which no text can contain
   and nothing downstream can encode. Clients that cut a text in the middle of a character send that.
 - Depth: hundreds of nested levels crash every reader that recurses.
@@ -14,13 +15,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 DEEPEST = 100  # levels of objects and arrays; a schema may have 64
 MOST_GROUPS = 10_000  # objects and arrays: each takes a few microseconds of everybody's time
 MOST_VALUES = 2**18  # all values together: the prompt of token ids is the longest list there is
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 HALF = re.compile("[\ud800-\udfff]")
 MAYBE_HALF = re.compile(
     rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|[\xd8-\xdf]\x00|\x00[\xd8-\xdf]"
@@ -37,8 +39,14 @@ class WrongBodyError(Exception):
     param: str | None = None
 
 
-def parsed(body: bytes) -> Any:
-    """Returns the value of a body; raises WrongBodyError if it is not JSON, or has what no field may."""
+def parsed(body: bytes, longest: int | None = None, elsewhere: Collection[str] = ()) -> Any:
+    """Returns the value of a body; raises WrongBodyError if it is not JSON, or has what no field may.
+
+    longest: characters of a text, unless the body names one of the models `elsewhere`.
+    """
+    if body.count(b",") >= MOST_VALUES > body.count(b'"') and b"\0" not in body:  # UTF-8, a list of numbers
+        if STRING.sub(b"", body).count(b",") >= MOST_VALUES:  # a twentieth of the time that parsing takes
+            raise too_many()
     try:
         value = json.loads(body, parse_constant=_endless)
     except json.JSONDecodeError as error:
@@ -53,6 +61,8 @@ def parsed(body: bytes) -> Any:
         raise _too_deep() from None
     if body.count(b"{") + body.count(b"[") > DEEPEST or body.count(b",") >= MOST_VALUES:
         _check_size(value)
+    if longest is not None and len(body) > longest and _model(value) not in elsewhere:
+        _check_texts(value, longest)
     if MAYBE_HALF.search(body) and (path := next(_places(value, _is_half), None)) is not None:
         sentence = f"{_named(path)} holds half a character (a lone surrogate): send whole ones"
         raise WrongBodyError(sentence, param=path[0] if path else None)
@@ -60,6 +70,28 @@ def parsed(body: bytes) -> Any:
         sentence = f"{_named(path)} is a number that is too large: it must be finite"
         raise WrongBodyError(sentence, param=path[0] if path else None)
     return value
+
+
+def _model(value: Any) -> object:
+    name = value.get("model") if isinstance(value, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _check_texts(value: Any, longest: int) -> None:
+    """Raises WrongBodyError for a text of more characters."""
+    path = next(_places(value, lambda part: isinstance(part, str) and len(part) > longest), None)
+    if path is not None:
+        sentence = f"{_named(path)} has more than {longest:,} characters: no context of this model holds that"
+        code = "context_length_exceeded"
+        raise WrongBodyError(f"{sentence}, so shorten it", code, path[0] if path else None)
+
+
+def n_characters(value: Any) -> int:
+    """Returns how many characters all texts of a value have, the names of fields aside."""
+    if isinstance(value, str):
+        return len(value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(map(n_characters, parts))
 
 
 def too_many() -> WrongBodyError:

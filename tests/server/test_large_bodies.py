@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -11,6 +13,7 @@ from commands import posix
 from pydantic import BaseModel, ValidationError
 from served import Served, post, until
 
+from edgespec.server import bodies
 from edgespec.server.dialects.anthropic.requests import CountRequest
 from edgespec.server.dialects.llama_cpp.requests import DetokenizeRequest, InfillRequest, LlamaCompletion
 from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest
@@ -72,6 +75,42 @@ def test_a_body_of_too_many_parts_is_refused(body: Any, why: str) -> None:
     assert parsed(json.dumps([{}] * (MOST_GROUPS - 1)).encode())
 
 
+def test_commas_of_a_text_are_no_parts() -> None:
+    text = ",\\" * MOST_VALUES
+    assert parsed(json.dumps({"prompt": text}).encode()) == {"prompt": text}
+    assert parsed(json.dumps({"prompt": text}).encode("utf-16")) == {"prompt": text}
+
+
+def test_a_text_that_no_context_holds_is_refused_unless_another_model_is_named() -> None:
+    """It went through four processes, as often as it was sent, before the last one refused it."""
+    for body in ({"prompt": "x" * 101}, {"model": "a", "messages": [{"content": ["é" * 101]}]}):
+        with pytest.raises(WrongBodyError) as wrong:
+            parsed(json.dumps(body).encode(), 100, ["other"])
+        assert "has more than 100 characters" in wrong.value.sentence
+        assert wrong.value.param == list(body)[-1] and wrong.value.code == "context_length_exceeded"
+    assert parsed(json.dumps({"model": "other", "prompt": "x" * 101}).encode(), 100, ["other"])
+    assert parsed(json.dumps({"prompt": ["x" * 100] * 9}).encode(), 100)
+
+
+def test_a_large_body_is_taken_in_pieces_and_not_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core that was busy with bodies took it from the engine: a stream stopped for 0.3 seconds."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def receive() -> dict[str, Any]:
+        pieces.pop()
+        return {"type": "http.request", "body": b"x" * 2**16, "more_body": bool(pieces)}
+
+    monkeypatch.setattr(bodies.asyncio, "sleep", sleep)
+    for n in (1, 64):
+        pieces = [b""] * n
+        body = asyncio.run(bodies._Read({"type": "http"}, receive).body())
+        assert len(body) == 2**16
+    assert 0.9 * 2**22 / bodies.PER_S < sum(slept) < 2**22 / bodies.PER_S
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "9" * 400 + ".0"])
 def test_a_number_without_an_end_is_refused_wherever_it_is(number: str) -> None:
     """In `metadata`, `tool_choice` or `tools` of /v1/responses it was a fault of ours, or sent as JSON."""
@@ -114,6 +153,13 @@ def test_a_large_body_is_refused_as_a_small_one_is(dialects: Served, path: str, 
     assert refused.status == 400 and len(refused.error["message"]) < 300, refused
 
 
+def test_messages_that_no_context_holds_are_not_rendered(dialects: Served) -> None:
+    messages = [{"role": "user", "content": "x" * 10**6} for _ in range(5)]
+    for path in ("/v1/chat/completions", "/v1/messages", "/apply-template"):
+        refused = dialects.ask(path, {"messages": messages, "max_tokens": 2})
+        assert refused.status == 400 and "5,000,020 characters" in refused.error["message"], refused
+
+
 def test_a_large_body_is_read(dialects: Served) -> None:
     asked = {"messages": HI, "max_tokens": 2, "unknown": "né" * 200_000}
     assert dialects.ask("/v1/chat/completions", asked).status == 200
@@ -132,6 +178,9 @@ def test_what_reads_a_large_body_ends_when_its_sender_leaves(dialects: Served) -
     with dialects.raw(head + b"[" + b"[0],{}," * (30 * 2**20 // 7)) as connection:
         connection.sendall(b" " * 100)
         until(reading)
-        reading()[0].suspend()  # it would be done in a second
+        child = reading()[0]
+        group = Path(f"/proc/{child.pid}/autogroup")  # or its niceness would mean nothing to other sessions
+        until(lambda: not group.exists() or "nice 10" in group.read_text())
+        child.suspend()  # it would be done in a second
     until(lambda: not reading())
     assert dialects.chat(max_tokens=2).status == 200

@@ -35,7 +35,7 @@ class CompletionAnswer:
     plain_s: float  # see Choice.timings
     usage: bool = False
     events: bool = False
-    echo: tuple[str, ...] = ()  # the prompts' texts, before each choice
+    echo: Sequence[str] = ()  # the prompts' texts, before each choice
     scoring: Scoring | None = None  # what scores of tokens mean, if they were asked for
     timings: bool = False  # every chunk of a stream has them
     silent: bool = False  # nothing is generated: only the prompt was to be read
