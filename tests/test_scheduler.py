@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count, groupby
 from typing import Literal
 
 import numpy as np
@@ -45,6 +46,7 @@ from edgespec.core.verify import Coupled, Independent, Rule
 from edgespec.engine import engine as scheduler
 from edgespec.engine.ahead import Ahead
 from edgespec.engine.engine import Engine
+from edgespec.engine.lanes import BLOCK
 from edgespec.engine.pair import MOST_ROWS
 from edgespec.engine.prompt_reader import PAUSE_S
 from edgespec.engine.slots import Cache
@@ -154,7 +156,7 @@ class FakePair:
         fixed = request.fixed_length
         controller = Controller(self.record, max_tokens=request.max_tokens)
         pace = controller if fixed is None else FixedLength(fixed)
-        return Stream(loop, text, pace, fresh=request.fresh)
+        return Stream(loop, text, pace, fresh=request.fresh, lane=request.lane)
 
     def rule(self, request: Request) -> Rule:
         if request.seed is not None:
@@ -401,6 +403,32 @@ def test_a_request_that_waits_can_be_cancelled_and_an_unknown_one_is_passed_over
     told = run(engine)
     assert (told.finish("a"), told.finish("b")) == ("length", "cancelled")
     assert told.tokens("b") == () and "b" not in told.started
+
+
+def test_lanes_run_in_turn_a_few_rounds_each_and_every_round_says_how_long_it_took() -> None:
+    """As in a race: no evaluation is shared, time is shared evenly, and texts are those of each alone."""
+    pair, ticks = FakePair(slots=3, drafter="model"), count()
+    engine, told, turns = Engine(pair, slots=3, clock=lambda: 0.01 * next(ticks)), Told(), list[str]()
+    plain, guessing = (Request(sampling=GREEDY, max_tokens=60, lane=lane) for lane in ("plain", "guessing"))
+    asked = {"plain": replace(plain, drafter="none"), "guessing": guessing}
+    for id, request in asked.items():
+        engine.submit(id, prompts(1)[0], request)
+    while not engine.idle:
+        if told.steps == 20:
+            engine.submit("beside", prompts(2)[1], replace(plain, lane=""))
+        happened = engine.step()
+        turns += [one.id for one in happened if isinstance(one, Emitted) and one.id in asked]
+        told.take(happened)
+        told.steps += 1
+    both = turns[: len(turns) - turns[::-1].index("guessing") - 1]
+    blocks = [len(list(block)) for _, block in groupby(both)]
+    assert len(blocks) > 5 and max(blocks) <= 3 * BLOCK
+    assert not any({0, 1} <= call.keys() for call in pair.target.calls), "no evaluation is shared"
+    assert any(len(call) == 2 for call in pair.target.calls), "but with one who is in no lane"
+    for id, request in asked.items():
+        assert told.tokens(id) == pair.alone(prompts(1)[0], request)
+        assert all(round_.seconds > 0 for round_ in told.rounds[id])
+    assert not any(round_.seconds for round_ in told.rounds["beside"])
 
 
 def test_held_back_text_comes_out_of_a_cancellation() -> None:

@@ -22,6 +22,7 @@ class AnswerOptions:
     drafter: DrafterName | None = None  # who guesses, and how many tokens
     draft_length: int | None = None
     model: str | None = None  # another installed pair, by its name
+    lane: str | None = None  # answers in several lanes are made in turn, a few rounds each: for comparisons
     beside: Mapping[str, Any] = field(default_factory=dict)  # further fields of the request, sent as they are
 
     def body(self, messages: Sequence[Mapping[str, Any]], *, ours: bool) -> dict[str, Any]:
@@ -42,7 +43,7 @@ class AnswerOptions:
             **self.beside,
         }
         if ours:
-            how = {"drafter": self.drafter, "draft_length": self.draft_length}
+            how = {"drafter": self.drafter, "draft_length": self.draft_length, "lane": self.lane}
             named = {name: value for name, value in how.items() if value is not None}
             body["edgespec"] = {"events": True, "speculation": self.speculation, **named}
         return body

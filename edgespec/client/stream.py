@@ -122,6 +122,7 @@ class AnswerStream:
             sources=tuple(told.get("sources", ())),
             gain=told.get("gain", 1.0),
             notice=told.get("notice", ""),
+            seconds=told.get("seconds", 0.0),
         )
         pieces = tuple(told.get("pieces", ()))
         self._spans.take(reasoning, pieces, round_.sources)  # reasoning comes before the answer

@@ -36,6 +36,7 @@ class Request:
     shown: frozenset[int] = frozenset()  # control tokens whose text belongs to the answer
     grammar: Grammar | None = None  # the form of the text
     fresh: bool = False  # reuse only what a fresh evaluation of the prompt would have computed bit for bit
+    lane: str = ""  # requests of several lanes run in turn, a few rounds each; "" runs beside all others
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""

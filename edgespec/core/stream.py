@@ -18,3 +18,4 @@ class Stream:
     pace: Pace
     grammar: bool = False  # the text follows one, which may settle tokens that the target has not seen
     fresh: bool = False  # see `Request`
+    lane: str = ""

@@ -128,6 +128,7 @@ class Round(NamedTuple):  # goes to another process at each token; a dataclass w
     scores: tuple[TokenScore, ...] = ()  # one for each token, if requested
     stopped_by: str = ""  # the stop string met
     notice: str = ""  # from when on nobody guesses who could: why, in a sentence
+    seconds: float = 0.0  # that it took, if its request runs in a lane
 
 
 class Started(NamedTuple):

@@ -39,6 +39,7 @@ from edgespec.core.values import (
     Round,
     Started,
 )
+from edgespec.engine.lanes import Lanes
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.prompt_reader import PromptReader
 from edgespec.engine.slots import Cache, Running, Slot
@@ -121,6 +122,7 @@ class Engine:
         self._queue: deque[Running] = deque()
         self._longest_queue, self._chunk, self._clock = queue, chunk, clock
         self._reader = PromptReader(self._contexts["target"], self._costs, chunk=chunk, n_rows=pair.n_rows)
+        self._lanes = Lanes(clock)
         self._pending: list[Happening] = []
         self._trust = defaultdict[int, Trust](Trust)  # in free offers, by the number of streams
         self._keeps_cells: bool | None = None
@@ -162,6 +164,7 @@ class Engine:
         running = self._running()
         self.in_slots = len(running)
         self._keep_cells(len(running) + len(self._queue) > 1)
+        running = self._lanes.taking_part(running)
         target, reading = self._contexts["target"], [slot for slot in running if slot.request.reading]
         joining: list[tuple[Slot, Want]] = []
         if reading and (chunk := self._reader.next_chunk(running, joining)):
@@ -195,7 +198,7 @@ class Engine:
         """Reports what a step brought; finished requests leave."""
         ended = []
         for slot, round_ in step.rounds:
-            happened.append(Emitted(slot.request.id, round_))
+            happened.append(Emitted(slot.request.id, self._lanes.timed(slot, round_)))
             if round_.finish:
                 ended.append(slot)
         for slot, error in step.failures:

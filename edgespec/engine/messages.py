@@ -63,6 +63,7 @@ class Submit:
     grammar: Grammar | None = None  # the form of the text
     ignore_eos: bool = False  # the model may not end it
     fresh: bool = False  # as in `Request`
+    lane: str = ""  # as in `Request`
 
 
 @dataclass(frozen=True, slots=True)

@@ -294,7 +294,7 @@ class Pair:
         text = TextRelease(self.spelling(request.shown), request.stop)
         pace = self._pace(request)
         loop = self._loop(prompt, request, text, pace)
-        return Stream(loop, text, pace, request.grammar is not None, request.fresh)
+        return Stream(loop, text, pace, request.grammar is not None, request.fresh, request.lane)
 
     def spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
         """Returns a function for the bytes of a token; of the control tokens, only those `shown` have any."""

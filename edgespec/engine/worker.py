@@ -151,6 +151,7 @@ class Worker:
             shown=shown_tokens(self._pair, message.shown),
             grammar=message.grammar,
             fresh=message.fresh,
+            lane=message.lane,
         )
 
     def _tell(self, began: float, happenings: Iterable[Happening]) -> None:

@@ -165,4 +165,5 @@ def _told(generation: Generation, part: Part) -> dict[str, Any]:
         "accepted": round_.accepted,
         "gain": round_.gain,
         **({"notice": round_.notice} if round_.notice else {}),
+        **({"seconds": round_.seconds} if round_.seconds else {}),
     }

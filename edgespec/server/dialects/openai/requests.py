@@ -51,6 +51,7 @@ class Speculation(_Lenient):
     drafter: DrafterName | None = None
     draft_length: Annotated[StrictInt, Field(ge=0, le=LONGEST_DRAFT)] | None = None
     events: StrictBool = False
+    lane: Annotated[StrictStr, Field(max_length=64)] = ""
 
 
 class GenerationRequest(FormFields):
@@ -204,6 +205,7 @@ class GenerationRequest(FormFields):
                 shown=shown,
                 ignore_eos=bool(self.ignore_eos),
                 fresh=unsaid.fresh if self.cache_prompt is None else not self.cache_prompt,
+                lane=how.lane,
             )
             for choice in range(self.n or 1)
         ]

@@ -1,0 +1,49 @@
+"""Lanes: requests that are to be compared take turns in short blocks, and run as if each were alone.
+
+A slow phase of the machine then hits all of them, and none shares an evaluation with another. A request
+without a lane takes part in every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgespec.core.values import Round
+from edgespec.engine.slots import Slot
+
+BLOCK = 4  # rounds of a turn
+
+
+class Lanes:
+    """Says whose turn it is, and how long the rounds of each lane took."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._spent: dict[str, float] = {}  # seconds, by lane
+        self._lane, self._left = "", 0  # whose turn it is, and for how many rounds
+        self._since: float | None = None  # when the last round of any lane ended
+
+    def taking_part(self, running: list[Slot]) -> list[Slot]:
+        """Returns who takes part in the next step. The lane that has run for the shortest time is next."""
+        present = sorted({lane for slot in running if (lane := slot.request.stream.lane)})
+        if not present:
+            self._spent, self._left, self._since = {}, 0, None
+            return running
+        if self._since is None:
+            self._since = self._clock()
+        least = min((self._spent[lane] for lane in present if lane in self._spent), default=0.0)
+        for lane in present:
+            self._spent.setdefault(lane, least)
+        if self._left <= 0 or self._lane not in present:
+            self._lane, self._left = min(present, key=self._spent.__getitem__), BLOCK
+        return [slot for slot in running if slot.request.stream.lane in ("", self._lane)]
+
+    def timed(self, slot: Slot, round_: Round) -> Round:
+        """Charges a lane with its round, and adds the seconds to that."""
+        lane, now = slot.request.stream.lane, self._clock()
+        if not lane or self._since is None:
+            return round_
+        seconds, self._since = now - self._since, now
+        self._spent[lane] += seconds
+        self._left -= 1
+        return round_._replace(seconds=seconds)
