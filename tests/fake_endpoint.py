@@ -97,7 +97,8 @@ class FakeEndpoint:
                     await asyncio.sleep(max(0.0, began + n / pace - time.monotonic()))
                 elif n % 50 == 0:
                     await asyncio.sleep(0)
-                yield replace(told, at=time.monotonic())
+                seconds = len(told.round.tokens) / (pace or 1e6) if options.lane else 0.0
+                yield replace(told, at=time.monotonic(), round=told.round._replace(seconds=seconds))
             ended = True
             yield Ended(
                 "stop",

@@ -75,9 +75,8 @@ class BenchScreen(ModalScreen[Measured | None]):
                 self._note(f"{n} of {len(self._prompts)}: {kind}")
                 race = drawn(self._endpoint, [Message("user", prompt)], self._options, rng=self._rng)
                 await race.warm()
-                for runner in race.order:
-                    async for _ in race.run(runner):
-                        pass
+                async for _ in race.run():
+                    pass
                 self._show(kind, race)
         except EdgeSpecError as error:
             self._note(str(error))
@@ -86,9 +85,11 @@ class BenchScreen(ModalScreen[Measured | None]):
 
     def _show(self, kind: str, race: Race) -> None:
         measured = race.measured()
-        same = "same" if race.legs["plain"].text == race.legs["speculative"].text else "differs"
+        same = "same" if race.lanes["plain"].text == race.lanes["speculative"].text else "differs"
         if measured is None:
-            self.query_one(DataTable).add_row(kind, "-", "-", "too short", same)
+            self.query_one(DataTable).add_row(
+                kind, "-", "-", "too short" if race.guessed else "no guesses", same
+            )
             return
         self._results.append(measured)
         self.query_one(DataTable).add_row(

@@ -176,7 +176,9 @@ class ChatCommands:
             text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
         race = drawn(screen.context.endpoint, messages, screen.options(), rng=random.Random())
         said = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
-        self._app.push_screen(RaceScreen(race, text, said=said), screen.take_measured)
+        self._app.push_screen(
+            RaceScreen(race, text, said=said, tinted=screen.transcript.tinted), screen.take_measured
+        )
 
     async def bench(self, screen: ChatScreen, text: str) -> None:
         """Races several prompts. Raises EdgeSpecError."""

@@ -1,80 +1,117 @@
-"""A race: one prompt answered plain and with speculation, one after the other, from the same cached prefix.
+"""A race: the same questions answered plain and with speculation, in turn, a few rounds each.
 
-Not side by side: two answers at once would share the machine, and neither would run as it runs alone. The
-order is random, so that a machine that warms up or slows down favours neither. Greedy or seeded, so that
-both should be the same; if they are not, the difference is explained and not hidden.
+Not at the same moment: two answers would share the machine, and neither would run as it runs alone. The
+engine gives each lane a few rounds at a time, so that a slow phase of the machine hits both, and says how
+long they took: a lane's clock stands still while the other one runs. Greedy or seeded, so that both texts
+should be the same; if they are not, the difference is explained and not hidden.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import statistics
-import time
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from edgespec.client.answer import AnswerOptions, Ended
+from edgespec.client.answer import AnswerOptions, Ended, Told
+from edgespec.core.stats import Counts
+from edgespec.errors import EdgeSpecError, EndpointError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
+from edgespec_tui.widgets.origins import join, runs_of_round
 from edgespec_tui.widgets.panel import Measured
 
 Runner = Literal["plain", "speculative"]
+RUNNERS: tuple[Runner, Runner] = ("plain", "speculative")
 LONGEST = 256  # tokens of a race, unless the chat's limit is shorter
-PARTS, FEWEST = 8, 3  # of a run, whose speeds are compared
-SURE = 2.8  # standard errors: Student's t at 95 % for two runs of three parts, and more for longer ones
+PARTS, FEWEST = 12, 5  # of the time, whose speed-ups are compared
+SURE = 2.8  # standard errors: Student's t at 95 % for five parts, and more for more
 SHOWN = 30  # characters of each text around where they part
+ALIKE = "Nothing was guessed, so both columns are the same way of writing: there is no speed-up to measure."
 
 
 @dataclass(slots=True)
-class Leg:
-    """One run: which text came when. Times are seconds since it was asked."""
+class Said:
+    """One answer of a lane: its text so far, and who produced which characters."""
+
+    text: str = ""
+    runs: list[tuple[str, int]] = field(default_factory=list)
+
+    def add(self, told: Told) -> None:
+        """Takes a round."""
+        join(self.runs, "", len(told.reasoning))
+        text = told.round.text
+        spans = [(span.source, len(span.text)) for span in told.spans]
+        for source, n in spans or runs_of_round(text, told.pieces, told.round.sources):
+            join(self.runs, source, n)
+        self.text += told.reasoning + text
+
+
+@dataclass(slots=True)
+class Lane:
+    """One way of answering: what it has said, and when, by a clock that stands still while the other runs.
+
+    An answer's first round is not timed: its prompt was read with it.
+    """
 
     runner: Runner
-    texts: list[str] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)  # tokens so far
-    ended: Ended | None = None
+    answers: list[Said] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)  # seconds at the end of each timed round
+    tokens: list[int] = field(default_factory=list)  # of timed rounds so far
+    counts: Counts = field(default_factory=Counts)  # of all rounds
+    over: bool = False
 
     @property
     def text(self) -> str:
-        return "".join(self.texts)
+        """The current answer."""
+        return self.answers[-1].text if self.answers else ""
 
-    def note(self, at: float, text: str, n_tokens: int) -> None:
-        """Takes a round."""
-        self.texts.append(text)
-        self.times.append(at)
-        self.counts.append((self.counts[-1] if self.counts else 0) + n_tokens)
+    @property
+    def texts(self) -> list[str]:
+        """All answers."""
+        return [said.text for said in self.answers]
 
-    def at(self, seconds: float) -> tuple[str, int]:
-        """Returns the text and tokens by then: its replay."""
+    @property
+    def seconds(self) -> float:
+        return self.times[-1] if self.times else 0.0
+
+    def begin(self) -> None:
+        """Begins the next answer."""
+        self.answers.append(Said())
+
+    def note(self, told: Told, *, first: bool) -> None:
+        """Takes a round of the current answer."""
+        round_ = told.round
+        n = len(round_.tokens) or bool(round_.text or told.reasoning)
+        self.answers[-1].add(told)
+        self.counts.count(round_, n)
+        if not first:
+            self.time(round_.seconds, n)
+
+    def time(self, seconds: float, n: int) -> None:
+        """Notes that so many tokens took so long."""
+        self.times.append(self.seconds + seconds)
+        self.tokens.append((self.tokens[-1] if self.tokens else 0) + n)
+
+    def by(self, seconds: float) -> tuple[float, int]:
+        """Returns the end of the last round by then, and the tokens."""
         n = bisect_right(self.times, seconds)
-        return "".join(self.texts[:n]), self.counts[n - 1] if n else 0
+        return (self.times[n - 1], self.tokens[n - 1]) if n else (0.0, 0)
 
-    def tok_per_s(self) -> float | None:
-        """Returns tokens a second after the first round, by our own clock for both runners."""
-        if len(self.times) < 2 or self.times[-1] <= self.times[0]:
-            return None
-        return (self.counts[-1] - self.counts[0]) / (self.times[-1] - self.times[0])
+    def tok_per_s(self, until: float = math.inf) -> float | None:
+        """Returns tokens a second; None if there are too few."""
+        seconds, n = self.by(until)
+        return n / seconds if n and seconds else None
 
-    def error(self) -> float | None:
-        """Returns the standard error of the logarithm of the speed, by how far its parts differ.
-
-        None if there are too few rounds. Machines have slow phases; those longer than a run do not show.
-        """
-        n_parts = min(PARTS, (len(self.times) - 1) // 2)
-        if n_parts < FEWEST:
-            return None
-        ends = [round(i * (len(self.times) - 1) / n_parts) for i in range(n_parts + 1)]
-        pairs = list(zip(ends[:-1], ends[1:], strict=True))
-        tokens = [self.counts[b] - self.counts[a] for a, b in pairs]
-        seconds = [self.times[b] - self.times[a] for a, b in pairs]
-        if not all(n > 0 and s > 0 for n, s in zip(tokens, seconds, strict=True)):
-            return None
-        logs = [math.log(n / s) for n, s in zip(tokens, seconds, strict=True)]
-        return statistics.stdev(logs) / math.sqrt(n_parts)
+    def speeds(self, until: float, n_parts: int) -> list[float]:
+        """Returns the speeds in equal parts of the time; 0 in one that no round ended in."""
+        ends = [self.by(until * i / n_parts) for i in range(n_parts + 1)]
+        parts = zip(ends, ends[1:], strict=False)
+        return [(n - m) / (end - begin) if end > begin else 0.0 for (begin, m), (end, n) in parts]
 
 
 @dataclass(slots=True)
@@ -82,72 +119,124 @@ class Race:
     """What is raced, and how it goes."""
 
     endpoint: Endpoint
-    messages: Sequence[Message]
+    questions: Sequence[Sequence[Message]]  # conversations, answered one after the other by each lane
     options: AnswerOptions
-    order: tuple[Runner, Runner]  # who runs first and second
     own_seed: bool = False  # the chat's: it stays when raced again
-    clock: Callable[[], float] = time.monotonic  # seconds, monotonic
-    legs: dict[Runner, Leg] = field(init=False)
+    longest_s: float = math.inf  # by the clock of each lane
+    name: str = field(default_factory=lambda: f"{random.randrange(2**32):08x}")  # tells races apart
+    lanes: dict[Runner, Lane] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.legs = {runner: Leg(runner) for runner in self.order}
+        self.lanes = {runner: Lane(runner) for runner in RUNNERS}
 
     @property
     def is_greedy(self) -> bool:
         return self.options.sampling.get("temperature") == 0
 
     def again(self, rng: random.Random) -> Race:
-        """Returns another race in the other order; with another seed, so that no text is repeated."""
+        """Returns another race; with another seed, so that no text is repeated."""
         seed = self.options.seed if self.own_seed or self.is_greedy else rng.randrange(2**31)
-        order = (self.order[1], self.order[0])
-        return Race(self.endpoint, self.messages, replace(self.options, seed=seed), order, self.own_seed)
+        return Race(
+            self.endpoint, self.questions, replace(self.options, seed=seed), self.own_seed, self.longest_s
+        )
 
     async def warm(self) -> None:
-        """Has the prompt read once, so that neither runner has to. Raises EdgeSpecError."""
+        """Has the first prompt read once, so that neither lane has to. Raises EdgeSpecError."""
         options = replace(self.options, max_tokens=1, speculation=False)
-        async with aclosing(self.endpoint.answer(self.messages, options)) as happenings:
+        async with aclosing(self.endpoint.answer(self.questions[0], options)) as happenings:
             async for _ in happenings:
                 pass
 
-    async def run(self, runner: Runner) -> AsyncIterator[Leg]:
-        """Runs one leg; yields it after each round. Raises EdgeSpecError."""
-        leg = self.legs[runner]
-        options = replace(self.options, speculation=runner == "speculative")
-        began = self.clock()
-        async with aclosing(self.endpoint.answer(self.messages, options)) as happenings:
+    async def run(self) -> AsyncIterator[Lane]:
+        """Runs both lanes; yields one after each of its rounds. Raises EdgeSpecError."""
+        told: asyncio.Queue[Lane | EdgeSpecError | None] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._run(lane, told)) for lane in self.lanes.values()]
+        try:
+            left = len(tasks)
+            while left:
+                item = await told.get()
+                if isinstance(item, EdgeSpecError):
+                    raise item
+                if item is None:
+                    left -= 1
+                else:
+                    yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, lane: Lane, told: asyncio.Queue[Lane | EdgeSpecError | None]) -> None:
+        try:
+            for question in self.questions:
+                await self._answer(lane, question, told)
+                if lane.seconds >= self.longest_s:
+                    break
+        except EdgeSpecError as error:
+            told.put_nowait(error)
+        lane.over = True
+        told.put_nowait(None)
+
+    async def _answer(
+        self, lane: Lane, question: Sequence[Message], told: asyncio.Queue[Lane | EdgeSpecError | None]
+    ) -> None:
+        speculation = lane.runner == "speculative"
+        options = replace(self.options, speculation=speculation, lane=f"{self.name} {lane.runner}")
+        lane.begin()
+        first = True
+        async with aclosing(self.endpoint.answer(question, options)) as happenings:
             async for happening in happenings:
                 if isinstance(happening, Ended):
-                    leg.ended = happening
-                else:
-                    n = len(happening.round.tokens) or bool(happening.round.text)
-                    leg.note(happening.at - began, happening.reasoning + happening.round.text, n)
-                yield leg
+                    return
+                if happening.round.tokens and not happening.round.seconds:
+                    raise EndpointError("the server is an older EdgeSpec, which cannot race: restart it")
+                lane.note(happening, first=first)
+                first = False
+                told.put_nowait(lane)
+                if lane.seconds >= self.longest_s:
+                    return
+
+    @property
+    def guessed(self) -> bool:
+        """Whether anything was guessed: otherwise both lanes are the same way of answering."""
+        return self.lanes["speculative"].counts.drafted > 0
+
+    def _shared_s(self) -> float:
+        """Returns the seconds that both have run."""
+        return min(lane.seconds for lane in self.lanes.values())
 
     def measured(self) -> Measured | None:
-        """Returns the speed-up, once both have run long enough to have a speed."""
-        plain, speculative = (self.legs[runner].tok_per_s() for runner in ("plain", "speculative"))
-        return Measured(speculative, plain) if plain and speculative else None
+        """Returns the speed-up over the time that both have run; None if that is too short."""
+        plain, speculative = (self.lanes[runner].tok_per_s(self._shared_s()) for runner in RUNNERS)
+        return Measured(speculative, plain) if plain and speculative and self.guessed else None
 
     def error(self) -> float | None:
-        """Returns the standard error of the logarithm of the speed-up; None if the runs were too short."""
-        plain, speculative = (self.legs[runner].error() for runner in ("plain", "speculative"))
-        return None if plain is None or speculative is None else math.hypot(plain, speculative)
+        """Returns the standard error of the logarithm of the speed-up; None if the race was too short.
+
+        By how far the speed-ups of its parts differ: in each part both ran in turn.
+        """
+        end, lanes = self._shared_s(), [self.lanes[runner] for runner in RUNNERS]
+        most = min(PARTS, *(bisect_right(lane.times, end) // 2 for lane in lanes))
+        for n_parts in range(most, FEWEST - 1, -1):
+            speeds = [lane.speeds(end, n_parts) for lane in lanes]
+            if all(map(all, speeds)):
+                logs = [math.log(guessing / plain) for plain, guessing in zip(*speeds, strict=True)]
+                return statistics.stdev(logs) / math.sqrt(n_parts)
+        return None
 
     def comparison(self) -> str:
         """Says whether both texts are the same, and what a difference means."""
-        return compared(self.legs["plain"].text, self.legs["speculative"].text, greedy=self.is_greedy)
+        return compared(self.lanes["plain"].text, self.lanes["speculative"].text, greedy=self.is_greedy)
 
 
 def drawn(
     endpoint: Endpoint, messages: Sequence[Message], options: AnswerOptions, *, rng: random.Random
 ) -> Race:
-    """Returns a race in random order; sampled answers get a seed if they have none."""
+    """Returns a race of one question; sampled answers get a seed if they have none."""
     greedy, own_seed = options.sampling.get("temperature") == 0, options.seed is not None
     seed = options.seed if options.seed is not None or greedy else rng.randrange(2**31)
     options = replace(options, seed=seed, max_tokens=min(options.max_tokens or LONGEST, LONGEST))
-    runners: list[Runner] = ["plain", "speculative"]
-    rng.shuffle(runners)
-    return Race(endpoint, messages, options, (runners[0], runners[1]), own_seed)
+    return Race(endpoint, [messages], options, own_seed)
 
 
 def together(results: Sequence[Measured]) -> Measured | None:
@@ -159,6 +248,16 @@ def together(results: Sequence[Measured]) -> Measured | None:
     return Measured(speculative, plain, len(results))
 
 
+def bounds(results: Sequence[Measured], errors: Sequence[float]) -> tuple[float, float]:
+    """Returns between which speed-ups that of one race or several lies. errors: of each race."""
+    squares = statistics.fmean(error**2 for error in errors)
+    if len(results) > 1:  # races differ by more than their parts where the machine has slow phases
+        squares = max(squares, statistics.variance(math.log(one.speedup) for one in results))
+    mean, half = together(results), SURE * math.sqrt(squares / len(results))
+    assert mean
+    return mean.speedup * math.exp(-half), mean.speedup * math.exp(half)
+
+
 def verdict(results: Sequence[Measured], errors: Sequence[float]) -> str:
     """Says what one race or several have shown, and whether they could tell it. errors: of each race."""
     mean = together(results)
@@ -166,11 +265,7 @@ def verdict(results: Sequence[Measured], errors: Sequence[float]) -> str:
         return "Too few tokens to measure a speed: race a longer answer."
     x, races = mean.speedup, "this one race" if mean.n == 1 else f"{mean.n} races"
     faster = "faster" if x >= 1 else "the speed: slower"
-    squares = statistics.fmean(error**2 for error in errors)
-    if mean.n > 1:  # races differ by more than their parts where the machine has slow phases
-        squares = max(squares, statistics.variance(math.log(one.speedup) for one in results))
-    half = SURE * math.sqrt(squares / mean.n)
-    low, high = x * math.exp(-half), x * math.exp(half)
+    low, high = bounds(results, errors)
     between = f"{low:.2f} to {high:.2f}"
     if low < 1 < high:
         return f"{x:.2f}x: no difference with speculation that {races} could show ({between}). r races again."

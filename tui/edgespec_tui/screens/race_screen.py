@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from edgespec.errors import EdgeSpecError
-from edgespec_tui.screens.race import Leg, Race, Runner, together, verdict
+from edgespec_tui.screens.race import ALIKE, RUNNERS, Lane, Race, Runner, together, verdict
 from edgespec_tui.widgets.answer_markdown import AnswerSegment
 from edgespec_tui.widgets.drawing_pace import DrawingPace
 from edgespec_tui.widgets.key_line import KeyLine
@@ -27,15 +27,30 @@ AGAIN = (
     " But this text was generated before, which helps guesses from memory: for a fair measurement, "
     "race a new question."
 )
-TITLES = {"plain": "Plain decoding", "speculative": "With speculation"}
+TITLES: dict[Runner, str] = {"plain": "Plain decoding", "speculative": "With speculation"}
 
 
-class Lane(Vertical):
-    """One runner."""
+def title_of(lane: Lane) -> str:
+    """Returns what a lane is, and how many guesses of it were accepted."""
+    rate = lane.counts.acceptance_rate
+    return TITLES[lane.runner] + (f", {rate:.0%} accepted" if rate is not None else "")
 
-    def __init__(self, runner: Runner) -> None:
+
+def clock_of(lane: Lane) -> str:
+    """Returns how long a lane has run, how much it has written, and how fast."""
+    if not lane.answers:
+        return ""
+    speed = lane.tok_per_s()
+    told = [f"{lane.seconds:.1f} s", f"{lane.counts.n_tokens} tokens", f"{speed:.1f} tok/s" if speed else ""]
+    return "   ".join(filter(None, told))
+
+
+class LaneView(Vertical):
+    """One lane: what it is, its clock, its current answer."""
+
+    def __init__(self, runner: Runner, *, tinted: bool = False) -> None:
         super().__init__(id=f"lane-{runner}", classes="lane")
-        self.runner = runner
+        self.runner, self._tinted = runner, tinted
 
     def compose(self) -> ComposeResult:
         yield Static(TITLES[self.runner], classes="lane-title")
@@ -43,116 +58,119 @@ class Lane(Vertical):
         with VerticalScroll(can_focus=False):
             yield AnswerSegment(Segment(0, "", ""))
 
-    async def show(self, text: str, seconds: float | None, n: int, word: str = "") -> None:
-        """Shows a text, and a clock beside it."""
-        clock = "" if seconds is None else f"{seconds:5.1f} s   {n} tokens"
-        self.query_one(".lane-clock", Static).update(Content(f"{clock}   {word}".strip()))
-        await self.query_one(AnswerSegment).show(Segment(0, "", text))
+    async def show(self, lane: Lane) -> None:
+        """Shows a lane as it is now."""
+        self.query_one(".lane-title", Static).update(Content(title_of(lane)))
+        self.query_one(".lane-clock", Static).update(Content(clock_of(lane)))
+        runs = lane.answers[-1].runs if self._tinted and lane.answers else ()
+        await self.query_one(AnswerSegment).show(Segment(0, "", lane.text), runs)
         self.query_one(VerticalScroll).scroll_end(animate=False)
 
 
-class RaceScreen(ModalScreen[Measured | None]):
-    """Runs a race; ends with what was measured, or None."""
+class LanesScreen(ModalScreen[Measured | None]):
+    """Two columns that write in turn; ends with what was measured, or None."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-stacked"), (64, "-narrow"), (100, "-middle")]
+
+    def __init__(self, *, tinted: bool) -> None:
+        super().__init__()
+        self._tinted = tinted
+        self.measured: Measured | None = None
+        self.running = False
+        self._race: Race | None = None
+        self._pace, self._due = DrawingPace(), 0.0
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="race"):
+            yield Static("", id="race-question")
+            yield Static("", id="race-verdict")
+            with Horizontal(id="lanes"):
+                for runner in RUNNERS:
+                    yield LaneView(runner, tinted=self._tinted)
+            yield KeyLine(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.set_interval(LOOK_S, self._look)
+        self.run_worker(self._guarded(), exclusive=True)
+
+    async def _guarded(self) -> None:
+        self.running = True
+        try:
+            await self.go()
+        except EdgeSpecError as error:
+            self.tell(str(error))
+        self.running = False
+
+    async def go(self) -> None:
+        """Does what the screen is there for. Raises EdgeSpecError, which is shown."""
+        raise NotImplementedError
+
+    def tell(self, sentence: str | Content) -> None:
+        """Shows how it goes, or how it went."""
+        self.query_one("#race-verdict", Static).update(
+            Content(sentence) if isinstance(sentence, str) else sentence
+        )
+
+    async def race(self, race: Race) -> None:
+        """Runs a race on the screen. Raises EdgeSpecError."""
+        self._race = race
+        async for _ in race.run():
+            pass
+        self._race = None
+        await self._draw(race)
+
+    async def _look(self) -> None:
+        if self._race is not None and time.monotonic() >= self._due:
+            self._due = time.monotonic() + self._pace.pause()
+            await self._draw(self._race)
+
+    async def _draw(self, race: Race) -> None:
+        for view in self.query(LaneView):
+            await view.show(race.lanes[view.runner])
+
+    def action_leave(self) -> None:
+        """Leaves; ends what still runs."""
+        self.dismiss(self.measured)
+
+
+class RaceScreen(LanesScreen):
+    """Races a question of the chat."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "leave", "Back to the chat", id="race.leave"),
         Binding("r", "again", "Race again", id="race.again"),
     ]
 
-    def __init__(self, race: Race, question: str, *, said: Sequence[str] = ()) -> None:
-        """said: earlier answers; repeating one of them flatters a runner that remembers."""
-        super().__init__()
-        self._race, self._question, self._said = race, question, list(said)
-        self.measured: Measured | None = None
+    def __init__(self, race: Race, question: str, *, said: Sequence[str] = (), tinted: bool = False) -> None:
+        """said: earlier answers; repeating one of them flatters a lane that remembers."""
+        super().__init__(tinted=tinted)
+        self._next, self._question, self._said = race, question, list(said)
         self._results: list[Measured] = []
         self._errors: list[float] = []
-        self._runner: Runner | None = None
-        self._began = 0.0
-        self._replayed: Leg | None = None
-        self._pace, self._due = DrawingPace(), 0.0
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="race"):
-            yield Static(Content(self._question), id="race-question")
-            yield Static("", id="race-verdict")
-            with Horizontal(id="lanes"):
-                yield Lane("plain")
-                yield Lane("speculative")
-            yield KeyLine(show_command_palette=False)
-
-    def on_mount(self) -> None:
-        self.set_interval(LOOK_S, self._draw)
-        self.run_worker(self._run(), exclusive=True)
-
-    def _lane(self, runner: Runner) -> Lane:
-        return self.query_one(f"#lane-{runner}", Lane)
-
-    async def _run(self) -> None:
-        race = self._race
-        first, second = race.order
-        verdict = self.query_one("#race-verdict", Static)
+    async def go(self) -> None:
+        race = self._next
+        self.query_one("#race-question", Static).update(Content(self._question))
         how = "greedy" if race.is_greedy else f"seed {race.options.seed}"
-        try:
-            verdict.update(Content(f"Reading the prompt once for both ({how})."))
-            await race.warm()
-            await self._lane(second).show("", None, 0, "runs second")
-            verdict.update(Content(f"{TITLES[first]} was drawn to run first."))
-            await self._leg(first)
-            self._replayed = race.legs[first]
-            verdict.update(Content(f"{TITLES[second]} runs now; next to it, {race.order[0]} is replayed."))
-            await self._leg(second)
-        except EdgeSpecError as error:
-            self._runner = None
-            verdict.update(Content(str(error)))
-            return
-        self._runner = None
-        await self._finish()
+        self.tell(f"Reading the prompt once for both ({how}).")
+        await race.warm()
+        self.tell("Both run in turn, a few rounds each; each clock counts its own rounds.")
+        await self.race(race)
+        self._finish(race)
 
-    async def _leg(self, runner: Runner) -> None:
-        self._runner, self._began = runner, time.monotonic()
-        async for _ in self._race.run(runner):
-            pass
-
-    async def _draw(self) -> None:
-        """Shows the runner, and beside the second one the first again at its recorded pace."""
-        if self._runner is None or time.monotonic() < self._due:
-            return
-        self._due = time.monotonic() + self._pace.pause()
-        seconds = time.monotonic() - self._began
-        leg = self._race.legs[self._runner]
-        await self._lane(self._runner).show(leg.text, seconds, leg.counts[-1] if leg.counts else 0, "running")
-        if self._replayed is not None and self._runner is not None:  # it may have ended meanwhile
-            text, n = self._replayed.at(seconds)
-            done = seconds >= self._replayed.times[-1] if self._replayed.times else True
-            shown = self._replayed.times[-1] if done and self._replayed.times else seconds
-            await self._lane(self._replayed.runner).show(text, shown, n, "done" if done else "replay")
-
-    async def _finish(self) -> None:
-        for runner, leg in self._race.legs.items():
-            speed = leg.tok_per_s()
-            seconds = leg.times[-1] if leg.times else 0.0
-            word = f"{speed:.1f} tok/s" if speed else ""
-            await self._lane(runner).show(leg.text, seconds, leg.counts[-1] if leg.counts else 0, word)
-        measured, error = self._race.measured(), self._race.error()
+    def _finish(self, race: Race) -> None:
+        measured, error = race.measured(), race.error()
         if measured and error is not None:
             self._results.append(measured)
             self._errors.append(error)
         self.measured = together(self._results)
-        said = verdict(self._results, self._errors)
-        again = AGAIN if self._race.legs["speculative"].text in self._said else ""
-        self._said += [leg.text for leg in self._race.legs.values()]
-        self.query_one("#race-verdict", Static).update(
-            Content.assemble((said, "bold $primary"), "\n", self._race.comparison(), again)
-        )
-
-    def action_leave(self) -> None:
-        """Goes back; ends what still runs."""
-        self.dismiss(self.measured)
+        said = verdict(self._results, self._errors) if race.guessed else ALIKE
+        again = AGAIN if race.lanes["speculative"].text in self._said else ""
+        self._said += [lane.text for lane in race.lanes.values()]
+        self.tell(Content.assemble((said, "bold $primary"), "\n", race.comparison(), again))
 
     def action_again(self) -> None:
-        """Races once more, in the other order and with another seed, if the chat has none of its own."""
-        if self._runner is None:
-            race = self._race
-            self._race = race.again(random.Random())
-            self._replayed = None
-            self.run_worker(self._run(), exclusive=True)
+        """Races once more, with another seed if the chat has none of its own."""
+        if not self.running:
+            self._next = self._next.again(random.Random())
+            self.run_worker(self._guarded(), exclusive=True)
