@@ -34,6 +34,7 @@ class Command:
 COMMANDS = {
     "run": Command("answer one prompt", "run", child=True, files=True),
     "chat": Command("chat in the terminal", "chat", files=True),
+    "demo": Command("show in a minute what speculation is for", "demo"),
     "serve": Command(
         "serve an OpenAI-style endpoint for editors, assistants and programs", "serve.command", files=True
     ),

@@ -12,6 +12,7 @@ from edgespec.core.values import Round
 from edgespec.engine.slots import Slot
 
 BLOCK = 4  # rounds of a turn
+MOST_TURNS = 2  # in a row: one that met a pause of the machine is not made up for in a quiet time
 
 
 class Lanes:
@@ -21,6 +22,7 @@ class Lanes:
         self._clock = clock
         self._spent: dict[str, float] = {}  # seconds, by lane
         self._lane, self._left = "", 0  # whose turn it is, and for how many rounds
+        self._in_a_row = 0  # turns
         self._since: float | None = None  # when the last round of any lane ended
 
     def taking_part(self, running: list[Slot]) -> list[Slot]:
@@ -35,8 +37,16 @@ class Lanes:
         for lane in present:
             self._spent.setdefault(lane, least)
         if self._left <= 0 or self._lane not in present:
-            self._lane, self._left = min(present, key=self._spent.__getitem__), BLOCK
+            self._next_turn(present)
         return [slot for slot in running if slot.request.stream.lane in ("", self._lane)]
+
+    def _next_turn(self, present: list[str]) -> None:
+        chosen = min(present, key=self._spent.__getitem__)
+        if chosen == self._lane and self._in_a_row >= MOST_TURNS and len(present) > 1:
+            self._spent = dict.fromkeys(present, 0.0)
+            chosen = next(lane for lane in present if lane != self._lane)
+        self._in_a_row = self._in_a_row + 1 if chosen == self._lane else 1
+        self._lane, self._left = chosen, BLOCK
 
     def timed(self, slot: Slot, round_: Round) -> Round:
         """Charges a lane with its round, and adds the seconds to that."""

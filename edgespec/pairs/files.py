@@ -11,8 +11,9 @@ from pathlib import Path
 
 from edgespec.chat.well_known import well_known
 from edgespec.core.request import FREE
-from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.errors import SettingError
 from edgespec.pairs.check import find_head
+from edgespec.pairs.grown import grown_pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
 from edgespec.system import config
@@ -135,24 +136,9 @@ def chat_template(arguments: argparse.Namespace) -> str | None:
 
 
 def _grown(spec: str) -> tuple[Path, Path]:
-    from edgespec_models.grow import grow  # gguf is slow to import, and only this needs it
-
     def show(done: int, total: int) -> None:
         if sys.stderr.isatty():
             sys.stderr.write(f"\rgrowing the embedded pair to {spec}: {done / max(total, 1):4.0%}")
             sys.stderr.write("\n" if done >= total else "")
 
-    try:
-        return grow.grow_pair(
-            tiny.target_path(),
-            tiny.draft_path(),
-            config.cache_folder() / "grown",
-            grow.parse_spec(spec),
-            on_progress=show,
-        )
-    except grow.GrowError as error:
-        raise SettingError(str(error)) from None
-    except OSError as error:
-        raise EdgeSpecError(
-            f"the grown pair cannot be written: {error}; check the space in {config.cache_folder()}"
-        ) from None
+    return grown_pair(spec, show)

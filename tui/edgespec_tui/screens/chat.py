@@ -35,6 +35,8 @@ class Commands(Protocol):
 
     async def race(self, screen: ChatScreen, text: str) -> None: ...
 
+    async def demo(self, screen: ChatScreen) -> None: ...
+
 
 class ChatScreen(TalkScreen):
     """A chat with its keys."""
@@ -44,6 +46,7 @@ class ChatScreen(TalkScreen):
         key("chat.again", "ctrl+r", "Again", "Answer the last question again", shown=True),
         key("chat.speculation", "f4,ctrl+s", "Speculation", "Speculation on and off", shown=True),
         key("chat.race", "f5,ctrl+g", "Race", "Race plain decoding against speculation", shown=True),
+        key("chat.demo", "f12,alt+d", "Demo", "A minute that shows what speculation is for"),
         key("chat.tint", "f3,ctrl+t", "Tint", "Colour tokens by what produced them", shown=True),
         key("chat.panel", "f2", "Panel", "Panel on and off"),
         key("chat.copy_code", "f6", "Copy code", "Copy the last code block", first=True),
@@ -255,6 +258,10 @@ class ChatScreen(TalkScreen):
             await self._slash_commands.race(self, text)
         except EdgeSpecError as error:
             self.tell_error(str(error))
+
+    async def action_demo(self) -> None:
+        """Shows what speculation is for, on the embedded pair."""
+        await self._slash_commands.demo(self)
 
     def take_measured(self, measured: Measured | None) -> None:
         """Shows a measured speed-up."""

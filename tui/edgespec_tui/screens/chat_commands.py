@@ -85,6 +85,8 @@ class ChatCommands:
             await app.export(screen, rest)
         elif name == "/race":
             await self.race(screen, rest)
+        elif name == "/demo":
+            await self.demo(screen)
         elif name == "/bench":
             await self.bench(screen, rest)
         elif name == "/speculation":
@@ -179,6 +181,14 @@ class ChatCommands:
         self._app.push_screen(
             RaceScreen(race, text, said=said, tinted=screen.transcript.tinted), screen.take_measured
         )
+
+    async def demo(self, screen: ChatScreen) -> None:
+        """Shows what speculation is for, on the embedded pair, whatever answers here."""
+        from edgespec_tui.screens.demo import IN_CHAT  # most chats show none
+        from edgespec_tui.screens.demo_screen import DemoScreen
+
+        await screen.stop_and_wait()
+        self._app.push_screen(DemoScreen(next_step=IN_CHAT), lambda _: None)
 
     async def bench(self, screen: ChatScreen, text: str) -> None:
         """Races several prompts. Raises EdgeSpecError."""

@@ -38,6 +38,7 @@ ALIKE = "Nothing was guessed, so both columns are the same way of writing: there
 class Said:
     """One answer of a lane: its text so far, and who produced which characters."""
 
+    question: str = ""
     text: str = ""
     runs: list[tuple[str, int]] = field(default_factory=list)
 
@@ -79,9 +80,9 @@ class Lane:
     def seconds(self) -> float:
         return self.times[-1] if self.times else 0.0
 
-    def begin(self) -> None:
+    def begin(self, question: str = "") -> None:
         """Begins the next answer."""
-        self.answers.append(Said())
+        self.answers.append(Said(question))
 
     def note(self, told: Told, *, first: bool) -> None:
         """Takes a round of the current answer."""
@@ -182,7 +183,7 @@ class Race:
     ) -> None:
         speculation = lane.runner == "speculative"
         options = replace(self.options, speculation=speculation, lane=f"{self.name} {lane.runner}")
-        lane.begin()
+        lane.begin(question[-1].text if question else "")
         first = True
         async with aclosing(self.endpoint.answer(question, options)) as happenings:
             async for happening in happenings:

@@ -58,12 +58,11 @@ class LaneView(Vertical):
         with VerticalScroll(can_focus=False):
             yield AnswerSegment(Segment(0, "", ""))
 
-    async def show(self, lane: Lane) -> None:
-        """Shows a lane as it is now."""
+    async def show(self, lane: Lane, text: str, runs: Sequence[tuple[str, int]]) -> None:
+        """Shows a lane as it is now. runs: who produced the text."""
         self.query_one(".lane-title", Static).update(Content(title_of(lane)))
         self.query_one(".lane-clock", Static).update(Content(clock_of(lane)))
-        runs = lane.answers[-1].runs if self._tinted and lane.answers else ()
-        await self.query_one(AnswerSegment).show(Segment(0, "", lane.text), runs)
+        await self.query_one(AnswerSegment).show(Segment(0, "", text), runs if self._tinted else ())
         self.query_one(VerticalScroll).scroll_end(animate=False)
 
 
@@ -91,9 +90,9 @@ class LanesScreen(ModalScreen[Measured | None]):
 
     def on_mount(self) -> None:
         self.set_interval(LOOK_S, self._look)
-        self.run_worker(self._guarded(), exclusive=True)
+        self.run_worker(self._attempt(), exclusive=True)
 
-    async def _guarded(self) -> None:
+    async def _attempt(self) -> None:
         self.running = True
         try:
             await self.go()
@@ -126,7 +125,12 @@ class LanesScreen(ModalScreen[Measured | None]):
 
     async def _draw(self, race: Race) -> None:
         for view in self.query(LaneView):
-            await view.show(race.lanes[view.runner])
+            lane = race.lanes[view.runner]
+            await view.show(lane, *self.shown(lane))
+
+    def shown(self, lane: Lane) -> tuple[str, list[tuple[str, int]]]:
+        """Returns the text that a lane shows, and who produced it."""
+        return lane.text, lane.answers[-1].runs if lane.answers else []
 
     def action_leave(self) -> None:
         """Leaves; ends what still runs."""
@@ -173,4 +177,4 @@ class RaceScreen(LanesScreen):
         """Races once more, with another seed if the chat has none of its own."""
         if not self.running:
             self._next = self._next.again(random.Random())
-            self.run_worker(self._guarded(), exclusive=True)
+            self.run_worker(self._attempt(), exclusive=True)

@@ -33,6 +33,7 @@ COMMANDS = (
     SlashCommand("/sessions", "", "list, search, rename and delete chats"),
     SlashCommand("/export", "[FILE]", "write this chat to a file: .md or .json"),
     SlashCommand("/race", "[TEXT]", "answer plain and with speculation, in turn"),
+    SlashCommand("/demo", "", "show in a minute what speculation is for"),
     SlashCommand("/bench", "[N]", "race N prompts of several kinds and show the speed-up"),
     SlashCommand("/speculation", "on|off", "turn speculation on or off in this chat"),
     SlashCommand("/tint", "", "colour tokens by what produced them"),

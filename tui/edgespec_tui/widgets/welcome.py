@@ -20,6 +20,7 @@ KEYS = (
     ("Ctrl+O", "chats", "Ctrl+L", "models"),
     ("Ctrl+P", "all actions and commands", "F1", "help"),
 )
+DEMO = ("F12", "a minute that shows what speculation is for (/demo)")
 KEY, DOES, DOES_2 = 8, 29, 24  # widths of columns
 
 
@@ -62,8 +63,8 @@ class Welcome(VerticalScroll, can_focus=False):
         note = note_of(info) if info else None
         told = [f"{note.what} For {note.better} press Ctrl+L, or {PULL}."] if note else []
         self._tell("#welcome-notice", [Content(line) for line in (*told, *(info.told if info else ()))])
-        asks = note.asks if note else ()
-        self._tell("#welcome-asks", [Content.assemble(("Try".ljust(KEY), "bold"), ask) for ask in asks])
+        tries = [*(("Try", ask) for ask in (note.asks if note else ())), DEMO]
+        self._tell("#welcome-asks", [Content.assemble((key.ljust(KEY), "bold"), does) for key, does in tries])
 
     def _tell(self, where: str, lines: list[Content]) -> None:
         static = self.query_one(where, Static)

@@ -1,0 +1,258 @@
+"""`edgespec demo`: what it is made of, what it shows in any window, and that it is measured and not told."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fake_endpoint import FakeEndpoint
+from textual.widgets import Static
+from tui_driver import driven
+
+from edgespec.client.answer import AnswerOptions
+from edgespec.client.attach import OnProgress, Progress
+from edgespec.commands.cli import main
+from edgespec.errors import EdgeSpecError
+from edgespec.pairs import grown
+from edgespec.pairs.grown import Cost, costs_of, first_that_fits
+from edgespec_tui import demo_app
+from edgespec_tui.app import ChatApp
+from edgespec_tui.demo_app import DemoApp
+from edgespec_tui.endpoint.endpoint import Endpoint
+from edgespec_tui.screens import demo
+from edgespec_tui.screens.demo import Preparation, about_cost, new_race, questions, quoted, result, sameness
+from edgespec_tui.screens.demo_screen import DemoScreen
+from edgespec_tui.screens.race import ALIKE, Race
+
+GB = 10**9
+BIG, SMALL = Cost("0.6B-F16", 1_256_000_000, 1_256_000_000), Cost("0.14B-F16", 292_000_000, 292_000_000)
+FAST = FakeEndpoint(answers=["some words to say " * 20], tok_per_s=6000, plain_tok_per_s=3000)
+
+
+def on_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: object, **kwargs: object) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
+
+    return run
+
+
+@dataclass
+class Ready(Preparation):
+    """A preparation that says how far it is, and has an endpoint."""
+
+    on_progress: OnProgress
+    answers: Endpoint
+    error: EdgeSpecError | None = None
+
+    def __post_init__(self) -> None:
+        self.cost = BIG
+
+    async def endpoint(self) -> Endpoint:
+        self.on_progress(Progress("loading", "making a pair", 0.5))
+        await asyncio.sleep(0.3)
+        if self.error:
+            raise self.error
+        return self.answers
+
+
+def demo_of(endpoint: Endpoint, *, seconds: float = 0.3, error: EdgeSpecError | None = None) -> DemoScreen:
+    return DemoScreen(seconds=seconds, preparing=lambda on_progress: Ready(on_progress, endpoint, error))
+
+
+# --- what it is made of
+
+
+def test_the_cost_is_the_first_that_leaves_room_on_the_disk_and_in_memory() -> None:
+    def chosen(disk: float, memory: float, *costs: Cost) -> Cost | None:
+        return first_that_fits(costs or (BIG, SMALL), disk=round(disk * GB), memory=round(memory * GB))
+
+    assert chosen(50, 8) is BIG
+    assert chosen(2, 8) is SMALL and chosen(50, 2) is SMALL
+    assert chosen(1, 8) is None and chosen(50, 1) is None
+    made = Cost("0.6B-F16", BIG.size, 0)
+    assert chosen(0.1, 8, made) is made, "it is on the disk already"
+    assert "no room" in about_cost(None) and "no room for one of 0.6B" in about_cost(SMALL)
+    assert about_cost(BIG) == "The embedded pair, as slow as a model of 0.6B parameters."
+
+
+def test_what_a_cost_takes_is_known_without_making_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_CACHE_DIR", str(tmp_path / "not/there"))
+    big, small = costs_of(demo.COSTS)
+    assert big.missing == big.size == pytest.approx(BIG.size, rel=0.01) and small.size < big.size / 4
+    assert grown.free_disk() > 0
+    grown.folder().mkdir(parents=True)
+    (grown.folder() / "target-0.6B-F16-0123456789ab.gguf").touch()
+    assert 0 < costs_of(demo.COSTS)[0].missing < big.size / 10, "the draft is still to be made"
+
+
+def test_the_questions_are_of_several_kinds_and_every_one_is_asked_before_any_is_asked_again() -> None:
+    asked = questions()
+    assert len(asked) >= 30 and asked[0] != asked[1]
+    race = new_race(FakeEndpoint(), seconds=1, skip=5)
+    assert race.questions[0] == asked[5] and len(race.questions) == len(asked) and race.is_greedy
+
+
+def test_a_question_is_quoted_as_it_was_written() -> None:
+    assert quoted("What is `__init__` for?\n\ncode") == "> What is `__init__` for?\n\n"
+    assert quoted("What is a.__init__?") == "> What is a.\\_\\_init\\_\\_?\n\n"
+    assert quoted("") == ""
+
+
+def race_of(endpoint: FakeEndpoint) -> Race:
+    race = new_race(endpoint, seconds=0.02)
+
+    async def run() -> None:
+        async for _ in race.run():
+            pass
+
+    asyncio.run(run())
+    return race
+
+
+def test_it_ends_with_what_was_measured_and_never_with_more() -> None:
+    assert re.match(r"2\.\d\dx faster with speculation, measured here just now \(", result(race_of(FAST)))
+    slower = FakeEndpoint(answers=["some words to say " * 20], tok_per_s=3000, plain_tok_per_s=6000)
+    assert result(race_of(slower)).startswith("0.5")
+    assert result(new_race(FAST, seconds=1)) == ALIKE, "nothing has run"
+    assert sameness(race_of(FAST)).startswith("All answers are the same")
+    race = Race(FAST, [], AnswerOptions())
+    for lane, texts in zip(race.lanes.values(), (["one", "two and"], ["one", "too"]), strict=True):
+        for text in texts:
+            lane.begin()
+            lane.answers[-1].text = text
+    assert sameness(race).startswith("1 of 2 answers are the same")
+
+
+@on_a_loop
+async def test_a_preparation_that_is_given_up_writes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = asyncio.Event(), threading.Event()
+
+    def make(spec: str, on_progress: Callable[[int, int], None]) -> tuple[Path, Path]:
+        try:
+            for done in range(3000):
+                on_progress(done, 3000)
+                time.sleep(0.01)
+            raise AssertionError("it was not stopped")
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(demo, "affordable", lambda costs, memory: BIG)
+    monkeypatch.setattr(demo, "grown_pair", make)
+    task = asyncio.create_task(Preparation(lambda _: begun.set()).endpoint())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.wait(5)
+
+
+# --- on the screen
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 60)])
+@on_a_loop
+async def test_the_demo_shows_a_sign_of_life_then_two_columns_then_a_result(size: tuple[int, int]) -> None:
+    app = DemoApp(screen := demo_of(FAST))
+    async with app.run_test(size=size) as pilot:
+
+        def shown() -> str:
+            return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+        for words in ("50%", "tokens", "measured here"):
+            for _ in range(500):
+                if words in re.sub(r"\s+", " ", shown()):
+                    break
+                await asyncio.sleep(0.02)
+            else:
+                raise AssertionError(f"no {words!r} in {shown()}")
+        assert "Plain decoding" in shown() and "With speculation, 50% accepted" in shown()
+        assert screen.said and "measured here" in screen.said[0]
+        await pilot.resize_terminal(60, 20)
+        before = screen.said
+        await pilot.press("r")
+        for _ in range(500):
+            if screen.said is not before:
+                break
+            await asyncio.sleep(0.02)
+        assert screen.said is not before, "it was measured again"
+        await pilot.press("escape")
+    assert app.return_code == 0
+
+
+@on_a_loop
+async def test_a_demo_that_cannot_be_prepared_says_why_and_is_left_like_any_other() -> None:
+    app = DemoApp(demo_of(FAST, error=EdgeSpecError("the disk is full")))
+    async with app.run_test(size=(80, 24)) as pilot:
+        for _ in range(500):
+            if "the disk is full" in str(app.screen.query_one("#race-verdict", Static).content):
+                break
+            await asyncio.sleep(0.02)
+        else:
+            raise AssertionError("no reason")
+        await pilot.press("q")
+    assert app.return_code == 0
+
+
+@on_a_loop
+async def test_in_a_chat_a_key_shows_the_demo_and_leaving_it_leaves_the_chat_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "edgespec_tui.screens.demo_screen.DemoScreen", lambda next_step: demo_of(FAST, seconds=0.05)
+    )
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        assert "F12" in it.shown("#welcome-asks")
+        await it.pilot.press("f12")
+        await it.until(lambda: "measured here" in it.text())
+        await it.pilot.press("escape")
+        await it.until(lambda: it.app.screen is it.chat)
+        assert it.chat.measured is None, "it was another pair"
+
+
+# --- without a screen
+
+
+def test_without_a_terminal_the_demo_says_in_lines_what_it_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "Preparation", lambda tell: Ready(tell, FAST))
+    assert demo_app.show(argparse.Namespace(plain=True, seconds=0.05)) == 0
+    out = capsys.readouterr().out
+    assert "Making a pair ..." in out and "as slow as a model of 0.6B" in out
+    assert re.search(r"Plain decoding: 0\.\d s, \d+ tokens, .* tok/s; With speculation, 50% accepted: ", out)
+    assert "x faster with speculation, measured here just now" in out and "edgespec import" in out
+
+
+def test_a_time_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--seconds", "0"]) != 0
+    assert "--seconds is 0: it must be from 1 to 600" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_the_demo_runs_for_real() -> None:
+    """At the embedded pair's own cost, so that nothing has to be made."""
+    said: list[Progress] = []
+    preparation = Preparation(said.append, costs=())
+    endpoint = await preparation.endpoint()
+    try:
+        race = new_race(endpoint, seconds=0.5)
+        async for _ in race.run():
+            pass
+    finally:
+        await endpoint.close()
+    assert preparation.cost is None and any(progress.fraction for progress in said)
+    plain, speculative = race.lanes["plain"], race.lanes["speculative"]
+    assert min(plain.seconds, speculative.seconds) > 0.3 and plain.counts.drafted == 0
+    assert plain.texts[0] == speculative.texts[0] and race.guessed

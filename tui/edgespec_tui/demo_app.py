@@ -1,0 +1,110 @@
+"""`edgespec demo`: the demo as a program of its own, on the screen or in plain lines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.binding import BindingType
+
+from edgespec.client.attach import Progress
+from edgespec_tui import hang_up
+from edgespec_tui.screens import demo
+from edgespec_tui.screens.demo_screen import DemoScreen
+from edgespec_tui.screens.race import Lane
+from edgespec_tui.screens.race_screen import clock_of, title_of
+from edgespec_tui.settings.keys import key
+from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_TINTS, THEMES
+from edgespec_tui.terminal.guarded_app import GuardedApp
+
+LINE_EVERY_S = 5.0  # between two lines without a screen
+
+
+class DemoApp(GuardedApp):
+    """The demo alone."""
+
+    TITLE = "EdgeSpec"
+    CSS_PATH = "chat.tcss"
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (9, "-low"), (24, "-high"), (45, "-tall")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        key("app.quit", "ctrl+q,ctrl+c", "Quit", "Quit", first=True),
+    ]
+
+    def __init__(self, screen: DemoScreen) -> None:
+        super().__init__()
+        self.demo = screen
+        for theme in THEMES:
+            self.register_theme(theme)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Returns the tints for themes without any."""
+        return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
+
+    def on_mount(self) -> None:
+        self.theme = DEFAULT_THEME
+        hang_up.watch(self.exit, lambda: None, has_window=not self.is_headless)
+        self.push_screen(self.demo, lambda _: self.exit(0))
+
+    def action_quit(self) -> None:  # type: ignore[override]
+        """Ends."""
+        self.exit(0)
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Shows the demo; returns the exit code. Raises EdgeSpecError where there is no screen to show it."""
+    on_terminal = (
+        sys.stdin and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    )
+    if arguments.plain or not on_terminal:
+        asyncio.run(_in_lines(arguments.seconds))
+        return 0
+    screen = DemoScreen(seconds=arguments.seconds)
+    app = DemoApp(screen)
+    code = app.run()
+    for sentence in screen.said:  # it stays on the terminal
+        print(sentence)
+    if app.fault:
+        sys.stderr.write(f"edgespec: {app.fault}\n")
+    return 1 if app.fault else code or 0
+
+
+async def _in_lines(seconds: float) -> None:
+    """Shows the demo in plain lines. Raises EdgeSpecError."""
+    _say(demo.ABOUT_LINES)
+    said = ""
+
+    def tell(progress: Progress) -> None:
+        nonlocal said
+        if progress.text != said:
+            said = progress.text
+            _say(f"{said[:1].upper()}{said[1:]} ...")
+
+    preparation = demo.Preparation(tell)
+    endpoint = await preparation.endpoint()
+    try:
+        _say(demo.about_cost(preparation.cost))
+        _say(demo.TURNS)
+        race = demo.new_race(endpoint, seconds=seconds)
+        due = time.monotonic() + LINE_EVERY_S
+        async for _ in race.run():
+            if time.monotonic() >= due:
+                due = time.monotonic() + LINE_EVERY_S
+                _say_lanes(race.lanes.values())
+        _say_lanes(race.lanes.values())
+        for sentence in (demo.result(race), demo.sameness(race), demo.NEXT):
+            _say(sentence)
+    finally:
+        await endpoint.close()
+
+
+def _say_lanes(lanes: Iterable[Lane]) -> None:
+    _say("; ".join(f"{title_of(lane)}: {', '.join(clock_of(lane).split('   '))}" for lane in lanes))
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)

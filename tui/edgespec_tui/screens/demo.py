@@ -1,0 +1,171 @@
+"""The demo: the embedded pair at the cost of a real model answers plain and with speculation, in turn.
+
+Nothing in it is prepared but the questions, which neither model was trained on: what is shown is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from edgespec.client.answer import AnswerOptions
+from edgespec.client.attach import OnProgress, Progress, Wanted
+from edgespec.errors import EdgeSpecError
+from edgespec.memory.free import free_memory
+from edgespec.pairs.grown import Cost, affordable, folder, grown_pair
+from edgespec_models import tiny
+from edgespec_models.shelf.sizes import size_text
+from edgespec_tui.endpoint.attached import AttachedEndpoint, attaching
+from edgespec_tui.endpoint.endpoint import Endpoint, Message
+from edgespec_tui.screens.race import ALIKE, Race, bounds
+
+COSTS = ("0.6B-F16", "0.14B-F16")  # the first that there is room for
+LANE_S = 20.0  # seconds that each column writes
+ANSWER = 160  # tokens at most
+FLAGS = ("--slots", "2", "--cache-ram", "0")
+CONTEXT = 1024
+ABOUT = (
+    "The same model answers the same questions twice. Left, it writes every token itself. Right, a small "
+    "draft guesses the next tokens and the model checks them all at once; accepted guesses are marked."
+)
+ABOUT_LINES = (
+    "The same model answers the same questions twice: once it writes every token itself, once a small draft "
+    "guesses the next tokens and the model checks them all at once."
+)
+TURNS = "Both write in turn, a few rounds each; each clock counts its own rounds."
+IN_CHAT = (
+    "Next, a model of your own: Ctrl+L lists those that are here and those to pull. Then F5 races any "
+    "question like this."
+)
+NEXT = (
+    "Next, a model of your own: `edgespec import` uses GGUF files that are already here, `edgespec pull` "
+    "downloads a pair. In `edgespec chat`, F5 races any question like this."
+)
+
+
+def questions() -> list[list[Message]]:
+    """Returns what is asked, one of each kind in turn."""
+    kinds: dict[str, list[list[Message]]] = {}
+    for line in tiny.held_out_prompts_path().read_text(encoding="utf-8").splitlines():
+        told = json.loads(line)
+        if messages := told.get("messages"):
+            asked = [Message(message["role"], message["content"]) for message in messages]
+            kinds.setdefault(told["kind"], []).append(asked)
+    longest = max(map(len, kinds.values()))
+    return [asked[i] for i in range(longest) for asked in kinds.values() if i < len(asked)]
+
+
+def new_race(endpoint: Endpoint, *, seconds: float, skip: int = 0) -> Race:
+    """Returns a race through the questions. skip: so many come last, because they were asked before."""
+    asked = questions()
+    skip %= len(asked)
+    options = AnswerOptions(sampling={"temperature": 0.0}, max_tokens=ANSWER)
+    return Race(endpoint, [*asked[skip:], *asked[:skip]], options, longest_s=seconds)
+
+
+def quoted(question: str) -> str:
+    """Returns the first line of a question as a Markdown quotation."""
+    first = next(iter(question.splitlines()), "")
+    parts = re.split(r"(`[^`]*`)", first)  # in backticks, nothing has a meaning
+    parts[::2] = [re.sub(r"([\\`*_<>\[\]#])", r"\\\1", part) for part in parts[::2]]
+    return f"> {''.join(parts)}\n\n" if first else ""
+
+
+def about_cost(cost: Cost | None) -> str:
+    """Says which model is shown."""
+    if cost is None:
+        return (
+            "There is no room here to make the embedded pair as slow as a real model, so this is its own "
+            "speed; guesses can hardly pay with a model so small."
+        )
+    size = cost.spec.partition("-")[0]
+    short = "" if cost.spec == COSTS[0] else f", because there is no room for one of {COSTS[0][:-4]}"
+    return f"The embedded pair, as slow as a model of {size} parameters{short}."
+
+
+def result(race: Race) -> str:
+    """Says what was measured."""
+    measured, error = race.measured(), race.error()
+    if not race.guessed:
+        return ALIKE
+    if measured is None or error is None:
+        return "Too few tokens to measure a speed."
+    low, high = bounds([measured], [error])
+    x = measured.speedup
+    told = f"{x:.2f}x {'faster' if x >= 1 else 'the speed: slower'} with speculation"
+    unsure = "; no difference that this could show" if low < 1 < high else ""
+    return f"{told}, measured here just now ({low:.2f} to {high:.2f}{unsure})."
+
+
+def sameness(race: Race) -> str:
+    """Says how many answers are the same."""
+    pairs = list(zip(*(lane.texts for lane in race.lanes.values()), strict=False))
+    same = sum(a.startswith(b) or b.startswith(a) for a, b in pairs)
+    if same == len(pairs):
+        return "All answers are the same, as far as both have written them."
+    return f"{same} of {len(pairs)} answers are the same; rounding tipped the others (`edgespec verify`)."
+
+
+class Preparation:
+    """Makes the pair of the demo and starts its engine; may be given up at any moment."""
+
+    def __init__(
+        self,
+        on_progress: OnProgress,
+        *,
+        costs: Sequence[str] = COSTS,
+        start: Callable[[Wanted, OnProgress], Endpoint] | None = None,
+    ) -> None:
+        """on_progress: called on the event loop. costs: the first that there is room for is taken."""
+        self._tell, self._costs, self._start = on_progress, costs, start or _endpoint
+        self._given_up = threading.Event()
+        self.cost: Cost | None = None
+
+    async def endpoint(self) -> Endpoint:
+        """Returns what answers, once it is ready. Raises EdgeSpecError."""
+        loop = asyncio.get_running_loop()
+        try:
+            target, draft = await asyncio.to_thread(self._files, loop)
+        except asyncio.CancelledError:
+            self._given_up.set()
+            raise
+        wanted = Wanted(target=target, draft=draft, n_ctx=CONTEXT, flags=FLAGS)
+
+        def tell(progress: Progress) -> None:
+            text = progress.text.replace(target.name, "the model").replace(draft.name, "its draft")
+            if progress.stage != "ready":
+                self._tell(replace(progress, text=text))
+
+        endpoint = self._start(wanted, tell)
+        try:
+            await endpoint.start()
+        except BaseException:
+            await endpoint.close()
+            raise
+        return endpoint
+
+    def _files(self, loop: asyncio.AbstractEventLoop) -> tuple[Path, Path]:
+        self.cost = affordable(self._costs, memory=free_memory()[0])
+        if self.cost is None:
+            return tiny.target_path(), tiny.draft_path()
+        shown = -1
+        text = f"making a pair of {size_text(self.cost.size)} in {folder()}, once"
+
+        def tell(done: int, total: int) -> None:
+            nonlocal shown
+            if self._given_up.is_set():
+                raise EdgeSpecError("the demo was left")
+            if (percent := 100 * done // max(total, 1)) != shown:
+                shown = percent
+                loop.call_soon_threadsafe(self._tell, Progress("loading", text, percent / 100))
+
+        return grown_pair(self.cost.spec, tell)
+
+
+def _endpoint(wanted: Wanted, on_progress: OnProgress) -> Endpoint:
+    return AttachedEndpoint(attaching(wanted), wanted=wanted, on_progress=on_progress)
