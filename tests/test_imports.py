@@ -51,7 +51,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"app"},
 )
 TUI = ("", "faults", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
-TUI += ("palette", "app", "key_bindings", "launch")
+TUI += ("palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
 LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts"}
@@ -74,6 +74,8 @@ TUI_MAY_SEE = {
     "edgespec.core.stats",
     "edgespec.core.values",
     "edgespec.errors",
+    "edgespec.memory.free",
+    "edgespec.pairs.grown",
     "edgespec.pairs.planned",
     "edgespec.pairs.store",
     "edgespec.system.config",

@@ -23,7 +23,7 @@ async def test_a_small_window_shows_whole_keys_and_the_input() -> None:
     grown = replace(FAKE, model="target-60m-Q8_0-0123456789ab", draft="draft-20m-Q8_0-ba9876543210")
     async with driven(ChatApp(FakeEndpoint(info=grown)), size=(40, 12)) as it:
         await it.until(lambda: re.search(r"f4 Speculation +▏\^p palette$", it.text()), "whole keys")
-        for _ in range(3):
+        for _ in range(4):
             await it.pilot.press("pagedown")
         await it.until(lambda: "F1" in it.text(), "all that the welcome says can be reached")
         await it.pilot.press("f1")

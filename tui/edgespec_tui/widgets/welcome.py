@@ -20,7 +20,7 @@ KEYS = (
     ("Ctrl+O", "chats", "Ctrl+L", "models"),
     ("Ctrl+P", "all actions and commands", "F1", "help"),
 )
-DEMO = ("F12", "a minute that shows what speculation is for (/demo)")
+DEMO = ("F12", "see in a minute what this is for")
 KEY, DOES, DOES_2 = 8, 29, 24  # widths of columns
 
 
