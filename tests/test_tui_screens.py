@@ -14,7 +14,7 @@ from textual.widgets import Input, OptionList
 from tui_driver import Driven, driven
 
 from edgespec.client.answer import Told
-from edgespec.core.values import Round
+from edgespec.core.values import BreakEven, Round
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.screens.bench import BenchScreen
@@ -240,6 +240,18 @@ async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is
         await it.until(lambda: "measured" in it.shown("#panel-lead"))
         assert it.chat.measured and it.chat.measured.speedup > 1.2
         assert len(it.texts()) == 2, "a race leaves the chat as it was"
+
+
+@on_a_loop
+async def test_where_nothing_is_guessed_panel_and_race_say_so_and_why() -> None:
+    plain = [Told(Round((i,), "word ", 0, 0, ("target",)), 0.0, ("word ",)) for i in range(60)]
+    info = replace(FAKE, break_even=BreakEven(1.7, 0.2, 0.9, 0.7))
+    async with driven(ChatApp(FakeEndpoint(answers=[plain], info=info, tok_per_s=2000))) as it:
+        await it.ask("say")
+        await it.until(lambda: "Two tokens cost 1.7 times one here" in it.shown("#panel-odds"))
+        await it.pilot.press("f5")
+        await it.until(lambda: "same way of writing" in it.text() and "9 times in 10" in it.text())
+        assert isinstance(it.app.screen, RaceScreen) and it.app.screen.measured is None
 
 
 @pytest.mark.slow

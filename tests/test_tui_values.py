@@ -12,7 +12,7 @@ import pytest
 from fake_endpoint import FakeEndpoint
 
 from edgespec.client.answer import AnswerOptions, Ended, Told
-from edgespec.core.values import Round
+from edgespec.core.values import BreakEven, Round
 from edgespec.errors import EndpointError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.bench import summary
@@ -22,7 +22,7 @@ from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
 from edgespec_tui.widgets.drawing_pace import LATEST_S, SHARE, SOONEST_S, DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import by_character, part, runs_of_round, spans
-from edgespec_tui.widgets.panel import Measured
+from edgespec_tui.widgets.panel import Measured, odds_against
 from edgespec_tui.widgets.quiet_moments import QuietMoments
 from edgespec_tui.widgets.reasoning import ReasoningSplitter
 from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, segments
@@ -283,6 +283,20 @@ def test_means_of_a_benchmark_divide_to_the_mean_speedup() -> None:
     assert mean and mean.speedup == pytest.approx(1.0) and mean.n == 2
     assert "1.00x" in summary(results) and "from 0.50x to 2.00x" in summary(results)
     assert together([]) is None and "long enough" in summary([])
+
+
+# --- where guesses hardly pay
+
+
+def test_where_guesses_hardly_pay_it_is_said_in_figures_and_what_would_change_it() -> None:
+    told = odds_against(BreakEven(two=1.7, guess=0.2, least=0.898, least_free=0.703))
+    assert told.startswith(
+        "Two tokens cost 1.7 times one here, and a guess 20% of one: guesses have to be right 9 times in 10 "
+        "to pay. With a draft that costs next to nothing, 7 times in 10."
+    )
+    assert "no guess can pay" in odds_against(BreakEven(8.0, 0.0, 1.0, 1.0))
+    assert "nearly always" in odds_against(BreakEven(2.0, 0.0, 0.97, 0.97))
+    assert odds_against(BreakEven(1.05, 0.05, 0.1, 0.05)) == odds_against(None) == ""
 
 
 # --- commands

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from edgespec.core.values import DrafterName, Round
+from edgespec.core.values import BreakEven, DrafterName, Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,7 @@ class Info:
     chatml: bool = False  # the model has no chat template: conversations are written as ChatML
     build_advice: str = ""  # what is wrong with this build of llama.cpp, and what fixes it
     lent: bool = False  # the engine is another program's, and ends with that
+    break_even: BreakEven | None = None  # how good guesses have to be
 
     @property
     def told(self) -> tuple[str, ...]:

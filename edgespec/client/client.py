@@ -23,6 +23,7 @@ from edgespec.client.answer import AnswerOptions, Ended, EngineState, Info, Span
 from edgespec.client.connection import Server, complaint
 from edgespec.client.state_file import PROOF_PATH, ServerState, states
 from edgespec.client.stream import SILENCE_S, AnswerStream, chunk_of, sent_events
+from edgespec.core.values import BreakEven
 from edgespec.errors import EndpointError, EndpointLostError, SettingError
 
 __all__ = ["AnswerOptions", "AnswerStream", "Client", "Ended", "EngineState", "Info", "Span", "Told"]
@@ -135,6 +136,7 @@ class Client:
             where=self.where,
             chatml=meta.get("chat_template_source") == "chatml",
             build_advice=str(meta.get("build_advice") or ""),
+            break_even=_break_even(meta.get("break_even")),
         )
 
     def count(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
@@ -217,3 +219,11 @@ def proves(state: ServerState) -> bool:
             answer = server.ask(connection, "GET", f"{PROOF_PATH}?nonce={nonce}", None, root=True)
             proof = str(json.loads(answer.read(10_000))["proof"])
     return state.proves(nonce, proof)
+
+
+def _break_even(told: object) -> BreakEven | None:
+    """Returns what a server says of it; None if it says nothing that is understood."""
+    names = [each.name for each in fields(BreakEven)]
+    if not isinstance(told, dict) or not all(isinstance(told.get(name), int | float) for name in names):
+        return None
+    return BreakEven(*(float(told[name]) for name in names))

@@ -131,6 +131,16 @@ class Round(NamedTuple):  # goes to another process at each token; a dataclass w
     seconds: float = 0.0  # that it took, if its request runs in a lane
 
 
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """How good guesses have to be on a pair, by its measured costs. Costs are in evaluations of one token."""
+
+    two: float  # an evaluation of two tokens
+    guess: float  # making one guess; 0 if nothing drafts
+    least: float  # share of guesses that have to be right for any draft to pay; 1: none can
+    least_free: float  # the same, for guesses that cost nothing
+
+
 class Started(NamedTuple):
     """A request left the queue. cached_tokens: of its prompt, those that need not be evaluated again."""
 

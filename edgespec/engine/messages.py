@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from edgespec.chat.fill_in import FillTokens
 from edgespec.core.scores import Scoring
-from edgespec.core.values import DrafterName, Emitted, Reading, Started
+from edgespec.core.values import BreakEven, DrafterName, Emitted, Reading, Started
 from edgespec.grammar.grammar import Grammar
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
@@ -150,6 +150,7 @@ class Loaded(NamedTuple):  # one figure of it changes with each `Step`
     bos_token: int | None  # the start token, if the model wants one before text
     fill: FillTokens | None  # None where it cannot
     place: str = ""  # which graphics cards evaluate, in words; "" if the processor does all of it
+    break_even: BreakEven | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from edgespec.core.pace.worth import break_even
 from edgespec.core.request import Request
 from edgespec.core.values import Candidate, Emitted, Failed, Happening, Reading, Started, TokenScore
 from edgespec.engine.engine import Engine
@@ -277,6 +278,7 @@ def about(pair: Pair) -> Loaded:
         bos_token=target.vocabulary.bos if target.vocabulary.add_bos else None,
         fill=target.fill_tokens,
         place=pair.place,
+        break_even=break_even(pair.costs(), drafts=pair.draft_name is not None),
     )
 
 

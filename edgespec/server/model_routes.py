@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -136,6 +137,7 @@ class ModelRoutes:
                     "size": about.n_bytes,
                     "draft": about.draft_name,
                     "plain_s": about.plain_s,
+                    "break_even": about.break_even and asdict(about.break_even),
                     "card": about.place,
                     "chat_template_source": self._answering.template_source(about),
                     "build_advice": self_test().advice,

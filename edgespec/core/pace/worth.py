@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.pace.costs import Costs
-from edgespec.core.values import LONGEST_DRAFT, Reach
+from edgespec.core.values import LONGEST_DRAFT, BreakEven, Reach
 
 LENGTHS = np.arange(1, LONGEST_DRAFT + 1)
+LONGEST_PLANNED = 16  # guesses
 GUESSES = np.arange(LONGEST_DRAFT + 1)
 ACCEPTED = 0.7  # of guesses, before any was judged
 
@@ -40,6 +41,25 @@ def at_load(costs: Costs, *, accepted: float = ACCEPTED, longest: int = 16) -> f
             saved = right * hidden - beside.seconds - (1 - right) * beside.step / 2
         best = max(best, float(gains(reach[:k], prices, step, max(0.0, saved))[-1]))
     return best
+
+
+def break_even(costs: Costs, *, drafts: bool) -> BreakEven:
+    """Returns how good guesses have to be. drafts: there is a draft or a head."""
+    prices, guess = costs.target.prices(LONGEST_PLANNED + 1), costs.draft.seconds(1) if drafts else 0.0
+    each, once = (0.0, guess) if costs.at_once else (guess, 0.0)
+    least, least_free = _least(prices, each, once), _least(prices, 0.0, 0.0)
+    return BreakEven(float(prices[2] / prices[1]), float(guess / prices[1]), least, least_free)
+
+
+def _least(prices: NDArray[np.float64], each: float, once: float) -> float:
+    """Returns the smallest share of right guesses with which a draft pays. each, once: its seconds."""
+    low, high = 0.0, 1.0
+    while high - low > 0.005:
+        share = (low + high) / 2
+        reach = tuple(share**k for k in range(1, LONGEST_PLANNED + 1))
+        pays = best_length(reach, prices, each, -once)[1] > 0
+        low, high = (low, share) if pays else (share, high)
+    return high
 
 
 def gains(reach: Reach, prices: NDArray[np.float64], step: float, saved: float = 0.0) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from edgespec_tui.screens.race import drawn
 from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.settings.values import from_text, told
 from edgespec_tui.widgets.attached_files import read_file
-from edgespec_tui.widgets.panel import Measured
+from edgespec_tui.widgets.panel import Measured, odds_against
 from edgespec_tui.widgets.question import Insert, Question
 from edgespec_tui.widgets.slash_commands import parsed
 
@@ -178,9 +178,9 @@ class ChatCommands:
             text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
         race = drawn(screen.context.endpoint, messages, screen.options(), rng=random.Random())
         said = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
-        self._app.push_screen(
-            RaceScreen(race, text, said=said, tinted=screen.transcript.tinted), screen.take_measured
-        )
+        why = odds_against(info.break_even)
+        shown = RaceScreen(race, text, said=said, tinted=screen.transcript.tinted, why=why)
+        self._app.push_screen(shown, screen.take_measured)
 
     async def demo(self, screen: ChatScreen) -> None:
         """Shows what speculation is for, on the embedded pair, whatever answers here."""

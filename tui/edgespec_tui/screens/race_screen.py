@@ -145,9 +145,13 @@ class RaceScreen(LanesScreen):
         Binding("r", "again", "Race again", id="race.again"),
     ]
 
-    def __init__(self, race: Race, question: str, *, said: Sequence[str] = (), tinted: bool = False) -> None:
-        """said: earlier answers; repeating one of them flatters a lane that remembers."""
+    def __init__(
+        self, race: Race, question: str, *, said: Sequence[str] = (), tinted: bool = False, why: str = ""
+    ) -> None:
+        """said: earlier answers; repeating one of them flatters a lane that remembers. why: nothing is
+        guessed, if nothing is."""
         super().__init__(tinted=tinted)
+        self._why = why
         self._next, self._question, self._said = race, question, list(said)
         self._results: list[Measured] = []
         self._errors: list[float] = []
@@ -168,7 +172,7 @@ class RaceScreen(LanesScreen):
             self._results.append(measured)
             self._errors.append(error)
         self.measured = together(self._results)
-        said = verdict(self._results, self._errors) if race.guessed else ALIKE
+        said = verdict(self._results, self._errors) if race.guessed else f"{ALIKE} {self._why}".strip()
         again = AGAIN if race.lanes["speculative"].text in self._said else ""
         self._said += [lane.text for lane in race.lanes.values()]
         self.tell(Content.assemble((said, "bold $primary"), "\n", race.comparison(), again))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from dataclasses import dataclass
 
@@ -11,10 +12,14 @@ from textual.content import Content
 from textual.widgets import Sparkline, Static
 
 from edgespec.client.answer import Info
-from edgespec_tui.widgets.live_figures import NAMES, LiveFigures
+from edgespec.core.values import BreakEven
+from edgespec_tui.widgets.live_figures import ESTIMATED_FROM, NAMES, LiveFigures
 
 NOTHING = "-"
 NAME_WIDTH, VALUE_WIDTH = 11, 20
+HARD = 0.7  # share of right guesses; a usual draft is about as good
+NOTABLE = 0.1
+SLIGHT = 1.05  # times plain speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,24 @@ def size_words(n_bytes: int) -> str:
     if n_bytes < 1e6:
         return f"{n_bytes / 1e3:.0f} kB"
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+
+
+def in_ten(share: float) -> str:
+    """Returns how often that is, as people say it."""
+    n = math.ceil(10 * share - 0.05)
+    return f"{n} times in 10" if n < 10 else "nearly always"
+
+
+def odds_against(even: BreakEven | None) -> str:
+    """Says why guesses hardly pay with a pair, and what would change it; "" if they may well."""
+    if even is None or even.least < HARD:
+        return ""
+    guess = f", and a guess {even.guess:.0%} of one" if even.guess >= NOTABLE else ""
+    need = "no guess can pay" if even.least >= 1 else f"guesses have to be right {in_ten(even.least)} to pay"
+    told = f"Two tokens cost {even.two:.1f} times one here{guess}: {need}."
+    if even.least - even.least_free >= NOTABLE:
+        told += f" With a draft that costs next to nothing, {in_ten(even.least_free)}."
+    return f"{told} `edgespec plan` says which models would gain here."
 
 
 def rows_of(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, str]]:
@@ -109,6 +132,7 @@ class SpeculationPanel(Vertical):
         yield Static("", id="panel-rows")
         yield Sparkline([0.0, 0.0], id="sparkline")
         yield Static("", id="origins")
+        yield Static("", id="panel-odds")
         yield Static("", id="panel-line")
 
     def on_mount(self) -> None:
@@ -131,7 +155,15 @@ class SpeculationPanel(Vertical):
             spark.data = samples[-30:] or [0.0]
         spark.set_class(len(samples) < 2, "-empty")
         self._put("#origins", self._legend(figures))
+        self._put("#panel-odds", Content(self._odds(figures, info)))
         self._put("#panel-line", one_line(figures, state))
+
+    def _odds(self, figures: LiveFigures | None, info: Info | None) -> str:
+        """Says why guesses do not pay, below an answer in which they did not."""
+        gains_little = figures is not None and (figures.speedup or 1.0) < SLIGHT
+        if not (gains_little and info and figures and figures.speculation):
+            return ""
+        return odds_against(info.break_even) if figures.n_tokens >= ESTIMATED_FROM or figures.over else ""
 
     def _put(self, selector: str, content: Content) -> None:
         """Shows a text; lays the screen out anew only if its height changes: that costs all widgets."""
