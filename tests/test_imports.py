@@ -75,6 +75,7 @@ TUI_MAY_SEE = {
     "edgespec.core.values",
     "edgespec.errors",
     "edgespec.memory.free",
+    "edgespec.pairs.found",
     "edgespec.pairs.grown",
     "edgespec.pairs.planned",
     "edgespec.pairs.store",

@@ -15,15 +15,18 @@ from textual.binding import BindingType
 from textual.screen import Screen
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.errors import EdgeSpecError, SessionError
+from edgespec.errors import EdgeSpecError, SessionError, SettingError
+from edgespec.pairs.found import Found
 from edgespec_tui import hang_up, palette
+from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import EngineState
+from edgespec_tui.endpoint.model_notes import note_of
 from edgespec_tui.screens.chat import ChatScreen
 from edgespec_tui.screens.chat_commands import ChatCommands
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.screens.help import HelpScreen
-from edgespec_tui.screens.model_shelf import Shelf, ShelfPair
+from edgespec_tui.screens.model_shelf import Shelf, ShelfPair, offered
 from edgespec_tui.screens.models import ModelsScreen
 from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.sessions import export as session_export
@@ -38,10 +41,12 @@ from edgespec_tui.terminal.guarded_app import GuardedApp
 from edgespec_tui.widgets.external_editor import editor
 from edgespec_tui.widgets.question import Question
 from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
+from edgespec_tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:
     from edgespec_tui.screens.model_pull import ModelPull
 
+LOOK_AFTER_S = 1.0  # an engine is ready, and nobody has been kept waiting
 QUIT_TWICE_S = 2.0  # a second Ctrl+C within this time ends
 
 
@@ -57,6 +62,7 @@ class ChatApp(GuardedApp):
         key("app.new", "ctrl+n", "New", "Start a new chat"),
         key("app.sessions", "ctrl+o", "Chats", "Chats: search, open, rename, delete", shown=True),
         key("app.models", "ctrl+l", "Models", "Choose or pull a model"),
+        key("app.use_found", "alt+u,f11", "Use found model", "Continue with the model that was found here"),
         key("app.quit", "ctrl+q", "Quit", "Quit; the chat is saved", action="quit_now", first=True),
         key("app.interrupt", "ctrl+c", "Stop or quit", "Copy, stop, clear input; twice: quit", first=True),
     ]
@@ -101,6 +107,8 @@ class ChatApp(GuardedApp):
         self._typed = typed or TypedAhead(None)
         self._began = False  # there has been an input that has the keyboard
         self._known = known
+        self._looked = False  # for models of other programs
+        self._found: Found | None = None
         for theme in THEMES:
             self.register_theme(theme)
         self.set_keymap(dict(self.settings.keys))
@@ -138,6 +146,9 @@ class ChatApp(GuardedApp):
         if info is not None and self.context.engine.state == "ready":
             self._notices += [sentence for sentence in info.told if sentence not in self._said]
             self._said.update(info.told)
+            if self._shelf is not None and note_of(info) and not self._looked:
+                self._looked = True
+                self.run_worker(self._look_around(self._shelf), group="look")
         self.chat.engine_changed()
 
     def _keep(self) -> None:
@@ -254,6 +265,26 @@ class ChatApp(GuardedApp):
     def _use_pair(self, pair: ShelfPair | None) -> None:
         if pair is not None and pair.target is not None:
             self.run_worker(self._go_on_with(pair, pair.target), group="engine", exclusive=True)
+
+    async def _look_around(self, shelf: Shelf) -> None:
+        """Looks for models of other programs, once it keeps nobody waiting, and offers the best."""
+        await asyncio.sleep(LOOK_AFTER_S)
+        self._found = await in_thread(shelf.look)
+        if self._found is not None and self.chat.is_whole:
+            self.chat.query_one(Welcome).offer(offered(self._found))
+
+    def action_use_found(self) -> None:
+        """Continues with the model that was found here."""
+        if self._found is None or self._shelf is None:
+            self.chat.tell("No model of another program was found here.")
+            return
+        try:
+            pair = self._shelf.take(self._found)
+        except SettingError as error:
+            self.chat.tell_error(str(error))
+            return
+        self.chat.query_one(Welcome).offer("")
+        self._use_pair(pair)
 
     async def _go_on_with(self, pair: ShelfPair, target: Path) -> None:
         """Lets another pair answer from now on; the conversation stays."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from edgespec.client.attach import Wanted
 from edgespec.errors import SettingError
+from edgespec.pairs.found import best_found
 from edgespec.pairs.store import open_store
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, attaching, connecting
 from edgespec_tui.sessions.conversation import Conversation
@@ -66,7 +67,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
             first=first_conversation(arguments, sessions, beginning),
             options=beginning.options,
             notices=notices,
-            shelf=Shelf(open_store()),
+            shelf=Shelf(open_store(), look=best_found),
             typed=typed,
             known=known,
         )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import time
 from pathlib import Path
 
 from edgespec.commands.pull.words import table
-from edgespec.errors import ModelFileError, SettingError
+from edgespec.errors import ModelFileError
 from edgespec.pairs.check import check_pair
+from edgespec.pairs.found import name_of
 from edgespec.pairs.store import open_store, store_told
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import HeaderError, read_file, split_names
@@ -70,7 +70,7 @@ def _import_pair(store: Store, arguments: argparse.Namespace) -> int:
     draft = _model(arguments.draft, found) if arguments.draft else None
     if draft is None and not arguments.target_only:
         draft = _fitting(target, list(found.values()))
-    name = check_name(arguments.name or _name(arguments.target))
+    name = check_name(arguments.name or name_of(arguments.target))
     if draft:
         check_pair(target.path, draft.path)
     else:
@@ -116,12 +116,3 @@ def _check_alone(path: Path) -> None:
         raise ModelFileError(str(error)) from None
     if reason:
         raise ModelFileError(reason)
-
-
-def _name(named: str) -> str:
-    """Makes a pair's name from a file's name or a label."""
-    stem = named.rpartition("/")[2].lower().removesuffix(".gguf")
-    name = re.sub(r"[^a-z0-9._-]+", "-", stem).strip("._-")[:64]
-    if not name:
-        raise SettingError(f"no name can be derived from {named!r}: give one with --name")
-    return name

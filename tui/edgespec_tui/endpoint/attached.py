@@ -140,7 +140,7 @@ class AttachedEndpoint:
             return attached
 
         try:
-            self._attached = await _in_thread(open_)
+            self._attached = await in_thread(open_)
         except asyncio.CancelledError:
             given_up.set()
             raise
@@ -185,7 +185,7 @@ class AttachedEndpoint:
             except EndpointError as error:
                 if error.status != 503 or error.retry_s is None:
                     raise
-                engine = await _in_thread(self._ready().client.engine)
+                engine = await in_thread(self._ready().client.engine)
                 if not patience.lasts(engine):
                     raise
                 on_wait(awaited(engine))
@@ -211,13 +211,13 @@ class AttachedEndpoint:
                     raise EngineDiedError(reason) from None
                 raise error
 
-        return await _in_thread(count)
+        return await in_thread(count)
 
     async def close(self) -> None:
         """Releases it; a server that was started for this app ends."""
         attached, self._attached = self._attached, None
         if attached is not None:
-            await _in_thread(attached.close)
+            await in_thread(attached.close)
 
     def _ready(self) -> Attached:
         if self._attached is None:
@@ -225,7 +225,7 @@ class AttachedEndpoint:
         return self._attached
 
 
-async def _in_thread(work: Callable[[], _T]) -> _T:
+async def in_thread(work: Callable[[], _T]) -> _T:
     """Does blocking work in a thread of its own; cancelling waits for nothing."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_T] = loop.create_future()

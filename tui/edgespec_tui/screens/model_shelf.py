@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from edgespec.errors import SettingError
+from edgespec.pairs.found import BESIDE, EASY, Found, name_of
 from edgespec.pairs.planned import planned
 from edgespec_models import tiny
 from edgespec_models.shelf.catalogue import CatalogueEntry, catalogue
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from edgespec_models.hub.hub import Hub
     from edgespec_tui.screens.model_pull import ModelPull
 
-BESIDE = 0.7e9  # bytes: caches of both models at a usual context, and what evaluating takes
-EASY, TIGHT = 0.7, 0.92  # shares of the memory: a machine has other things to do
+TIGHT = 0.92  # share of the memory, as EASY: a machine has other things to do
 MACHINES = {"tiny": "any machine", "laptop": "a laptop"}
 Fit = Literal["fits", "tight", "too large"]
 Kind = Literal["installed", "embedded", "catalogue"]
@@ -149,6 +149,24 @@ def _offered(entry: CatalogueEntry, memory: int) -> ShelfPair:
     )
 
 
+def offered(found: Found) -> str:
+    """Says of a pair that was found here what it is, how large, and what it may bring."""
+    draft = f" with {Path(found.draft_label).name} as its draft" if found.draft else ""
+    gain = f"{elsewhere}x elsewhere" if (elsewhere := _gain_elsewhere(found)) else ""
+    if (known := planned(name_of(found.label))) and known.gain:
+        gain = f"{known.gain:.2f}x planned here"
+    if not gain:
+        gain = "F5 then measures what its draft brings" if found.draft else "guesses come from the text"
+    return f"{Path(found.label).name} of {found.program}{draft}: {size_text(found.size)}, fits; {gain}"
+
+
+def _gain_elsewhere(found: Found) -> str:
+    """Returns what the catalogue says of these files, if it has them."""
+    files = Path(found.target.path).name, Path(found.draft.path).name if found.draft else ""
+    known = (entry for entry in catalogue() if (entry.target.file, entry.draft.file) == files)
+    return next((entry.gain for entry in known), "")
+
+
 def _file(path: Path) -> str:
     return path.name
 
@@ -166,9 +184,15 @@ class Shelf:
     """
 
     def __init__(
-        self, store: Store, *, hub: Callable[[], Hub] | None = None, memory: int | None = None
+        self,
+        store: Store,
+        *,
+        hub: Callable[[], Hub] | None = None,
+        memory: int | None = None,
+        look: Callable[[int], Found | None] = lambda memory: None,
     ) -> None:
-        self._store, self._hub, self._memory = store, hub, memory
+        """look: for models of other programs; returns the best that fits so many bytes of memory."""
+        self._store, self._hub, self._memory, self._look = store, hub, memory, look
         self.pull: ModelPull | None = None
         self.watched = False
         self.on_end: Callable[[ModelPull], None] = lambda _: None
@@ -186,6 +210,14 @@ class Shelf:
             raise SettingError(f"{self.pull.what} is being pulled: wait for it, or stop it first")
         self.pull = ModelPull(what, self._store, hub=self._hub or Hub, on_end=self.on_end)
         return self.pull
+
+    def look(self) -> Found | None:
+        """Looks for models that other programs have downloaded; takes seconds."""
+        return self._look(self._memory or memory_of_machine())
+
+    def take(self, found: Found) -> ShelfPair:
+        """Installs a pair of found models. Raises SettingError."""
+        return _installed(found.installed(self._store), self._memory or memory_of_machine(), default=True)
 
     def note_use(self, pair: ShelfPair) -> None:
         """Notes that a pair was chosen."""

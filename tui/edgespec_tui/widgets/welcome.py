@@ -31,8 +31,12 @@ class Welcome(VerticalScroll, can_focus=False):
         yield Static("EdgeSpec", id="welcome-name")
         yield Static("", id="welcome-model")
         yield Static("", id="welcome-notice")
+        yield Static("", id="welcome-offer")
         yield Static("", id="welcome-asks")
         yield Static("", id="welcome-keys")
+
+    def on_mount(self) -> None:
+        self.offer("")
 
     def on_resize(self, event: events.Resize) -> None:
         """Lists keys side by side if there is room, else one below the other."""
@@ -65,6 +69,11 @@ class Welcome(VerticalScroll, can_focus=False):
         self._tell("#welcome-notice", [Content(line) for line in (*told, *(info.told if info else ()))])
         tries = [*(("Try", ask) for ask in (note.asks if note else ())), DEMO]
         self._tell("#welcome-asks", [Content.assemble((key.ljust(KEY), "bold"), does) for key, does in tries])
+
+    def offer(self, pair: str) -> None:
+        """Offers a pair that is here, in words; "" offers none."""
+        line = Content.assemble(("Alt+U".ljust(KEY), "bold"), ("Already here: ", "bold"), pair)
+        self._tell("#welcome-offer", [line] if pair else [])
 
     def _tell(self, where: str, lines: list[Content]) -> None:
         static = self.query_one(where, Static)
