@@ -160,6 +160,14 @@ def attach(
         return _start(wanted, on_progress, cancelled)
 
 
+def own(
+    wanted: Wanted, on_progress: OnProgress = lambda _: None, cancelled: Callable[[], bool] = lambda: False
+) -> Attached:
+    """Starts an engine for us alone, whatever runs: one that has never answered. Raises as `attach` does."""
+    with _starting(on_progress, cancelled):
+        return _start(wanted, on_progress, cancelled)
+
+
 def _running(wanted: Wanted) -> Attached | None:
     """Returns a server that is what is wanted; those that stay before those that end with their owner."""
     fitting = [state for state in states() if wanted.is_met(state)]

@@ -19,8 +19,9 @@ from edgespec_tui.screens.demo_screen import DemoScreen
 from edgespec_tui.screens.race import Lane
 from edgespec_tui.screens.race_screen import clock_of, title_of
 from edgespec_tui.settings.keys import key
-from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_TINTS, THEMES
+from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
 from edgespec_tui.terminal.guarded_app import GuardedApp
+from edgespec_tui.widgets.typed_ahead import TypedAhead
 
 LINE_EVERY_S = 5.0  # between two lines without a screen
 
@@ -35,9 +36,10 @@ class DemoApp(GuardedApp):
         key("app.quit", "ctrl+q,ctrl+c", "Quit", "Quit", first=True),
     ]
 
-    def __init__(self, screen: DemoScreen) -> None:
+    def __init__(self, screen: DemoScreen, typed: TypedAhead | None = None) -> None:
+        """typed: knows the terminal's background."""
         super().__init__()
-        self.demo = screen
+        self.demo, self._typed = screen, typed or TypedAhead(None)
         for theme in THEMES:
             self.register_theme(theme)
 
@@ -45,8 +47,12 @@ class DemoApp(GuardedApp):
         """Returns the tints for themes without any."""
         return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
 
+    def on_load(self) -> None:
+        """Gives the keyboard to Textual; nothing that was typed until now is meant for the demo."""
+        self._typed.taken()
+
     def on_mount(self) -> None:
-        self.theme = DEFAULT_THEME
+        self.theme = LIGHT_THEME if self._typed.is_light else DEFAULT_THEME
         hang_up.watch(self.exit, lambda: None, has_window=not self.is_headless)
         self.push_screen(self.demo, lambda _: self.exit(0))
 
@@ -63,9 +69,13 @@ def show(arguments: argparse.Namespace) -> int:
     if arguments.plain or not on_terminal:
         asyncio.run(_in_lines(arguments.seconds))
         return 0
-    screen = DemoScreen(seconds=arguments.seconds)
-    app = DemoApp(screen)
-    code = app.run()
+    typed = TypedAhead()
+    typed.ask_background()
+    try:
+        app = DemoApp(screen := DemoScreen(seconds=arguments.seconds), typed)
+        code = app.run()
+    finally:
+        typed.taken()
     for sentence in screen.said:  # it stays on the terminal
         print(sentence)
     if app.fault:
@@ -90,6 +100,7 @@ async def _in_lines(seconds: float) -> None:
         _say(demo.about_cost(preparation.cost))
         _say(demo.TURNS)
         race = demo.new_race(endpoint, seconds=seconds)
+        await race.warm_both(demo.WARM)
         due = time.monotonic() + LINE_EVERY_S
         async for _ in race.run():
             if time.monotonic() >= due:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgespec.client.answer import AnswerOptions, Ended, Info
-from edgespec.client.attach import Attached, OnProgress, Progress, Wanted, attach, connect
+from edgespec.client.attach import Attached, OnProgress, Progress, Wanted, attach, connect, own
 from edgespec.client.client import AnswerStream, Client
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_models.shelf.store import EMBEDDED
@@ -37,6 +37,11 @@ Opening = Callable[[OnProgress, Cancelled], Attached]
 def attaching(wanted: Wanted) -> Opening:
     """Returns how to find a running engine with this pair, or to start one of our own."""
     return lambda on_progress, cancelled: attach(wanted, on_progress=on_progress, cancelled=cancelled)
+
+
+def starting(wanted: Wanted) -> Opening:
+    """Returns how to start an engine of our own with this pair, whichever engines run."""
+    return lambda on_progress, cancelled: own(wanted, on_progress, cancelled)
 
 
 def connecting(url: str, key: str | None) -> Opening:

@@ -20,13 +20,13 @@ from edgespec.memory.free import free_memory
 from edgespec.pairs.grown import Cost, affordable, folder, grown_pair
 from edgespec_models import tiny
 from edgespec_models.shelf.sizes import size_text
-from edgespec_tui.endpoint.attached import AttachedEndpoint, attaching
+from edgespec_tui.endpoint.attached import AttachedEndpoint, starting
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
-from edgespec_tui.screens.race import ALIKE, Race, bounds
+from edgespec_tui.screens.race import ALIKE, Race, Said, bounds
 
 COSTS = ("0.6B-F16", "0.14B-F16")  # the first that there is room for
 LANE_S = 20.0  # seconds that each column writes
-ANSWER = 160  # tokens at most
+ANSWER = 96  # tokens at most
 FLAGS = ("--slots", "2", "--cache-ram", "0")
 CONTEXT = 1024
 ABOUT = (
@@ -37,6 +37,7 @@ ABOUT_LINES = (
     "The same model answers the same questions twice: once it writes every token itself, once a small draft "
     "guesses the next tokens and the model checks them all at once."
 )
+WARM = 8  # tokens that both write before anything is measured: weights come from the disk
 TURNS = "Both write in turn, a few rounds each; each clock counts its own rounds."
 IN_CHAT = (
     "Next, a model of your own: Ctrl+L lists those that are here and those to pull. Then F5 races any "
@@ -53,8 +54,8 @@ def questions() -> list[list[Message]]:
     kinds: dict[str, list[list[Message]]] = {}
     for line in tiny.held_out_prompts_path().read_text(encoding="utf-8").splitlines():
         told = json.loads(line)
-        if messages := told.get("messages"):
-            asked = [Message(message["role"], message["content"]) for message in messages]
+        asked = [Message(message["role"], message["content"]) for message in told.get("messages", ())]
+        if asked and not asked[-1].text.startswith("```"):  # else it is no question at first sight
             kinds.setdefault(told["kind"], []).append(asked)
     longest = max(map(len, kinds.values()))
     return [asked[i] for i in range(longest) for asked in kinds.values() if i < len(asked)]
@@ -76,6 +77,16 @@ def quoted(question: str) -> str:
     return f"> {''.join(parts)}\n\n" if first else ""
 
 
+def in_markdown(answers: Sequence[Said]) -> tuple[str, list[tuple[str, int]]]:
+    """Returns answers below their questions, and who produced which characters."""
+    text, runs = "", list[tuple[str, int]]()
+    for said in answers:
+        head, end = quoted(said.question), "\n```\n\n" if said.text.count("```") % 2 else "\n\n"
+        text += head + said.text + end  # code that the limit cut off ends there
+        runs += [("", len(head)), *said.runs, ("", len(end))]
+    return text, runs
+
+
 def about_cost(cost: Cost | None) -> str:
     """Says which model is shown."""
     if cost is None:
@@ -85,7 +96,10 @@ def about_cost(cost: Cost | None) -> str:
         )
     size = cost.spec.partition("-")[0]
     short = "" if cost.spec == COSTS[0] else f", because there is no room for one of {COSTS[0][:-4]}"
-    return f"The embedded pair, as slow as a model of {size} parameters{short}."
+    return (
+        f"The embedded pair, as slow as a model of {size} parameters{short}. It is a tiny one: mind the "
+        "speed and not the words."
+    )
 
 
 def result(race: Race) -> str:
@@ -96,10 +110,10 @@ def result(race: Race) -> str:
     if measured is None or error is None:
         return "Too few tokens to measure a speed."
     low, high = bounds([measured], [error])
-    x = measured.speedup
-    told = f"{x:.2f}x {'faster' if x >= 1 else 'the speed: slower'} with speculation"
-    unsure = "; no difference that this could show" if low < 1 < high else ""
-    return f"{told}, measured here just now ({low:.2f} to {high:.2f}{unsure})."
+    x, between = measured.speedup, f"measured here just now ({low:.2f} to {high:.2f})"
+    if low < 1 < high:
+        return f"{x:.2f}x: no difference with speculation that this could show, {between}."
+    return f"{x:.2f}x {'faster' if x >= 1 else 'the speed: slower'} with speculation, {between}."
 
 
 def sameness(race: Race) -> str:
@@ -108,7 +122,7 @@ def sameness(race: Race) -> str:
     same = sum(a.startswith(b) or b.startswith(a) for a, b in pairs)
     if same == len(pairs):
         return "All answers are the same, as far as both have written them."
-    return f"{same} of {len(pairs)} answers are the same; rounding tipped the others (`edgespec verify`)."
+    return f"{same} of {len(pairs)} answers are the same; a near-tie of two tokens may part them (`edgespec verify`)."
 
 
 class Preparation:
@@ -168,4 +182,4 @@ class Preparation:
 
 
 def _endpoint(wanted: Wanted, on_progress: OnProgress) -> Endpoint:
-    return AttachedEndpoint(attaching(wanted), wanted=wanted, on_progress=on_progress)
+    return AttachedEndpoint(starting(wanted), wanted=wanted, on_progress=on_progress)

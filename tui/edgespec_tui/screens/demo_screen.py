@@ -16,10 +16,11 @@ from edgespec_tui.screens.demo import (
     LANE_S,
     NEXT,
     TURNS,
+    WARM,
     Preparation,
     about_cost,
+    in_markdown,
     new_race,
-    quoted,
     result,
     sameness,
 )
@@ -55,20 +56,21 @@ class DemoScreen(LanesScreen):
     async def go(self) -> None:
         about = self.query_one("#race-question", Static)
         about.update(Content(ABOUT))
-        about.display = True
+        self.remove_class("-ended")
         if self._endpoint is None:
             self.tell("Preparing the demo.")
             preparation = self._preparing(self._show_progress)
             self._endpoint = await preparation.endpoint()
             self._cost = about_cost(preparation.cost)
         race = new_race(self._endpoint, seconds=self._seconds, skip=self._asked)
-        self.tell(f"{self._cost} {TURNS}")
+        await race.warm_both(WARM)
+        self.tell(f"{TURNS} {self._cost}")
         await self.race(race)
         self._asked += max(len(lane.answers) for lane in race.lanes.values())
         self.measured = race.measured()
         self.said = [result(race), sameness(race), self._next_step]
         first, second, third = self.said
-        about.display = False  # its place is needed
+        self.add_class("-ended")  # what it is about gives place to what it showed
         self.tell(Content.assemble((first, "bold $primary"), f" {second}\n{third}"))
 
     def _show_progress(self, progress: Progress) -> None:
@@ -81,12 +83,7 @@ class DemoScreen(LanesScreen):
         self.tell(text)
 
     def shown(self, lane: Lane) -> tuple[str, list[tuple[str, int]]]:
-        text, runs = "", list[tuple[str, int]]()
-        for said in lane.answers[-LATEST:]:
-            head = quoted(said.question)
-            text += f"{head}{said.text}\n\n"
-            runs += [("", len(head)), *said.runs, ("", 2)]
-        return text, runs
+        return in_markdown(lane.answers[-LATEST:])
 
     async def on_unmount(self) -> None:
         if self._endpoint is not None:

@@ -143,8 +143,16 @@ class Race:
 
     async def warm(self) -> None:
         """Has the first prompt read once, so that neither lane has to. Raises EdgeSpecError."""
-        options = replace(self.options, max_tokens=1, speculation=False)
-        async with aclosing(self.endpoint.answer(self.questions[0], options)) as happenings:
+        await self._try_out(self.questions[0], 1, speculation=False)
+
+    async def warm_both(self, tokens: int) -> None:
+        """Has both ways used once, on the last question: all weights are in memory then."""
+        for speculation in (False, True):
+            await self._try_out(self.questions[-1], tokens, speculation=speculation)
+
+    async def _try_out(self, question: Sequence[Message], tokens: int, *, speculation: bool) -> None:
+        options = replace(self.options, max_tokens=tokens, speculation=speculation)
+        async with aclosing(self.endpoint.answer(question, options)) as happenings:
             async for _ in happenings:
                 pass
 
