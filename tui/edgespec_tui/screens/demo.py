@@ -122,7 +122,8 @@ def sameness(race: Race) -> str:
     same = sum(a.startswith(b) or b.startswith(a) for a, b in pairs)
     if same == len(pairs):
         return "All answers are the same, as far as both have written them."
-    return f"{same} of {len(pairs)} answers are the same; a near-tie of two tokens may part them (`edgespec verify`)."
+    parted = "a near-tie of two tokens may part them (`edgespec verify`)"
+    return f"{same} of {len(pairs)} answers are the same; {parted}."
 
 
 class Preparation:
