@@ -11,6 +11,7 @@ import pytest
 import tiny_gguf
 from fake_endpoint import FAKE, FakeEndpoint
 from test_tui_chat import on_a_loop
+from textual import events
 from textual.widgets import Static
 from tui_driver import driven
 
@@ -109,10 +110,10 @@ async def test_a_found_pair_is_offered_and_one_key_takes_it(
         assert "Already here" not in it.text(), "the search goes on, and the screen is there"
         may.set()
         await it.until(lambda: "Already here: big-Q8_0.gguf of LM Studio with small-Q8_0.gguf" in it.text())
-        await it.pilot.press("alt+u")
+        it.app.post_message(events.Key("alt+u", "u"))  # as a terminal's driver has it
         await it.until(lambda: endpoint.used == [(big, small)], "the pair")
         assert [pair.name for pair in store.pairs()] == ["big-q8_0"] == [store.default()]
-        assert not it.chat.query_one("#welcome-offer", Static).display
+        assert not it.chat.query_one("#welcome-offer", Static).display and not it.chat.prompt.text
 
 
 @on_a_loop

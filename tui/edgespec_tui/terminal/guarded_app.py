@@ -79,6 +79,8 @@ class GuardedApp(App[int]):
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Resize):
             event.size = Size(max(event.size.width, NARROWEST), event.size.height)
+        if isinstance(event, events.Key) and event.key.startswith("alt+"):
+            event.character = None  # of a terminal it has one, and an input would take it for a letter
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             self._keys.append(event)
         else:
