@@ -16,6 +16,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from in_terminal import IN_TERMINAL
+
 ALTERNATE_ON, ALTERNATE_OFF = "\x1b[?1049h", "\x1b[?1049l"
 LEFT_IN_ORDER = (ALTERNATE_OFF, "\x1b[?25h", "\x1b[?1000l", "\x1b[?2004l")  # screen, cursor, mouse, paste
 SEQUENCE = re.compile(
@@ -33,19 +35,14 @@ class Terminal:
         # what ran in this process before may have left a size there, which would hold for the program
         inherited = {name: text for name, text in os.environ.items() if name not in ("COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "edgespec", *map(str, command)],
+            [sys.executable, "-c", IN_TERMINAL, *map(str, command)],
             stdin=self.slave,
             stdout=self.slave,
             stderr=self.slave,
-            preexec_fn=self._own_terminal,
+            start_new_session=True,  # and no `preexec_fn`: a fork of a process with threads may hang
             env={**inherited, "TERM": "xterm-256color", **environment},
         )
         self.written = ""
-
-    @staticmethod
-    def _own_terminal() -> None:
-        os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     def __enter__(self) -> Terminal:
         return self
