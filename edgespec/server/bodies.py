@@ -130,7 +130,7 @@ async def _read_in_child(body: list[bytes], longest: _Longest) -> Any:
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
+        await process.communicate()  # reads what is left, without which some Pythons never tell its end
     if not answer:  # it was killed, for the processor's time or by somebody else
         raise too_many()
     value = pickle.loads(answer)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
+import uvicorn
 from commands import EDGESPEC, posix
 from served import Served, post, served, until
+
+from edgespec.commands.serve.connections import Connection
+from edgespec.commands.serve.ending import STOPPING, Server
 
 pytestmark = posix
 STREAM = {"prompt": "a", "stream": True, "max_tokens": 1900, "ignore_eos": True, "temperature": 0}
@@ -70,6 +78,35 @@ def test_told_twice_it_ends_streams_with_an_error(tmp_path: Path) -> None:
         assert b"the server is stopping" in everything(stream)
         assert server.process.wait(ENDS_S) == 0
         assert "Traceback" not in server.said()
+
+
+def test_a_client_that_does_not_read_delays_no_forced_end() -> None:
+    """Since Python 3.12, a server that closes waits for all connections."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while True:
+            await send({"type": "http.response.body", "body": b"x" * 2**20, "more_body": True})
+            await asyncio.sleep(0.01)
+
+    async def play() -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        worker = SimpleNamespace(dismiss=lambda reason: None)
+        config = uvicorn.Config(app, http=Connection, lifespan="off", log_config=None)
+        server = Server(config, cast(Any, worker))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        with socket.create_connection(listener.getsockname()) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(10):
+                while not any(one.lags for one in server.server_state.connections):
+                    await asyncio.sleep(0.1)
+                await server.end_now(STOPPING, 0)
+                await serving
+
+    try:
+        asyncio.run(play())
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def suspended(server: Served) -> None:
