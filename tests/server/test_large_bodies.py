@@ -113,7 +113,7 @@ def test_a_large_body_is_taken_in_pieces_and_not_at_once(monkeypatch: pytest.Mon
 
 
 def test_a_reader_whose_answer_nobody_wants_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Python 3.13 its end is only told once its answer has been read: its request waited for ever."""
+    """Some Pythons tell its end only once its answer has been read: its request waited for ever."""
 
     async def given_up(process: Process, body: list[bytes]) -> bytes:
         assert process.stdin and process.stdout
