@@ -158,7 +158,7 @@ async def test_an_answer_is_edited_kept_beside_the_old_one_and_continued() -> No
     endpoint = FakeEndpoint(answers=["Wrong.", " Indeed."])
     async with driven(ChatApp(endpoint)) as it:
         await it.ask("tell")
-        await it.pilot.press("alt+b")
+        await it.pilot.press("alt+a")
         assert it.chat.prompt.text == "Wrong." and "Editing" in it.text()
         it.chat.prompt.fill("Right.")
         await it.pilot.press("enter")

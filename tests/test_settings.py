@@ -199,7 +199,7 @@ def test_the_file_begins_with_examples_all_of_which_would_hold(path: Path) -> No
     known = Known(("edgespec-dark",), ("chat.panel", "chat.speculation"), lambda _: True)
     path.write_text(without)
     settings, told = read(path, known=known)
-    assert told == () and settings.seed == 1 and settings.keys["chat.speculation"] == "f4,ctrl+s"
+    assert told == () and settings.seed == 1 and settings.keys["chat.speculation"] == "f4,alt+s"
     path.write_text("mine")
     assert settings_file.begun(path).read_text() == "mine"
 

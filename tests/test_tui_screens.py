@@ -295,6 +295,9 @@ async def test_chats_are_found_opened_renamed_deleted_and_brought_back(tmp_path:
             await it.pilot.press("ctrl+n", "ctrl+o")
             options = it.app.screen.query_one(OptionList)
             await it.until(lambda: options.option_count == 2)
+            await it.until(
+                lambda: f"1 question · {FAKE.model} · About files." in it.text(), "chats told apart"
+            )
             await it.pilot.press(*"about f")
             await it.until(lambda: options.option_count == 1 and "About files." in it.text())
             await it.pilot.press("f2")
@@ -302,7 +305,6 @@ async def test_chats_are_found_opened_renamed_deleted_and_brought_back(tmp_path:
             await it.pilot.press("enter")
             await it.until(lambda: "My files" in it.text())
             await it.pilot.press("delete")
-            print(it.shown("#sessions-note"), it.app.focused)
             await it.until(lambda: options.option_count == 0 and "Deleted 'My files'" in it.text())
             await it.pilot.press("ctrl+z")
             await it.until(lambda: options.option_count == 1 and "is back" in it.text())
@@ -389,6 +391,31 @@ async def test_keys_are_remapped_and_help_shows_where_they_went() -> None:
         assert it.chat.transcript.tinted
         await it.pilot.press("f1")
         await it.until(lambda: "f12" in it.text() and "f3 " not in it.text())
+
+
+@on_a_loop
+async def test_the_palette_begins_with_what_is_used() -> None:
+    """It began with /bench, the first in the alphabet."""
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        await it.pilot.press("ctrl+p")
+        options = it.app.screen.query_one(OptionList)
+        await it.until(lambda: options.option_count > 20, "all entries")
+        first = [str(options.get_option_at_index(i).prompt).split("\n")[0] for i in range(4)]
+        assert first == ["Help", "New", "Chats", "Models"]
+
+
+@on_a_loop
+async def test_hands_that_save_are_told_that_it_is_done(tmp_path: Path) -> None:
+    """Ctrl+S switched speculation."""
+    sessions = Sessions.opened(tmp_path, on_notice=print)
+    async with driven(ChatApp(FakeEndpoint(), sessions=sessions)) as it:
+        await it.pilot.press("ctrl+s")
+        await it.told("This chat is saved as it goes")
+        assert it.chat.speculation
+    sessions.close()
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        await it.pilot.press("ctrl+s")
+        await it.told("This chat is not saved")
 
 
 @pytest.mark.slow

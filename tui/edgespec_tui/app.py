@@ -55,6 +55,7 @@ class ChatApp(GuardedApp):
 
     TITLE = "EdgeSpec"
     CSS_PATH = "chat.tcss"
+    COMMANDS = {palette.Entries}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (9, "-low"), (24, "-high"), (45, "-tall")]
     BINDINGS: ClassVar[list[BindingType]] = [

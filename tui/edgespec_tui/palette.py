@@ -6,9 +6,21 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable
 
 from textual.app import App, SystemCommand
+from textual.command import DiscoveryHit, Hits
 from textual.screen import Screen
+from textual.system_commands import SystemCommandsProvider
 
 from edgespec_tui.widgets.slash_commands import COMMANDS, SlashCommand
+
+
+class Entries(SystemCommandsProvider):
+    """The entries in their own order, what is used most first: Textual's begin with the letter A."""
+
+    async def discover(self) -> Hits:
+        """Yields all entries, before anything is searched."""
+        for title, told, does, shown in self.app.get_system_commands(self.screen):
+            if shown:
+                yield DiscoveryHit(title, does, help=told)
 
 
 def entries(
@@ -18,8 +30,8 @@ def entries(
 
     begin: runs a slash command, or puts it into the input; None if there is no input.
     """
-    for node in (screen, app):
-        for _, binding in node._bindings:
+    for node in (app, screen):
+        for _, binding in sorted(node._bindings, key=lambda one: one[1].priority):  # Quit, Stop: last
             if binding.id and binding.description:  # Textual's own have no id
                 does = functools.partial(app.run_action, binding.action, node)
                 told = f"{binding.tooltip or ''} ({app.get_key_display(binding)})".strip()

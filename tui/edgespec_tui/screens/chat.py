@@ -44,7 +44,7 @@ class ChatScreen(TalkScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         key("chat.stop", "escape", "Stop", "Stop and keep the text so far; cancel an edit", shown=True),
         key("chat.again", "ctrl+r", "Again", "Answer the last question again", shown=True),
-        key("chat.speculation", "f4,ctrl+s", "Speculation", "Speculation on and off", shown=True),
+        key("chat.speculation", "f4", "Speculation", "Speculation on and off", shown=True),
         key("chat.race", "f5,ctrl+g", "Race", "Race plain decoding against speculation", shown=True),
         key("chat.demo", "f12,alt+d", "Demo", "A minute that shows what speculation is for"),
         key("chat.tint", "f3,ctrl+t", "Tint", "Colour tokens by what produced them", shown=True),
@@ -54,7 +54,8 @@ class ChatScreen(TalkScreen):
         key("chat.reasoning", "f8", "Reasoning", "Open and close the reasoning"),
         key("chat.restart", "f9", "Restart engine", "Start the engine again"),
         key("chat.edit_last", "ctrl+b", "Edit last question", "Edit and resend the last question"),
-        key("chat.edit_answer", "alt+b", "Edit last answer", "Edit the last answer in your own words"),
+        key("chat.saved", "ctrl+s", "Saved?", "Where this chat is saved"),
+        key("chat.edit_answer", "alt+a", "Edit last answer", "Edit the last answer in your own words"),
         key("chat.go_on", "alt+c", "Continue the answer", "Continue the last answer from where it ended"),
         key("chat.editor", "f10,alt+e", "Editor", "Write the question in your editor"),
         key("chat.scroll_up", "pageup", "Scroll up", "A page up", first=True),
@@ -225,6 +226,11 @@ class ChatScreen(TalkScreen):
         self.toggle_class("-no-panel")
         if self.has_class("-no-figures") and not self.has_class("-no-panel"):
             self.tell("The panel appears with the first answer.")
+
+    def action_saved(self) -> None:
+        """Says where this chat is saved, to hands that save by habit."""
+        where = "is not saved" if self.context.sessions is None else "is saved as it goes (Ctrl+O lists all)"
+        self.tell(f"This chat {where}. /export writes it to a file.")
 
     def action_copy_code(self) -> None:
         """Copies the last code block of the answers."""

@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
+from textual.reactive import reactive
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
@@ -70,12 +71,12 @@ class LanesScreen(ModalScreen[Measured | None]):
     """Two columns that write in turn; ends with what was measured, or None."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-stacked"), (64, "-narrow"), (100, "-middle")]
+    running = reactive(False, bindings=True)
 
     def __init__(self, *, tinted: bool) -> None:
         super().__init__()
         self._tinted = tinted
         self.measured: Measured | None = None
-        self.running = False
         self._race: Race | None = None
         self._pace, self._due = DrawingPace(), 0.0
 
@@ -99,6 +100,10 @@ class LanesScreen(ModalScreen[Measured | None]):
         except EdgeSpecError as error:
             self.tell(str(error))
         self.running = False
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offers another run once this one has ended."""
+        return not (action == "again" and self.running)
 
     async def go(self) -> None:
         """Does what the screen is there for. Raises EdgeSpecError, which is shown."""

@@ -106,10 +106,10 @@ class SessionsScreen(ModalScreen[int | None]):
         when = ago(max(0.0, time.time() - one.changed)).rjust(10)
         here = " (open)" if one.id == self._open_now else ""
         title = marked(Content(one.title or "Untitled"), words)
-        head = Content.assemble((when, "dim"), "  ", title, here)
-        if one.excerpt:
-            return Content.assemble(head, "\n", " " * 12, marked(Content.styled(one.excerpt, "dim"), words))
-        return head
+        asked = f"{one.questions} {'question' if one.questions == 1 else 'questions'}"
+        about = " · ".join(filter(None, (asked, one.model, one.excerpt)))
+        below = marked(Content.styled(about, "dim"), words)
+        return Content.assemble((when, "dim"), "  ", title, here, "\n", " " * 12, below)
 
     def _note(self, sentence: str) -> None:
         self.query_one("#sessions-note", Static).update(Content(sentence))

@@ -34,7 +34,9 @@ class Listed:
     id: int
     title: str  # its own, or the beginning of its first question
     changed: float  # seconds since 1970
-    excerpt: str = ""  # where a search found it, else empty
+    questions: int = 0
+    model: str = ""  # that answered last
+    excerpt: str = ""  # where a search found it, else the beginning of its last answer
 
 
 @dataclass(slots=True)
@@ -197,13 +199,22 @@ TITLE = (
     "CASE WHEN title != '' THEN title ELSE coalesce((SELECT trim(text) FROM turns WHERE session = s.id "
     "AND role = 'user' ORDER BY id LIMIT 1), '') END"
 )
-LIST = f"SELECT s.id, {TITLE}, changed FROM sessions s WHERE deleted IS NULL"
+LAST = "FROM turns WHERE session = s.id AND role = 'assistant' ORDER BY id DESC LIMIT 1"
+BEGINNING = 60  # characters of an answer
+LIST = (
+    f"SELECT s.id, {TITLE}, changed, (SELECT count(*) FROM turns WHERE session = s.id AND role = 'user'), "
+    f"coalesce((SELECT model {LAST}), ''), coalesce((SELECT substr(text, 1, {BEGINNING}) {LAST}), '') "
+    "FROM sessions s WHERE deleted IS NULL"
+)
 
 
 def listed(connection: sqlite3.Connection, *, limit: int) -> list[Listed]:
     """Returns the sessions, the one that changed last first."""
     rows = connection.execute(f"{LIST} ORDER BY changed DESC LIMIT ?", (limit,))
-    return [Listed(id, short_title(title), changed) for id, title, changed in rows]
+    return [
+        Listed(id, short_title(title), changed, questions, model, " ".join(text.split()))
+        for id, title, changed, questions, model, text in rows
+    ]
 
 
 def short_title(text: str) -> str:
@@ -231,8 +242,8 @@ def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[
         (*texts, *titles, *texts, limit),
     )
     return [
-        Listed(id, short_title(title), changed, excerpt(text or "", words))
-        for id, title, changed, text in rows
+        Listed(id, short_title(title), changed, questions, model, excerpt(text or "", words))
+        for id, title, changed, questions, model, _, text in rows
     ]
 
 

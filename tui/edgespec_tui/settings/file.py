@@ -36,7 +36,7 @@ TEMPLATE = """\
 
 [keys]                   # several keys with commas
 # chat.panel = "f2"
-# chat.speculation = "f4,ctrl+s"
+# chat.speculation = "f4,alt+s"
 """
 
 
