@@ -9,11 +9,13 @@ import pytest
 from fake_endpoint import FakeEndpoint
 from test_tui_chat import on_a_loop
 from textual import events
+from textual.geometry import Size
 from textual.widgets import Input, OptionList
 from tui_driver import Driven, driven
 
 from edgespec_tui.app import ChatApp
 from edgespec_tui.screens.chat import ChatScreen
+from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.terminal import guarded_app
@@ -79,6 +81,24 @@ async def test_every_screen_bears_a_window_without_room(size: tuple[int, int], t
         await it.pilot.press(*"fine")
         await it.until(lambda: it.chat.prompt.text == "fine")
     sessions.close()
+
+
+@on_a_loop
+async def test_two_sizes_on_their_way_do_not_take_turns_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window dragged on a slow machine was laid out in both sizes in turn, without an end."""
+    laid_out: list[Size] = []
+    resized = HelpScreen._screen_resized
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        await it.pilot.press("f1")
+        monkeypatch.setattr(
+            HelpScreen, "_screen_resized", lambda self, size: (laid_out.append(size), resized(self, size))
+        )
+        for size in (Size(43, 3), it.app.size) * 2:
+            it.app.screen.post_message(events.Resize(size, size))
+            for _ in range(3):  # else the next size takes the place of this one in the queue
+                it.app.screen.call_later(lambda: None)
+        await asyncio.sleep(0.5)
+        assert set(laid_out) == {it.app.size} and len(laid_out) <= 4
 
 
 @on_a_loop

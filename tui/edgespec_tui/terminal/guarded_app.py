@@ -176,7 +176,13 @@ class GuardedApp(App[int]):
     async def _guarded(
         self, node: MessagePump, dispatch: Callable[[Message], Awaitable[None]], message: Message
     ) -> None:
-        """Handles a message. Left to Textual, an error in it ends the queue of its widget, and the app."""
+        """Handles a message. Left to Textual, an error in it ends the queue of its widget, and the app.
+
+        A screen that is laid out sends itself its new size. With two of them on their way, each changes the
+        layout and so sends itself again, for ever: only the size of now counts.
+        """
+        if isinstance(message, events.Resize) and isinstance(node, Screen):
+            message.size = self.size
         if isinstance(message, events.Compose | events.Mount):
             await dispatch(message)  # what cannot even begin is told by Textual
         elif not (_acts(message) and self._is_gone(node)):
