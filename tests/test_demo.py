@@ -276,4 +276,4 @@ async def test_the_demo_runs_for_real() -> None:
     assert preparation.cost is None and any(progress.fraction for progress in said)
     plain, speculative = race.lanes["plain"], race.lanes["speculative"]
     assert min(plain.seconds, speculative.seconds) > 0.3 and plain.counts.drafted == 0
-    assert plain.texts[0] == speculative.texts[0] and race.guessed
+    assert plain.texts[0] == speculative.texts[0]

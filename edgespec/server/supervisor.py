@@ -76,12 +76,11 @@ class Supervisor:
         load: Load,
         *,
         tell: Callable[[str], None] = lambda _: None,
-        idle_s: float | None = None,
         ping_s: float = PING_S,
     ) -> None:
-        """tell: takes messages for the person at the terminal. idle_s: a pair that nobody used for so
-        long is unloaded; the next request loads it again. ping_s: how often the worker is pinged."""
-        self._load, self._tell, self._idle_s, self._ping_s = load, tell, idle_s, ping_s
+        """tell: takes messages for the person at the terminal. ping_s: how often the worker is pinged."""
+        self._load, self._tell, self._ping_s = load, tell, ping_s
+        self._idle_s: float | None = None
         self._heard: dict[int, asyncio.Event] = {}  # pings that wait for their answer
         self._killed_for: str | None = None  # why we killed it
         self._kills: int | None = None  # by the kernel, before it was started
@@ -156,6 +155,11 @@ class Supervisor:
     def close(self, reason: Refusal) -> None:
         """Takes no more requests: those that wait for a pair get the reason, what is running goes on."""
         self._refusing = reason
+        self._moved()
+
+    def unload_after(self, idle_s: float | None) -> None:
+        """Unloads a pair that nobody uses for so long, from now on; the next request loads it again."""
+        self._idle_s = idle_s
         self._moved()
 
     async def stop(self) -> None:

@@ -75,7 +75,8 @@ def loads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Load, Load]:
 
 @contextlib.asynccontextmanager
 async def supervised(load: Load, *, idle_s: float | None = None, **how: Any) -> AsyncIterator[Supervisor]:
-    worker = Supervisor(load, idle_s=idle_s, **how)
+    worker = Supervisor(load, **how)
+    worker.unload_after(idle_s)
     worker.start()
     try:
         async with asyncio.timeout(WAIT_S):

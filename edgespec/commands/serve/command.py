@@ -200,7 +200,7 @@ async def _serve(
     set_up(settings.log)
     if settings_file:
         say(f"using the settings in {settings_file}")
-    worker = Supervisor(load, tell=say, idle_s=settings.idle_s)
+    worker = Supervisor(load, tell=say)
     ended = _cancelled_by_sigterm()
     worker.start()
     try:

@@ -69,6 +69,7 @@ async def serve(
         h11_max_incomplete_event_size=LARGEST_HEAD,
     )
     server = Server(how, worker)
+    worker.unload_after(settings.idle_s)  # not before: it would be unloaded before anybody heard of it
     gc.collect()
     gc.freeze()  # or what is there for good is looked through again during requests, for a tenth of a second
     RENDERER.warm()
