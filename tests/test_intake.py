@@ -14,7 +14,16 @@ from served import until
 
 from edgespec.engine import intake as taking
 from edgespec.engine.intake import QUICK, THREADS, Intake
-from edgespec.engine.messages import LONGEST_TEXT, Cancel, Refused, Submit, Tokenize, Tokenized, packed
+from edgespec.engine.messages import (
+    LONGEST_TEXT,
+    Beside,
+    Cancel,
+    Refused,
+    Submit,
+    Tokenize,
+    Tokenized,
+    packed,
+)
 from edgespec.engine.outlet import Outlet
 from edgespec.engine.trials import GIVEN_UP
 from edgespec.errors import GivenUpError
@@ -112,6 +121,18 @@ def test_the_trial_of_a_given_up_grammar_is_told(at_work: tuple[Intake, Target, 
     assert not heard.said
 
 
+def test_work_beside_the_engine_is_counted(at_work: tuple[Intake, Target, Heard]) -> None:
+    intake, target, _ = at_work
+    intake._take(Beside(2))
+    assert intake.beside == 2
+    intake._take(asked("a"))
+    until(lambda: target.asked)
+    assert intake.beside == 3
+    intake._take(Beside(0))
+    target.go.set()
+    until(lambda: not intake.beside)
+
+
 def test_what_is_given_up_stops_at_its_next_piece(at_work: tuple[Intake, Target, Heard]) -> None:
     intake, target, heard = at_work
     intake._take(asked("a", (LONG + "<cut>") * 9))
@@ -120,6 +141,19 @@ def test_what_is_given_up_stops_at_its_next_piece(at_work: tuple[Intake, Target,
     target.go.set()
     until(lambda: not intake.busy)
     assert target.asked == 1 and not heard.said
+
+
+def test_more_tokens_than_anybody_gets_are_only_counted(
+    at_work: tuple[Intake, Target, Heard], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen megabytes of them that the owner refused held up all answers in the pipe for 0.15 seconds."""
+    intake, target, heard = at_work
+    target.go.set()
+    for most in (len(LONG), len(LONG) - 1):
+        monkeypatch.setattr(taking, "MOST_TOKENS", most)
+        intake._take(asked(f"of {most}"))
+        until(lambda: not intake.busy)
+    assert [(said.n, len(said.tokens)) for said in heard.said] == [(len(LONG), len(LONG)), (len(LONG), 0)]
 
 
 def test_a_prompt_that_cannot_fit_is_refused_unread(at_work: tuple[Intake, Target, Heard]) -> None:

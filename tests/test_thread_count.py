@@ -15,7 +15,7 @@ from edgespec.core.loop import Want
 from edgespec.llama import thread_count
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model
-from edgespec.llama.thread_count import ASKED, LAST_BELOW, ThreadCount, numbers
+from edgespec.llama.thread_count import ASKED, LAST_BELOW, ThreadCount, Threads, numbers
 
 Sizes = Callable[[np.random.Generator], int]
 ONE: Sizes = lambda rng: 1  # noqa: E731
@@ -176,6 +176,25 @@ def test_a_context_changes_its_threads_where_nobody_said_how_many(
         whole = context.score([Want(np.arange(300, 359, dtype=np.int32))])[0][0].argmax()
     assert bool(changed) == (said is None)
     assert rows[-1] == whole
+
+
+@pytest.mark.parametrize(("most", "beside", "used"), [(2, 1, 1), (2, 9, 1), (8, 1, 7), (8, 9, 4), (1, 1, 1)])
+def test_our_own_work_beside_gets_cores_and_teaches_nothing(
+    most: int, beside: int, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EDGESPEC_THREADS")
+    monkeypatch.setattr(thread_count, "threads_wanted", lambda: most)
+    chosen = [most]
+    monkeypatch.setattr(thread_count.C, "llama_set_n_threads", lambda _, n, __: chosen.append(n))
+    threads = Threads(None, None, on_gpu=False)
+    monkeypatch.setattr(Threads, "beside", beside)
+    for _ in range(100):
+        threads.choose(1)
+        assert chosen[-1] == used
+        threads.note(1, 1.0)
+    monkeypatch.setattr(Threads, "beside", 0)
+    threads.choose(1)
+    assert chosen[-1] == most
 
 
 def test_what_a_try_took_longer_is_counted_apart() -> None:

@@ -25,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.engine.messages import (
+    MOST_TOKENS,
+    Beside,
     Cancel,
     Ping,
     Pong,
@@ -77,6 +79,7 @@ class Intake:
         self._heavy: deque[Submit | Tokenize | Spell] = deque()  # wait for a thread
         self._known_cuts: dict[bool, Cuts] = {}
         self._at_work: list[str] = []  # what the threads prepare, given up or not
+        self._bodies = 0  # that the owner is reading
         threading.Thread(target=self._listen, daemon=True).start()
 
     @property
@@ -88,6 +91,11 @@ class Intake:
     def busy(self) -> bool:
         """True if a thread uses the pair, perhaps for a request that was given up."""
         return bool(self._at_work)
+
+    @property
+    def beside(self) -> int:
+        """How much of our own work wants a core beside the engine."""
+        return len(self._at_work) + self._bodies
 
     def prepare(self, message: Submit | Tokenize | Spell) -> None:
         """Prepares a request: at once if that is quick, else in another thread."""
@@ -148,6 +156,8 @@ class Intake:
             self._outlet.send(Pong(message.number, 0.0 if began is None else time.monotonic() - began))
         elif isinstance(message, Submit | Tokenize | Spell):
             self.prepare(message)
+        elif isinstance(message, Beside):
+            self._bodies = message.n
         else:
             assert isinstance(message, Cancel)
             with self._lock:
@@ -200,7 +210,9 @@ class Intake:
             shown = shown_tokens(self.pair, message.shown)
             self.pair.prepare(message.grammar, message.sampling, shown)
             return Ready(message, self._tokens(message))
-        return Tokenized(message.id, array("i", self._tokens(message).tobytes()))
+        tokens = self._tokens(message)
+        sent = tokens if tokens.size <= MOST_TOKENS else tokens[:0]
+        return Tokenized(message.id, array("i", sent.tobytes()), tokens.size)
 
     def _tokens(self, message: Submit | Tokenize) -> Tokens:
         """Returns a prompt's tokens, or some of them if it is given up meanwhile."""

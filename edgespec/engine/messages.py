@@ -27,6 +27,7 @@ Stage = Literal["target", "draft", "caches", "measuring"]
 RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining", "fault"]
 HEAD = struct.Struct("<Q")
 LONGEST_TEXT = 2**22  # bytes that are turned into tokens at once; more for a context that may hold them
+MOST_TOKENS = 2**18  # of a text, that whoever asks for them gets
 USUAL = 16  # bytes; no text has more for each of its tokens, but for one of blanks
 
 
@@ -85,10 +86,11 @@ class Tokenize:
 
 @dataclass(frozen=True, slots=True)
 class Tokenized:
-    """The tokens of a text."""
+    """The tokens of a text; of more than `MOST_TOKENS`, only the number: answers wait for the pipe."""
 
     id: str
-    tokens: array[int]  # millions of them are packed and unpacked at once
+    tokens: array[int]  # many are packed and unpacked at once
+    n: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,13 @@ class Spelt:
 
     id: str
     pieces: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Says how many large bodies are being read beside the engine."""
+
+    n: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +203,7 @@ class Step(NamedTuple):  # see `Round`
     in_slots: int = 0  # requests in slots, summed over these evaluations
 
 
-ToWorker = Load | Submit | Cancel | Tokenize | Spell | Ping
+ToWorker = Load | Submit | Cancel | Tokenize | Spell | Beside | Ping
 FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | Step | Pong
 
 

@@ -45,6 +45,7 @@ from edgespec.engine.pair import Pair
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
+from edgespec.llama.thread_count import Threads
 from edgespec.memory.free import free_memory
 from edgespec.pairs.settings import PairSettings
 from edgespec.system import config
@@ -99,6 +100,7 @@ class Worker:
                     self._pair.look_again()
             if not self._engine.idle:
                 self._used = True
+                Threads.beside = self._intake.beside
                 began, calls = time.monotonic(), self._pair.decodes
                 self._intake.step_began = began
                 happenings = self._engine.step()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import llama_cpp as C
 
@@ -138,22 +138,29 @@ class Threads:
     `tried` counts the seconds that evaluations took longer because another number of them was tried.
     """
 
+    beside: ClassVar[int] = 0  # other work of ours on this machine now: it gets cores, up to half of them
+
     def __init__(self, handle: Any, said: int | None, *, on_gpu: bool) -> None:
         """said: a number given by the user; then it stays so, as on a graphics card."""
         self.tried = 0.0
         self._handle = handle
-        self._now = most = said or threads_wanted()
+        self._now = self._most = most = said or threads_wanted()
+        self._fewer = False  # than chosen, for the work beside
         fixed = said or threads_are_said() or on_gpu or most < 2
         others = Others(children=False).cores if not fixed else None
         self._counts = None if fixed else (ThreadCount(most, others), ThreadCount(most))
 
     def choose(self, n: int) -> None:
         """Evaluates the next n tokens on as many threads as seem fastest, or are worth a try."""
-        if self._counts and (wanted := self._counts[n > DECODING].choose(n)) != self._now:
-            C.llama_set_n_threads(self._handle, wanted, wanted)
-            self._now = wanted
+        if self._counts:
+            chosen = self._counts[n > DECODING].choose(n)
+            wanted = min(chosen, max(self._most - self.beside, self._most - self._most // 2))
+            self._fewer = wanted < chosen
+            if wanted != self._now:
+                C.llama_set_n_threads(self._handle, wanted, wanted)
+                self._now = wanted
 
     def note(self, n: int, seconds: float) -> None:
         """Learns from the evaluation of n tokens that was chosen for."""
-        if self._counts:
+        if self._counts and not self._fewer:
             self.tried += self._counts[n > DECODING].note(n, self._now, seconds)

@@ -25,7 +25,9 @@ from typing import Literal
 
 from edgespec.core.values import Emitted, Reading, Started
 from edgespec.engine.messages import (
+    MOST_TOKENS,
     Accepted,
+    Beside,
     Cancel,
     Load,
     Loaded,
@@ -54,7 +56,6 @@ LAST_LINES_S = 1.0
 LAST_LINES = 8
 PING_S, SILENT_PINGS = 5.0, 4  # how often it is pinged, and how many pings in a row it may miss
 MACHINE_S = 1.0  # how often a lost machine is tried, and how long that may take
-MOST_TOKENS = 2**18  # of a text that a request gets back
 LONGEST_STEP_S = 1800.0  # of the engine; a step of a large model that is read from a slow disk takes minutes
 
 SWITCHED = Refusal(
@@ -111,6 +112,7 @@ class Supervisor:
         self._retry_at = 0.0
         self._why, self._noticed = "", False  # whether a draft's failure was told, once for each load
         self._numbers = itertools.count(1)
+        self._beside = 0
 
     @property
     def requests(self) -> int:
@@ -333,24 +335,28 @@ class Supervisor:
             self._send(Cancel(id))
             self._moved()
 
+    def beside(self, change: int) -> None:
+        """Notes that one large body more, or less, is being read: the engine leaves it a core."""
+        self._beside += change
+        if self.state == "ready":
+            self._send(Beside(self._beside))
+
     async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
         """Returns the tokens of a text; raises Refusal if no worker answers, or they are too many."""
-        tokens = await self._tokens(prompt, add_bos, special)
-        if len(tokens) > MOST_TOKENS:
-            sentence = (
-                f"the text has {len(tokens):,} tokens, and {MOST_TOKENS:,} are handled at once: shorten it"
-            )
+        said = await self._tokenized(prompt, add_bos, special)
+        if said.n > MOST_TOKENS:
+            sentence = f"the text has {said.n:,} tokens, and {MOST_TOKENS:,} are handled at once: shorten it"
             raise Refusal(400, sentence, code="invalid_value")
-        return tuple(tokens)
+        return tuple(said.tokens)
 
     async def n_tokens(self, prompt: str, *, add_bos: bool) -> int:
         """Returns how many tokens a text has; raises Refusal as `tokenize` does."""
-        return len(await self._tokens(prompt, add_bos, special=True))
+        return (await self._tokenized(prompt, add_bos, special=True)).n
 
-    async def _tokens(self, prompt: str, add_bos: bool, special: bool) -> Sequence[int]:
+    async def _tokenized(self, prompt: str, add_bos: bool, special: bool) -> Tokenized:
         said = await self._ask(Tokenize(f"t{next(self._numbers)}", prompt, add_bos, special))
         assert isinstance(said, Tokenized)
-        return said.tokens
+        return said
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
         """Returns the bytes of each token; raises Refusal, also for a token that does not exist."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 from asyncio.subprocess import Process
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -93,9 +94,11 @@ def test_a_text_that_no_context_holds_is_refused_unless_another_model_is_named()
     assert parsed(json.dumps({"prompt": ["x" * 100] * 9}).encode(), 100)
 
 
-def test_a_large_body_is_taken_in_pieces_and_not_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_body_is_taken_in_pieces_and_the_engine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A core that was busy with bodies took it from the engine: a stream stopped for 0.3 seconds."""
     slept: list[float] = []
+    told: list[int] = []
+    scope = {"type": "http", "app": SimpleNamespace(state=SimpleNamespace(beside=told.append))}
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
@@ -107,8 +110,10 @@ def test_a_large_body_is_taken_in_pieces_and_not_at_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(bodies.asyncio, "sleep", sleep)
     for n in (1, 64):
         pieces = [b""] * n
-        body = asyncio.run(bodies._Read({"type": "http"}, receive).body())
-        assert len(body) == 2**16
+        request = bodies._Read(scope, receive)
+        assert len(asyncio.run(request.body())) == 2**16 and told == [1] * (n > 1)
+        request.over()
+    assert told == [1, -1]
     assert 0.9 * 2**22 / bodies.PER_S < sum(slept) < 2**22 / bodies.PER_S
 
 

@@ -4,8 +4,8 @@
 
 runs for ten minutes; the default is a minute. The sample among the default tests asks whether everybody is
 answered and nothing is left behind; only the slow one asks how long others were held up. It counts the rounds
-without prompts that fit the context, which the engine reads meanwhile, and without other programs at work: any
-that uses a core takes it from the engine, with or without bodies.
+without prompts that fit the context, which the engine reads meanwhile, and without other programs at work,
+which take cores from the engine with or without bodies.
 """
 
 from __future__ import annotations
