@@ -103,7 +103,8 @@ class ThreadCount:
             self._usual[kind] = each
         else:
             self._slow = self._slow + 1 if each > SLOWER * usual else 0
-            if self._slow >= SURE and self.now > 1:  # more threads than one would be slower still
+            more_are_stuck = self.now < self._numbers[0] and self._pause == LAST
+            if self._slow >= SURE and not more_are_stuck:
                 self._slow, self._until = 0, min(self._until, self._pause // 16)
             self._usual[kind] = FADE * usual + (1 - FADE) * min(each, SLOWER * usual)  # machines pause
         return 0.0
