@@ -16,8 +16,8 @@ from edgespec.engine import intake as taking
 from edgespec.engine.intake import QUICK, THREADS, Intake
 from edgespec.engine.messages import (
     LONGEST_TEXT,
-    Beside,
     Cancel,
+    LargeBodies,
     Refused,
     Submit,
     Tokenize,
@@ -123,14 +123,14 @@ def test_the_trial_of_a_given_up_grammar_is_told(at_work: tuple[Intake, Target, 
 
 def test_work_beside_the_engine_is_counted(at_work: tuple[Intake, Target, Heard]) -> None:
     intake, target, _ = at_work
-    intake._take(Beside(2))
-    assert intake.beside == 2
+    intake._take(LargeBodies(2))
+    assert intake.own_work == 2
     intake._take(asked("a"))
     until(lambda: target.asked)
-    assert intake.beside == 3
-    intake._take(Beside(0))
+    assert intake.own_work == 3
+    intake._take(LargeBodies(0))
     target.go.set()
-    until(lambda: not intake.beside)
+    until(lambda: not intake.own_work)
 
 
 def test_what_is_given_up_stops_at_its_next_piece(at_work: tuple[Intake, Target, Heard]) -> None:

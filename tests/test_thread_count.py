@@ -187,12 +187,12 @@ def test_our_own_work_beside_gets_cores_and_teaches_nothing(
     chosen = [most]
     monkeypatch.setattr(thread_count.C, "llama_set_n_threads", lambda _, n, __: chosen.append(n))
     threads = Threads(None, None, on_gpu=False)
-    monkeypatch.setattr(Threads, "beside", beside)
+    monkeypatch.setattr(Threads, "own_work", beside)
     for _ in range(100):
         threads.choose(1)
         assert chosen[-1] == used
         threads.note(1, 1.0)
-    monkeypatch.setattr(Threads, "beside", 0)
+    monkeypatch.setattr(Threads, "own_work", 0)
     threads.choose(1)
     assert chosen[-1] == most
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from edgespec.engine.messages import (
     MOST_TOKENS,
-    Beside,
     Cancel,
+    LargeBodies,
     Ping,
     Pong,
     RefusalKind,
@@ -93,7 +93,7 @@ class Intake:
         return bool(self._at_work)
 
     @property
-    def beside(self) -> int:
+    def own_work(self) -> int:
         """How much of our own work wants a core beside the engine."""
         return len(self._at_work) + self._bodies
 
@@ -156,7 +156,7 @@ class Intake:
             self._outlet.send(Pong(message.number, 0.0 if began is None else time.monotonic() - began))
         elif isinstance(message, Submit | Tokenize | Spell):
             self.prepare(message)
-        elif isinstance(message, Beside):
+        elif isinstance(message, LargeBodies):
             self._bodies = message.n
         else:
             assert isinstance(message, Cancel)

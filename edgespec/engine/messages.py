@@ -110,7 +110,7 @@ class Spelt:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class LargeBodies:
     """Says how many large bodies are being read beside the engine."""
 
     n: int
@@ -203,7 +203,7 @@ class Step(NamedTuple):  # see `Round`
     in_slots: int = 0  # requests in slots, summed over these evaluations
 
 
-ToWorker = Load | Submit | Cancel | Tokenize | Spell | Beside | Ping
+ToWorker = Load | Submit | Cancel | Tokenize | Spell | LargeBodies | Ping
 FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | Step | Pong
 
 

@@ -100,7 +100,7 @@ class Worker:
                     self._pair.look_again()
             if not self._engine.idle:
                 self._used = True
-                Threads.beside = self._intake.beside
+                Threads.own_work = self._intake.own_work
                 began, calls = time.monotonic(), self._pair.decodes
                 self._intake.step_began = began
                 happenings = self._engine.step()

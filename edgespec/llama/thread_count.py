@@ -139,14 +139,14 @@ class Threads:
     `tried` counts the seconds that evaluations took longer because another number of them was tried.
     """
 
-    beside: ClassVar[int] = 0  # other work of ours on this machine now: it gets cores, up to half of them
+    own_work: ClassVar[int] = 0  # of ours beside evaluations now: it gets cores, up to half of them
 
     def __init__(self, handle: Any, said: int | None, *, on_gpu: bool) -> None:
         """said: a number given by the user; then it stays so, as on a graphics card."""
         self.tried = 0.0
         self._handle = handle
         self._now = self._most = most = said or threads_wanted()
-        self._fewer = False  # than chosen, for the work beside
+        self._fewer = False  # than chosen, for `own_work`
         fixed = said or threads_are_said() or on_gpu or most < 2
         others = Others(children=False).cores if not fixed else None
         self._counts = None if fixed else (ThreadCount(most, others), ThreadCount(most))
@@ -155,7 +155,7 @@ class Threads:
         """Evaluates the next n tokens on as many threads as seem fastest, or are worth a try."""
         if self._counts:
             chosen = self._counts[n > DECODING].choose(n)
-            wanted = min(chosen, max(self._most - self.beside, self._most - self._most // 2))
+            wanted = min(chosen, max(self._most - self.own_work, self._most - self._most // 2))
             self._fewer = wanted < chosen
             if wanted != self._now:
                 C.llama_set_n_threads(self._handle, wanted, wanted)

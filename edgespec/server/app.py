@@ -55,7 +55,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)
     endpoint = Endpoint(worker, settings, state, pairs)
-    prepare(app, endpoint.answering.longest, worker.beside)
+    prepare(app, endpoint.answering.longest, worker.count_large_body)
     _add_routes(app, endpoint, ModelRoutes(endpoint.answering))
     for dialect in (LlamaCppDialect, AnthropicDialect, ResponsesDialect):
         app.include_router(dialect(endpoint.answering).routes())

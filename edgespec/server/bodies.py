@@ -34,15 +34,15 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 _Longest = tuple[int | None, list[str]]
 
 
-def prepare(app: FastAPI, longest: Callable[[], _Longest], beside: Callable[[int], None]) -> None:
+def prepare(app: FastAPI, longest: Callable[[], _Longest], count: Callable[[int], None]) -> None:
     """Makes routes of this app read JSON bodies as `CheckedRoute` does.
 
-    longest: returns how many characters a text may have, and the models for which that is not so. beside:
+    longest: returns how many characters a text may have, and the models for which that is not so. count:
     told when one large body more, or less, is being read.
     """
     app.router.route_class = CheckedRoute
     app.state.large_bodies = asyncio.Semaphore(AT_ONCE)
-    app.state.longest, app.state.beside = longest, beside
+    app.state.longest, app.state.count_large_body = longest, count
 
 
 class CheckedRoute(APIRoute):
@@ -80,7 +80,7 @@ class _Read(Request):
     def over(self) -> None:
         """Its body has been read, or never will be."""
         if self._large:
-            self.app.state.beside(-1)
+            self.app.state.count_large_body(-1)
 
     async def body(self) -> bytes:
         if not hasattr(self, "_body"):
@@ -92,7 +92,7 @@ class _Read(Request):
                     if size > LARGE:
                         if not self._large:
                             self._large = True
-                            self.app.state.beside(1)
+                            self.app.state.count_large_body(1)
                         await asyncio.sleep(len(piece) / PER_S)
             self._body = self._pieces[0] if self._large else b"".join(self._pieces)
         return self._body

@@ -27,8 +27,8 @@ from edgespec.core.values import Emitted, Reading, Started
 from edgespec.engine.messages import (
     MOST_TOKENS,
     Accepted,
-    Beside,
     Cancel,
+    LargeBodies,
     Load,
     Loaded,
     LoadFailed,
@@ -112,7 +112,7 @@ class Supervisor:
         self._retry_at = 0.0
         self._why, self._noticed = "", False  # whether a draft's failure was told, once for each load
         self._numbers = itertools.count(1)
-        self._beside = 0
+        self._large_bodies = 0
 
     @property
     def requests(self) -> int:
@@ -335,11 +335,11 @@ class Supervisor:
             self._send(Cancel(id))
             self._moved()
 
-    def beside(self, change: int) -> None:
+    def count_large_body(self, change: int) -> None:
         """Notes that one large body more, or less, is being read: the engine leaves it a core."""
-        self._beside += change
+        self._large_bodies += change
         if self.state == "ready":
-            self._send(Beside(self._beside))
+            self._send(LargeBodies(self._large_bodies))
 
     async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
         """Returns the tokens of a text; raises Refusal if no worker answers, or they are too many."""

@@ -98,7 +98,7 @@ def test_a_large_body_is_taken_in_pieces_and_the_engine_is_told(monkeypatch: pyt
     """A core that was busy with bodies took it from the engine: a stream stopped for 0.3 seconds."""
     slept: list[float] = []
     told: list[int] = []
-    scope = {"type": "http", "app": SimpleNamespace(state=SimpleNamespace(beside=told.append))}
+    scope = {"type": "http", "app": SimpleNamespace(state=SimpleNamespace(count_large_body=told.append))}
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
