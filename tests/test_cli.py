@@ -268,7 +268,6 @@ NONSENSE = [
     (["--threads", "-1"], "the number of threads is -1"),
     (["--threads", "1000000"], "the number of threads is 1000000"),
     (["--gpu-layers", "-7"], "n_gpu_layers is -7"),
-    (["--ctx", "2000000000"], "the context length is 2,000,000,000"),
     (["--ctx", "1"], "the context length is 1"),
     (["--ctx", "-1"], "the context length is -1"),
     (["--ctx", "999999999999999999"], "the context length is 999999999999999999"),

@@ -37,7 +37,7 @@ from edgespec.errors import (
 from edgespec.llama import context as module
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model, listening
-from edgespec.llama.settings import kv_bytes
+from edgespec.llama.settings import kv_bytes, new_context
 
 MARGIN = 0.02
 N_VOCAB = 512
@@ -636,8 +636,7 @@ def test_the_property_fails_where_a_fatal_failure_is_taken_for_success(
 @pytest.mark.parametrize(
     "wrong, named",
     [
-        ({"n_ctx": 2_000_000_000}, "context length"),
-        ({"n_ctx": 513}, "trained for 512"),
+        ({"n_ctx": 2_000_000_000}, "GiB of memory are free"),
         ({"n_ctx": 2**31}, "context length"),
         ({"n_ctx": 1}, "context length"),
         ({"n_ctx": 0}, "context length"),
@@ -667,6 +666,14 @@ def test_a_context_that_makes_no_sense_is_refused(plain: Model, wrong: dict[str,
     assert "\n" not in str(caught.value)
 
 
+def test_more_positions_than_a_model_learned_are_refused(
+    plain: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.llama.settings.learned_positions", lambda headers: True)
+    with pytest.raises(SettingError, match="knows 512"):
+        Context(plain, settings(n_ctx=513))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_smallest_chunk_works_or_is_refused(models: dict[str, Model], kind: str) -> None:
     """A chunk of 1 asked a hybrid model for -1 snapshots, which is 4 billion."""
@@ -683,6 +690,13 @@ def test_a_cache_beyond_the_free_memory_is_refused(tmp_path: Path) -> None:
     path = tiny_gguf.write_llama(tmp_path / "long.gguf", context_length=2**31 - 1)
     with Model(path) as model, pytest.raises(SettingError, match=r"takes about .* GiB .* --ctx"):
         Context(model, settings(n_ctx=2_000_000_000))
+
+
+def test_not_even_the_plan_of_such_a_cache_is_made(tmp_path: Path) -> None:
+    """llama.cpp keeps 48 bytes about each cell even of a cache that it does not allocate: 96 GB here."""
+    path = tiny_gguf.write_llama(tmp_path / "short.gguf")
+    with Model(path, no_alloc=True) as model, pytest.raises(SettingError, match="GiB of memory are free"):
+        new_context(model, settings(n_ctx=2_000_000_000))
 
 
 def test_the_size_of_the_cache_is_known_beforehand(plain: Model) -> None:

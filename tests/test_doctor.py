@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import tiny_gguf
@@ -245,8 +246,17 @@ def test_what_a_pair_takes_is_told(models: dict[str, Path]) -> None:
     assert found.facts["total"] == sum(found.facts["needs"].values())
 
 
-def test_a_context_longer_than_the_model_knows_is_a_problem(models: dict[str, Path]) -> None:
-    (found,) = pair_checks.fit(models["big"], None, PairSettings(n_ctx=4096))
+def test_a_context_longer_than_the_model_knows_is_noted(models: dict[str, Path]) -> None:
+    warning, memory = pair_checks.fit(models["big"], None, PairSettings(n_ctx=4096))
+    assert warning.status == "note" and "was trained for 512" in warning.text
+    assert memory.status == "good" and memory.facts["n_ctx"] == 4096
+
+
+def test_a_model_that_learned_its_positions_has_no_others(models: dict[str, Path], tmp_path: Path) -> None:
+    """llama.cpp ends the process at a position without a vector."""
+    vectors = {"position_embd.weight": np.zeros((512, 64), np.float32)}
+    path = tiny_gguf.write_llama(tmp_path / "learned.gguf", tensors=vectors)
+    (found,) = pair_checks.fit(path, None, PairSettings(n_ctx=513))
     assert found.status == "problem" and found.remedy == "--ctx 512, or less"
 
 

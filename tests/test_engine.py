@@ -623,15 +623,23 @@ def test_drafting_by_a_model_without_one_is_refused(files: dict[str, tuple[Path,
         assert len(run.tokens) == 20
 
 
-def test_the_context_is_what_was_asked_for_and_no_more_than_trained(
-    files: dict[str, tuple[Path, Path]],
-) -> None:
+def test_the_context_is_what_was_asked_for(files: dict[str, tuple[Path, Path]]) -> None:
     with Pair(*files["plain"], PairSettings(n_ctx=100, threads=1)) as pair:
-        assert pair.n_ctx == 100
-    with pytest.raises(SettingError, match="trained for 512"):
-        Pair(*files["plain"], PairSettings(n_ctx=513, threads=1))
+        assert pair.n_ctx == 100 and pair.beyond_trained is None
     with pytest.raises(SettingError, match="number of threads"):
         Pair(*files["plain"], PairSettings(threads=-3))
+
+
+def test_a_context_beyond_the_trained_one_answers_with_a_warning(files: dict[str, tuple[Path, Path]]) -> None:
+    prompt = np.tile(some_prompt(0), 40)[:540]
+    with Pair(*files["plain"], replace(PROFILE, n_ctx=600)) as pair:
+        assert pair.n_ctx == 600 and "was trained for 512" in str(pair.beyond_trained)
+        asked = [
+            (prompt, Request(how, 40, seed=1, drafter="model", draft_length=4)) for how in (GREEDY, SAMPLED)
+        ]
+        assert complaint(differences(pair, asked), identical=is_identical(pair)) is None
+        run = output(pair, prompt, asked[0][1])
+        assert len(run.tokens) == 40 and run.drafted > 0  # from the end of the text: its draft knows 512
 
 
 def test_a_draft_may_keep_a_smaller_cache_without_changing_the_text(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgespec.core.values import BreakEven, DrafterName, Round
+from edgespec.pairs.settings import beyond_trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,8 @@ class Info:
             f"{self.model} has no chat template: it is talked to in ChatML, which it may not know; "
             "--chat-template names another"
         )
-        return (*([chatml] if self.chatml else []), *([self.build_advice] if self.build_advice else []))
+        long = beyond_trained(self.model, self.n_ctx or 0, self.n_ctx_train)
+        return tuple(filter(None, (chatml if self.chatml else "", long, self.build_advice)))
 
 
 @dataclass(frozen=True, slots=True)

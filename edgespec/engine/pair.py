@@ -43,7 +43,7 @@ from edgespec.llama.devices import cards, place_of
 from edgespec.llama.heads.guessing import DraftContext
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.pairs.check import check_pair, find_head
-from edgespec.pairs.settings import PairSettings
+from edgespec.pairs.settings import PairSettings, beyond_trained
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.repetition import Breakers, Repetition
 from edgespec.sampling.sampler import Sampler, Sampling
@@ -135,6 +135,11 @@ class Pair:
     def n_ctx(self) -> int:
         """Limit of prompt and output together, in tokens."""
         return self._target_context.n_ctx
+
+    @property
+    def beyond_trained(self) -> str | None:
+        """A warning if the context is longer than what the target was trained for."""
+        return beyond_trained(self.target.path.name, self.n_ctx, self.target.n_ctx_train)
 
     @property
     def cells(self) -> int:

@@ -10,14 +10,17 @@ import psutil
 
 from edgespec.errors import ModelUnsupportedError, SettingError
 from edgespec.llama.model import Model, complaints, last_complaint, refuse_full_device
+from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import KvType, PairSettings, check_kv, check_threads, whole
 from edgespec.system.cores import threads_wanted
 from edgespec_models.fit.formulas import cache_bytes
+from edgespec_models.gguf.facts import learned_positions
 from edgespec_models.gguf.header import read_file
 
 _KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # llama.cpp's ids
 DEFAULT_N_CTX = 8192
 CHUNK = 512
+CELL_BYTES = 64  # of host memory that llama.cpp keeps about each token of a cache, even if it only plans one
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 SNAPSHOTS = (
     8  # recurrent states kept for rollback where the architecture allows; each is a copy of the whole state
@@ -28,7 +31,7 @@ SNAPSHOTS = (
 class ContextSettings:
     """How a context is made. None means: what suits this machine."""
 
-    n_ctx: int  # tokens one sequence may hold, at most what the model was trained for
+    n_ctx: int  # tokens one sequence may hold
     n_seq: int = 1  # sequences at once
     n_rows: int = 1  # logits rows one call may ask for, over all sequences (sizes llama.cpp's output buffer)
     kv_type: KvType = "f16"  # the cache's number format; below f16 the logits change
@@ -66,13 +69,14 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
     ):
         raise ModelUnsupportedError(f"{model.path.name} has no MTP blocks, or was loaded without them")
     head = mtp or other is not None
-    if settings.n_ctx > model.n_ctx_train and not head:  # a head reads no further back than pays
+    # a head reads no further back than pays; llama.cpp aborts at a position that has no vector
+    if settings.n_ctx > model.n_ctx_train and not head and learned_positions(headers_of(model.path)):
         raise SettingError(
-            f"the context length is {settings.n_ctx:,}: {model.path.name} was trained for "
-            f"{model.n_ctx_train:,} tokens; ask for no more than that"
+            f"the context length is {settings.n_ctx:,}: {model.path.name} learned its positions, and knows "
+            f"{model.n_ctx_train:,}; ask for no more than that"
         )
     cells = settings.cells or settings.n_ctx * settings.n_seq
-    if not (model.no_alloc or head):
+    if not head:
         _check_memory(model, cells, settings.kv_type)
     params = C.llama_context_default_params()
     params.n_ctx = cells
@@ -114,9 +118,11 @@ def _check_memory(model: Model, n_tokens: int, kv_type: KvType) -> None:
 
     llama.cpp clears a cache when it makes it, so one that is too large kills the process instead of failing.
     """
-    if model.on_gpu:  # the cache goes to its memory, and llama.cpp itself reports if that is too small
-        return
-    wanted, free = kv_bytes(model, n_tokens, kv_type), psutil.virtual_memory().available
+    wanted, free = n_tokens * CELL_BYTES, psutil.virtual_memory().available
+    if model.no_alloc:  # what would fit takes little of it
+        free //= 4
+    elif not model.on_gpu:  # its memory gets the cache, and llama.cpp itself reports if it is too small
+        wanted += kv_bytes(model, n_tokens, kv_type)
     if wanted > free:
         raise SettingError(
             f"a context of {n_tokens:,} tokens takes about {wanted / 2**30:.1f} GiB and "

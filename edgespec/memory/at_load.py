@@ -155,9 +155,8 @@ def _asks(
     mtp = settings.head and files["draft"] is None and head is not None and why_not is None
 
     def ask(model: Literal["target", "draft"], *, n_gpu_layers: int, n_ctx: int, kv_type: str | None) -> Need:
-        head = headers[model][0]
-        trained = head.of_architecture("context_length", n_ctx) or n_ctx
-        n_ctx = min(n_ctx, trained)
+        if model == "draft" and beside is None:  # it guesses from the end of a longer conversation
+            n_ctx = min(n_ctx, headers[model][0].of_architecture("context_length", n_ctx) or n_ctx)
         cells = n_ctx * settings.slots
         if settings.cache_tokens is not None:
             cells = max(n_ctx, min(settings.cache_tokens, cells))

@@ -61,6 +61,16 @@ class PairSettings:
             check_kv(kv_type, self.flash_attention)
 
 
+def beyond_trained(name: str, n_ctx: int, trained: int | None) -> str | None:
+    """Returns a warning if a context is longer than what its model was trained for; else None."""
+    if not trained or n_ctx <= trained:
+        return None
+    return (
+        f"the context is {n_ctx:,} tokens and {name} was trained for {trained:,}: beyond these, answers may "
+        "get worse"
+    )
+
+
 def whole(name: str, value: object, low: int, high: int) -> None:
     """Raises SettingError for what is not a whole number from `low` to `high`."""
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:

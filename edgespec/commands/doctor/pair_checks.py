@@ -8,10 +8,10 @@ from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.check import headers_of
-from edgespec.pairs.settings import PairSettings
-from edgespec_models.fit.fit import SMALLER, gib
+from edgespec.pairs.settings import PairSettings, beyond_trained
+from edgespec_models.fit.fit import SMALLER, Fit, gib
 from edgespec_models.fit.need import Parts
-from edgespec_models.gguf.facts import facts_of, why_not_usable
+from edgespec_models.gguf.facts import facts_of, learned_positions, why_not_usable
 from edgespec_models.gguf.head_check import own_head, why_not_driven
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.gguf.heads import Head, head_of
@@ -93,16 +93,24 @@ def _model(role: str, path: Path, header: Header) -> Finding:
 def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Finding]:
     """Checks whether the pair fits, asking llama.cpp."""
     name = " and ".join(path.name for path in (target, draft) if path)
-    trained = headers_of(target)[0].of_architecture("context_length")
-    if settings.n_ctx and trained and settings.n_ctx > trained:
-        text = (
-            f"{settings.n_ctx:,} tokens of context are asked for: {target.name} was trained for {trained:,}"
-        )
-        return [problem("memory", text, f"--ctx {trained}, or less")]
+    headers = headers_of(target)
+    trained = headers[0].of_architecture("context_length")
+    told: list[Finding] = []
+    if text := beyond_trained(target.name, settings.n_ctx or 0, trained):
+        if learned_positions(headers):
+            text = (
+                f"{settings.n_ctx:,} tokens of context are asked for: {target.name} has {trained:,} positions"
+            )
+            return [problem("memory", text, f"--ctx {trained}, or less")]
+        told = [note("context", text, f"--ctx {trained}, or less, if they do")]
     try:
         found = pair_fit(target, draft, settings)
     except (HeaderError, EdgeSpecError) as error:
-        return [note("memory", f"the memory that the pair takes is unknown: {error}")]
+        return [*told, note("memory", f"the memory that the pair takes is unknown: {error}")]
+    return [*told, _memory(found, name)]
+
+
+def _memory(found: Fit, name: str) -> Finding:
     choice = found.choice
     facts = {
         "n_ctx": choice.n_ctx,
@@ -112,7 +120,7 @@ def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Findin
         "devices": {device.name: choice.on(device.name) for device in found.devices},
     }
     if not found.fits:
-        return [problem("memory", found.sentence(name), " or ".join(found.proposals) or SMALLER, **facts)]
+        return problem("memory", found.sentence(name), " or ".join(found.proposals) or SMALLER, **facts)
     parts = sum((need.parts for need in choice.needs.values()), start=Parts())
     kinds = {
         "weights": parts.weights,
@@ -128,5 +136,5 @@ def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Findin
     )
     if found.gave_up:
         remedy = "; ".join(found.proposals) or "free memory, or choose a smaller model, to have all of it"
-        return [note("memory", "; ".join([text, *found.gave_up]), remedy, **facts)]
-    return [good("memory", text, **facts)]
+        return note("memory", "; ".join([text, *found.gave_up]), remedy, **facts)
+    return good("memory", text, **facts)

@@ -16,7 +16,7 @@ from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.free import free_memory
 from edgespec.pairs.files import machines, tensor_split
 from edgespec.pairs.planned import PlannedSpeed, keep
-from edgespec.pairs.settings import PairSettings
+from edgespec.pairs.settings import PairSettings, beyond_trained
 from edgespec.system.isolate import INTERRUPTED
 
 DESCRIPTION = """Estimates how fast pairs would run on this machine: tokens per second, plain and with
@@ -136,7 +136,9 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
         if arguments.acceptance is None and settings == PairSettings():
             _keep(heads.name, found, assumed)
         fit = fit_of_heads(heads.target, heads.draft, settings)
-        return Planned(heads.name, found, fit, assumed)
+        trained = heads.target[0].of_architecture("context_length")
+        warning = beyond_trained(heads.name, settings.n_ctx or 0, trained) or ""
+        return Planned(heads.name, found, fit, assumed, warning=warning)
     except EdgeSpecError as error:
         return Planned(name, None, None, True, str(error))
 

@@ -25,6 +25,7 @@ class Planned:
     fit: Fit | None
     assumed: bool
     trouble: str = ""
+    warning: str = ""
 
 
 def lines(found: Sequence[Planned]) -> list[str]:
@@ -86,6 +87,7 @@ def _notes(found: Sequence[Planned]) -> list[str]:
             f"Other programs kept {busy:.1f} cores busy while this was measured: the figures are too low, "
             "and may be odd. The next `edgespec plan` measures again."
         )
+    said += [p.warning for p in found if p.warning]
     said += [f"{p.name}: {p.fit.where}" for p in found if p.fit and p.fit.fits and p.fit.where]
     said += [
         f"{p.name}: {p.fit.sentence(p.name)}" for p in found if p.fit and (p.fit.gave_up or not p.fit.fits)
@@ -108,6 +110,7 @@ def _object(planned: Planned) -> dict[str, Any]:
     return {
         "name": planned.name,
         "error": planned.trouble or None,
+        "warning": planned.warning or None,
         "plain_tok_per_s": plan.plain_tok_per_s if plan else None,
         "speeds": [asdict(speed) for speed in plan.speeds] if plan else [],
         "acceptance_assumed": planned.assumed,

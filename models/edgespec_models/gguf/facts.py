@@ -6,6 +6,7 @@ Which architectures are recurrent, hybrid, or no generators of text is llama.cpp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,6 +91,11 @@ def facts_of(header: Header) -> ModelFacts:
         has_template="tokenizer.chat_template" in header.metadata,
         n_parts=header.number("split.count") or 1,
     )
+
+
+def learned_positions(headers: Sequence[Header]) -> bool:
+    """Returns whether a model learned a vector for each position, and so has none beyond them."""
+    return any(tensor.name == "position_embd.weight" for header in headers for tensor in header.tensors)
 
 
 def why_not_usable(header: Header) -> str | None:
