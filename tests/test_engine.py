@@ -40,6 +40,7 @@ from edgespec.errors import (
 )
 from edgespec.llama.context import Context
 from edgespec.pairs.check import check_pair
+from edgespec.pairs.rope import Rope
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, Sampling, draw
 from edgespec.system.config import cache_folder
@@ -51,6 +52,7 @@ SAMPLED = Sampling(temperature=0.8, top_p=0.95, min_p=0.0)
 FEW = dict.fromkeys((40, 77, 301, 302, 333), 20.0)  # of five tokens alone comes text that repeats itself
 GREEDY_FEW, SAMPLED_FEW = replace(GREEDY, logit_bias=FEW), replace(SAMPLED, logit_bias=FEW)
 PROFILE = PairSettings(threads=1, flash_attention=True)
+BOTH = (GREEDY, SAMPLED)
 DRAFTERS = ("model", "lookup", "auto")
 LENGTHS = (1, 4, 9)
 ALL_LENGTHS = (*LENGTHS, None)  # None: what the controller thinks
@@ -640,6 +642,58 @@ def test_a_context_beyond_the_trained_one_answers_with_a_warning(files: dict[str
         assert complaint(differences(pair, asked), identical=is_identical(pair)) is None
         run = output(pair, prompt, asked[0][1])
         assert len(run.tokens) == 40 and run.drafted > 0  # from the end of the text: its draft knows 512
+
+
+@pytest.mark.parametrize("scaling", ["linear", "yarn"])
+def test_scaled_positions_change_the_text_and_a_draft_does_not(
+    files: dict[str, tuple[Path, Path]], tmp_path: Path, scaling: Any
+) -> None:
+    rope, prompt = Rope(rope_scaling=scaling, rope_freq_scale=0.5), np.tile(some_prompt(0), 40)[:540]
+    how = replace(PROFILE, n_ctx=700, rope=rope)
+    asked = [(prompt, Request(sampling, 40, seed=1, drafter="model", draft_length=4)) for sampling in BOTH]
+    with Pair(*files["plain"], how) as pair:
+        assert pair.beyond_trained is None and pair.contexts["draft"].n_ctx == 700
+        assert complaint(differences(pair, asked), identical=is_identical(pair)) is None
+        scaled = output(pair, *asked[0])
+        assert scaled.accepted > 0
+        costs = pair._known_in
+    with Pair(*files["plain"], replace(how, rope=Rope())) as pair:
+        assert output(pair, *asked[0]).tokens != scaled.tokens and pair._known_in != costs
+    said = {"llama.rope.scaling.type": scaling, "llama.rope.scaling.factor": 2.0}
+    target = tiny_gguf.write_llama(tmp_path / "scaled.gguf", dtype="Q8_0", metadata=said)
+    with Pair(target, None, replace(how, rope=Rope())) as pair:  # what a file says of itself is used
+        assert output(pair, prompt, replace(asked[0][1], drafter="none")).tokens == scaled.tokens
+
+
+def test_a_draft_with_other_positions_keeps_them(files: dict[str, tuple[Path, Path]], tmp_path: Path) -> None:
+    draft = tiny_gguf.write_llama(tmp_path / "short.gguf", dtype="Q8_0", noise=0.05, context_length=64)
+    with Pair(files["plain"][0], draft, replace(PROFILE, n_ctx=700, rope=Rope(rope_freq_scale=0.5))) as pair:
+        target, small = (context.settings for context in pair.contexts.values())
+        assert (target.n_ctx, small.n_ctx) == (700, 64) and target.rope.given() and not small.rope.given()
+
+
+@pytest.mark.parametrize(
+    "wrong, named",
+    [
+        ({"rope_scaling": "longrope"}, "--rope-scaling is 'longrope'"),
+        ({"rope_scaling": "none", "rope_freq_scale": 0.5}, "leaves positions as they are"),
+        ({"rope_freq_scale": 0.0}, "--rope-freq-scale"),
+        ({"rope_freq_scale": -0.5}, "--rope-freq-scale"),
+        ({"rope_freq_base": 1.0}, "--rope-freq-base"),
+        ({"rope_freq_base": float("nan")}, "--rope-freq-base is nan"),
+        ({"rope_freq_base": float("inf")}, "--rope-freq-base is inf"),
+        ({"yarn_orig_ctx": 0}, "--yarn-orig-ctx is 0: it must be a whole number"),
+        ({"yarn_orig_ctx": 2.5}, "--yarn-orig-ctx"),
+        ({"yarn_ext_factor": -1.0}, "--yarn-ext-factor"),
+        ({"yarn_attn_factor": 0.0}, "--yarn-attn-factor"),
+        ({"yarn_beta_slow": 0.0}, "--yarn-beta-slow"),
+        ({"yarn_beta_slow": 32.0, "yarn_beta_fast": 1.0}, "less than --yarn-beta-fast"),
+    ],
+)
+def test_wrong_positions_are_refused_in_a_sentence(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(SettingError, match=named) as caught:
+        Rope(**wrong)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_draft_may_keep_a_smaller_cache_without_changing_the_text(tmp_path: Path) -> None:

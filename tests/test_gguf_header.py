@@ -11,7 +11,7 @@ import tiny_gguf
 from gguf import GGUFReader
 
 from edgespec.llama.model import Model
-from edgespec_models.gguf.facts import facts_of, why_not_usable
+from edgespec_models.gguf.facts import facts_of, scaled_positions, why_not_usable
 from edgespec_models.gguf.header import BLOCK, HeaderError, read_file, read_header, split_names
 from edgespec_models.gguf.vocabulary import vocabulary_of
 
@@ -209,6 +209,11 @@ def test_facts_are_told_in_plain_words(tmp_path: Path) -> None:
         "attention", "Q4_K_M", 512, 0,
     )  # fmt: skip
     assert facts_of(read_file(tiny_gguf.write_hybrid(tmp_path / "h.gguf"))).memory == "hybrid"
+    said = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
+    before = {"llama.rope.scaling.original_context_length": 128}
+    scaled = tiny_gguf.write_llama(tmp_path / "s.gguf", metadata={**said, **before})
+    assert scaled_positions(read_file(scaled)) == "yarn RoPE scaling by 4 from 128"
+    assert scaled_positions(read_file(tmp_path / "l.gguf")) == ""
     assert facts_of(read_file(tiny_gguf.write_recurrent(tmp_path / "r.gguf"))).memory == "recurrent"
     mixed = tiny_gguf.write_llama(
         tmp_path / "e.gguf", metadata={"llama.expert_count": 8, "llama.expert_used_count": 2}

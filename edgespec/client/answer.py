@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from edgespec.core.values import BreakEven, DrafterName, Round
-from edgespec.pairs.settings import beyond_trained
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +133,7 @@ class Info:
     where: str = ""  # an address, for people
     chatml: bool = False  # the model has no chat template: conversations are written as ChatML
     build_advice: str = ""  # what is wrong with this build of llama.cpp, and what fixes it
+    beyond_trained: str = ""  # a warning, if the context is longer than what the model was trained for
     lent: bool = False  # the engine is another program's, and ends with that
     break_even: BreakEven | None = None  # how good guesses have to be
 
@@ -144,8 +144,7 @@ class Info:
             f"{self.model} has no chat template: it is talked to in ChatML, which it may not know; "
             "--chat-template names another"
         )
-        long = beyond_trained(self.model, self.n_ctx or 0, self.n_ctx_train)
-        return tuple(filter(None, (chatml if self.chatml else "", long, self.build_advice)))
+        return tuple(filter(None, (chatml if self.chatml else "", self.beyond_trained, self.build_advice)))
 
 
 @dataclass(frozen=True, slots=True)

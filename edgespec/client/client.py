@@ -136,6 +136,7 @@ class Client:
             where=self.where,
             chatml=meta.get("chat_template_source") == "chatml",
             build_advice=str(meta.get("build_advice") or ""),
+            beyond_trained=str(meta.get("beyond_trained") or ""),
             break_even=_break_even(meta.get("break_even")),
         )
 

@@ -6,6 +6,7 @@ import argparse
 from typing import get_args
 
 from edgespec.core.values import DrafterName
+from edgespec.pairs.rope import Scaling
 
 FILES = """Without a pair or --target, EdgeSpec uses the pair you pulled last; if there is none, the embedded
 pair, a tiny model trained on Python's source and documentation."""
@@ -28,6 +29,18 @@ SAMPLING = (
     ("--dry-base", float, "how fast the penalty grows with the length of the repetition (1.75)"),
     ("--dry-allowed-length", int, "longest repetition without a penalty (2)"),
     ("--dry-penalty-last-n", int, "tokens to search for repetitions (64; -1: all)"),
+)
+
+
+ROPE = (
+    ("--rope-scale", float, "read N times as far as the model was trained for"),
+    ("--rope-freq-base", float, "base of the frequencies (default: what the file says)"),
+    ("--rope-freq-scale", float, "the same as --rope-scale 1/N"),
+    ("--yarn-orig-ctx", int, "YaRN: what the model was trained for (default: what the file says)"),
+    ("--yarn-ext-factor", float, "YaRN: how much of high frequencies stays as it is; 0 scales all alike"),
+    ("--yarn-attn-factor", float, "YaRN: factor on the attention's magnitude"),
+    ("--yarn-beta-slow", float, "YaRN: rotations over the trained length below which all is scaled (1)"),
+    ("--yarn-beta-fast", float, "YaRN: rotations over the trained length above which nothing is (32)"),
 )
 
 
@@ -76,6 +89,19 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> No
         "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
     )
     add_machines(group)
+    add_rope(command)
+
+
+def add_rope(command: argparse.ArgumentParser) -> None:
+    """Adds how positions are scaled, under llama.cpp's names."""
+    group = command.add_argument_group("contexts longer than a model was trained for")
+    group.add_argument(
+        "--rope-scaling",
+        choices=get_args(Scaling),
+        help="how positions are scaled (default: what the file says; linear if only a scale is given)",
+    )
+    for name, kind, text in ROPE:
+        group.add_argument(name, type=kind, metavar="N", help=text)
 
 
 def add_keep_texts(command: argparse._ActionsContainer) -> None:

@@ -19,6 +19,7 @@ from edgespec.llama.model import Model
 from edgespec.llama.settings import settings_for
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.memory.at_load import plans
+from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.heads import Head
 from edgespec_models.gguf.translation import Translation
@@ -113,11 +114,12 @@ def load_pair(
     guessing = small or (large if in_target else None)
     if guessing is None:
         return LoadedModels(large, None, context, None)
-    n_ctx = wanted.n_ctx
+    n_ctx, rope = wanted.n_ctx, wanted.rope
     if isinstance(guessing, Model) and not head:
-        n_ctx = min(n_ctx, guessing.n_ctx_train)
+        rope = rope.of_draft(headers_of(large.path)[0], headers_of(guessing.path)[0])
+        n_ctx = min(n_ctx, rope.reach(guessing.n_ctx_train))
     cells = min(wanted.cells, n_ctx * settings.slots) if wanted.cells else None
-    wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type)
+    wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type, rope=rope)
     if head is None:
         assert isinstance(guessing, Model)
         own = opened.enter_context(Context(guessing, wanted))

@@ -246,7 +246,7 @@ def costs_path(target: Context, draft: DraftContext | None, elsewhere: Sequence[
     """
     identities = [_identity(context) for context in (target, draft) if context]
     head = draft.kind if isinstance(draft, AnyHead) else None
-    return _kept_in(target.model.path, identities, head, elsewhere)
+    return _kept_in(target.model.path, identities, head, (*elsewhere, *target.settings.rope.flags()))
 
 
 def costs_path_of(
@@ -271,7 +271,7 @@ def costs_path_of(
         )
         if path
     ]
-    return _kept_in(target, identities, head, ())
+    return _kept_in(target, identities, head, settings.rope.flags())
 
 
 def _kept_in(

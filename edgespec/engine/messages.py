@@ -160,6 +160,7 @@ class Loaded(NamedTuple):  # one figure of it changes with each `Step`
     fill: FillTokens | None  # None where it cannot
     place: str = ""  # which graphics cards evaluate, in words; "" if the processor does all of it
     break_even: BreakEven | None = None
+    beyond_trained: str = ""  # a warning, if the context is longer than what the target was trained for
 
 
 @dataclass(frozen=True, slots=True)

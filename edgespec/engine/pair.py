@@ -43,7 +43,8 @@ from edgespec.llama.devices import cards, place_of
 from edgespec.llama.heads.guessing import DraftContext
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.pairs.check import check_pair, find_head
-from edgespec.pairs.settings import PairSettings, beyond_trained
+from edgespec.pairs.rope import beyond_trained
+from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.repetition import Breakers, Repetition
 from edgespec.sampling.sampler import Sampler, Sampling
@@ -138,8 +139,9 @@ class Pair:
 
     @property
     def beyond_trained(self) -> str | None:
-        """A warning if the context is longer than what the target was trained for."""
-        return beyond_trained(self.target.path.name, self.n_ctx, self.target.n_ctx_train)
+        """A warning if the context is longer than what the target can be expected to read."""
+        rope = self.settings.rope
+        return beyond_trained(self.target.path.name, self.n_ctx, self.target.n_ctx_train, rope)
 
     @property
     def cells(self) -> int:

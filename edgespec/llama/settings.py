@@ -11,6 +11,7 @@ import psutil
 from edgespec.errors import ModelUnsupportedError, SettingError
 from edgespec.llama.model import Model, complaints, last_complaint, refuse_full_device
 from edgespec.pairs.check import headers_of
+from edgespec.pairs.rope import Rope
 from edgespec.pairs.settings import KvType, PairSettings, check_kv, check_threads, whole
 from edgespec.system.cores import threads_wanted
 from edgespec_models.fit.formulas import cache_bytes
@@ -18,6 +19,7 @@ from edgespec_models.gguf.facts import learned_positions
 from edgespec_models.gguf.header import read_file
 
 _KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # llama.cpp's ids
+_ROPE_SCALINGS = {"none": 0, "linear": 1, "yarn": 2}  # so are these
 DEFAULT_N_CTX = 8192
 CHUNK = 512
 CELL_BYTES = 64  # of host memory that llama.cpp keeps about each token of a cache, even if it only plans one
@@ -39,6 +41,7 @@ class ContextSettings:
     threads: int | None = None
     chunk: int = CHUNK  # tokens in one evaluation; a prompt is evaluated in such pieces
     cells: int | None = None  # tokens that all of them may hold together; None: n_ctx for each
+    rope: Rope = Rope()
 
     def __post_init__(self) -> None:
         whole("the context length", self.n_ctx, 2, 2**31 - 1)
@@ -91,6 +94,11 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
     params.n_threads = params.n_threads_batch = threads
     params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
     params.type_k = params.type_v = _KV_TYPES[settings.kv_type]
+    for name, value in settings.rope.given().items():
+        if name == "rope_scaling":
+            params.rope_scaling_type = _ROPE_SCALINGS[str(value)]
+        else:
+            setattr(params, name, value)
     params.kv_unified = True  # sequences of unequal length share one batch and one pool of cells
     params.swa_full = True  # sliding-window layers keep all cells, so that tails can be withdrawn
     params.no_perf = True
@@ -153,4 +161,5 @@ def settings_for(model: Model, settings: PairSettings) -> ContextSettings:
         kv_type=settings.kv_type,
         flash_attention=settings.flash_attention,
         threads=settings.threads,
+        rope=settings.rope,
     )

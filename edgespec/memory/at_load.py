@@ -156,7 +156,11 @@ def _asks(
 
     def ask(model: Literal["target", "draft"], *, n_gpu_layers: int, n_ctx: int, kv_type: str | None) -> Need:
         if model == "draft" and beside is None:  # it guesses from the end of a longer conversation
-            n_ctx = min(n_ctx, headers[model][0].of_architecture("context_length", n_ctx) or n_ctx)
+            rope, header = (
+                settings.rope.of_draft(headers["target"][0], headers["draft"][0]),
+                headers["draft"][0],
+            )
+            n_ctx = min(n_ctx, rope.reach(header.of_architecture("context_length", n_ctx) or n_ctx))
         cells = n_ctx * settings.slots
         if settings.cache_tokens is not None:
             cells = max(n_ctx, min(settings.cache_tokens, cells))

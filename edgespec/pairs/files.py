@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from edgespec.chat.well_known import well_known
@@ -14,6 +15,7 @@ from edgespec.core.request import FREE
 from edgespec.errors import SettingError
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair
+from edgespec.pairs.rope import Rope
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
 from edgespec.system import config
@@ -96,8 +98,21 @@ def pair_settings(
         slots=slots,
         cache_tokens=cache_tokens,
         cache_ram=cache_ram,
+        rope=rope(arguments),
         keep_texts=keep_texts,
     )
+
+
+def rope(arguments: argparse.Namespace) -> Rope:
+    """Returns how positions are to be rotated. Raises SettingError."""
+    values = {field.name: getattr(arguments, field.name) for field in fields(Rope)}
+    if (factor := arguments.rope_scale) is not None:
+        if arguments.rope_freq_scale is not None:
+            raise SettingError("--rope-scale and --rope-freq-scale say the same: leave out one of them")
+        if not 1e-6 <= factor <= 1e6:
+            raise SettingError(f"--rope-scale is {factor:g}: it must be a number from 1e-06 to 1,000,000")
+        values["rope_freq_scale"] = 1 / factor
+    return Rope(**values)
 
 
 def machines(arguments: argparse.Namespace) -> tuple[str, ...]:

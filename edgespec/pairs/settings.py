@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from edgespec.errors import SettingError
+from edgespec.pairs.rope import Rope
 from edgespec.system.cores import MOST_THREADS
 
 KvType = Literal["f16", "q8_0", "q4_0"]
@@ -40,6 +41,7 @@ class PairSettings:
     # bytes of host memory for prompts that are in no slot; None: a quarter of what is free, 8 GiB
     # at most
     cache_ram: int | None = None
+    rope: Rope = Rope()  # of the target, and of a draft with the same positions
     keep_texts: int = 0  # bytes of prompts and answers kept for `edgespec distill`, the oldest out
 
     def __post_init__(self) -> None:
@@ -59,16 +61,6 @@ class PairSettings:
             )
         for kv_type in (self.kv_type, self.draft_kv_type):
             check_kv(kv_type, self.flash_attention)
-
-
-def beyond_trained(name: str, n_ctx: int, trained: int | None) -> str | None:
-    """Returns a warning if a context is longer than what its model was trained for; else None."""
-    if not trained or n_ctx <= trained:
-        return None
-    return (
-        f"the context is {n_ctx:,} tokens and {name} was trained for {trained:,}: beyond these, answers may "
-        "get worse"
-    )
 
 
 def whole(name: str, value: object, low: int, high: int) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from edgespec.client.state_file import Announcement, ServerState, digest
 from edgespec.engine.messages import Load, Stage
-from edgespec.pairs.settings import beyond_trained
 from edgespec.server.logs import say
 from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
@@ -110,8 +109,8 @@ class Announcer:
         guessing = f", {about.draft_name} guesses" if about.draft_name else ""
         on = f", on {about.place}" if about.place else ""
         say(f"{self._state.model} answers at {where} ({about.n_ctx:,} tokens of context{guessing}{on})")
-        if warning := beyond_trained(Path(about.path).name, about.n_ctx, about.n_ctx_train):
-            say(warning)
+        if about.beyond_trained:
+            say(about.beyond_trained)
         if first and (advice := self_test().advice):
             say(advice)
         if not about.chat_template and not (first and self._state.template):

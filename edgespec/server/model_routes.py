@@ -141,6 +141,7 @@ class ModelRoutes:
                     "card": about.place,
                     "chat_template_source": self._answering.template_source(about),
                     "build_advice": self_test().advice,
+                    "beyond_trained": about.beyond_trained,
                 }
         began = datetime.fromtimestamp(self._began, UTC).isoformat().replace("+00:00", "Z")
         return {

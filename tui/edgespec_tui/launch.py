@@ -151,4 +151,7 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
         flags += ["--chat-template", arguments.chat_template]
     if arguments.chat_template_file is not None:
         flags += ["--chat-template-file", str(Path(arguments.chat_template_file).resolve())]
+    for name, value in vars(arguments).items():
+        if name.startswith(("rope_", "yarn_")) and value is not None:
+            flags += ["--" + name.replace("_", "-"), str(value)]
     return tuple(flags)

@@ -40,6 +40,7 @@ def about(
             "seed": asked.seed,
             "drafter": asked.drafter,
             "draft_length": arguments.draft_length,
+            "rope": pair.settings.rope.given(),
             "rpc": list(pair.settings.rpc),
             "sampling": {
                 name: getattr(sampling, name) for name in sampling.__slots__ if name != "logit_bias"

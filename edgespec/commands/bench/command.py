@@ -273,6 +273,7 @@ def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> 
         n_gpu_layers=arguments.gpu_layers,
         kv_type=arguments.kv_type,
         draft_kv_type=arguments.draft_kv_type,
+        rope=tuple(pair.settings.rope.flags()),
     )
 
 

@@ -37,6 +37,7 @@ class PeerSettings:
     n_gpu_layers: int = -1
     kv_type: str = "f16"
     draft_kv_type: str = "f16"
+    rope: tuple[str, ...] = ()  # flags
 
     @property
     def plain(self) -> PeerSettings:
@@ -89,7 +90,7 @@ def command(settings: PeerSettings, port: int) -> list[str]:
     words = [str(settings.program), "--host", HOST, "--port", str(port), "--parallel", "1"]
     words += ["--model", str(settings.target), "--ctx-size", str(settings.n_ctx)]
     words += ["--threads", str(settings.threads), "--threads-batch", str(settings.threads)]
-    words += ["--cache-type-k", settings.kv_type, "--cache-type-v", settings.kv_type]
+    words += ["--cache-type-k", settings.kv_type, "--cache-type-v", settings.kv_type, *settings.rope]
     if settings.n_gpu_layers >= 0:
         words += ["--n-gpu-layers", str(settings.n_gpu_layers)]
     if "--cache-ram" in known:  # else it keeps old prompts in memory, between two requests

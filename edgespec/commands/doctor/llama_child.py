@@ -34,11 +34,12 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker
     from edgespec.commands.prompts import built_in, tokenize
     from edgespec.engine.pair import Pair
+    from edgespec.pairs.rope import Rope
     from edgespec.pairs.settings import PairSettings
     from edgespec.sampling.sampler import sampling_for
 
     listed = {name: tuple(asked["settings"][name]) for name in ("rpc", "tensor_split")}  # JSON has no tuples
-    settings = PairSettings(**{**asked["settings"], **listed})
+    settings = PairSettings(**{**asked["settings"], **listed, "rope": Rope(**asked["settings"]["rope"])})
     began = time.perf_counter()
     with Pair(asked["target"], asked["draft"], settings) as pair:
         costs = pair.costs()

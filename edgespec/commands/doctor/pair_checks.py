@@ -8,7 +8,8 @@ from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.check import headers_of
-from edgespec.pairs.settings import PairSettings, beyond_trained
+from edgespec.pairs.rope import beyond_trained
+from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.fit import SMALLER, Fit, gib
 from edgespec_models.fit.need import Parts
 from edgespec_models.gguf.facts import facts_of, learned_positions, why_not_usable
@@ -95,14 +96,11 @@ def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Findin
     name = " and ".join(path.name for path in (target, draft) if path)
     headers = headers_of(target)
     trained = headers[0].of_architecture("context_length")
-    told: list[Finding] = []
-    if text := beyond_trained(target.name, settings.n_ctx or 0, trained):
-        if learned_positions(headers):
-            text = (
-                f"{settings.n_ctx:,} tokens of context are asked for: {target.name} has {trained:,} positions"
-            )
-            return [problem("memory", text, f"--ctx {trained}, or less")]
-        told = [note("context", text, f"--ctx {trained}, or less, if they do")]
+    if (settings.n_ctx or 0) > (trained or 2**31) and learned_positions(headers):
+        text = f"{settings.n_ctx:,} tokens of context are asked for: {target.name} has {trained:,} positions"
+        return [problem("memory", text, f"--ctx {trained}, or less")]
+    beyond = beyond_trained(target.name, settings.n_ctx or 0, trained, settings.rope)
+    told = [note("context", beyond, f"--ctx {trained}, or less, if they do")] if beyond else []
     try:
         found = pair_fit(target, draft, settings)
     except (HeaderError, EdgeSpecError) as error:

@@ -13,7 +13,7 @@ from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.terminal import one_line
 from edgespec_models import tiny
-from edgespec_models.gguf.facts import facts_of
+from edgespec_models.gguf.facts import facts_of, scaled_positions
 from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import HeaderError, read_file
 from edgespec_models.gguf.vocabulary import vocabulary_of
@@ -101,7 +101,8 @@ def _model_lines(role: str, model: InstalledModel) -> list[str]:
         said = (one_line(facts.name), facts.architecture, facts.quantisation, one_line(facts.licence))
         words = " ".join(word for word in said if word)
         context = f", context {facts.n_ctx_train:,}" if facts.n_ctx_train else ""
-        lines.append(f"        {words}, {facts.sort}{context}")
+        scaled = scaled_positions(header)
+        lines.append(f"        {words}, {facts.sort}{context}{', ' if scaled else ''}{scaled}")
         lines.append(f"        vocabulary {vocabulary_of(header).fingerprint}")
     except HeaderError as error:
         lines.append(f"        {error}")

@@ -14,9 +14,10 @@ from edgespec.commands.plan.report import Planned
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.free import free_memory
-from edgespec.pairs.files import machines, tensor_split
+from edgespec.pairs.files import machines, rope, tensor_split
 from edgespec.pairs.planned import PlannedSpeed, keep
-from edgespec.pairs.settings import PairSettings, beyond_trained
+from edgespec.pairs.rope import beyond_trained
+from edgespec.pairs.settings import PairSettings
 from edgespec.system.isolate import INTERRUPTED
 
 DESCRIPTION = """Estimates how fast pairs would run on this machine: tokens per second, plain and with
@@ -61,6 +62,7 @@ def add(command: argparse.ArgumentParser) -> None:
         "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
     )
     flags.add_machines(group)
+    flags.add_rope(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -100,6 +102,7 @@ def _settings(arguments: argparse.Namespace) -> PairSettings:
         n_gpu_layers=arguments.gpu_layers,
         rpc=machines(arguments),
         tensor_split=tensor_split(arguments),
+        rope=rope(arguments),
     )
 
 
@@ -137,7 +140,7 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
             _keep(heads.name, found, assumed)
         fit = fit_of_heads(heads.target, heads.draft, settings)
         trained = heads.target[0].of_architecture("context_length")
-        warning = beyond_trained(heads.name, settings.n_ctx or 0, trained) or ""
+        warning = beyond_trained(heads.name, settings.n_ctx or 0, trained, settings.rope) or ""
         return Planned(heads.name, found, fit, assumed, warning=warning)
     except EdgeSpecError as error:
         return Planned(name, None, None, True, str(error))

@@ -93,6 +93,16 @@ def facts_of(header: Header) -> ModelFacts:
     )
 
 
+def scaled_positions(header: Header) -> str:
+    """Returns how a file says that its positions are scaled, in words; "" if they are not."""
+    kind = header.text(f"{header.architecture}.rope.scaling.type", "none")
+    factor = header.metadata.get(f"{header.architecture}.rope.scaling.factor")
+    if kind == "none" or not isinstance(factor, int | float) or factor == 1:
+        return ""
+    before = header.of_architecture("rope.scaling.original_context_length")
+    return f"{kind} RoPE scaling by {factor:g}" + (f" from {before:,}" if before else "")
+
+
 def learned_positions(headers: Sequence[Header]) -> bool:
     """Returns whether a model learned a vector for each position, and so has none beyond them."""
     return any(tensor.name == "position_embd.weight" for header in headers for tensor in header.tensors)
