@@ -249,7 +249,7 @@ def test_sessions_are_listed_opened_renamed_deleted_and_brought_back(place: Plac
     assert talked.asked == [["about locks", "one.", "more"]]
     assert "'Locks'" in renamed and "this chat is open" in refused
     assert deleted.startswith("Deleted 'Locks'") and none == "No chats found."
-    assert again.endswith("Locks | one.") and unknown.startswith("edgespec: there is no chat 'nothing'")
+    assert again.endswith("Locks") and unknown.startswith("edgespec: there is no chat 'nothing'")
     assert cleared == "New chat." and back == "Restored."
 
 

@@ -175,10 +175,10 @@ def test_a_schema_that_cannot_be_kept_to_is_refused_unless_strict_is_false(clien
 
 
 class Person(BaseModel):
-    """What two other clients are to return."""
+    """What Anthropic's client is to return: a number or text without an end may meet max_tokens first."""
 
-    name: str
-    age: int
+    name: Literal["Ada", "Grace"]
+    age: Literal[36, 85]
 
 
 def test_anthropics_parse_returns_the_object(dialects: Served) -> None:

@@ -107,7 +107,7 @@ class SessionsScreen(ModalScreen[int | None]):
         here = " (open)" if one.id == self._open_now else ""
         title = marked(Content(one.title or "Untitled"), words)
         asked = f"{one.questions} {'question' if one.questions == 1 else 'questions'}"
-        about = " · ".join(filter(None, (asked, one.model, one.excerpt)))
+        about = " · ".join(filter(None, (asked, one.model, one.excerpt or one.beginning)))
         below = marked(Content.styled(about, "dim"), words)
         return Content.assemble((when, "dim"), "  ", title, here, "\n", " " * 12, below)
 

@@ -36,7 +36,8 @@ class Listed:
     changed: float  # seconds since 1970
     questions: int = 0
     model: str = ""  # that answered last
-    excerpt: str = ""  # where a search found it, else the beginning of its last answer
+    beginning: str = ""  # of its last answer
+    excerpt: str = ""  # where a search found it, else empty
 
 
 @dataclass(slots=True)
@@ -212,8 +213,8 @@ def listed(connection: sqlite3.Connection, *, limit: int) -> list[Listed]:
     """Returns the sessions, the one that changed last first."""
     rows = connection.execute(f"{LIST} ORDER BY changed DESC LIMIT ?", (limit,))
     return [
-        Listed(id, short_title(title), changed, questions, model, " ".join(text.split()))
-        for id, title, changed, questions, model, text in rows
+        Listed(id, short_title(title), changed, questions, model, " ".join(last.split()))
+        for id, title, changed, questions, model, last in rows
     ]
 
 
@@ -242,8 +243,16 @@ def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[
         (*texts, *titles, *texts, limit),
     )
     return [
-        Listed(id, short_title(title), changed, questions, model, excerpt(text or "", words))
-        for id, title, changed, questions, model, _, text in rows
+        Listed(
+            id,
+            short_title(title),
+            changed,
+            questions,
+            model,
+            " ".join(last.split()),
+            excerpt(text or "", words),
+        )
+        for id, title, changed, questions, model, last, text in rows
     ]
 
 
