@@ -27,6 +27,7 @@ from edgespec.engine.pair import Pair
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, Sampling
+from edgespec_models import tiny
 
 N_CTX, CELLS = 320, 480
 OF_TARGET, OF_DRAFT = 0.03, 0.1  # of calls
@@ -157,6 +158,24 @@ def is_near_tie(pair: Pair, prompt: np.ndarray, request: Request, said: list[int
     assert request.seed is not None
     p = Sampler(request.sampling, pair.target.n_vocab)(row, tokens)
     return Coupled(request.seed, request.choice).draw(p, tokens.size) == said[at]
+
+
+def test_a_draft_that_fails_while_it_is_timed_costs_no_answer(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the loading of the pair."""
+    monkeypatch.setitem(globals(), "OF_DRAFT", 1.0)
+    prompt, request = asked(3, 1, False)["0"]
+    how: dict[str, Any] = {"n_ctx": N_CTX, "threads": 1, "remember": False}
+    request = replace(request, drafter="model", draft_length=4)
+    with Pair(tiny.target_path(), tiny.draft_path(), PairSettings(**how)) as pair:
+        [_, draft] = (context._handle for context in pair.contexts.values())  # type: ignore[union-attr]
+        faults.others, faults.on = (draft,), True
+        assert pair.costs().draft.seconds(1) < pair.costs().target.seconds(1) and faults.injected
+        rounds = list(pair.generate(prompt, request))
+        assert any("goes on without the draft" in round_.notice for round_ in rounds)
+        faults.on, faults.others = False, ()
+        assert any(round_.drafted for round_ in pair.generate(prompt, request)), "the next one asks it again"
 
 
 @pytest.mark.parametrize("kind", ["attention", "hybrid"])

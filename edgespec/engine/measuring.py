@@ -41,6 +41,7 @@ KNOWN = 2.0  # observations after which a size is not timed again
 LOOKS, LOOKED_AT = 3, 16  # times that a size is timed again when idle, and the largest
 PATIENCE = 240  # times that an idle moment may belong to others before nobody looks any more
 ALLOWED = 0.3  # cores that other programs may use beside it
+SUPPOSED = 0.1  # of a target's token: one of a draft that could not be timed
 READING = 48  # tokens of a prompt on which the draft is timed
 BEFORE = 4  # tokens before those that are timed
 STRIDE = 7919  # between the tokens of a verification
@@ -49,23 +50,27 @@ STRANGE = 2.0  # factor over the first two tokens just now that one token is not
 FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 
 
-def measure_costs(target: Context, draft: DraftContext | None) -> Costs:
-    """Times evaluations of both contexts in about a second. Their caches hold nothing afterwards."""
-    verify, step = _timed(target, _verification(target)), _timed(draft, _reading(draft)) if draft else None
+def measure_costs(target: Context, draft: DraftContext | None, *, draft_fails: bool = False) -> Costs:
+    """Times evaluations of both contexts in about a second. Their caches hold nothing afterwards.
+
+    draft_fails: it is not evaluated, and supposed to cost little, so that an answer asks it and tells of it.
+    """
+    timed = None if draft_fails else draft
+    verify, step = _timed(target, _verification(target)), _timed(timed, _reading(timed)) if timed else None
     table = costs.assumed(_hardware(target.model), _single(verify))
-    if draft is None or step is None:
-        found = Costs(table, CostTable({1: table.points[1]}))
+    if timed is None or step is None:
+        found = Costs(table, CostTable({1: table.points[1] * (SUPPOSED if draft else 1)}))
     else:
-        found = Costs(table, costs.assumed(_hardware(draft.model), _single(step)))
-        found.rereads = isinstance(draft, AnyHead)  # it reads what the target has just made
-        found.at_once = isinstance(draft, AnyHead) and draft.kind == "dflash"
+        found = Costs(table, costs.assumed(_hardware(timed.model), _single(step)))
+    found.rereads = isinstance(draft, AnyHead)  # it reads what the target has just made
+    found.at_once = isinstance(draft, AnyHead) and draft.kind == "dflash"
     sizes = [n for n in costs.SIZES if n <= LONGEST_DRAFT + 1 and n + BEFORE <= target.n_ctx]
-    read = [n for n in (2, READING) if draft and n + BEFORE <= draft.n_ctx]
+    read = [n for n in (2, READING) if timed and n + BEFORE <= timed.n_ctx]
     left = costs.look(found, verify, step, sizes=sizes, read=read, n_ctx=BEFORE, budget=BUDGET)
     for _ in range(TURNS - 1):
         sizes.sort(key=lambda n: table.weights.get(n, 0.0))
         left = costs.look(found, verify, step, sizes=sizes, read=read, n_ctx=BEFORE, budget=left)
-    _measure_beside(found, target, draft)
+    _measure_beside(found, target, timed)
     _clear(target, draft)
     return found
 

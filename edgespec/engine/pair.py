@@ -167,10 +167,13 @@ class Pair:
         """Returns what evaluations cost here: stored figures if they hold, else measured in a second."""
         contexts = self._target_context, self._draft_context
         if not self._costs_checked:
-            if self._known.costs is None or not believable(self._known.costs, *contexts):
-                self._known.costs = measure_costs(*contexts)
-            else:
-                time_again(self._known.costs, *contexts)
+            try:
+                if self._known.costs is None or not believable(self._known.costs, *contexts):
+                    self._known.costs = measure_costs(*contexts)
+                else:
+                    time_again(self._known.costs, *contexts)
+            except EngineError:  # if it was the target, it fails again; else guessing may end, not loading
+                self._known.costs = measure_costs(*contexts, draft_fails=True)
             self._costs_checked = True
             save(self._known_in, self._known)
         assert self._known.costs is not None
