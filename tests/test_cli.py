@@ -6,6 +6,7 @@ may abort.
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -17,6 +18,9 @@ import pytest
 import tiny_gguf
 from commands import EDGESPEC, edgespec, in_process, posix, refused
 from in_terminal import Terminal
+
+from edgespec.commands import flags
+from edgespec.pairs.files import rope
 
 NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]
 QUICK = ["--threads", "1", "-n", "24", "--seed", "1"]
@@ -272,7 +276,7 @@ NONSENSE = [
     (["--rope-scale", "0"], "--rope-scale is 0"),
     (["--rope-scale", "nan"], "--rope-scale is nan"),
     (["--rope-scale", "2", "--rope-freq-scale", "0.5"], "say the same"),
-    (["--rope-freq-base", "0"], "--rope-freq-base is 0"),
+    (["--rope-freq-base", "1"], "--rope-freq-base is 1"),
     (["--ctx", "-1"], "the context length is -1"),
     (["--ctx", "999999999999999999"], "the context length is 999999999999999999"),
     (["--grow", "0.6B-F16"], "leave out --target"),
@@ -444,3 +448,20 @@ def test_a_json_py_in_the_users_folder_is_not_imported(target: Path, tmp_path: P
     command = [sys.executable, "-P", "-m", "edgespec", "run", "--target", target, *QUICK, "hi"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_llama_cpps_values_for_what_the_file_says_are_taken() -> None:
+    said = [
+        "--rope-freq-base",
+        "0",
+        "--yarn-orig-ctx",
+        "0",
+        "--yarn-ext-factor",
+        "-1",
+        "--yarn-beta-fast",
+        "-1",
+    ]
+    parser = argparse.ArgumentParser()
+    flags.add_model(parser)
+    assert not rope(parser.parse_args(said)).given()
+    assert rope(parser.parse_args([*said, "--rope-scale", "2"])).given() == {"rope_freq_scale": 0.5}

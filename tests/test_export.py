@@ -231,6 +231,14 @@ def test_a_pair_of_the_catalogue_need_not_be_here(engine: Engine, capsys: pytest
     assert "7 is as --draft-length says" in err and out.count("\n") == 1
 
 
+def test_a_context_is_exported_as_long_as_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """The embedded target was trained for 2,048 tokens."""
+    for asked, said in (("--ctx", "4096"), "4096"), ((), "2048"):
+        words = ("embedded", "--to", "vllm", "--no-draft", "--target-repo", "o/x", *asked)
+        assert command.run(_asked(*words)) == 0
+        assert capsys.readouterr().out == f"vllm serve o/x --max-model-len {said}\n"
+
+
 @pytest.mark.parametrize(
     ("argv", "why"),
     [

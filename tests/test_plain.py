@@ -18,10 +18,11 @@ from edgespec.client.attach import OnProgress
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
 from edgespec_tui.endpoint.endpoint import Happening, Message
 from edgespec_tui.plain.command import _greeting
-from edgespec_tui.plain.lines import PlainLines, age_of
+from edgespec_tui.plain.lines import PlainLines, age_of, listing
 from edgespec_tui.plain.plain import PlainChat, one_answer
 from edgespec_tui.plain.text import WholeSentences
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.rows import Listed
 from edgespec_tui.sessions.sessions import Sessions
 
 
@@ -329,3 +330,8 @@ def test_a_sentence_without_end_is_not_waited_for() -> None:
 )
 def test_an_age_is_told_in_a_word(seconds: float, told: str) -> None:
     assert age_of(seconds) == told
+
+
+def test_a_list_of_chats_sends_no_controls_to_the_terminal() -> None:
+    one = Listed(1, "a \x1b[31mred\x07 title", 0.0, excerpt="it said \x1b]0;x\x07so\x08")
+    assert listing([one], now=0.0).endswith("a red title | it said so")

@@ -15,7 +15,7 @@ from edgespec.core.request import FREE
 from edgespec.errors import SettingError
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair
-from edgespec.pairs.rope import Rope
+from edgespec.pairs.rope import AS_THE_FILE_SAYS, Rope
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
 from edgespec.system import config
@@ -106,6 +106,7 @@ def pair_settings(
 def rope(arguments: argparse.Namespace) -> Rope:
     """Returns how positions are to be rotated. Raises SettingError."""
     values = {field.name: getattr(arguments, field.name) for field in fields(Rope)}
+    values = {name: None if value == AS_THE_FILE_SAYS.get(name) else value for name, value in values.items()}
     if (factor := arguments.rope_scale) is not None:
         if arguments.rope_freq_scale is not None:
             raise SettingError("--rope-scale and --rope-freq-scale say the same: leave out one of them")

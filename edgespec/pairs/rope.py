@@ -22,6 +22,10 @@ _RANGES = {  # llama.cpp divides by these, or takes their logarithm
     "yarn_beta_fast": (0.001, 100_000.0),
     "yarn_orig_ctx": (1, 2**31 - 1),
 }
+AS_THE_FILE_SAYS = {  # values of llama.cpp's parameters, and flags, that mean this
+    "rope_freq_base": 0, "rope_freq_scale": 0, "yarn_orig_ctx": 0, "yarn_ext_factor": -1,
+    "yarn_attn_factor": -1, "yarn_beta_slow": -1, "yarn_beta_fast": -1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

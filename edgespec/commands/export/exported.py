@@ -54,7 +54,7 @@ class Exported:
 def of_catalogue(entry: CatalogueEntry, *, n_ctx: int, length: int, length_from: str) -> Exported:
     """Returns a pair of the catalogue as it is on the hub."""
     target, draft = _on_the_hub(entry.target), _on_the_hub(entry.draft)
-    return Exported(entry.name, target, draft, "draft", length, length_from, min(n_ctx, entry.context))
+    return Exported(entry.name, target, draft, "draft", length, length_from, n_ctx)
 
 
 def _on_the_hub(model: CatalogueModel) -> ExportedModel:

@@ -33,7 +33,9 @@ def exported(arguments: argparse.Namespace) -> Exported:
         except CatalogueError as error:
             raise SettingError(str(error)) from None
         length, why = arguments.draft_length or LENGTH, _why(arguments, None)
-        found = of_catalogue(entry, n_ctx=arguments.ctx or USUAL_N_CTX, length=length, length_from=why)
+        found = of_catalogue(
+            entry, n_ctx=arguments.ctx or min(USUAL_N_CTX, entry.context), length=length, length_from=why
+        )
         return replace(found, draft=None, guesses=None) if arguments.no_draft else found
     arguments.grow, arguments.drafter = None, "auto"
     target, draft = pair_files(arguments)
@@ -69,7 +71,7 @@ def _of_files(
         guesses=guesses,
         length=arguments.draft_length or (known.length if known else LENGTH),
         length_from=_why(arguments, known),
-        n_ctx=min(arguments.ctx or USUAL_N_CTX, trained),
+        n_ctx=arguments.ctx or min(USUAL_N_CTX, trained),
         translated=translated,
     )
 

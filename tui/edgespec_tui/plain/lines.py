@@ -18,6 +18,7 @@ from edgespec_tui.sessions.names import short_name_of
 from edgespec_tui.sessions.rows import Listed
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.settings.values import from_text, told
+from edgespec_tui.terminal.typed_bytes import without_controls
 from edgespec_tui.widgets.attached_files import read_file, with_files
 from edgespec_tui.widgets.question import Question
 
@@ -281,7 +282,8 @@ def listing(sessions: list[Listed], *, now: float | None = None) -> str:
     for session in sessions:
         found = f" | {session.excerpt}" if session.excerpt else ""
         age = age_of(now - session.changed)
-        lines.append(f"{short_name_of(session.id)}  {age:>8}  {session.title or 'Untitled'}{found}")
+        text = without_controls(f"{session.title or 'Untitled'}{found}")
+        lines.append(f"{short_name_of(session.id)}  {age:>8}  {text}")
     return "\n".join(lines) or "No chats found."
 
 
