@@ -47,6 +47,7 @@ class OneSequence:
     """What a context can do beside evaluating, for fakes of one sequence that nobody saves or shares."""
 
     batches = True
+    fills = True
     tried = 0.0
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
@@ -133,13 +134,15 @@ class TableModel(OneSequence):
 
     def _score(self, want: Want) -> Rows:
         tokens, missing = self._plan(want)
+        tokens, missing = [*tokens, *tokens[-1:] * want.filling], missing + want.filling
         assert 1 <= want.rows <= len(tokens), "rows are of tokens"
         assert all(0 <= t < self.n_vocab for t in tokens), "the model knows every token it is shown"
         self.texts[want.seq] = tokens
         self.decoded.append(missing)
         self.evaluated += missing
         self.asked.append(want.rows)
-        ends = range(len(tokens) - want.rows + 1, len(tokens) + 1)
+        end = len(tokens) - want.filling
+        ends = range(end - want.rows + 1, end + 1)
         return np.stack([self.row(tokens[:end]) for end in ends])
 
     def _plan(self, want: Want) -> tuple[list[int], int]:

@@ -54,7 +54,7 @@ CARDS: Mapping[str, Mapping[int, float]] = {
 class Sequences:
     """A context of many sequences: an evaluation of all takes what the table says of their tokens."""
 
-    batches = True
+    batches = fills = True
 
     def __init__(self, clock: Clock, table: CostTable) -> None:
         self.clock, self.table, self.evaluated = clock, table, 0
@@ -67,7 +67,7 @@ class Sequences:
         return self._held[want.seq].missing(want)
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
-        n = sum(map(self.missing, wants))
+        n = sum(self.missing(want) + want.filling for want in wants)
         self.evaluated += n
         self.clock.now += self.table.seconds(n)
         return [self._held[want.seq].score([want])[0] for want in wants]

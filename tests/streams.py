@@ -100,12 +100,12 @@ class Timed(OneSequence):
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         (want,) = wants
         tokens = self._tokens(want)
-        n = self._missing(tokens, want.rows)
-        self.tokens = tokens
+        n, end = self._missing(tokens, want.rows) + want.filling, tokens.size
+        self.tokens = np.append(tokens, np.ones(want.filling, np.int32))
         self.evaluated += n
         factor = float(np.exp(self._noise * self._rng.standard_normal()))
-        self.clock.now += self.seconds(n, tokens.size - n) * factor
-        rows = np.arange(tokens.size - want.rows + 1, tokens.size + 1, dtype=np.float32)
+        self.clock.now += self.seconds(n, self.tokens.size - n) * factor
+        rows = np.arange(end - want.rows + 1, end + 1, dtype=np.float32)
         return [np.column_stack((rows, rows))]
 
     def _tokens(self, want: Want) -> NDArray[np.int32]:

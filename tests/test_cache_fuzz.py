@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from filling import fill_always
 from tiny_gguf import CONTROL, write_hybrid, write_latent, write_llama, write_recurrent, write_sliding
 
 from edgespec.core.loop import Rows, Want
@@ -149,6 +150,15 @@ def test_logits_are_those_of_a_fresh_reading(
     """Gemma 3 was silently wrong: cells outside its window are not saved, and taken by others."""
     fuzzed(kind, tmp_path, tally, 2, steps=40, slots=slots, store=store, scarce=scarce)
     assert tally.rows > 100
+
+
+@pytest.mark.parametrize(("kind", "slots"), [("attention", 4), ("sliding", 1), ("latent", 4), ("hybrid", 1)])
+def test_logits_are_those_of_a_fresh_reading_where_evaluations_are_filled_up(
+    kind: str, slots: int, tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = fill_always(monkeypatch)
+    fuzzed(kind, tmp_path, tally, 3, steps=40, slots=slots, store=True, scarce=slots > 1)
+    assert tally.rows > 100 and (sum(added) > 100) == (kind != "hybrid"), "a state cannot take them back"
 
 
 @pytest.mark.slow

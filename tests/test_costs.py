@@ -50,11 +50,19 @@ def test_context_costs_by_token_and_length() -> None:
 
 
 @pytest.mark.parametrize("n_ctx", [0, 777, 30_000])
-def test_prices_are_the_seconds_of_each_number_of_tokens(n_ctx: int) -> None:
+def test_the_curve_has_the_seconds_of_each_number_of_tokens(n_ctx: int) -> None:
     for up_to in (1, 5, 8, 30):
         table = CostTable(POINTS, slope=0.02, pulse=Pulse(1.3))
         wanted = [0.0, *(table.seconds(n, n_ctx) for n in range(1, up_to + 1))]
-        assert table.prices(up_to, n_ctx).tolist() == pytest.approx(wanted)
+        assert table.curve(up_to, n_ctx).tolist() == pytest.approx(wanted)
+
+
+def test_prices_are_those_of_the_cheapest_evaluation_with_room_for_the_tokens() -> None:
+    assert CostTable(POINTS).prices(8).tolist() == pytest.approx([0, 1, 1.5, 1.6, 1.6, 1.95, 2.3, 2.65, 3])
+    groups = CostTable({1: 1.0, 4: 3.0, 5: 4.5, 6: 5.2, 8: 4.0})
+    assert groups.prices(8)[4:].tolist() == pytest.approx([3, 4, 4, 4, 4])
+    assert groups.prices(6)[5:].tolist() == pytest.approx([4.5, 5.2]), "no more than are allowed"
+    assert CostTable({1: 1.0, 2: 0.9, 3: 2.0}).prices(3)[1] == 1, "one token stays alone"
 
 
 @pytest.mark.parametrize("points", [{}, {2: 1.0}, {1: 0.0}, {1: -1.0}, {1: 1.0, 2: math.nan}, {1: math.inf}])

@@ -14,6 +14,7 @@ import fakes
 import numpy as np
 import pytest
 from fakes import Remembering, Restless, TableModel, speculate, text_of, tokens_of
+from filling import fill_always
 from wrong_rules import flipped, without_residual
 
 from edgespec.core.drafters import Drafter, Drafting, NoDrafter
@@ -142,8 +143,13 @@ def test_greedy_text_is_that_of_plain_decoding_on_16_prompts(name: str, s: Sampl
     assert accepted > 60, "and drafts were of use"
 
 
+@pytest.mark.parametrize("filled", [False, True])
 @pytest.mark.parametrize("s", [USUAL, PUNISHING])
-def test_coupled_text_is_the_seeds_alone_for_every_drafter_3_paces_and_20_seeds(s: Sampling) -> None:
+def test_coupled_text_is_the_seeds_alone_for_every_drafter_3_paces_and_20_seeds(
+    s: Sampling, filled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if filled:
+        fill_always(monkeypatch)
     n, prompt = 6, [1, 2, 0, 1, 2]
     target = TableModel(n, seed=4)
     draft = TableModel(n, seed=5, near=target, spread=0.7)
@@ -251,6 +257,15 @@ def test_a_pace_that_changes_from_round_to_round_leaves_the_distribution_exact(
 ) -> None:
     """The target may also be asked for fewer rows than were guessed: lookup guesses past what is granted."""
     assert loop_error(judge, name, lambda: Restless((2, 1, 0)), USUAL) < 1e-12
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_rows_that_are_thrown_away_leave_the_distribution_exact(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added = fill_always(monkeypatch)
+    assert loop_error(verify_block, name, lambda: Restless((2, 1, 0)), USUAL) < 1e-12
+    assert sum(added) > 100
 
 
 @RULES

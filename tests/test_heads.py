@@ -16,6 +16,7 @@ import tiny_gemma
 import tiny_gguf
 import tiny_heads
 from fakes import fits
+from filling import fill_always
 from numpy.typing import NDArray
 
 from edgespec.core.drafters.draft_model import DraftModel
@@ -179,6 +180,17 @@ def test_a_head_whose_every_guess_is_wrong_changes_nothing(pair: Pair, monkeypat
     assert sum(r.drafted for r in rounds) > longest(pair, 8) / 2 * len(wanted) > 0
     assert sum(r.accepted for r in rounds) == 0
     assert [token for round_ in rounds for token in round_.tokens] == wanted
+
+
+def test_a_head_never_reads_rows_that_are_thrown_away(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = changed(SEEDED, drafter="model", draft_length=3)
+    usual = [round_.accepted for round_ in pair.generate(prompt(), request)]
+    pair.forget()
+    added = fill_always(monkeypatch)
+    rounds = list(pair.generate(prompt(), request))
+    assert [round_.accepted for round_ in rounds] == usual, "what it guesses is the same"
+    assert [token for round_ in rounds for token in round_.tokens] == said(pair, plain(request))
+    assert bool(sum(added)) == pair.contexts["target"].fills
 
 
 class _Wrong:

@@ -751,6 +751,54 @@ def test_rows_go_where_they_are_worth_most() -> None:
     assert allotted(2, 3, (0.9, 0.8), (0.85,))[0] == {0: 1}
 
 
+GROUPS = {1: 1.0, 2: 1.9, 4: 2.0, 5: 3.4, 7: 3.8, 8: 2.8, 63: 30.0}  # rows cost in groups of four
+
+
+def test_rows_are_added_where_a_larger_evaluation_is_cheaper() -> None:
+    costs = Costs(CostTable(GROUPS, slope=0.0), CostTable({1: 0.1}))
+
+    def filling(streams: int, guesses: int, *, most: int = 63, fills: bool = True) -> int:
+        load = Load(costs, dict.fromkeys(range(streams), 1), most, 0, fills=fills)
+        load.weigh()
+        load.take(0, guesses)
+        return load.filling()
+
+    assert [filling(1, k) for k in range(8)] == [0, 0, 0, 0, 3, 2, 1, 0]
+    assert filling(6, 0) == 2, "those of plain decoding, too"
+    assert filling(1, 5, most=7) == 0 and filling(1, 5, fills=False) == 0
+
+
+def test_a_draft_goes_on_where_rows_would_be_added_anyway() -> None:
+    costs = Costs(CostTable(GROUPS, slope=0.0), CostTable({1: 0.01}))
+    load = Load(costs, {0: 1}, 63, 0, fills=True)
+    load.weigh()
+    lengths, _ = load.allot({0: (0.9, 0.9, 0.9, 0.9, 0.8, 0.1, 0.1, 0.1)})
+    assert lengths == {0: 7}, "the last two cost nothing"
+
+
+def test_streams_in_groups_are_as_fast_as_the_cheapest_evaluation_with_room_for_them() -> None:
+    pair = FakePair(slots=6, drafter="none", points=GROUPS)
+    engine = Engine(pair, slots=6)
+    for i in range(6):
+        engine.submit(str(i), np.array([1, i % 8], np.int32), Request(Sampling(temperature=0), 20))
+    run(engine)
+    assert sum(pair.target.decoded[-6:]) == 8
+
+
+@pytest.mark.parametrize("two", [0.09, 0.5])
+def test_a_draft_reads_two_tokens_one_after_the_other_where_that_is_cheaper(
+    two: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = CostTable({1: 0.05, 2: two, 63: 20.0}, slope=0.0)
+    monkeypatch.setattr(FakePair, "costs", lambda pair: Costs(CostTable(dict(FLAT), slope=0.0), table))
+    pair = FakePair(slots=1, drafter="model", spread=0.0)
+    monkeypatch.setattr(CostTable, "learn", lambda *seen, **how: None)
+    engine = Engine(pair, slots=1)
+    engine.submit("a", np.arange(6, dtype=np.int32), Request(GREEDY, 60))
+    assert run(engine).tokens("a") == pair.alone(np.arange(6, dtype=np.int32), Request(GREEDY, 60))
+    assert (2 in pair.draft.decoded) == (two < 0.1) and pair.draft.decoded.count(1) > 20
+
+
 @pytest.mark.parametrize("streams", [1, 2, 4])
 def test_the_prices_of_one_stream_are_those_of_a_larger_evaluation(streams: int) -> None:
     costs = Costs(CostTable({1: 1.0, 4: 1.2, 8: 3.0, 63: 60.0}, slope=0.0), CostTable({1: 0.1}))

@@ -183,13 +183,18 @@ def _release(
 
 
 class Want(NamedTuple):
-    """What one sequence wants of a context: hold tokens + tail, and give the last `rows` logit rows."""
+    """What one sequence wants of a context: hold tokens + tail, and give the last `rows` logit rows.
+
+    filling: tokens evaluated behind them, if the context has room, with rows that nobody sees; the sequence
+    may hold them afterwards, as it may hold rejected guesses.
+    """
 
     tokens: NDArray[np.int32]
     tail: tuple[int, ...] = ()
     rows: int = 1
     seq: int = 0
     before: int = 0  # settled tokens left out before `tokens`
+    filling: int = 0
 
 
 class Scorer(Protocol):

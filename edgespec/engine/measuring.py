@@ -173,9 +173,9 @@ class SecondLook:
         text = np.append(held, np.int32(0))
 
         def verify(n: int) -> float:
-            before = self._target.seconds
+            before = _spent(self._target)
             self._target.score([Want(text, (0,) * (n - 1), n, seq)])
-            return self._target.seconds - before
+            return _spent(self._target) - before
 
         try:
             verify(1)  # a warm-up: idle cores are slow
@@ -190,11 +190,16 @@ def _timed(context: DraftContext, evaluate: Callable[[int], None]) -> Callable[[
     """Returns what evaluates n tokens, and returns its seconds inside llama.cpp."""
 
     def timed(n: int) -> float:
-        before = context.seconds
+        before = _spent(context)
         evaluate(n)
-        return context.seconds - before
+        return _spent(context) - before
 
     return timed
+
+
+def _spent(context: DraftContext) -> float:
+    """Returns the seconds inside llama.cpp, without those that tries of other numbers of threads cost."""
+    return context.seconds - context.tried
 
 
 def _verification(context: Context) -> Callable[[int], None]:

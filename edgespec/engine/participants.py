@@ -33,6 +33,9 @@ class Participants:
             try:
                 return self._scorers[model].score(wants)
             except NoRoomError:
+                if any(want.filling for want in wants):
+                    wants[:] = [want._replace(filling=0) for want in wants]
+                    continue
                 if self._prefixes.make_room():
                     continue
                 if model == "draft":  # its stream continues without guesses

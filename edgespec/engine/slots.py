@@ -28,6 +28,11 @@ class Cache(Scorer, Protocol):
         """False if several sequences are evaluated one after another."""
         ...
 
+    @property
+    def fills(self) -> bool:
+        """Returns whether tokens that nobody wanted leave its memory again for nothing."""
+        ...
+
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the tokens that a sequence holds."""
         ...

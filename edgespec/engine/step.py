@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from edgespec.core.loop import NO_ROWS, Rows, Scorer, Want
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.load import Load
@@ -94,7 +96,8 @@ class Step:
             elif request.stream.grammar:  # what it settled is read with what follows
                 least[slot.seq] = target.missing(Want(ask.tokens, (), 1, slot.seq))
         beside = sum(target.missing(want) for _, want in self._joining)
-        load = Load(self._costs, least, most, n_ctx // max(len(least), 1), beside)
+        fills = target.fills and not self._joining
+        load = Load(self._costs, least, most, n_ctx // max(len(least), 1), beside, fills=fills)
         for slot in self._who.slots:
             if slot.request.first:  # it may have drawn before it was suspended
                 load.take(slot.seq, slot.request.drawn)
@@ -184,6 +187,7 @@ class Step:
         draft, started = self._contexts["draft"], self._clock()
         before, tried = draft.evaluated, draft.tried
         load.together = len(slots)
+        apart = self._read_apart(slots, wants, load)
         rows = self._who.score("draft", [wants[slot][0] for slot in slots], slots)
         readers, drawing = [], []
         for i, slot in enumerate(slots):
@@ -204,7 +208,7 @@ class Step:
                 load.evaluation(),
             )
             if evaluated:  # else it was read ahead
-                self._costs.draft.learn(evaluated, load.n_ctx, seconds)
+                self._costs.draft.learn(evaluated // apart, load.n_ctx, seconds / apart)
                 load.drafting += step * len(slots)
             for slot in slots:
                 slot.request.pace.drafted()
@@ -212,6 +216,20 @@ class Step:
             if readers:
                 self._set_aside(readers, max(0.0, seconds - step * len(slots)))
         self._draw(drawing, load)
+
+    def _read_apart(self, slots: list[Slot], wants: Mapping[Slot, tuple[Want, int]], load: Load) -> int:
+        """Has the draft read the first of two tokens alone, if one after the other is cheaper than at once.
+
+        As after each draft that was accepted whole. Returns in how many evaluations the tokens are read.
+        """
+        want, lag = wants[slots[0]]
+        draft, costs = self._contexts["draft"], self._costs.draft
+        if len(slots) > 1 or lag != 2 or not load.weighed or not draft.fills:
+            return 1
+        if costs.seconds(2, load.n_ctx) <= 2 * costs.seconds(1, load.n_ctx):
+            return 1
+        first = want._replace(tokens=np.append(want.tokens, np.array(want.tail, np.int32))[:-1], tail=())
+        return 2 if self._who.score("draft", [first], slots) else 1
 
     def _set_aside(self, readers: Sequence[Slot], seconds: float) -> None:
         """Excludes the seconds of reading from what the step is charged with."""
@@ -231,6 +249,8 @@ class Step:
         slots = [*self._who.slots, *(slot for slot, _ in self._joining)]
         wants = [slot.want(load.guesses[slot.seq]) for slot in self._who.slots]
         wants += [want for _, want in self._joining]
+        if filling := load.filling():
+            wants[0] = wants[0]._replace(filling=filling)
         rows = self._who.score("target", wants, slots)
         if rows is None:
             return
@@ -240,7 +260,7 @@ class Step:
         if load.weighed and not self._joining:
             self._aside += (tried := target.tried - tried)
             seconds = self._clock() - started - tried + self._entering
-            self._learn(load, slots, wants, target.evaluated - before, seconds)
+            self._learn(load, slots, wants, target.evaluated - before, seconds, filling)
 
     def _allot(self, load: Load) -> None:
         """Cuts the free offers, all together."""
@@ -264,18 +284,25 @@ class Step:
         self._expected = gain / self._trust.factor if lengths else 0.0
 
     def _learn(
-        self, load: Load, slots: Sequence[Slot], wants: Sequence[Want], evaluated: int, seconds: float
+        self,
+        load: Load,
+        slots: Sequence[Slot],
+        wants: Sequence[Want],
+        evaluated: int,
+        seconds: float,
+        filling: int,
     ) -> None:
         """Learns the evaluation's cost; what a recurrent target evaluated again is nobody's round."""
+        wanted = load.total + filling
         if len(slots) < len(load.least):  # somebody had to wait
             return
         if self._costs.light and evaluated == 1:  # maybe after another size; see `Costs.note_plain`
             return
         together = len(wants) == 1 or self._contexts["target"].batches  # else rows cost as if alone
         going_on = [slot for slot in slots if slot.seq not in self._prompts]
-        if evaluated == load.total and together and len(going_on) == len(slots):
-            self._costs.target.learn(evaluated, load.n_ctx, seconds, plain=evaluated == load.streams)
-        elif evaluated > load.total and going_on:
+        if evaluated == wanted and together and len(going_on) == len(slots):
+            self._costs.target.learn(evaluated, load.n_ctx, seconds, plain=load.total == load.streams)
+        elif evaluated > wanted and going_on:
             table, sizes = self._costs.target, [want.rows for want in wants]
             expected = sum(table.seconds(n, load.n_ctx) for n in ([sum(sizes)] if together else sizes))
             again = max(0.0, seconds - expected)

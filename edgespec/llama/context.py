@@ -163,6 +163,12 @@ class Context:
         """False if several sequences are evaluated one after another."""
         return not self.model.has_recurrent_state
 
+    @property
+    def fills(self) -> bool:
+        """Returns whether tokens that nobody wanted leave its memory again for nothing."""
+        alone = len(self._sequences) == 1 or not self.model.window  # no other takes cells behind a window
+        return alone and not self.model.has_recurrent_state and self.model.architecture not in FIRST_ROWS
+
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the tokens that a sequence holds."""
         return np.frombuffer(bytes(self._sequences[seq].tokens), np.int32)
@@ -229,10 +235,24 @@ class Context:
     def _scored(self, wants: Sequence[Want]) -> list[Rows]:
         if len(wants) > 1 and not self.batches:  # unequal lengths in one batch would split it
             return [self.score([want])[0].copy() for want in wants]
+        if any(want.filling for want in wants):
+            return self._filled(wants)
         parts = [(want.seq, self._sync(want), want.rows) for want in wants]
         if sum([len(tokens) for _, tokens, _ in parts]) > 4 * self._chunk:
             parts = self._ends_of(parts)
         return self._decode(parts)
+
+    def _filled(self, wants: Sequence[Want]) -> list[Rows]:
+        """Evaluates further tokens behind some, which the next call removes like rejected guesses.
+
+        None where the context ends before them.
+        """
+        longer = []
+        for want in wants:
+            end = want.tokens.size + len(want.tail) + want.filling
+            tail = want.tail + (int(want.tokens[-1]),) * (want.filling if end <= self.n_ctx else 0)
+            longer.append(want._replace(tail=tail, rows=want.rows + len(tail) - len(want.tail), filling=0))
+        return [rows[: want.rows] for want, rows in zip(wants, self._scored(longer), strict=True)]
 
     def _ends_of(self, parts: Sequence[_Part]) -> list[_Part]:
         """Evaluates all but what fits the last, common evaluation; returns what is left."""
@@ -254,7 +274,7 @@ class Context:
                 whole("the sequence", want.seq, 0, settings.n_seq - 1)
                 whole("the number of tokens", n, 1, self.n_ctx)
                 whole("the number of rows", want.rows, 1, n)
-            rows += want.rows
+            rows += want.rows + want.filling
         if not 0 < rows <= settings.n_rows:
             whole("the number of rows", rows, 1, settings.n_rows)
         if len(wants) > 1 and len({want.seq for want in wants}) != len(wants):

@@ -90,6 +90,10 @@ class TranslatedContext:
     def batches(self) -> bool:
         return self.own.batches
 
+    @property
+    def fills(self) -> bool:
+        return self.own.fills
+
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the text that a sequence has read, without guesses: the target's tokens."""
         return self._held[seq]

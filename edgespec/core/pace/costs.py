@@ -169,7 +169,7 @@ def look(
     left = budget
     for i, n in enumerate(sizes):
         drafted = (1, reading[i % len(reading)]) if step else ()
-        prices = target.prices(n, n_ctx)  # one that is wrongly thought dear is timed, too
+        prices = target.curve(n, n_ctx)  # one that is wrongly thought dear is timed, too
         dearest = min(math.ceil(n / m) * float(prices[m]) for m in range(1, n + 1))
         expected = dearest + target.seconds(1) + sum(draft.seconds(m) for m in drafted)
         if expected > left:

@@ -4,6 +4,9 @@ Several streams share an evaluation, and a row of one costs what it adds for all
 shown prices that depend on what the others hold by now. One stream alone is the same with nothing beside
 it. Free offers are cut all together, by one sorted list.
 
+Rows may be added that are thrown away, where a larger evaluation is cheaper (`cost_table.filled`); prices
+are those of the cheapest one. So a draft goes on while further guesses are cheaper than such rows.
+
 EXACTNESS: as for one stream. How much the others hold may follow from their own drafted tokens, and
 whether this one continues from guesses that it keeps; nobody's guess is withdrawn after it was drawn.
 """
@@ -16,6 +19,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.pace.cost_table import LARGEST, filled
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.values import LONGEST_DRAFT, Reach
@@ -25,18 +29,25 @@ class Load:
     """The evaluation that one step of the streams ends with. Counts in tokens, by slot."""
 
     __slots__ = (
-        "_beside", "_prices", "_step", "_steps", "base", "costs", "drafting", "expected", "guesses", "least",
-        "most", "n_ctx", "one", "streams", "together", "total", "tries", "weighed",
+        "_beside", "_curve", "_prices", "_step", "_steps", "base", "costs", "drafting", "expected", "fills",
+        "guesses", "least", "most", "n_ctx", "one", "streams", "together", "total", "tries", "weighed",
     )  # fmt: skip
 
     def __init__(
-        self, costs: Costs, least: Mapping[int, int], most: int, n_ctx: int, beside: int = 0
+        self,
+        costs: Costs,
+        least: Mapping[int, int],
+        most: int,
+        n_ctx: int,
+        beside: int = 0,
+        *,
+        fills: bool = False,
     ) -> None:
         """least: tokens it has without any guess; most: its limit; n_ctx: before them, on average.
 
-        beside: tokens of prompts that are read along with it.
+        beside: tokens of prompts that are read along with it. fills: rows may be added that nobody wants.
         """
-        self.costs, self.least, self.most, self.n_ctx = costs, least, most, n_ctx
+        self.costs, self.least, self.most, self.n_ctx, self.fills = costs, least, most, n_ctx, fills
         self.guesses = dict.fromkeys(least, 0)  # granted so far
         self.base = self.total = sum(least.values()) + beside
         self.streams = max(len(least), 1)
@@ -45,7 +56,8 @@ class Load:
         self.together = 1  # slots that share a step of the draft
         self.tries = 0  # streams that were granted a draft in this step of the draft
         self.weighed = False  # whether anybody needs its costs
-        self._prices: NDArray[np.float64] | None = None
+        self._curve: NDArray[np.float64] | None = None  # seconds of exactly 0, 1, ... tokens
+        self._prices: NDArray[np.float64] | None = None  # of at least so many
         self.one = 0.0  # seconds of one token of plain decoding with as many streams: the unit
         self._step: dict[int, float] = {}  # seconds of one guess, by how many share the evaluation
         self._steps: dict[int, float] = {}  # seconds of a slot's own guesses
@@ -55,14 +67,26 @@ class Load:
         """Looks up what a token costs, for paces that depend on it."""
         if not self.weighed:
             self.weighed = True
-            self.one = self.costs.target.seconds(self.base, self.n_ctx) / self.streams
+            if self.fills and 1 < self.base <= LARGEST:
+                self.one = float(self.prices[self.base]) / self.streams
+            else:
+                self.one = self.costs.target.seconds(self.base, self.n_ctx) / self.streams
 
     @property
     def prices(self) -> NDArray[np.float64]:
-        """Seconds of evaluating 0, 1, ... tokens."""
+        """Seconds of evaluating 0, 1, ... tokens, filled up where that is cheaper."""
         if self._prices is None or len(self._prices) <= self.total:  # it shows on a light target if unused
-            self._prices = self.costs.target.prices(max(self.most, self.total), self.n_ctx)
+            self._curve = self.costs.target.curve(max(self.most, self.total), self.n_ctx)
+            self._prices = filled(self._curve) if self.fills else self._curve
         return self._prices
+
+    def filling(self) -> int:
+        """Returns how many rows to add, which are thrown away, so that the evaluation is the cheapest."""
+        if not (self.weighed and self.fills and 1 < self.total <= LARGEST):
+            return 0
+        found = self.prices  # and with them the curve
+        assert self._curve is not None
+        return int(self._curve[self.total :].argmin()) if found[self.total] < self._curve[self.total] else 0
 
     @property
     def room(self) -> int:

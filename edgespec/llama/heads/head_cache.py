@@ -75,6 +75,11 @@ class HeadCache:
         """True: several sequences are evaluated together."""
         return True
 
+    @property
+    def fills(self) -> bool:
+        """False: it reads what the target has made, and nothing else."""
+        return False
+
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         """Returns for each want float32 (1, n_vocab): the head's logits after its tokens + tail.
 

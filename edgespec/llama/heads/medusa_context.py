@@ -46,6 +46,7 @@ class MedusaContext:
 
     kind = "medusa"
     batches = True
+    fills = False
 
     def __init__(self, model: MedusaModel, target: Context, settings: ContextSettings, head: Head) -> None:
         """target: whose rows it reads."""
