@@ -40,6 +40,23 @@ MACHINES: Mapping[str, Mapping[int, float]] = {
     # the F16 target again, measured in an uneven moment
     "uneven": {1: 30.5, 2: 40.9, 3: 43.3, 4: 58, 6: 53, 8: 85, 12: 89, 16: 105, 24: 160, 48: 320},
     # the Q4_0 target again, where two threads had the two cores to themselves: a second token is the dearest
+    # 0.6B Q8_0 on two cores with AVX-512: rows cost in groups of four and eight
+    "in groups": {
+        1: 15.9,
+        2: 38,
+        3: 45,
+        4: 52,
+        5: 72,
+        6: 84,
+        7: 85,
+        8: 62,
+        9: 87,
+        12: 79,
+        13: 107,
+        16: 104,
+        32: 210,
+        48: 310,
+    },
     "two dear": {1: 23.6, 2: 55, 3: 68, 4: 68, 6: 111, 8: 89, 12: 125, 16: 161, 24: 240, 48: 480},
 }
 DRAFT_STEP, DRAFT_MORE, DRAFT_READ = 0.07, 1.15, 0.12  # of a target's token: a guess; two; each of many

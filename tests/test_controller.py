@@ -87,6 +87,20 @@ def test_the_controller_is_about_as_fast_as_the_best_fixed_length(machine: str, 
         assert fmean(shares.values()) > 0.98, f"{shares} {lines}"
 
 
+@TOLD
+def test_rows_that_cost_in_groups_are_filled_up_where_that_pays(
+    told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def speeds(quality: float) -> float:
+        bench, texts = Bench("in groups"), [stream(quality, i, told=told) for i in range(4)]
+        return 4 * bench.plain() / sum(bench.play(text).seconds for text in texts)
+
+    good, fair = speeds(0.95), speeds(0.75)
+    with monkeypatch.context() as patch:
+        patch.setattr(Timed, "fills", False)
+        assert good > 1.01 * speeds(0.95) and fair > 0.97
+
+
 @EVERYWHERE
 @TOLD
 def test_a_draft_that_is_never_right_costs_next_to_nothing(machine: str, told: bool) -> None:

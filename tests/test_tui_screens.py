@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -402,6 +403,10 @@ async def test_the_palette_begins_with_what_is_used() -> None:
         await it.until(lambda: options.option_count > 20, "all entries")
         first = [str(options.get_option_at_index(i).prompt).split("\n")[0] for i in range(4)]
         assert first == ["Help", "New", "Chats", "Models"]
+        told = [(entry.title, entry.help) for entry in it.app.get_system_commands(it.chat)]
+        twice = [title for title, count in Counter(title for title, _ in told).items() if count > 1]
+        assert not twice, "what several keys do is one entry"
+        assert ("Race", "Race plain decoding against speculation (f5, ^g)") in told
 
 
 @on_a_loop

@@ -329,4 +329,4 @@ class ChatApp(GuardedApp):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yields the entries of the command palette."""
         yield from palette.entries(self, screen, self.chat.begin_command if screen is self.chat else None)
-        yield from super().get_system_commands(screen)
+        yield from (one for one in super().get_system_commands(screen) if one.title != "Quit")  # is there

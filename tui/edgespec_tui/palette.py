@@ -6,6 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable
 
 from textual.app import App, SystemCommand
+from textual.binding import Binding
 from textual.command import DiscoveryHit, Hits
 from textual.screen import Screen
 from textual.system_commands import SystemCommandsProvider
@@ -31,11 +32,14 @@ def entries(
     begin: runs a slash command, or puts it into the input; None if there is no input.
     """
     for node in (app, screen):
+        keys: dict[str, list[Binding]] = {}  # what several keys do is one entry
         for _, binding in sorted(node._bindings, key=lambda one: one[1].priority):  # Quit, Stop: last
             if binding.id and binding.description:  # Textual's own have no id
-                does = functools.partial(app.run_action, binding.action, node)
-                told = f"{binding.tooltip or ''} ({app.get_key_display(binding)})".strip()
-                yield SystemCommand(binding.description, told, does)
+                keys.setdefault(binding.id, []).append(binding)
+        for one, *others in keys.values():
+            does = functools.partial(app.run_action, one.action, node)
+            shown = ", ".join(map(app.get_key_display, (one, *others)))
+            yield SystemCommand(one.description, f"{one.tooltip or ''} ({shown})".strip(), does)
     if begin is not None:
         for command in COMMANDS:
             told = f"{command.name} {command.wants}".strip()

@@ -8,6 +8,7 @@ from textual.widgets import Static
 from edgespec_tui.widgets.completions import Choices
 
 ROWS = 8
+OTHERS = 8  # lines of a window that belong to the input and what else always stands there
 GAP = 3  # cells between a choice and its description
 WIDEST = 40
 
@@ -24,16 +25,18 @@ class ChoiceList(Static):
         self.display = choices is not None
         if choices is None:
             return
-        first = min(max(0, (choices.at or 0) - ROWS // 2), max(0, len(choices.items) - ROWS))
-        shown = choices.items[first : first + ROWS]
+        rows = max(1, min(ROWS, self.app.size.height - OTHERS))
+        first = min(max(0, (choices.at or 0) - rows // 2), max(0, len(choices.items) - rows))
+        shown = choices.items[first : first + rows]
         width = min(WIDEST, max(len(one.text.rstrip()) for one in shown)) + GAP
         lines = []
         for number, one in enumerate(shown, first):
-            name = one.text.rstrip().strip('"').ljust(width)
+            name = one.text.rstrip().strip('"')
             line = Content.from_markup(
-                f"[@click=screen.take_choice({number})]$mark$name[/]$about",
+                f"$mark[@click=screen.take_choice({number})]$name[/]$gap$about",
                 mark="› " if number == choices.at else "  ",
                 name=name,
+                gap=" " * (width - len(name)),
                 about=one.about,
             )
             lines.append(line.stylize("bold $primary" if number == choices.at else "$text 70%"))
