@@ -128,6 +128,8 @@ def test_figures_of_a_moment_in_which_the_machine_stood_still_are_not_believed(
 class OnAClock:
     """A context whose evaluations take what a table says, `slow` times as long beside other programs."""
 
+    tried = 0.0
+
     n_ctx = 256
     model = SimpleNamespace(n_vocab=500, has_recurrent_state=False)
     settings = SimpleNamespace(n_seq=1)

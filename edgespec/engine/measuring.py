@@ -32,7 +32,7 @@ from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
 from edgespec_models.gguf.heads import HeadKind
 
-BUDGET = 0.8  # seconds; about one together with what follows
+BUDGET = 0.6  # seconds; about one together with what follows
 SLOW_S = BUDGET / 4  # for one token; somebody waits for the model
 BESIDE_BUDGET = 0.2  # for one verification with the draft beside it; there are three
 VERIFIED = 5  # tokens of these
@@ -45,7 +45,7 @@ SUPPOSED = 0.1  # of a target's token: one of a draft that could not be timed
 READING = 48  # tokens of a prompt on which the draft is timed
 BEFORE = 4  # tokens before those that are timed
 STRIDE = 7919  # between the tokens of a verification
-AGAIN_BUDGET, AGAIN = 0.4, 20  # for timing sizes again: seconds at most, and token times
+AGAIN_BUDGET, AGAIN = 0.3, 15  # for timing sizes again: seconds at most, and token times
 STRANGE = 2.0  # factor over the first two tokens just now that one token is not believed to take
 FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 
