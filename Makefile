@@ -18,7 +18,7 @@ help:
 	@echo "make gpu-test  run the graphics card tests on a software Vulkan device (builds for 12 minutes first)"
 	@echo "make check     lint, format and types"
 	@echo "make format    format the code"
-	@echo "make map       regenerate docs/map.md, every module in a sentence"
+	@echo "make map       write docs/map.md, every module in a sentence"
 	@echo "make clean     remove .venv and the caches"
 
 ready:

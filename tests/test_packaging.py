@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from importlib.metadata import packages_distributions
@@ -89,6 +90,23 @@ def test_a_wheel_has_all_that_the_packages_need_and_nothing_else(wheel: zipfile.
 def test_a_wheel_installs_the_command(wheel: zipfile.ZipFile) -> None:
     entry_points = next(name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     assert b"edgespec = edgespec.__main__:run" in wheel.read(entry_points)
+
+
+def test_an_installed_wheel_answers_from_an_empty_environment(
+    wheel: zipfile.ZipFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside this tree, a file that the wheel lacks would be found here. What it needs is lent by path."""
+    done = [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")]
+    subprocess.run(done, check=True)
+    python = tmp_path / "env" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--quiet", str(wheel.filename)], check=True)
+    monkeypatch.setenv("PYTHONPATH", sysconfig.get_path("purelib"))  # without its .pth files: not this tree
+    where = [str(python), "-c", "import edgespec; print(edgespec.__file__)"]
+    assert str(tmp_path) in subprocess.run(where, cwd=tmp_path, capture_output=True, text=True).stdout
+    words = [str(python.with_name("edgespec")), "run", "def add(a, b):", "--raw", "-n", "8", "--quiet"]
+    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0 and ran.stdout.strip(), ran.stderr
 
 
 def test_the_embedded_models_are_small() -> None:
@@ -446,8 +464,7 @@ def test_no_suitable_python_is_told(tmp_path: Path, version: str | None, asked: 
     assert message in done.stderr and is_a_sentence(done.stderr.removesuffix("\n"))
 
 
-def test_the_map_is_written_from_docstrings() -> None:
-    """It was kept by hand once: names appeared twice, or not at all."""
+def test_every_module_has_a_sentence_for_the_map() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / ".make" / "map.py", "--check"], capture_output=True, text=True
     )
