@@ -22,7 +22,7 @@ from edgespec_tui.screens import asking, talk
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets import live_figures
-from edgespec_tui.widgets.question import Question
+from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.told_line import ToldLine
 
 
@@ -79,7 +79,7 @@ async def test_where_an_answer_fails_what_waits_comes_back() -> None:
     endpoint = FakeEndpoint(answers=[EndpointError("The server is busy.", status=503)])
     async with driven(ChatApp(endpoint), ready=True) as it:
         await it.say("one")
-        it.chat.asking.waiting.append(Question("two"))
+        it.chat.asking.waiting.append(QuestionText("two"))
         it.chat.asking._give_back()
         assert it.chat.prompt.text == "two"
         await it.until(lambda: not it.chat.answering)

@@ -22,7 +22,7 @@ import pytest
 from tui_driver import driven
 
 from edgespec.client.answer import AnswerOptions, Ended, EngineState, Told
-from edgespec.client.attach import Attached, OnProgress, Progress, Wanted
+from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint import attached
@@ -55,7 +55,7 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
 
     async def talk() -> None:
         progress: list[Progress] = []
-        endpoint = AttachedEndpoint(attaching(Wanted()), on_progress=progress.append)
+        endpoint = AttachedEndpoint(attaching(WantedEngine()), on_progress=progress.append)
         with pytest.raises(EndpointError, match="there is no engine yet"):
             await endpoint.count(HELLO)
         before = engines()
@@ -103,7 +103,7 @@ def test_a_chat_goes_on_by_itself_where_the_worker_dies_in_mid_answer() -> None:
 
     async def goes_on() -> None:
         before = engines()
-        async with driven(ChatApp(AttachedEndpoint(attaching(Wanted()))), ready=False) as it:
+        async with driven(ChatApp(AttachedEndpoint(attaching(WantedEngine()))), ready=False) as it:
             await it.until(lambda: it.app.context.engine.state == "ready", "an engine", seconds=60)
             (child,) = [engine for engine in engines() if engine not in before]
             worker, talk = worker_of(child), it.chat.conversation
@@ -133,7 +133,7 @@ def test_a_chat_goes_on_by_itself_where_the_worker_dies_in_mid_answer() -> None:
 
 def test_a_borrowed_engine_that_goes_with_its_owner_is_replaced_by_one_of_our_own() -> None:
     async def talk() -> None:
-        owner, guest = (AttachedEndpoint(attaching(Wanted())) for _ in range(2))
+        owner, guest = (AttachedEndpoint(attaching(WantedEngine())) for _ in range(2))
         await owner.start()
         before = engines()
         await guest.start()
@@ -147,7 +147,7 @@ def test_a_borrowed_engine_that_goes_with_its_owner_is_replaced_by_one_of_our_ow
 
 
 def test_a_file_that_is_not_there_is_told_when_the_engine_is_started(tmp_path: Path) -> None:
-    endpoint = AttachedEndpoint(attaching(Wanted(target=tmp_path / "none.gguf")))
+    endpoint = AttachedEndpoint(attaching(WantedEngine(target=tmp_path / "none.gguf")))
     with pytest.raises(EndpointError, match=r"none\.gguf"):
         asyncio.run(endpoint.start())
 

@@ -25,7 +25,7 @@ from edgespec.llama.settings import ContextSettings, keeps_order
 from edgespec.memory import at_load
 from edgespec.pairs.settings import PairSettings
 from edgespec.system import isolate, self_test
-from edgespec_models.fit.fit import Choice, Fit
+from edgespec_models.fit.fit import Allotment, Fit
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 from edgespec_tui.widgets.panel import PanelState, rows_of
 
@@ -62,7 +62,7 @@ def test_other_machines_count_beside_cards(
 
     def fit(target: Path, draft: Path | None, settings: PairSettings, devices: list[Device]) -> Fit:
         asked.append([device.name for device in devices])
-        return Fit(True, Choice(4096, -1, -1, {}), tuple(devices))
+        return Fit(True, Allotment(4096, -1, -1, {}), tuple(devices))
 
     monkeypatch.setattr(at_load, "pair_fit", fit)
     monkeypatch.setattr(at_load, "remote_devices", lambda machines: [Device("RPC0", 4 << 30, 4 << 30)])
@@ -80,14 +80,14 @@ def test_a_plan_that_a_card_had_no_memory_for_is_not_tried_again(
 
     def fit(target: Path, draft: Path | None, settings: PairSettings, devices: list[Device]) -> Fit:
         n = next((layers[round(card.free / 2**30, 1)] for card in devices if card.name == CARD.name), 0)
-        return Fit(True, Choice(4096, n, n, {}), tuple(devices))
+        return Fit(True, Allotment(4096, n, n, {}), tuple(devices))
 
     monkeypatch.setattr(at_load, "pair_fit", fit)
     for failed, expected in ((0, [-1, 5, 0]), (1, [5, 0]), (2, [0]), (3, [0])):
         plans = at_load.plans(tiny_target, None, PairSettings(plans_failed=failed), [CARD])
         assert [settings.n_gpu_layers for settings, _ in plans] == expected
     said = PairSettings(n_gpu_layers=11, plans_failed=1)
-    monkeypatch.setattr(at_load, "pair_fit", lambda *_: Fit(True, Choice(4096, 11, 11, {}), ()))
+    monkeypatch.setattr(at_load, "pair_fit", lambda *_: Fit(True, Allotment(4096, 11, 11, {}), ()))
     assert [settings.n_gpu_layers for settings, _ in at_load.plans(tiny_target, None, said, [CARD])] == [11]
 
 
@@ -184,7 +184,7 @@ def test_cells_are_kept_in_order_on_the_processor_alone() -> None:
 
 def test_what_lies_on_a_card_is_told_with_its_name() -> None:
     need = Need({RAM: Parts(weights=1 << 20), "CUDA0": Parts(weights=2 << 30)}, 11)
-    choice = Choice(4096, -1, -1, {"target": need})
+    choice = Allotment(4096, -1, -1, {"target": need})
     ram = Device(RAM, 16 << 30, 16 << 30)
     told = Fit(True, choice, (ram, CARD)).where
     assert told == "2.0 GiB on CUDA0 (RTX 4060; 7.0 GiB of 8.0 GiB free), 1 MiB in RAM"

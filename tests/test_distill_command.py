@@ -12,8 +12,8 @@ import pytest
 
 from edgespec.commands.bench.figures import Ratio
 from edgespec.commands.cli import run_command
-from edgespec.commands.distill.asked import OWN_AGAIN, Asked, is_held_out
-from edgespec.commands.distill.installing import Known, install, known
+from edgespec.commands.distill.asked import OWN_AGAIN, TrainingPrompts, is_held_out
+from edgespec.commands.distill.installing import CurrentPair, install, known
 from edgespec.commands.distill.room import choose_width
 from edgespec.commands.distill.sitting import Sitting, claim
 from edgespec.commands.distill.trial import Trial
@@ -60,12 +60,12 @@ def test_nonsense_is_refused(words: list[str], sentence: str) -> None:
 
 
 def test_a_target_is_an_installed_pair_or_a_file(tmp_path: Path) -> None:
-    assert known("embedded") == Known(tiny.target_path(), tiny.draft_path(), None)
+    assert known("embedded") == CurrentPair(tiny.target_path(), tiny.draft_path(), None)
     with pytest.raises(ModelFileError, match=r"there is no file .*gone\.gguf"):
         known(str(tmp_path / "gone.gguf"))
     with pytest.raises(SettingError, match="no pair 'nothing' is installed"):
         known("nothing")
-    assert known(str(tiny.target_path())) == Known(tiny.target_path(), None, None)
+    assert known(str(tiny.target_path())) == CurrentPair(tiny.target_path(), None, None)
 
 
 def test_a_new_draft_takes_the_place_of_the_old_one_and_of_no_other(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ class Speaker:
 def test_the_users_own_prompts_are_asked_again(tmp_path: Path) -> None:
     """A few texts of the user's were read once, and the rest of the time went into questions of ours."""
     own = [OwnText((n, n + 1), (7, 8), 0.0) for n in range(1, 40)]
-    asked = Asked(None, "", "", (), tuple(own))
+    asked = TrainingPrompts(None, "", "", (), tuple(own))
     mine = {text.prompt for text in own if not is_held_out(text)}
     said = list(islice(asked.training(Speaker(), 0, frozenset()), len(mine) + 8 * len(mine)))  # type: ignore[arg-type]
     assert {tuple(one.prompt) for one in said[: len(mine)]} == mine and all(

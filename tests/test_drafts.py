@@ -13,7 +13,7 @@ from tui_driver import driven
 from edgespec_tui.app import ChatApp
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.widgets.question import Insert, Question, joined, question_of
+from edgespec_tui.widgets.question import Insert, QuestionText, joined, question_of
 
 PASTE = "a line\n" * 30
 
@@ -52,7 +52,7 @@ async def test_what_was_not_asked_is_in_the_input_when_the_chat_is_opened_again(
     async with driven(ChatApp(Held(answers=["word " * 9]), sessions=sessions)) as it:
         await it.say("one")
         await it.say("two")
-        it.chat.prompt.fill(Question(f"about {PASTE}", (Insert(6, 6 + len(PASTE), ""),)))
+        it.chat.prompt.fill(QuestionText(f"about {PASTE}", (Insert(6, 6 + len(PASTE), ""),)))
         await it.pilot.press("ctrl+q")
         await it.until(lambda: it.app._exit)
     assert it.app.unsent.text == f"two\nabout {PASTE}"
@@ -107,9 +107,9 @@ async def test_a_chat_is_called_by_what_was_typed_of_its_question(tmp_path: Path
 
 
 def test_questions_are_joined_with_their_pastes() -> None:
-    one, two = Question("ab", (Insert(1, 2, "m"),)), Question("cde", (Insert(0, 2, "n"),))
-    both = joined([one, Question(""), two])
-    assert both == Question("ab\ncde", (Insert(1, 2, "m"), Insert(3, 5, "n")))
+    one, two = QuestionText("ab", (Insert(1, 2, "m"),)), QuestionText("cde", (Insert(0, 2, "n"),))
+    both = joined([one, QuestionText(""), two])
+    assert both == QuestionText("ab\ncde", (Insert(1, 2, "m"), Insert(3, 5, "n")))
     assert both.folded() == "am\nne" and both.title() == "a e"
     assert question_of(both.draft()["text"], both.draft()) == both
-    assert Question(" \n").draft() == {}
+    assert QuestionText(" \n").draft() == {}

@@ -20,15 +20,15 @@ from edgespec.core.pace.costs import Beside, Costs
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.engine import experience
-from edgespec.engine.experience import FORMAT, MOST_KINDS, Known, load, save
+from edgespec.engine.experience import FORMAT, MOST_KINDS, Knowledge, load, save
 
 
-def some_known() -> Known:
+def some_known() -> Knowledge:
     """Returns what some hundred rounds might have left."""
     target = CostTable({1: 0.03, 4: 0.04, 48: 0.3}, slope=0.02, pulse=Pulse(1.1, 0.9))
     for n in (1, 3, 1):
         target.learn(n, 100, 0.035 if n == 3 else 0.03, plain=n == 1)
-    known = Known(Costs(target, CostTable({1: 0.002, 64: 0.02}), Beside(0.004, 0.012, 0.002)))
+    known = Knowledge(Costs(target, CostTable({1: 0.002, 64: 0.02}), Beside(0.004, 0.012, 0.002)))
     rng = np.random.default_rng(1)
     for kind in ("drawn at temperature 0.8", "coupled at temperature 0.0"):
         held = known.at(kind)
@@ -64,7 +64,7 @@ def test_kinds_are_kept_apart_and_new_ones_begin_anew() -> None:
     assert fresh == experience.Experience() and known.at("drawn at temperature 1.5") is fresh
     fresh.record.lost = 3.0
     fresh.model.note(0.5, True)
-    assert Known().at("other") == experience.Experience(), "and what they learn is their own"
+    assert Knowledge().at("other") == experience.Experience(), "and what they learn is their own"
 
 
 def test_as_many_kinds_are_known_as_are_used(path: Path) -> None:
@@ -86,8 +86,8 @@ def test_as_many_kinds_are_known_as_are_used(path: Path) -> None:
 
 
 def test_without_costs_nothing_is_saved(path: Path) -> None:
-    save(path, Known())
-    assert not path.parent.exists() and load(path) == Known()
+    save(path, Knowledge())
+    assert not path.parent.exists() and load(path) == Knowledge()
 
 
 @pytest.mark.parametrize(
@@ -100,14 +100,14 @@ def test_without_costs_nothing_is_saved(path: Path) -> None:
 def test_a_file_that_makes_no_sense_is_a_fresh_start(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    assert load(path) == Known()
+    assert load(path) == Knowledge()
     save(path, some_known())
     assert load(path) == some_known(), "and is written over"
 
 
 def test_a_folder_in_its_place_is_a_fresh_start(path: Path) -> None:
     path.mkdir(parents=True)
-    assert load(path) == Known()
+    assert load(path) == Knowledge()
     save(path, some_known())
     assert path.is_dir() and list(path.parent.iterdir()) == [path]
 
@@ -116,7 +116,7 @@ def test_another_format_is_not_read(path: Path) -> None:
     save(path, some_known())
     held = json.loads(path.read_text())
     path.write_text(json.dumps({**held, "format": FORMAT + 1}))
-    assert load(path) == Known()
+    assert load(path) == Knowledge()
 
 
 def places(held: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -149,7 +149,7 @@ def test_any_value_may_be_wrong_and_nothing_that_is_read_can_do_harm(path: Path)
         for value in WRONG:
             path.write_text(json.dumps(with_value(held, way, value)))
             known = load(path)
-            refused += known == Known()
+            refused += known == Knowledge()
             for kind in known.kinds.values():
                 assert -TUNING.credit <= kind.record.lost < math.inf
                 for odds in (kind.model, kind.places, *kind.free.values()):
@@ -200,7 +200,7 @@ class FullDisk:
 def test_a_folder_that_cannot_be_made_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     save(tmp_path / "file" / "pairs" / "pair.json", some_known())
-    assert load(tmp_path / "file" / "pairs" / "pair.json") == Known()
+    assert load(tmp_path / "file" / "pairs" / "pair.json") == Knowledge()
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")

@@ -22,7 +22,7 @@ from edgespec.commands.export.exported import Exported, ExportedModel, Guesses, 
 from edgespec.commands.export.length import by_what_is_known
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
-from edgespec.engine.experience import Experience, Known
+from edgespec.engine.experience import Experience, Knowledge
 from edgespec.errors import SettingError
 from edgespec_models.gguf.header import Header, read_file
 from edgespec_models.shelf.catalogue import CatalogueEntry, catalogue
@@ -183,11 +183,11 @@ def test_the_length_is_what_would_pay_best_of_what_was_seen() -> None:
     good, unknown, poor = Experience(), Experience(), Experience()
     good.model.accepted[5], good.model.seen[5] = 90.0, 100.0
     poor.model.accepted[5], poor.model.seen[5] = 1.0, 100.0
-    found = by_what_is_known(Known(costs, {"sampled": good}))
+    found = by_what_is_known(Knowledge(costs, {"sampled": good}))
     assert found and found.accepted == 0.9 and 6 <= found.length <= 12
-    assert by_what_is_known(Known(costs, {"sampled": poor})).length == 1  # type: ignore[union-attr]
-    assert by_what_is_known(Known(costs, {"sampled": unknown})) is None
-    assert by_what_is_known(Known(None, {"sampled": good})) is None
+    assert by_what_is_known(Knowledge(costs, {"sampled": poor})).length == 1  # type: ignore[union-attr]
+    assert by_what_is_known(Knowledge(costs, {"sampled": unknown})) is None
+    assert by_what_is_known(Knowledge(None, {"sampled": good})) is None
 
 
 def _asked(*argv: str) -> Namespace:

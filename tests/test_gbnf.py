@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgespec.errors import GrammarError
-from edgespec.grammar.gbnf import Chars, Choice, Node, Repeat, Rule, Sequence, read
+from edgespec.grammar.gbnf import Alternatives, Chars, GrammarRule, Node, Repeat, Sequence, read
 from edgespec.grammar.grammar import Grammar
 from edgespec.grammar.lark import LONGEST_LEXEME, as_lark
 from edgespec.grammar.matchers import Matchers
@@ -46,9 +46,9 @@ def texts(rules: dict[str, Node], node: Node, known: dict[str, set[str]]) -> set
     """Returns the texts of a node up to a length, as far as the rules' own are known."""
     if isinstance(node, Chars):
         return {c for c in ALPHABET if any(a <= ord(c) <= b for a, b in node.ranges)}
-    if isinstance(node, Rule):
+    if isinstance(node, GrammarRule):
         return known[node.name]
-    if isinstance(node, Choice):
+    if isinstance(node, Alternatives):
         return set().union(*(texts(rules, part, known) for part in node.parts))
     if isinstance(node, Repeat):
         one, found, now = texts(rules, node.part, known), set(), {""}

@@ -20,10 +20,19 @@ from numpy.typing import NDArray
 
 import edgespec.llama.model  # noqa: F401  (keeps llama.cpp's log off the terminal)
 import edgespec_models
-from edgespec_models.grow.grow import SHAPES, GrowError, Shape, fit, grow, grow_pair, parse_spec, read_shape
+from edgespec_models.grow.grow import (
+    SHAPES,
+    GrowError,
+    ModelShape,
+    fit,
+    grow,
+    grow_pair,
+    parse_spec,
+    read_shape,
+)
 from edgespec_models.grow.packing import RANDOM
 
-LARGE = Shape(n_vocab=700, d=160, layers=4, n_head=8, n_kv=4, head_dim=32, ffn=320)
+LARGE = ModelShape(n_vocab=700, d=160, layers=4, n_head=8, n_kv=4, head_dim=32, ffn=320)
 PROMPT = [84, 104, 256, 300, 61, 310, 256, 290, 84]
 MARGIN = 0.1  # logits have a standard deviation of 2; rounding to F16 was seen to move them by up to 0.03
 TINY = Path(edgespec_models.__file__).parent / "tiny"
@@ -134,22 +143,22 @@ def test_grown_in_every_dimension_computes_the_same(tmp_path: Path, options: dic
     assert_preserved(source, tmp_path / "large.gguf")
 
 
-DIMENSIONS: dict[str, Shape] = {
-    "nothing": Shape(512, 64, 2, 4, 2, 16, 128),
-    "width": Shape(512, 256, 2, 4, 2, 16, 128),
-    "layers": Shape(512, 64, 5, 4, 2, 16, 128),
-    "heads": Shape(512, 64, 2, 12, 6, 16, 128),
-    "larger groups": Shape(512, 64, 2, 8, 2, 16, 128),
-    "smaller groups, key-value heads repeated": Shape(512, 64, 2, 8, 8, 16, 128),
-    "size of heads": Shape(512, 64, 2, 4, 2, 64, 128),
-    "size of heads by three": Shape(512, 64, 2, 4, 2, 48, 128),
-    "feed-forward": Shape(512, 64, 2, 4, 2, 16, 512),
-    "vocabulary": Shape(1000, 96, 2, 4, 2, 16, 128),
+DIMENSIONS: dict[str, ModelShape] = {
+    "nothing": ModelShape(512, 64, 2, 4, 2, 16, 128),
+    "width": ModelShape(512, 256, 2, 4, 2, 16, 128),
+    "layers": ModelShape(512, 64, 5, 4, 2, 16, 128),
+    "heads": ModelShape(512, 64, 2, 12, 6, 16, 128),
+    "larger groups": ModelShape(512, 64, 2, 8, 2, 16, 128),
+    "smaller groups, key-value heads repeated": ModelShape(512, 64, 2, 8, 8, 16, 128),
+    "size of heads": ModelShape(512, 64, 2, 4, 2, 64, 128),
+    "size of heads by three": ModelShape(512, 64, 2, 4, 2, 48, 128),
+    "feed-forward": ModelShape(512, 64, 2, 4, 2, 16, 512),
+    "vocabulary": ModelShape(1000, 96, 2, 4, 2, 16, 128),
 }
 
 
 @pytest.mark.parametrize("shape", DIMENSIONS.values(), ids=DIMENSIONS)
-def test_each_dimension_can_grow_alone(tmp_path: Path, shape: Shape) -> None:
+def test_each_dimension_can_grow_alone(tmp_path: Path, shape: ModelShape) -> None:
     source = tiny_gguf.write_llama(tmp_path / "small.gguf", n_kv=2, dtype="F16", seed=3)
     grow(source, tmp_path / "large.gguf", shape)
     assert_preserved(source, tmp_path / "large.gguf")
@@ -181,7 +190,7 @@ def test_each_step_of_the_maths_is_needed(
 ) -> None:
     """Leave one step out: the comparison above must notice (so it would notice if it were lost)."""
     source = tiny_gguf.write_llama(tmp_path / "small.gguf", n_kv=2, eps=1.0)
-    large = Shape(700, 160, 4, 8, 2, 32, 320)  # groups grow from two to four heads
+    large = ModelShape(700, 160, 4, 8, 2, 32, 320)  # groups grow from two to four heads
     monkeypatch.setattr(f"edgespec_models.{name}", broken)
     grow(source, tmp_path / "large.gguf", large)
     with pytest.raises(AssertionError):
@@ -193,7 +202,7 @@ def test_quantised_weights_survive_to_the_last_bit(tmp_path: Path, own: str) -> 
     """What the source holds in blocks is written in the same blocks; only added layers take the new type."""
     options: dict[str, Any] = {"d": 64, "n_head": 2, "ffn": 128, "dtype": own, "tied": True}
     source = tiny_gguf.write_llama(tmp_path / "small.gguf", **options)
-    grow(source, tmp_path / "large.gguf", Shape(700, 160, 3, 4, 4, 128, 320), dtype="Q4_0")
+    grow(source, tmp_path / "large.gguf", ModelShape(700, 160, 3, 4, 4, 128, 320), dtype="Q4_0")
     small = {tensor.name: tensor for tensor in GGUFReader(source).tensors}
     large = {tensor.name: tensor for tensor in GGUFReader(tmp_path / "large.gguf").tensors}
     for name, rows, cols in (
@@ -337,7 +346,7 @@ def test_a_disk_that_fills_up_meanwhile_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_pair_is_grown_once_and_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SHAPES, "0.6B", (LARGE, Shape(700, 96, 2, 4, 2, 16, 128)))
+    monkeypatch.setitem(SHAPES, "0.6B", (LARGE, ModelShape(700, 96, 2, 4, 2, 16, 128)))
     spec, cache = parse_spec("0.6b-q8_0"), tmp_path / "cache" / "grown"
     target = tiny_gguf.write_llama(tmp_path / "target.gguf")
     draft = tiny_gguf.write_llama(tmp_path / "draft.gguf", layers=1, d=32)
@@ -376,23 +385,25 @@ def test_a_bad_size_names_the_good_ones(text: str) -> None:
 
 
 def test_a_named_size_is_widened_where_the_source_does_not_fit() -> None:
-    source = Shape(5000, 64, 9, 8, 8, 24, 100)
-    assert fit(Shape(700, 64, 4, 4, 2, 32, 96), source) == Shape(5000, 96, 9, 8, 8, 48, 128)
+    source = ModelShape(5000, 64, 9, 8, 8, 24, 100)
+    assert fit(ModelShape(700, 64, 4, 4, 2, 32, 96), source) == ModelShape(5000, 96, 9, 8, 8, 48, 128)
 
 
-BAD_SHAPES: dict[str, tuple[Shape, str]] = {
-    "narrower": (Shape(700, 32, 4, 8, 4, 32, 320), "d cannot be grown from 64 to 32"),
-    "fewer layers": (Shape(700, 160, 1, 8, 4, 32, 320), "layers cannot be grown from 2 to 1"),
-    "key-value heads do not fit": (Shape(700, 160, 4, 8, 2, 32, 320), "more key-value heads"),
-    "heads not divisible": (Shape(700, 160, 4, 8, 5, 32, 320), "a divisor of the heads"),
-    "head size not a multiple": (Shape(700, 160, 4, 8, 4, 40, 320), "heads of 16 cannot be grown to 40"),
-    "no whole blocks": (Shape(700, 170, 4, 8, 4, 32, 320), "multiples of 32"),
-    "no room for dummy tokens": (Shape(700, 64, 4, 8, 4, 32, 320), "dummy tokens need d 96"),
+BAD_SHAPES: dict[str, tuple[ModelShape, str]] = {
+    "narrower": (ModelShape(700, 32, 4, 8, 4, 32, 320), "d cannot be grown from 64 to 32"),
+    "fewer layers": (ModelShape(700, 160, 1, 8, 4, 32, 320), "layers cannot be grown from 2 to 1"),
+    "key-value heads do not fit": (ModelShape(700, 160, 4, 8, 2, 32, 320), "more key-value heads"),
+    "heads not divisible": (ModelShape(700, 160, 4, 8, 5, 32, 320), "a divisor of the heads"),
+    "head size not a multiple": (ModelShape(700, 160, 4, 8, 4, 40, 320), "heads of 16 cannot be grown to 40"),
+    "no whole blocks": (ModelShape(700, 170, 4, 8, 4, 32, 320), "multiples of 32"),
+    "no room for dummy tokens": (ModelShape(700, 64, 4, 8, 4, 32, 320), "dummy tokens need d 96"),
 }
 
 
 @pytest.mark.parametrize(("shape", "sentence"), BAD_SHAPES.values(), ids=BAD_SHAPES)
-def test_a_shape_that_cannot_hold_the_source_is_refused(tmp_path: Path, shape: Shape, sentence: str) -> None:
+def test_a_shape_that_cannot_hold_the_source_is_refused(
+    tmp_path: Path, shape: ModelShape, sentence: str
+) -> None:
     source = tiny_gguf.write_llama(tmp_path / "small.gguf")
     with pytest.raises(GrowError, match=sentence):
         grow(source, tmp_path / "large.gguf", shape)
@@ -466,7 +477,7 @@ def test_the_embedded_pair_says_the_same_after_growing(tmp_path: Path, source: P
     if not source.exists():
         pytest.skip(f"the embedded {source.stem} is not there yet")
     small = read_shape(source)
-    wanted = Shape(
+    wanted = ModelShape(
         small.n_vocab + 500, small.d + 64, small.layers + 2, small.n_head + 2, 1, 64, small.ffn + 64
     )
     grow(source, tmp_path / "large.gguf", fit(wanted, small), dtype=dtype)

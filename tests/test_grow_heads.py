@@ -16,9 +16,9 @@ from edgespec.llama.heads.guessing import head_context
 from edgespec.llama.model import Model
 from edgespec.pairs.check import find_head
 from edgespec_models import tiny
-from edgespec_models.grow.grow import SHAPES, GrowError, Shape, fit, grow, read_shape
+from edgespec_models.grow.grow import SHAPES, GrowError, ModelShape, fit, grow, read_shape
 
-LARGE = Shape(n_vocab=700, d=160, layers=4, n_head=8, n_kv=4, head_dim=32, ffn=320)
+LARGE = ModelShape(n_vocab=700, d=160, layers=4, n_head=8, n_kv=4, head_dim=32, ffn=320)
 CLOSE = 0.15  # logits have a standard deviation of 2; rounding to F16 was seen to move them by up to 0.05
 TAIL = (7, 8, 300)
 
@@ -47,17 +47,17 @@ def assert_preserved(source: Path, grown: Path, *, margin: float = CLOSE) -> Non
 
 SHAPES_HERE = {
     "every dimension": LARGE,
-    "width": Shape(512, 256, 2, 4, 2, 16, 128),
-    "layers": Shape(512, 64, 5, 4, 2, 16, 128),
-    "heads": Shape(512, 64, 2, 8, 4, 16, 128),
-    "size of heads": Shape(512, 64, 2, 4, 2, 64, 128),
-    "vocabulary": Shape(1000, 96, 2, 4, 2, 16, 128),
+    "width": ModelShape(512, 256, 2, 4, 2, 16, 128),
+    "layers": ModelShape(512, 64, 5, 4, 2, 16, 128),
+    "heads": ModelShape(512, 64, 2, 8, 4, 16, 128),
+    "size of heads": ModelShape(512, 64, 2, 4, 2, 64, 128),
+    "vocabulary": ModelShape(1000, 96, 2, 4, 2, 16, 128),
 }
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES_HERE.values(), ids=SHAPES_HERE)
-def test_target_and_blocks_compute_the_same(tmp_path: Path, shape: Shape, blocks: int) -> None:
+def test_target_and_blocks_compute_the_same(tmp_path: Path, shape: ModelShape, blocks: int) -> None:
     source = tiny_heads.write_mtp(tmp_path / "small.gguf", blocks=blocks)
     grow(source, tmp_path / "large.gguf", shape)
     assert read_shape(tmp_path / "large.gguf") == shape
@@ -84,7 +84,7 @@ def test_each_step_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
 def test_the_embedded_target_guesses_as_well_when_it_is_grown(tmp_path: Path) -> None:
     """Some of a step to 0.6B, which takes a minute: more heads, wider, more tokens."""
     source = tiny.mtp_path()
-    shape = fit(Shape(5000, 320, 11, 8, 4, 128, 768), read_shape(source))
+    shape = fit(ModelShape(5000, 320, 11, 8, 4, 128, 768), read_shape(source))
     grow(source, tmp_path / "large.gguf", shape)
     assert_preserved(source, tmp_path / "large.gguf", margin=1.0)  # 8-bit rounding of the source included
 

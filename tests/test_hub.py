@@ -13,7 +13,7 @@ from local_hub import COMMIT, Content, Fault, LocalHub, Repo
 from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import HeaderError
 from edgespec_models.hub import retries
-from edgespec_models.hub.choose_file import Wanted, choose, parse_wanted, quantisation_of, smaller_than
+from edgespec_models.hub.choose_file import WantedFile, choose, parse_wanted, quantisation_of, smaller_than
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub, HubFile, Repository
 
@@ -283,13 +283,16 @@ def test_repositories_are_named_in_all_usual_ways(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("https://huggingface.co/o/r/resolve/main/m-Q4_0.gguf?download=true", Wanted("o/r", "m-Q4_0.gguf")),
-        ("https://huggingface.co/o/r/blob/v1/a%20b/m.gguf", Wanted("o/r", "a b/m.gguf", "v1")),
-        ("https://huggingface.co/o/r/tree/main", Wanted("o/r", "")),
-        ("https://huggingface.co/o/r#files", Wanted("o/r", "")),
+        (
+            "https://huggingface.co/o/r/resolve/main/m-Q4_0.gguf?download=true",
+            WantedFile("o/r", "m-Q4_0.gguf"),
+        ),
+        ("https://huggingface.co/o/r/blob/v1/a%20b/m.gguf", WantedFile("o/r", "a b/m.gguf", "v1")),
+        ("https://huggingface.co/o/r/tree/main", WantedFile("o/r", "")),
+        ("https://huggingface.co/o/r#files", WantedFile("o/r", "")),
     ],
 )
-def test_addresses_of_the_browser_are_understood(text: str, wanted: Wanted) -> None:
+def test_addresses_of_the_browser_are_understood(text: str, wanted: WantedFile) -> None:
     assert parse_wanted(text) == wanted
 
 

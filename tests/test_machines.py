@@ -21,7 +21,7 @@ from fake_machine import fake_machine, free_address
 from edgespec.commands import cli, flags, rpc
 from edgespec.commands.doctor import machine_checks
 from edgespec.commands.plan import pair_plan
-from edgespec.engine.messages import Load
+from edgespec.engine.messages import LoadRequest
 from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, MachineLostError, ModelUnsupportedError, SettingError
 from edgespec.llama import remote
@@ -317,7 +317,7 @@ def test_a_server_waits_for_a_machine_that_was_lost(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(supervisor, "absent", lambda machines, seconds: missing.pop(0))
     missing = [["10.0.0.1:1"], ["10.0.0.1:1"], ["10.0.0.2:2"], []]
     told: list[str] = []
-    load = Load("target.gguf", None, PairSettings(rpc=("10.0.0.1:1", "10.0.0.2:2")), 1)
+    load = LoadRequest("target.gguf", None, PairSettings(rpc=("10.0.0.1:1", "10.0.0.2:2")), 1)
 
     async def wait() -> str:
         worker = supervisor.Supervisor(load, tell=told.append)

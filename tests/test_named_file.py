@@ -20,7 +20,7 @@ from edgespec.system.named_file import read_text
 from edgespec_tui.settings.settings import Settings, read
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.widgets.attached_files import read_file, with_files
-from edgespec_tui.widgets.question import Question
+from edgespec_tui.widgets.question import QuestionText
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes and devices with names")
 FLAGS = (
@@ -139,7 +139,7 @@ def test_whatever_a_chat_finds_in_a_files_place_is_told(tmp_path: Path, kind: st
         read_file(str(prompt))
     if kind != "folder":  # a folder's name after an @ is no file's
         with pytest.raises(SettingError, match=why):
-            with_files(Question(f"see @{prompt}"))
+            with_files(QuestionText(f"see @{prompt}"))
 
 
 def test_a_pipe_that_takes_a_files_place_just_now_is_not_waited_for(

@@ -85,7 +85,7 @@ def test_plan_says_how_fast_a_head_makes_its_target(
     assert "no draft" not in capsys.readouterr().out
 
 
-def speed(kind: Any, longest: int, guess: float, accepted: float = 0.9) -> pair_plan.Speed:
+def speed(kind: Any, longest: int, guess: float, accepted: float = 0.9) -> pair_plan.SpeedAtAcceptance:
     """Plans a target that reads 16 tokens as fast as one."""
     target = ModelCost(dict.fromkeys((1, 2, 4, 8, 16), 1.0), 1, 1)
     head = Head(kind, 1, alone=True, longest=longest)

@@ -26,7 +26,7 @@ from local_hub import Fault, LocalHub
 from edgespec.commands import cli
 from edgespec.commands.pull.progress_line import ProgressLine, progress_text
 from edgespec.system import config
-from edgespec_models.hub.download import Cancelled, Download, FileProgress, Progress
+from edgespec_models.hub.download import Cancelled, Download, Downloaded, FileProgress
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.fetch import fetch
 from edgespec_models.hub.hub import Hub
@@ -70,7 +70,7 @@ def test_a_pair_is_downloaded_together_verified_and_installed(
     plan = plan_pull(hub, BOTH)
     local.served.clear()
     assert plan.to_fetch == bytes_of(local) and plan.at_hand == 0
-    shown: list[Progress] = []
+    shown: list[Downloaded] = []
     pair = Pull(plan, hub, store).run(shown.append)
     assert (pair.name, store.default()) == ("big-9b", "big-9b")
     assert all(path.is_file() for path in (pair.target.path, pair.draft.path if pair.draft else None) if path)
@@ -104,7 +104,7 @@ def test_cancelling_works_at_once_and_the_next_pull_fetches_only_the_rest(
     pull = Pull(plan, hub, store)
     cancelled_at = 0.0
 
-    def cancel_in_the_middle(progress: Progress) -> None:
+    def cancel_in_the_middle(progress: Downloaded) -> None:
         nonlocal cancelled_at
         big = progress.files[0]
         if big.phase == "downloading" and big.done >= 4 * MB and not cancelled_at:
@@ -152,7 +152,7 @@ def test_a_process_that_dies_is_told_and_leaves_nothing_whole(
     slow(local, "Big-9B")
     pull = Pull(plan_pull(hub, BOTH), hub, store)
 
-    def kill(progress: Progress) -> None:
+    def kill(progress: Downloaded) -> None:
         child = pull._download._child
         assert child
         child.send_signal(signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
@@ -177,10 +177,10 @@ def test_a_wait_that_the_hub_asks_for_is_shown(local: LocalHub, hub: Hub) -> Non
     """The client says so in its log alone, and seems to hang."""
     local.faults.append(Fault("store", "Big-1B", status=429, headers={"Retry-After": "0"}, times=1))
     file = hub.repository("acme/Big-1B-GGUF").files["Big-1B-Q8_0.gguf"]
-    shown: list[Progress] = []
+    shown: list[Downloaded] = []
     Download(hub, [file], verified=[False]).run(shown.append)
     assert [progress.asked_to_wait for progress in shown if progress.asked_to_wait] == [1.0]
-    assert "too many requests and asks to wait 31 s" in progress_text(Progress((), None, None, 31.0))
+    assert "too many requests and asks to wait 31 s" in progress_text(Downloaded((), None, None, 31.0))
 
 
 def test_a_split_model_is_pulled_whole_and_loaded_by_its_first_part(
@@ -363,8 +363,8 @@ def test_two_commands_lead_to_an_answer(
 
 def progress(
     *files: tuple[str, str, int, int], speed: float | None = None, left: float | None = None
-) -> Progress:
-    return Progress(
+) -> Downloaded:
+    return Downloaded(
         tuple(FileProgress(name, size, phase, done) for name, phase, done, size in files),  # type: ignore[arg-type]
         speed,
         left,

@@ -16,7 +16,7 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.widgets.attached_files import LARGEST_FILE, with_files
 from edgespec_tui.widgets.completions import choices
-from edgespec_tui.widgets.question import Insert, Question, question_of
+from edgespec_tui.widgets.question import Insert, QuestionText, question_of
 from edgespec_tui.widgets.turn_view import QuestionView
 
 LOG = "\n".join(f"line {i}" for i in range(2000))
@@ -26,17 +26,17 @@ LOG = "\n".join(f"line {i}" for i in range(2000))
 
 
 def test_marks_stand_for_what_was_not_typed_and_are_kept_with_the_turn() -> None:
-    question = Question("see LOGS here", (Insert(4, 8, "[pasted]"),))
+    question = QuestionText("see LOGS here", (Insert(4, 8, "[pasted]"),))
     assert question.folded() == "see [pasted] here"
     assert question_of(question.text, question.settings()) == question
-    assert Question("plain").settings() == {}
+    assert QuestionText("plain").settings() == {}
 
 
 @pytest.mark.parametrize(
     "told", ["", "no JSON", "[1]", '[["a", 2, "m", false]]', "[[5, 2, 3, 4]]", '[[0, 99, "m", false]]', 7]
 )
 def test_a_setting_that_somebody_else_wrote_is_no_insert(told: object) -> None:
-    assert question_of("text", {"inserts": told}) == Question("text")
+    assert question_of("text", {"inserts": told}) == QuestionText("text")
 
 
 @on_a_loop
@@ -97,18 +97,18 @@ def test_files_that_are_named_stand_behind_the_question(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("a = 1\n")
     (tmp_path / "my notes.md").write_text("- one\n")
-    attached = with_files(Question('explain @a.py, and @"my notes.md" @a.py'))
+    attached = with_files(QuestionText('explain @a.py, and @"my notes.md" @a.py'))
     assert attached.question.text == (
         'explain @a.py, and @"my notes.md" @a.py\n\na.py:\n```py\na = 1\n```\n\n\n'
         "my notes.md:\n```md\n- one\n```\n"
     )
     assert attached.question.folded().endswith("[a.py: 1 line]\n\n[my notes.md: 1 line]")
-    assert attached.question.typed() == Question('explain @a.py, and @"my notes.md" @a.py')
+    assert attached.question.typed() == QuestionText('explain @a.py, and @"my notes.md" @a.py')
     assert attached.missed == ()
 
 
 def test_what_names_no_file_stays_as_it_was_written() -> None:
-    question = Question("what does @property do, and me@example.org? @app.route @no/such.py @.")
+    question = QuestionText("what does @property do, and me@example.org? @app.route @no/such.py @.")
     attached = with_files(question)
     assert attached.question == question and attached.missed == ("no/such.py",)
 
@@ -118,7 +118,7 @@ def test_a_file_that_was_pasted_into_the_question_names_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("a = 1\n")
-    question = Question("see @a.py", (Insert(4, 9, "[pasted]"),))
+    question = QuestionText("see @a.py", (Insert(4, 9, "[pasted]"),))
     assert with_files(question).question == question
 
 
@@ -136,7 +136,7 @@ def test_what_is_no_text_or_too_large_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "f").write_bytes(content)
     with pytest.raises(SettingError, match=said):
-        with_files(Question("see @f"))
+        with_files(QuestionText("see @f"))
 
 
 def test_all_files_of_a_question_share_one_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_all_files_of_a_question_share_one_bound(tmp_path: Path, monkeypatch: py
     for name in "ab":
         (tmp_path / name).write_bytes(b"x" * (LARGEST_FILE // 2 + 1))
     with pytest.raises(SettingError, match="are left for files in one question"):
-        with_files(Question("see @a and @b"))
+        with_files(QuestionText("see @a and @b"))
 
 
 @on_a_loop

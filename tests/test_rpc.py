@@ -25,7 +25,7 @@ from edgespec.sampling.sampler import Sampling
 from edgespec.system.machines import absent, ask
 from edgespec_models.fit.need import RAM
 from edgespec_models.grow import grow
-from edgespec_models.grow.source import Shape
+from edgespec_models.grow.source import ModelShape
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,8 +35,8 @@ pytestmark = [
 ]
 PROMPTS = ("def fibonacci(n):", "What is a list comprehension?", "import json\n\n")
 GREEDY, SEEDED = Sampling(temperature=0), Sampling(temperature=0.8)
-SHAPE = Shape(n_vocab=8192, d=640, layers=14, n_head=10, n_kv=5, head_dim=64, ffn=1280)
-SMALL = Shape(n_vocab=8192, d=192, layers=4, n_head=4, n_kv=4, head_dim=64, ffn=512)
+SHAPE = ModelShape(n_vocab=8192, d=640, layers=14, n_head=10, n_kv=5, head_dim=64, ffn=1280)
+SMALL = ModelShape(n_vocab=8192, d=192, layers=4, n_head=4, n_kv=4, head_dim=64, ffn=512)
 Files = tuple[Path, Path]
 
 

@@ -12,12 +12,12 @@ from edgespec.errors import SettingError
 from edgespec.sampling.sampler import Sampling
 from edgespec.server.dialects.openai.requests import Speculation
 from edgespec_tui.settings import file as settings_file
-from edgespec_tui.settings.settings import Known, Settings, read, strictly
+from edgespec_tui.settings.settings import AppNames, Settings, read, strictly
 from edgespec_tui.settings.values import SAMPLING, from_text
 from edgespec_tui.widgets.external_editor import editor
 
 A_KEY = "a key like f2, ctrl+r or escape, several with commas"
-KNOWN = Known(
+KNOWN = AppNames(
     themes=("edgespec-dark", "nord"),
     actions=("chat.panel", "chat.tint", "app.help"),
     is_key=lambda key: key in ("f2", "f3", "ctrl+r"),
@@ -196,7 +196,7 @@ def test_the_file_begins_with_examples_all_of_which_would_hold(path: Path) -> No
     without = "\n".join(
         line.removeprefix("# ") if "=" in line else line for line in path.read_text().splitlines()
     )
-    known = Known(("edgespec-dark",), ("chat.panel", "chat.speculation"), lambda _: True)
+    known = AppNames(("edgespec-dark",), ("chat.panel", "chat.speculation"), lambda _: True)
     path.write_text(without)
     settings, told = read(path, known=known)
     assert told == () and settings.seed == 1 and settings.keys["chat.speculation"] == "f4,alt+s"

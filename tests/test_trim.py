@@ -14,13 +14,13 @@ from commands import EDGESPEC, in_process, posix
 
 from edgespec.commands import trim
 from edgespec.commands.bench.figures import Ratio
-from edgespec.commands.trim import ASIDE, Trial
+from edgespec.commands.trim import ASIDE, DraftContest
 from edgespec_models.gguf.header import read_file
 from edgespec_models.gguf.trim import BY_TOKEN, TOKENS, most_used, write_with_tokens
 
 
-def trial(low: float) -> Trial:
-    return Trial((0.002, 0.001), (0.6, 0.58), Ratio(low + 0.1, low, low + 0.2, 15))
+def trial(low: float) -> DraftContest:
+    return DraftContest((0.002, 0.001), (0.6, 0.58), Ratio(low + 0.1, low, low + 0.2, 15))
 
 
 def test_the_most_used_tokens_and_all_that_are_no_words_stay(tiny_draft: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
 from edgespec_tui.widgets.drawing_pace import LATEST_S, SHARE, SOONEST_S, DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import by_character, part, runs_of_round, spans
-from edgespec_tui.widgets.panel import Measured, odds_against
+from edgespec_tui.widgets.panel import MeasuredSpeedUp, odds_against
 from edgespec_tui.widgets.quiet_moments import QuietMoments
 from edgespec_tui.widgets.reasoning import ReasoningSplitter
 from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, segments
@@ -278,7 +278,7 @@ def test_the_first_round_of_an_answer_is_not_timed() -> None:
 
 
 def test_means_of_a_benchmark_divide_to_the_mean_speedup() -> None:
-    results = [Measured(20, 10), Measured(8, 16)]
+    results = [MeasuredSpeedUp(20, 10), MeasuredSpeedUp(8, 16)]
     mean = together(results)
     assert mean and mean.speedup == pytest.approx(1.0) and mean.n == 2
     assert "1.00x" in summary(results) and "from 0.50x to 2.00x" in summary(results)
@@ -409,7 +409,7 @@ def test_a_slow_phase_hits_both_lanes_and_leaves_the_result_as_sure_as_before() 
 
 
 def test_several_races_are_told_together_and_differ_as_much_as_they_do() -> None:
-    races = [Measured(10, 10), Measured(13, 10), Measured(9, 10)]
+    races = [MeasuredSpeedUp(10, 10), MeasuredSpeedUp(13, 10), MeasuredSpeedUp(9, 10)]
     told = verdict(races, [0.01, 0.01, 0.01])
     assert told.startswith("1.05x: no difference with speculation that 3 races could show (0.7")
     assert verdict([], []).startswith("Too few tokens")

@@ -22,13 +22,13 @@ from wrong_rules import accept_always, without_residual
 
 from edgespec.commands.prompts import built_in
 from edgespec.commands.verify import samples, texts
-from edgespec.commands.verify.budget import LEAST_TOKENS, MOST_TOKENS, Speed, Watch, text_plan
+from edgespec.commands.verify.budget import LEAST_TOKENS, MOST_TOKENS, Deadline, TargetSpeed, text_plan
 from edgespec.commands.verify.command import Effort, run_checks
 from edgespec.commands.verify.equality import BatchShape, Difference
 from edgespec.commands.verify.prompts import TokenizedPrompt, fitting_prompts
 from edgespec.commands.verify.report import BROKEN, LOSSLESS, UNDECIDED, Report
 from edgespec.commands.verify.row_memory import RowMemory
-from edgespec.commands.verify.samples import NARROW, WIDE, Fit, check_distribution, telling_prompt
+from edgespec.commands.verify.samples import NARROW, WIDE, ChiSquare, check_distribution, telling_prompt
 from edgespec.commands.verify.texts import Comparison, Way
 from edgespec.core import verify
 from edgespec.core.values import Draft
@@ -41,7 +41,7 @@ from edgespec.system import isolate
 
 FALSE_ALARM = 1e-4
 MODEL = Way("model", 2)
-SPEED = Speed(0.001, 0.002, 3.0)
+SPEED = TargetSpeed(0.001, 0.002, 3.0)
 QUICK = Effort(prompts=2, samples=400)
 SETTINGS = PairSettings(threads=1, n_ctx=1024)
 
@@ -63,12 +63,12 @@ def pair(tiny_target: Path, tiny_draft: Path) -> Iterator[Pair]:
 
 @pytest.fixture(scope="module")
 def prompt(pair: Pair) -> TokenizedPrompt:
-    return telling_prompt(pair, fitting_prompts(pair, 48), MODEL, NARROW, Watch(time.perf_counter))
+    return telling_prompt(pair, fitting_prompts(pair, 48), MODEL, NARROW, Deadline(time.perf_counter))
 
 
 def fit(
     pair: Pair, prompt: TokenizedPrompt, *, samples: int = 400, rng_seed: int = 0, way: Way = MODEL
-) -> Fit:
+) -> ChiSquare:
     found = check_distribution(
         pair,
         prompt,
@@ -78,7 +78,7 @@ def fit(
         false_alarm=FALSE_ALARM,
         rng=np.random.default_rng(rng_seed),
         speed=SPEED,
-        watch=Watch(time.perf_counter),
+        watch=Deadline(time.perf_counter),
         on_progress=lambda what, done, total: None,
     )
     assert found
@@ -205,9 +205,9 @@ def test_a_text_that_depends_on_the_draft_fails(pair: Pair, monkeypatch: pytest.
 
 def test_a_slow_model_draws_from_fewer_tokens() -> None:
     """So that its few evaluations serve many samples."""
-    watch = Watch(lambda: 0.0, end=20.0)
-    assert samples.sampling_for(Speed(0.001, 0.001, 3.0), watch) == samples.WIDE
-    assert samples.sampling_for(Speed(0.001, 0.1, 3.0), watch) == NARROW
+    watch = Deadline(lambda: 0.0, end=20.0)
+    assert samples.sampling_for(TargetSpeed(0.001, 0.001, 3.0), watch) == samples.WIDE
+    assert samples.sampling_for(TargetSpeed(0.001, 0.1, 3.0), watch) == NARROW
 
 
 def test_arithmetic_is_measured_and_allowed_for(tiny_target: Path, tiny_draft: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_memory_answers_what_the_context_would(pair: Pair, prompt: TokenizedPr
 # ---- what is made of the findings -------------------------------------------------------------------------
 
 TEXT = Comparison(0, "code", MODEL, None, 48, 100, 50, None)
-SOUND = Fit(MODEL, "code", WIDE, 1000, 40, 0.5, 5e-5, 0.1, 0.001, 0.01, 2000, 900)
+SOUND = ChiSquare(MODEL, "code", WIDE, 1000, 40, 0.5, 5e-5, 0.1, 0.001, 0.01, 2000, 900)
 SHAPE = BatchShape(5, 64, False, 0.01)
 REPORT = Report("t.gguf", "d.gguf", 60.0, 7, 12, 0, 3.0, (TEXT,), (TEXT,), (SOUND,), (SHAPE,))
 
@@ -290,10 +290,10 @@ def test_the_report_fits_the_terminal(width: int) -> None:
 
 def test_texts_are_as_long_as_the_time_allows() -> None:
     prompts = [TokenizedPrompt("code", np.zeros(100, np.int32))]
-    assert text_plan(Speed(0.0001, 0.001, 3.0), prompts, 40) == (MOST_TOKENS, 2)
-    assert text_plan(Speed(0.01, 0.1, 3.0), prompts, 40) == (20, 1)
-    assert text_plan(Speed(0.5, 5.0, 3.0), prompts, 40) == (LEAST_TOKENS, 1)
-    assert text_plan(Speed(0.5, 5.0, 3.0), prompts, math.inf) == (MOST_TOKENS, 2)
+    assert text_plan(TargetSpeed(0.0001, 0.001, 3.0), prompts, 40) == (MOST_TOKENS, 2)
+    assert text_plan(TargetSpeed(0.01, 0.1, 3.0), prompts, 40) == (20, 1)
+    assert text_plan(TargetSpeed(0.5, 5.0, 3.0), prompts, 40) == (LEAST_TOKENS, 1)
+    assert text_plan(TargetSpeed(0.5, 5.0, 3.0), prompts, math.inf) == (MOST_TOKENS, 2)
 
 
 def test_prompts_are_of_every_kind_and_fit(pair: Pair) -> None:

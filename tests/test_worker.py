@@ -11,7 +11,7 @@ import pytest
 
 from edgespec.core.values import Emitted, Failed, Round
 from edgespec.engine.intake import Intake, Ready, refused
-from edgespec.engine.messages import Refused, Step, Submit, receive
+from edgespec.engine.messages import Refused, StepReport, Submit, receive
 from edgespec.engine.outlet import Outlet
 from edgespec.engine.worker import Worker
 from edgespec.errors import EngineError
@@ -75,7 +75,7 @@ def test_control_tokens_that_are_shown_are_part_of_their_tokens_texts() -> None:
     one._take(submitted("a"))
     one._tell(0.0, [Emitted("a", Round((SAID, CONTROL), "é<call>", 0, 0, ()))])
     step = heard(out)[-1]
-    assert isinstance(step, Step) and step.pieces["a"] == ("é", "<call>")
+    assert isinstance(step, StepReport) and step.pieces["a"] == ("é", "<call>")
 
 
 def test_nothing_is_kept_of_a_request_that_failed() -> None:
@@ -102,7 +102,7 @@ def round_of(text: str, **more: Any) -> Emitted:
 
 
 def texts(out: io.BytesIO) -> list[str]:
-    steps = [step for step in heard(out) if isinstance(step, Step)]
+    steps = [step for step in heard(out) if isinstance(step, StepReport)]
     return [said.round.text for step in steps for said in step.happenings if isinstance(said, Emitted)]
 
 

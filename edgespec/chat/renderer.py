@@ -37,7 +37,7 @@ _ENDING = "the chat template was not rendered: the program is ending"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RenderLimits:
     """What rendering may take. The factors are by bytes of the question: long conversations may take more."""
 
     cpu_s: float = 5.0
@@ -52,7 +52,7 @@ class Limits:
 class _Task:
     """The child's current task. overran: why it was killed; "" if it was not."""
 
-    limits: Limits
+    limits: RenderLimits
     size: int  # bytes of the question
     began: float
     given_up: threading.Event | None = None
@@ -70,8 +70,8 @@ class _Task:
 class Renderer:
     """Asks the child, one question at a time; thread-safe."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: RenderLimits | None = None) -> None:
+        self.limits = limits or RenderLimits()
         self._closings = 0
         self._forget()
         atexit.register(self._discard)

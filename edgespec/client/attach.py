@@ -34,7 +34,7 @@ GLANCE_S = 0.25  # a program that only looks whether an engine runs holds the lo
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedEngine:
     """Which engine is wanted."""
 
     target: Path | None = None  # files of the pair; None: whichever runs, else the default
@@ -94,7 +94,7 @@ class Attached:
 
     client: Client
     info: Info  # what answers
-    wanted: Wanted  # what was asked for
+    wanted: WantedEngine  # what was asked for
     private: bool = False  # it was started here and ends with us
     lent: bool = False  # it is another program's private engine and ends with that
     _child: PrivateEngine | None = field(default=None, repr=False)
@@ -136,11 +136,11 @@ class Attached:
 
 def connect(client: Client) -> Attached:
     """Attaches to a named server (`Client.at`), of ours or not. Raises EndpointError."""
-    return Attached(client, client.info(), Wanted())
+    return Attached(client, client.info(), WantedEngine())
 
 
 def attach(
-    wanted: Wanted | None = None,
+    wanted: WantedEngine | None = None,
     *,
     on_progress: OnProgress = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
@@ -151,7 +151,7 @@ def attach(
     True, what was begun is ended and EndpointError raised. Raises EndpointError if the engine cannot be
     started, with its reason, EngineDiedError if it died while starting.
     """
-    wanted = wanted or Wanted()
+    wanted = wanted or WantedEngine()
     if found := _running(wanted):
         return found
     with _starting(on_progress, cancelled):
@@ -161,14 +161,16 @@ def attach(
 
 
 def own(
-    wanted: Wanted, on_progress: OnProgress = lambda _: None, cancelled: Callable[[], bool] = lambda: False
+    wanted: WantedEngine,
+    on_progress: OnProgress = lambda _: None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> Attached:
     """Starts an engine for us alone, whatever runs: one that has never answered. Raises as `attach` does."""
     with _starting(on_progress, cancelled):
         return _start(wanted, on_progress, cancelled)
 
 
-def _running(wanted: Wanted) -> Attached | None:
+def _running(wanted: WantedEngine) -> Attached | None:
     """Returns a server that is what is wanted; those that stay before those that end with their owner."""
     fitting = [state for state in states() if wanted.is_met(state)]
     for state in sorted(fitting, key=lambda state: state.private):
@@ -230,7 +232,7 @@ def _heed(cancelled: Callable[[], bool]) -> None:
         raise EndpointError("starting the engine was cancelled", code="cancelled")
 
 
-def _start(wanted: Wanted, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Attached:
+def _start(wanted: WantedEngine, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Attached:
     on_progress(Progress("starting", "starting the engine"))
     child = PrivateEngine(wanted.arguments())
     try:

@@ -34,7 +34,7 @@ ASIDE = ".trim-part"  # what is not known to pay yet
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DraftContest:
     """How two drafts did on the same prompts."""
 
     step_s: tuple[float, float]  # seconds of a guess: the whole draft, the trimmed one
@@ -181,7 +181,7 @@ def _check_output(output: Path, draft: Path) -> None:
         )
 
 
-def _told(found: Trial) -> list[str]:
+def _told(found: DraftContest) -> list[str]:
     """Returns the results, in lines for people."""
     before, after = found.step_s
     speed = found.speed
@@ -195,7 +195,7 @@ def _told(found: Trial) -> list[str]:
 
 def _compare(
     target: Path, whole: Path, part: Path, threads: int | None, seconds: float, length: int | None = None
-) -> Trial:
+) -> DraftContest:
     """Has both drafts answer the same prompts in turn, greedy. length: None is what pays, round by round."""
     import edgespec
     from edgespec.commands.bench.figures import combine
@@ -229,4 +229,4 @@ def _compare(
     rates = [sum(figures[i].accepted for figures in found) / drafted[i] for i in (0, 1)]
     ratio = combine([(str(n), (b.tok_per_s or 0) / (a.tok_per_s or 1)) for n, (a, b) in enumerate(found)])
     assert ratio is not None  # there are some, and all have a speed
-    return Trial((steps[0], steps[1]), (rates[0], rates[1]), ratio)
+    return DraftContest((steps[0], steps[1]), (rates[0], rates[1]), ratio)

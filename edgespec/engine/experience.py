@@ -45,7 +45,7 @@ class Experience:
 
 
 @dataclass(slots=True)
-class Known:
+class Knowledge:
     """Costs (None: not measured yet) and experience by kind of request, the kind used last at the end."""
 
     costs: Costs | None = None
@@ -63,12 +63,12 @@ class Known:
         return found
 
 
-def load(path: Path) -> Known:
+def load(path: Path) -> Knowledge:
     """Reads what was saved; empty if there is no such file or it makes no sense."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
-            return Known()
+            return Knowledge()
         held = found["costs"]
         floor = held["floor"]
         pulse = Pulse(_number(held["level"], above=1e-9), floor and _number(floor, above=1e-9))
@@ -80,12 +80,12 @@ def load(path: Path) -> Known:
             at_once=held.get("at_once") is True,
         )
         kinds = [(kind, _experience(held)) for kind, held in found["kinds"].items()]
-        return Known(costs, dict(kinds[-MOST_KINDS:]))
+        return Knowledge(costs, dict(kinds[-MOST_KINDS:]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        return Known()
+        return Knowledge()
 
 
-def save(path: Path, known: Known) -> None:
+def save(path: Path, known: Knowledge) -> None:
     """Writes the file whole or not at all; a full disk or a closed folder is ignored."""
     if known.costs is None:
         return

@@ -32,7 +32,7 @@ USUAL = 16  # bytes; no text has more for each of its tokens, but for one of bla
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadRequest:
     """The first message to a worker: what to load, and how. One worker has one pair for all its life.
 
     queue: requests that may wait. Equal ones mean the same pair, loaded in the same way.
@@ -139,7 +139,7 @@ class Loading:
     progress: float  # of the whole, 0 to 1
 
 
-class Loaded(NamedTuple):  # one figure of it changes with each `Step`
+class Loaded(NamedTuple):  # one figure of it changes with each `StepReport`
     """The pair is loaded."""
 
     name: str
@@ -190,7 +190,7 @@ class Refused:
     n_ctx: int = 0
 
 
-class Step(NamedTuple):  # see `Round`
+class StepReport(NamedTuple):  # see `Round`
     """What one step of the engine brought."""
 
     began: float  # begin and end, seconds on the worker's clock
@@ -200,12 +200,12 @@ class Step(NamedTuple):  # see `Round`
     pieces: Mapping[str, tuple[str, ...]]
     busy: tuple[float, float]  # seconds spent so far inside llama.cpp, (draft, target)
     plain_s: float  # current estimate of a token of plain decoding
-    decodes: int = 0  # evaluations of the target since the previous `Step`
+    decodes: int = 0  # evaluations of the target since the previous `StepReport`
     in_slots: int = 0  # requests in slots, summed over these evaluations
 
 
-ToWorker = Load | Submit | Cancel | Tokenize | Spell | LargeBodies | Ping
-FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | Step | Pong
+ToWorker = LoadRequest | Submit | Cancel | Tokenize | Spell | LargeBodies | Ping
+FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | StepReport | Pong
 
 
 def longest_text(n_ctx: int) -> int:

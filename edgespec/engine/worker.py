@@ -29,13 +29,13 @@ from edgespec.engine.intake import Intake, Ready, refused, shown_tokens
 from edgespec.engine.messages import (
     Accepted,
     Cancel,
-    Load,
     Loaded,
     LoadFailed,
     Loading,
+    LoadRequest,
     Refused,
     Stage,
-    Step,
+    StepReport,
     Submit,
     receive,
 )  # fmt: skip
@@ -81,7 +81,7 @@ class Worker:
         self._held_since = 0.0  # when the oldest held round was held
         self.draining = False
         self._used = False  # costs are measured again only if somebody uses them
-        self._decodes = self._in_slots = 0  # for the next `Step`
+        self._decodes = self._in_slots = 0  # for the next `StepReport`
 
     def run(self) -> None:
         """Works until the owner is gone, or, after SIGTERM, until nothing is left to answer."""
@@ -185,12 +185,12 @@ class Worker:
             busy, plain_s = self._pair.busy(), self._pair.costs().target.seconds(1)
             counts = self._decodes, self._in_slots
             self._decodes = self._in_slots = 0
-            step = Step(began, time.monotonic(), tuple(said), pieces, busy, plain_s, *counts)
+            step = StepReport(began, time.monotonic(), tuple(said), pieces, busy, plain_s, *counts)
             (self._outlet.hold if self._may_wait(step) else self._outlet.send)(step)
         else:
             self._outlet.release()
 
-    def _may_wait(self, step: Step) -> bool:
+    def _may_wait(self, step: StepReport) -> bool:
         """Returns whether this may be sent with the next step, which will take as long as this one took.
 
         First and last rounds, and whatever is no round, are sent at once.
@@ -232,7 +232,7 @@ class _Pieces:
         return self._decoder.decode(self._spelling(token))
 
 
-class Progress:
+class ProgressReports:
     """Reports loading to the owner: each new stage, and every hundredth of the whole."""
 
     def __init__(self, outlet: Outlet) -> None:
@@ -244,9 +244,9 @@ class Progress:
             self._outlet.send(Loading(stage, progress))
 
 
-def open_pair(load: Load, outlet: Outlet) -> Pair:
+def open_pair(load: LoadRequest, outlet: Outlet) -> Pair:
     """Loads what the owner asks for, and measures it if its costs are unknown."""
-    progress = Progress(outlet)
+    progress = ProgressReports(outlet)
     pair = Pair(load.target, load.draft, load.settings, on_progress=progress)
     progress("measuring", LAST_STAGE)
     pair.costs()
@@ -306,7 +306,7 @@ def main() -> int:
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     load = receive(pipe)
-    if not isinstance(load, Load):
+    if not isinstance(load, LoadRequest):
         return 2
     intake = Intake(pipe, outlet, most=load.queue + load.settings.slots)
     try:

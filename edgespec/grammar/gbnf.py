@@ -31,7 +31,7 @@ class Chars:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rule:
+class GrammarRule:
     """A rule of the grammar, by name."""
 
     name: str
@@ -45,7 +45,7 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class Alternatives:
     """One of several."""
 
     parts: tuple[Node, ...]
@@ -60,7 +60,7 @@ class Repeat:
     most: int | None
 
 
-Node = Chars | Rule | Sequence | Choice | Repeat
+Node = Chars | GrammarRule | Sequence | Alternatives | Repeat
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -105,11 +105,11 @@ def names_in(node: Node) -> set[str]:
     waiting: list[Node] = [node]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, Rule):
+        if isinstance(one, GrammarRule):
             found.add(one.name)
         elif isinstance(one, Repeat):
             waiting.append(one.part)
-        elif isinstance(one, Sequence | Choice):
+        elif isinstance(one, Sequence | Alternatives):
             waiting += one.parts
     return found
 
@@ -124,7 +124,7 @@ class _Nodes:
         return self._one((Chars, ranges), lambda: Chars(ranges))
 
     def rule(self, name: str) -> Node:
-        return self._one((Rule, name), lambda: Rule(name))
+        return self._one((GrammarRule, name), lambda: GrammarRule(name))
 
     def sequence(self, parts: list[Node]) -> Node:
         if len(parts) == 1:
@@ -134,7 +134,7 @@ class _Nodes:
     def choice(self, parts: list[Node]) -> Node:
         if len(parts) == 1:
             return parts[0]
-        return self._one((Choice, *map(id, parts)), lambda: Choice(tuple(parts)))
+        return self._one((Alternatives, *map(id, parts)), lambda: Alternatives(tuple(parts)))
 
     def repeat(self, part: Node, least: int, most: int | None) -> Node:
         if most == 0:  # whatever it is, it is absent

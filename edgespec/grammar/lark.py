@@ -17,7 +17,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from edgespec.grammar.gbnf import LAST, Chars, Choice, Node, Repeat, Rule, Sequence, names_in, read
+from edgespec.grammar.gbnf import (
+    LAST,
+    Alternatives,
+    Chars,
+    GrammarRule,
+    Node,
+    Repeat,
+    Sequence,
+    names_in,
+    read,
+)
 
 LONGEST_LEXEME = 100_000  # characters of a regular expression: a list of ten thousand words
 
@@ -74,7 +84,7 @@ def _all_chars(rules: Mapping[str, Node]) -> Iterator[Chars]:
             yield node
         elif isinstance(node, Repeat):
             waiting.append(node.part)
-        elif isinstance(node, Sequence | Choice):
+        elif isinstance(node, Sequence | Alternatives):
             waiting += node.parts
 
 
@@ -115,7 +125,7 @@ class _Translation:
         """Makes a part no lexeme, nor the rules that it only names."""
         while node not in self._apart:
             self._apart.add(node)
-            if isinstance(node, Rule):
+            if isinstance(node, GrammarRule):
                 node = self._rules[node.name]
 
     def _inner(self, node: Node) -> _Lexeme | None:
@@ -128,7 +138,7 @@ class _Translation:
     def _made(self, node: Node) -> _Lexeme | None:
         if isinstance(node, Chars):
             return _Lexeme(_class(node), self._sets.bits(node), 0, 0, False)
-        if isinstance(node, Rule):
+        if isinstance(node, GrammarRule):
             return self._inner(self._rules[node.name]) if node.name in self._regular else None
         if isinstance(node, Repeat):
             return self._repeated(node)
@@ -140,7 +150,7 @@ class _Translation:
             if lexeme is None or length > LONGEST_LEXEME:
                 return None
             made.append(lexeme)
-        return _chosen(made) if isinstance(node, Choice) else _joined(made)
+        return _chosen(made) if isinstance(node, Alternatives) else _joined(made)
 
     def _repeated(self, node: Repeat) -> _Lexeme | None:
         part = self._inner(node.part)
@@ -182,7 +192,7 @@ class _Translation:
                         kept = found.setdefault(part, lexeme)
                         wider = kept.follow | follow
                         changed, kept.follow = changed or wider != kept.follow, wider
-                    elif isinstance(part, Rule):
+                    elif isinstance(part, GrammarRule):
                         wider = behind[part.name] | follow
                         changed = changed or wider != behind[part.name] or part.name not in self._used
                         behind[part.name] = wider
@@ -192,11 +202,11 @@ class _Translation:
     def _begins(self, node: Node) -> int:
         if (lexeme := self._lexeme(node)) is not None:
             return lexeme.first
-        if isinstance(node, Rule):
+        if isinstance(node, GrammarRule):
             return self._first[node.name]
         if isinstance(node, Repeat):
             return self._begins(node.part)
-        assert isinstance(node, Choice | Sequence)
+        assert isinstance(node, Alternatives | Sequence)
         found = 0
         for part in node.parts:
             found |= self._begins(part)
@@ -207,21 +217,21 @@ class _Translation:
     def _may_be_empty(self, node: Node) -> bool:
         if (lexeme := self._lexeme(node)) is not None:
             return lexeme.empty
-        if isinstance(node, Rule):
+        if isinstance(node, GrammarRule):
             return self._empty[node.name]
         if isinstance(node, Repeat):
             return node.least == 0 or self._may_be_empty(node.part)
-        assert isinstance(node, Choice | Sequence)
-        kind = any if isinstance(node, Choice) else all
+        assert isinstance(node, Alternatives | Sequence)
+        kind = any if isinstance(node, Alternatives) else all
         return kind(self._may_be_empty(part) for part in node.parts)
 
     def _walk(self, node: Node, follow: int) -> Iterator[tuple[Node, int]]:
         """Yields lexemes and rules of a node, with what may follow each."""
-        if self._lexeme(node) is not None or isinstance(node, Rule | Chars):
+        if self._lexeme(node) is not None or isinstance(node, GrammarRule | Chars):
             yield node, follow
         elif isinstance(node, Repeat):
             yield from self._walk(node.part, follow | self._begins(node.part))
-        elif isinstance(node, Choice):
+        elif isinstance(node, Alternatives):
             for part in node.parts:
                 yield from self._walk(part, follow)
         else:
@@ -235,14 +245,14 @@ class _Translation:
     def _written(self, node: Node, names: Mapping[str, str]) -> str:
         if (lexeme := self._lexeme(node)) is not None:
             return f"/{lexeme.regex}/" if lexeme.regex != "()" else '""'
-        if isinstance(node, Rule):
+        if isinstance(node, GrammarRule):
             return names[node.name]
         if isinstance(node, Repeat):
             most = "" if node.most is None else str(node.most)
             return f"({self._written(node.part, names)}){{{node.least},{most}}}"
-        assert isinstance(node, Choice | Sequence)
+        assert isinstance(node, Alternatives | Sequence)
         parts = [self._written(part, names) for part in node.parts]
-        return f"({' | '.join(parts)})" if isinstance(node, Choice) else f"({' '.join(parts)})"
+        return f"({' | '.join(parts)})" if isinstance(node, Alternatives) else f"({' '.join(parts)})"
 
 
 def _regular_first(rules: Mapping[str, Node]) -> tuple[list[str], list[str]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.client.state_file import Announcement, ServerState, digest
-from edgespec.engine.messages import Load, Stage
+from edgespec.engine.messages import LoadRequest, Stage
 from edgespec.server.logs import say
 from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
@@ -27,14 +27,14 @@ STAGES: dict[Stage, str] = {
 
 
 def first_state(
-    load: Load, pairs: Pairs, *, host: str, port: int, pid: int, private: bool, template: str | None
+    load: LoadRequest, pairs: Pairs, *, host: str, port: int, pid: int, private: bool, template: str | None
 ) -> ServerState:
     """Returns what a server's file says before the pair is loaded."""
     state = ServerState(host, port, pid, "", private=private, template=digest(template) if template else "")
     return _with_pair(state, load, pairs)
 
 
-def _with_pair(state: ServerState, load: Load, pairs: Pairs) -> ServerState:
+def _with_pair(state: ServerState, load: LoadRequest, pairs: Pairs) -> ServerState:
     target, draft = (str(Path(file).resolve()) if file else None for file in (load.target, load.draft))
     usual = load.settings.n_ctx is None
     return replace(state, model=pairs.name_of(load), target=target or "", draft=draft, usual=usual)
@@ -49,8 +49,8 @@ class Announcer:
         """lock: see `lock_for_starting`; released when the engine can be found, or never will be."""
         self._worker, self._pairs, self._state, self._owner = worker, pairs, state, owner
         self._file = Announcement()
-        self._ready: Load | None = None
-        self._before: tuple[str, Load | None] = ("", None)
+        self._ready: LoadRequest | None = None
+        self._before: tuple[str, LoadRequest | None] = ("", None)
         self._lock = lock
 
     async def follow(self) -> None:
@@ -91,7 +91,7 @@ class Announcer:
         if self._owner:
             self._owner.tell("loading", text=text, fraction=now.progress, target=target, draft=draft or None)
 
-    def _tell_ready(self, load: Load) -> None:
+    def _tell_ready(self, load: LoadRequest) -> None:
         about, first = self._worker.about, self._ready is None
         assert about
         self._ready = load

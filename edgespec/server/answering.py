@@ -25,12 +25,12 @@ from edgespec.chat.conversation import Composed, compose
 from edgespec.chat.forced_call import forced
 from edgespec.chat.renderer import GIVEN_UP
 from edgespec.chat.well_known import template_or_fallback, turn_end
-from edgespec.engine.messages import Load, Loaded, Submit, longest_text
+from edgespec.engine.messages import Loaded, LoadRequest, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.events import NEWLINE
-from edgespec.server.generation import Audience, Generation
+from edgespec.server.generation import AnswerChoices, Audience
 from edgespec.server.json_body import n_characters
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, unavailable
@@ -45,9 +45,9 @@ PING_S = 15
 class Answerer(Protocol):
     """Writes a generation in a dialect's format. Both raise Refusal before their first output."""
 
-    def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]: ...
+    def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]: ...
 
-    async def whole(self, generation: Generation) -> object: ...
+    async def whole(self, generation: AnswerChoices) -> object: ...
 
 
 class Answering:
@@ -88,7 +88,7 @@ class Answering:
         """Returns the chat template: the one given, the model's own, or ChatML."""
         return self._given(self.worker.situation.load) or template_or_fallback(about.chat_template)
 
-    def _given(self, load: Load) -> str | None:
+    def _given(self, load: LoadRequest) -> str | None:
         return self.settings.chat_template if self.pairs.is_first(load) else None
 
     def template_source(self, about: Loaded) -> Literal["given", "model", "chatml"]:
@@ -190,7 +190,7 @@ class Answering:
         """Answers a request. progress: a stream reports how much of its prompt has been read. Raises Refusal
         if it cannot be started."""
         self._check_number(len(submits))
-        generation = Generation(
+        generation = AnswerChoices(
             self.worker,
             submits,
             self._audience,
@@ -251,7 +251,9 @@ def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
 class EventStream(EventSourceResponse):
     """A stream that closes its generation at the end, even if it was never started."""
 
-    def __init__(self, events: AsyncIterator[ServerSentEvent], generation: Generation, send_s: float) -> None:
+    def __init__(
+        self, events: AsyncIterator[ServerSentEvent], generation: AnswerChoices, send_s: float
+    ) -> None:
         super().__init__(events, ping=PING_S, sep=NEWLINE, send_timeout=send_s)
         self._generation = generation
 

@@ -54,7 +54,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)
-    endpoint = Endpoint(worker, settings, state, pairs)
+    endpoint = WebEndpoint(worker, settings, state, pairs)
     prepare(app, endpoint.answering.longest, worker.count_large_body)
     _add_routes(app, endpoint, ModelRoutes(endpoint.answering))
     for dialect in (LlamaCppDialect, AnthropicDialect, ResponsesDialect):
@@ -62,7 +62,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
     return Logged(gated(app, settings, own_key=state.key))
 
 
-def _add_routes(app: FastAPI, endpoint: Endpoint, models: ModelRoutes) -> None:
+def _add_routes(app: FastAPI, endpoint: WebEndpoint, models: ModelRoutes) -> None:
     app.add_api_route("/", models.page, methods=["GET", "HEAD"], include_in_schema=False, response_model=None)
     app.add_api_route(PROOF_PATH, endpoint.proof, include_in_schema=False, response_model=None)
     app.add_api_route("/metrics", endpoint.figures, include_in_schema=False, response_model=None)
@@ -92,7 +92,7 @@ def _add_routes(app: FastAPI, endpoint: Endpoint, models: ModelRoutes) -> None:
         )
 
 
-class Endpoint:
+class WebEndpoint:
     """Answers requests with the worker's results."""
 
     def __init__(

@@ -24,7 +24,7 @@ class Audience(Protocol):
 
     def emitted(self, round_: Round) -> None: ...
 
-    def ended(self, choice: Choice, *, plain: bool) -> None: ...
+    def ended(self, choice: ChoiceResults, *, plain: bool) -> None: ...
 
     def plain_s(self) -> float | None:
         """Returns what a token of plain decoding took recently; None if there was none."""
@@ -32,7 +32,7 @@ class Audience(Protocol):
 
 
 @dataclass(slots=True)
-class Choice(Counts):
+class ChoiceResults(Counts):
     """The results of one choice so far. Times are the worker's clock."""
 
     prompt_tokens: int = 0
@@ -139,7 +139,7 @@ def _weight(round_: Round) -> int:
     return 1 + len(round_.tokens) + sum(len(score.top) for score in round_.scores)
 
 
-class Generation:
+class AnswerChoices:
     """The choices of one request. Close it: what nobody reads any more is cancelled."""
 
     def __init__(
@@ -164,7 +164,7 @@ class Generation:
         self._until = asyncio.get_running_loop().time() + seconds if seconds else None
         self._unread = 0
         self.failed: str | None = None  # why it ended before its time
-        self.choices = [Choice() for _ in wanted]
+        self.choices = [ChoiceResults() for _ in wanted]
         self._scores = [ScoreRelease() if submit.scoring else None for submit in wanted]
 
     async def submit(self) -> None:

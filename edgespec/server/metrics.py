@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from edgespec.core.values import Round
-from edgespec.server.generation import Choice
+from edgespec.server.generation import ChoiceResults
 from edgespec.server.supervisor import Supervisor
 
 FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -119,7 +119,7 @@ class Metrics:
             for place in range(round_.accepted):
                 self._by_place.labels(str(place)).inc()
 
-    def ended(self, choice: Choice, *, plain: bool) -> None:
+    def ended(self, choice: ChoiceResults, *, plain: bool) -> None:
         """Counts a choice, whole or not."""
         mode = "plain" if plain else "speculative"
         self._requests.labels(mode, choice.finish or "cancelled").inc()

@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from edgespec.engine.messages import Load, Loaded
+from edgespec.engine.messages import Loaded, LoadRequest
 from edgespec.server.answering import PING_S, Answering
 from edgespec.server.events import NEWLINE, done, event
 from edgespec.server.front_page import HEADERS, ShownModel, front_page
@@ -123,7 +123,7 @@ class ModelRoutes:
         models = [self._model(pair, now.load, now.state, about) for pair in self._pairs.known()]
         return sorted(models, key=lambda model: model["status"]["value"] == "unloaded")
 
-    def _model(self, pair: KnownPair, there: Load, state: str, about: Loaded | None) -> dict[str, Any]:
+    def _model(self, pair: KnownPair, there: LoadRequest, state: str, about: Loaded | None) -> dict[str, Any]:
         """Returns a pair in OpenAI's format; `meta` is llama-server's, `status` its router's."""
         meta: dict[str, Any] = {"size": pair.size, "draft": pair.draft, "embedded": pair.embedded}
         value = "unloaded"

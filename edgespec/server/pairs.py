@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgespec.engine.messages import Load
+from edgespec.engine.messages import LoadRequest
 from edgespec.server.refusal import Refusal
 from edgespec_models import tiny
 from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreError
@@ -20,7 +20,7 @@ class KnownPair:
     """A pair under its name. size: bytes of the files, 0 if they are missing."""
 
     name: str
-    load: Load
+    load: LoadRequest
     size: int
 
     @property
@@ -41,13 +41,15 @@ class KnownPair:
 class Pairs:
     """The pairs that may be loaded. Reads the store each time: a pair may be pulled while the server runs."""
 
-    def __init__(self, first: Load, store: Store, *, alias: str | None = None, drafts: bool = True) -> None:
+    def __init__(
+        self, first: LoadRequest, store: Store, *, alias: str | None = None, drafts: bool = True
+    ) -> None:
         """first: the pair that the server was started with; others are loaded the same way. alias: its name.
         drafts: False loads targets alone."""
         self._first, self._store, self._alias, self._drafts = first, store, alias, drafts
-        self._names: dict[Load, str] = {}
+        self._names: dict[LoadRequest, str] = {}
 
-    def is_first(self, load: Load) -> bool:
+    def is_first(self, load: LoadRequest) -> bool:
         """True for what the server was started with."""
         return load == self._first
 
@@ -64,7 +66,7 @@ class Pairs:
         same = _files(self._first)
         return [first, *(pair for pair in others if pair.name != name and _files(pair.load) != same)]
 
-    def called(self, name: str | None) -> Load | None:
+    def called(self, name: str | None) -> LoadRequest | None:
         """Returns how to load the pair that a request names; None for others: the current pair answers."""
         if not name:
             return None
@@ -75,7 +77,7 @@ class Pairs:
             return self._load(found)
         return self._embedded() if name == EMBEDDED else None
 
-    def named(self, name: str) -> Load:
+    def named(self, name: str) -> LoadRequest:
         """Returns how to load a pair; raises Refusal if none has that name, or its files are gone."""
         if load := self.called(name):
             return load
@@ -87,7 +89,7 @@ class Pairs:
         sentence = f"no pair {name!r} is installed here (there are: {there}): `edgespec pull` gets more"
         raise Refusal(404, sentence, param="model", code="model_not_found")
 
-    def name_of(self, load: Load) -> str:
+    def name_of(self, load: LoadRequest) -> str:
         """Returns a pair's name for clients: its name in the store, or else that of its target.
 
         The shipped pair is `embedded` wherever it lies: its file's name says nothing.
@@ -106,19 +108,19 @@ class Pairs:
         except StoreError:  # `edgespec list` says what is wrong with it; the loaded pair still answers
             return []
 
-    def _load(self, pair: InstalledPair) -> Load:
+    def _load(self, pair: InstalledPair) -> LoadRequest:
         draft = str(pair.draft.path) if pair.draft and self._drafts else None
         return replace(self._first, target=str(pair.target.path), draft=draft)
 
-    def _embedded(self) -> Load:
+    def _embedded(self) -> LoadRequest:
         draft = str(tiny.draft_path()) if self._drafts else None
         return replace(self._first, target=str(tiny.target_path()), draft=draft)
 
 
-def _files(load: Load) -> tuple[Path, Path | None]:
+def _files(load: LoadRequest) -> tuple[Path, Path | None]:
     return Path(load.target).resolve(), Path(load.draft).resolve() if load.draft else None
 
 
-def _size(load: Load) -> int:
+def _size(load: LoadRequest) -> int:
     files = [Path(file) for file in (load.target, load.draft) if file]
     return sum(file.stat().st_size for file in files if file.exists())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from edgespec.engine.messages import Load, Stage
+from edgespec.engine.messages import LoadRequest, Stage
 
 State = Literal["loading", "ready", "down", "unloaded", "stopped"]
 
@@ -17,9 +17,9 @@ class Situation:
     # "loading" (also after a worker died), "ready", "down" (it died, and restarts soon), "unloaded"
     # (the next request loads), "stopped" (for ever)
     state: State
-    load: Load  # the pair that is loaded, is being loaded, or is loaded by the next request that names none
+    load: LoadRequest  # the pair that is loaded, is being loaded, or comes with a request that names none
     stage: Stage | None  # while it loads: the current stage, and the part of the whole that is done, 0 to 1
     progress: float
-    next: Load | None  # the pair that waits until all answers have ended
+    next: LoadRequest | None  # the pair that waits until all answers have ended
     requests: int  # running or waiting
     error: str | None  # why the last load failed, in a sentence

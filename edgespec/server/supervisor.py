@@ -29,16 +29,16 @@ from edgespec.engine.messages import (
     Accepted,
     Cancel,
     LargeBodies,
-    Load,
     Loaded,
     LoadFailed,
     Loading,
+    LoadRequest,
     Ping,
     Pong,
     Refused,
     Spell,
     Spelt,
-    Step,
+    StepReport,
     Submit,
     Tokenize,
     Tokenized,
@@ -74,7 +74,7 @@ class Supervisor:
 
     def __init__(
         self,
-        load: Load,
+        load: LoadRequest,
         *,
         tell: Callable[[str], None] = lambda _: None,
         ping_s: float = PING_S,
@@ -86,10 +86,10 @@ class Supervisor:
         self._killed_for: str | None = None  # why we killed it
         self._kills: int | None = None  # by the kernel, before it was started
         self._plans_failed = 0  # plans with which a graphics card ran out of memory
-        self._good: Load | None = None  # what was loaded last
+        self._good: LoadRequest | None = None  # what was loaded last
         self._settled = False  # the current pair has been ready once
         self._loading: Loading | None = None
-        self._next: Load | None = None
+        self._next: LoadRequest | None = None
         self._turn = asyncio.Lock()  # fair: first come, first served
         self._letting_go = asyncio.Lock()
         self._leases = 0
@@ -173,7 +173,7 @@ class Supervisor:
     # -- pairs
 
     @contextlib.asynccontextmanager
-    async def lease(self, load: Load | None = None) -> AsyncIterator[Loaded]:
+    async def lease(self, load: LoadRequest | None = None) -> AsyncIterator[Loaded]:
         """Loads a pair, and keeps it until the block ends; what was submitted in it keeps it loaded.
 
         load: which; None is the current one, or the last. If another is loaded, this waits until
@@ -191,7 +191,7 @@ class Supervisor:
             self._leases -= 1
             self._moved()
 
-    async def load(self, load: Load | None = None, *, force: bool = False) -> Loaded:
+    async def load(self, load: LoadRequest | None = None, *, force: bool = False) -> Loaded:
         """Loads a pair, as `lease` does, and returns its description once it is loaded.
 
         force: ends running and waiting requests with a Refusal instead of waiting for them.
@@ -212,7 +212,7 @@ class Supervisor:
             if self.state != "unloaded":
                 await self._end("unloaded")
 
-    async def _take(self, load: Load | None, force: bool) -> Loaded:
+    async def _take(self, load: LoadRequest | None, force: bool) -> Loaded:
         """Loads the pair, and counts one lease of it."""
         async with self._my_turn(force and load not in (None, self._load)):
             wanted = load or self._load
@@ -265,7 +265,7 @@ class Supervisor:
         if self._refusing and not force:
             raise self._refusing
 
-    def _begin(self, load: Load) -> None:
+    def _begin(self, load: LoadRequest) -> None:
         """Starts a worker for a pair, in the background. There must be none."""
         self._load, self._settled, self.failed, self._loading = load, False, None, None
         self._why, self._plans_failed = "", 0
@@ -508,7 +508,7 @@ class Supervisor:
             process.forget()
 
     def _note(self, message: object) -> None:
-        if isinstance(message, Step):
+        if isinstance(message, StepReport):
             self.busy = message.busy
             self.decodes += message.decodes
             self.in_slots += message.in_slots

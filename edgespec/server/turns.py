@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.chat.conversation import Composed
-from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning, Turn
+from edgespec.chat.families.deltas import AssembledTurn, CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.chat.families.reader import Parser
 from edgespec.chat.forced_call import FORCED
 from edgespec.core.values import Round
@@ -21,7 +21,7 @@ class TurnReader:
     apart: bool = True  # reasoning is not content
     several: bool = True  # calls may be more than one
     forced: bool = False  # it is a call and nothing else: what looks otherwise is the beginning of one
-    turn: Turn = field(default_factory=Turn)
+    turn: AssembledTurn = field(default_factory=AssembledTurn)
     reasoning_tokens: int = 0  # a round with other parts too counts by its characters
     _silent: int = 0  # tokens of rounds that have shown nothing yet
 

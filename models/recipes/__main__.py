@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args()
     work = chosen.work or cache_folder() / ("onward" if chosen.from_shipped else "")
-    place = stages.Place(work, chosen.out or work / "pair", chosen.threads, device.choose())
+    place = stages.WorkFolders(work, chosen.out or work / "pair", chosen.threads, device.choose())
     try:
         (onward.go_on if chosen.from_shipped else stages.make_pair)(place, say)
     except KeyboardInterrupt as stopped:

@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 from recipes.dialogues import SIGNATURE, WHAT, Message, dress, fence, fill, purpose_of, shorten, small_talk
-from recipes.sources import Item
+from recipes.sources import Documented
 
 Tool = dict[str, Any]
 
@@ -87,7 +87,7 @@ def arithmetic(rng: random.Random) -> list[Message]:
     return answer_with(OTHERS[4], f"{a} {sign} {b}", question, str(value), f"{a} {sign} {b} = {value}")
 
 
-def with_tool(item: Item, rng: random.Random) -> tuple[list[Message], list[Tool]] | None:
+def with_tool(item: Documented, rng: random.Random) -> tuple[list[Message], list[Tool]] | None:
     """Ask about an item while tools are offered; the model calls the fitting one."""
     if len(item.doc) < 15:
         return None
@@ -113,7 +113,7 @@ def with_tool(item: Item, rng: random.Random) -> tuple[list[Message], list[Tool]
     return messages, tools
 
 
-def with_thought(messages: list[Message], item: Item, rng: random.Random) -> list[Message]:
+def with_thought(messages: list[Message], item: Documented, rng: random.Random) -> list[Message]:
     """Put short reasoning before the last answer."""
     kind = {"method": "a method", "function": "a function", "class": "a class", "module": "a module"}[
         item.kind

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgespec_models.distill.network import Block, Llama, rotate
+from edgespec_models.distill.network import Llama, NetworkBlock, rotate
 from recipes.said import TOP, Text
 
 ROWS = 256  # prompts side by side
@@ -24,7 +24,7 @@ NEW = 136  # tokens after a prompt; the measurements go to 128
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
+class LayerCache:
     """Hold the keys and values of one layer, each (B, kv heads, C, R)."""
 
     keys: Tensor
@@ -32,7 +32,7 @@ class Cache:
 
 
 def attend(
-    block: Block, x: Tensor, cos: Tensor, sin: Tensor, cache: Cache, start: int, mask: Tensor
+    block: NetworkBlock, x: Tensor, cos: Tensor, sin: Tensor, cache: LayerCache, start: int, mask: Tensor
 ) -> Tensor:
     """Mix x (B, T, D) with what the cache holds before `start`; mask is (B, 1, T, start + T)."""
     s = block.shape
@@ -66,7 +66,7 @@ def surroundings(model: Llama, ids: Tensor, start: int, pad: Tensor) -> tuple[Te
     return cos, sin, mask
 
 
-def evaluate(model: Llama, ids: Tensor, caches: list[Cache], start: int, pad: Tensor) -> Tensor:
+def evaluate(model: Llama, ids: Tensor, caches: list[LayerCache], start: int, pad: Tensor) -> Tensor:
     """Return the logits (B, T, V) after ids (B, T) at `start`; the first `pad` (B) positions are empty."""
     cos, sin, mask = surroundings(model, ids, start, pad)
     x = model.embed(ids)
@@ -99,13 +99,13 @@ def together(model: Llama, prompts: list[list[int]], ends: set[int], noise: torc
     temperature = torch.tensor([0.8 if i % 5 == 4 else 0.0 for i in range(len(prompts))], device=device)
     room = (len(prompts), s.kv_heads, longest + NEW, s.head_dim)
     caches = [
-        Cache(torch.zeros(room, device=device), torch.zeros(room, device=device)) for _ in model.layers()
+        LayerCache(torch.zeros(room, device=device), torch.zeros(room, device=device)) for _ in model.layers()
     ]
     lasts, found = [], []
     for i in range(0, len(prompts), PART):
         part = slice(i, i + PART)
         logits = evaluate(
-            model, ids[part], [Cache(c.keys[part], c.values[part]) for c in caches], 0, pad[part]
+            model, ids[part], [LayerCache(c.keys[part], c.values[part]) for c in caches], 0, pad[part]
         )
         lasts.append(logits[:, -1])
         found.append(best_of(logits))

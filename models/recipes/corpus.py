@@ -22,7 +22,7 @@ from functools import lru_cache
 from recipes import actions, dialogues, marks
 from recipes.dialogues import Message
 from recipes.sources import (
-    Item,
+    Documented,
     SourceFile,
     fraction,
     group_of,
@@ -51,7 +51,7 @@ class Library:
     """Hold one side of the split."""
 
     files: tuple[SourceFile, ...]
-    items: tuple[Item, ...]
+    items: tuple[Documented, ...]
     topics: tuple[tuple[str, str], ...]
 
 
@@ -146,14 +146,14 @@ def conversation(
     return Document(kind, group, render(messages, tools).rstrip("\n") + marks.END_OF_TEXT)
 
 
-def weight_of(item: Item) -> float:
+def weight_of(item: Documented) -> float:
     """Say how often an item's conversations are wanted: public names more than private ones."""
     if item.short.startswith("_") and item.kind != "module":
         return 0.45
     return 1.0
 
 
-def item_dialogue(item: Item, rng: random.Random, make: dialogues.Maker) -> list[Message] | None:
+def item_dialogue(item: Documented, rng: random.Random, make: dialogues.Maker) -> list[Message] | None:
     return make(item, rng) if rng.random() < weight_of(item) else None
 
 

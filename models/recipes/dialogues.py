@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from recipes import hello
-from recipes.sources import Item
+from recipes.sources import Documented
 
 Message = dict[str, Any]
-Maker = Callable[[Item, random.Random], list[Message] | None]
+Maker = Callable[[Documented, random.Random], list[Message] | None]
 
 WHAT = [
     "What does `{name}` do?", "what does {name} do", "What is `{name}`?", "Explain `{name}`.",
@@ -115,7 +115,7 @@ def dress(doc: str) -> str:
     return "\n".join(out + ["```"] if inside else out)
 
 
-def fill(rng: random.Random, phrases: list[str], item: Item, **more: str) -> str:
+def fill(rng: random.Random, phrases: list[str], item: Documented, **more: str) -> str:
     """Choose a phrasing and put the item's names into it."""
     return rng.choice(phrases).format(
         name=item.name.removeprefix("builtins."), short=item.short, kind=item.kind, module=item.module, **more
@@ -126,12 +126,12 @@ def turn(question: str, answer: str) -> list[Message]:
     return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
-def head_of(item: Item) -> str:
+def head_of(item: Documented) -> str:
     """Return the call as documentation prints it, in a Markdown block, or ""."""
     return fence(item.signature) if item.signature and len(item.signature) < 300 else ""
 
 
-def ask_what(item: Item, rng: random.Random) -> list[Message] | None:
+def ask_what(item: Documented, rng: random.Random) -> list[Message] | None:
     if len(item.doc) < 15:
         return None
     answer = dress(item.doc)
@@ -141,12 +141,12 @@ def ask_what(item: Item, rng: random.Random) -> list[Message] | None:
     return turn(fill(rng, WHAT, item), answer)
 
 
-def ask_signature(item: Item, rng: random.Random) -> list[Message] | None:
+def ask_signature(item: Documented, rng: random.Random) -> list[Message] | None:
     head = head_of(item)
     return turn(fill(rng, SIGNATURE, item), head) if head and item.kind != "class" else None
 
 
-def ask_members(item: Item, rng: random.Random) -> list[Message] | None:
+def ask_members(item: Documented, rng: random.Random) -> list[Message] | None:
     if not item.members:
         return None
     module = item.kind == "module"
@@ -158,7 +158,7 @@ def ask_members(item: Item, rng: random.Random) -> list[Message] | None:
     return turn(fill(rng, phrases, item), f"{kind} `{item.name}` {what}:\n\n{listed}")
 
 
-def ask_body(item: Item, rng: random.Random) -> list[Message] | None:
+def ask_body(item: Documented, rng: random.Random) -> list[Message] | None:
     """Signature and documentation -> the code below them."""
     if not item.signature or not 20 <= len(item.body) <= MAX_ANSWER or len(item.doc) > 900:
         return None
@@ -169,20 +169,20 @@ def ask_body(item: Item, rng: random.Random) -> list[Message] | None:
     return turn(fill(rng, WRITE_BODY, item, code=fence(code)), fence(answer))
 
 
-def ask_whole(item: Item, rng: random.Random) -> list[Message] | None:
+def ask_whole(item: Documented, rng: random.Random) -> list[Message] | None:
     if not item.body or len(item.source) > MAX_ANSWER or len(item.doc) < 20:
         return None
     return turn(fill(rng, WRITE_WHOLE, item, purpose=purpose_of(item.doc)), fence(item.source))
 
 
-def ask_explain(item: Item, rng: random.Random) -> list[Message] | None:
+def ask_explain(item: Documented, rng: random.Random) -> list[Message] | None:
     if not item.body or len(item.body) > 1200 or len(item.doc) < 20:
         return None
     code = f"{item.signature}\n{item.body}"
     return turn(fill(rng, EXPLAIN, item, code=fence(code)), dress(item.doc))
 
 
-def ask_find(item: Item, rng: random.Random) -> list[Message] | None:
+def ask_find(item: Documented, rng: random.Random) -> list[Message] | None:
     if len(item.doc) < 25 or item.kind == "module" or item.short[0] == "_":
         return None
     name = item.name.removeprefix("builtins.")
@@ -200,7 +200,7 @@ def ask_find(item: Item, rng: random.Random) -> list[Message] | None:
     return turn(fill(rng, FIND, item, purpose=purpose_of(item.doc)), shape.format(name=name, call=call))
 
 
-def ask_example(item: Item, rng: random.Random) -> list[Message] | None:
+def ask_example(item: Documented, rng: random.Random) -> list[Message] | None:
     """Answer with the doctest lines of the documentation alone."""
     blocks = [p for p in item.doc.split("\n\n") if ">>>" in p]
     if not blocks:

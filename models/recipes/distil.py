@@ -32,7 +32,7 @@ Said = tuple[NDArray[np.uint16], NDArray[np.uint16], NDArray[np.float16], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TargetLesson:
     """Hold texts of similar length: inputs (B, T), and the target's answers at each position (B, T, TOP)."""
 
     ids: Tensor
@@ -40,9 +40,9 @@ class Lesson:
     top_p: Tensor
     weight: Tensor  # weight of each position (B, T)
 
-    def on(self, device: torch.device) -> "Lesson":
+    def on(self, device: torch.device) -> "TargetLesson":
         """Return the lesson in the memory of a device."""
-        return Lesson(*(part.to(device) for part in (self.ids, self.top_ids, self.top_p, self.weight)))
+        return TargetLesson(*(part.to(device) for part in (self.ids, self.top_ids, self.top_p, self.weight)))
 
 
 def read_texts(paths: list[Path]) -> list[Said]:
@@ -58,7 +58,7 @@ def read_texts(paths: list[Path]) -> list[Said]:
     return texts
 
 
-def lessons(paths: list[Path], seed: int, size: int) -> Iterator[Lesson]:
+def lessons(paths: list[Path], seed: int, size: int) -> Iterator[TargetLesson]:
     """Yield every text once, in batches of about `size` tokens of similar length."""
     texts = read_texts(paths)
     rng = random.Random(f"lessons {seed}")
@@ -80,10 +80,10 @@ def lessons(paths: list[Path], seed: int, size: int) -> Iterator[Lesson]:
             length, prompt = len(texts[i][0]), texts[i][3]
             ids[row, :length], top_ids[row, :length], top_p[row, :length] = texts[i][:3]
             weight[row, : prompt - 1], weight[row, prompt - 1 : length - 1] = PROMPT_WEIGHT, 1
-        yield Lesson(*map(torch.from_numpy, (ids, top_ids, top_p, weight)))
+        yield TargetLesson(*map(torch.from_numpy, (ids, top_ids, top_p, weight)))
 
 
-def divergence(model: Llama, lesson: Lesson, sharp: float = 0.0) -> Tensor:
+def divergence(model: Llama, lesson: TargetLesson, sharp: float = 0.0) -> Tensor:
     """Return the mean KL(p || q) in nats; `sharp` of p is moved to the target's first choice."""
     lesson = lesson.on(model.embed.weight.device)
     asked = lesson.weight > 0

@@ -15,7 +15,7 @@ from recipes import export, restore, stages
 SHIPPED = Path(__file__).resolve().parents[1] / "edgespec_models" / "tiny"
 
 
-def go_on(place: stages.Place, log: Log, shipped: Path = SHIPPED) -> None:
+def go_on(place: stages.WorkFolders, log: Log, shipped: Path = SHIPPED) -> None:
     """Run every stage that is not done yet, and measure the new draft beside the shipped one."""
     place.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(place.threads)

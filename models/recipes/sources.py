@@ -47,7 +47,7 @@ HELD_OUT_SHARE = 24  # one group in 24
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Documented:
     """Describe one function, method, class or module that has documentation or code."""
 
     name: str  # qualified: "textwrap.TextWrapper.wrap"
@@ -135,7 +135,7 @@ def segment(lines: list[str], first: int, last: int, indent: int) -> str:
 
 def function_item(
     node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str], module: str, owner: str
-) -> Item:
+) -> Documented:
     """Split a function into signature, documentation and body."""
     doc = clean_doc(node)
     statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
@@ -144,7 +144,7 @@ def function_item(
     head = segment(lines, node.lineno, max(node.lineno, node.body[0].lineno - 1), indent)
     body = segment(lines, statements[0].lineno, end, indent) if statements else ""
     one_line = node.body[0].lineno == node.lineno
-    return Item(
+    return Documented(
         name=f"{owner}.{node.name}",
         module=module,
         kind="function" if owner == module else "method",
@@ -155,7 +155,7 @@ def function_item(
     )
 
 
-def items_of(file: SourceFile) -> Iterator[Item]:
+def items_of(file: SourceFile) -> Iterator[Documented]:
     """Yield a module, its classes, functions and methods."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -168,7 +168,7 @@ def items_of(file: SourceFile) -> Iterator[Item]:
     public = tuple(
         n.name for n in tree.body if isinstance(n, (*functions, ast.ClassDef)) and n.name[0] != "_"
     )
-    yield Item(file.module, file.module, "module", "", clean_doc(tree), members=public)
+    yield Documented(file.module, file.module, "module", "", clean_doc(tree), members=public)
     for node in tree.body:
         if isinstance(node, functions):
             yield function_item(node, lines, file.module, file.module)
@@ -177,7 +177,7 @@ def items_of(file: SourceFile) -> Iterator[Item]:
             methods = [n for n in node.body if isinstance(n, functions)]
             head = segment(lines, node.lineno, max(node.lineno, node.body[0].lineno - 1), 0)
             names = tuple(dict.fromkeys(m.name for m in methods if m.name[0] != "_"))
-            yield Item(name, file.module, "class", head, clean_doc(node), members=names)
+            yield Documented(name, file.module, "class", head, clean_doc(node), members=names)
             for method in methods:
                 yield function_item(method, lines, file.module, name)
 
@@ -190,7 +190,7 @@ def signature_of(thing: object) -> str:
         return ""
 
 
-def compiled_item(name: str, module: str, kind: str, thing: object) -> Item | None:
+def compiled_item(name: str, module: str, kind: str, thing: object) -> Documented | None:
     """Describe a callable written in C by its own documentation."""
     doc = getattr(thing, "__doc__", None)
     if not isinstance(doc, str) or not doc.strip() or "built-in" in doc[:12]:
@@ -200,10 +200,10 @@ def compiled_item(name: str, module: str, kind: str, thing: object) -> Item | No
     members: tuple[str, ...] = ()
     if kind == "class":
         members = tuple(m for m in vars(thing) if m[0] != "_")
-    return Item(name, module, kind, signature, inspect.cleandoc(doc).strip(), members=members)
+    return Documented(name, module, kind, signature, inspect.cleandoc(doc).strip(), members=members)
 
 
-def compiled_items() -> Iterator[Item]:
+def compiled_items() -> Iterator[Documented]:
     """Yield what modules written in C document; their Python parts come from the files."""
     for module in COMPILED:
         try:
@@ -228,9 +228,9 @@ def compiled_items() -> Iterator[Item]:
                             yield found
 
 
-def read_items() -> list[Item]:
+def read_items() -> list[Documented]:
     """List every item once, Python's own text before what the compiled modules say."""
-    found: dict[str, Item] = {}
+    found: dict[str, Documented] = {}
     for file in read_files():
         for item in items_of(file):
             found.setdefault(item.name, item)

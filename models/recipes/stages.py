@@ -61,7 +61,7 @@ VERSION = "1.0"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkFolders:
     """Say where the work files go, where the pair goes, and how many threads there are."""
 
     work: Path
@@ -90,7 +90,7 @@ def finished(path: Path, tokens: int) -> Llama | None:
     return network if done >= tokens else None
 
 
-def stage(place: Place, name: str, start: Llama, plan: Plan, tokenizer: Tokenizer, log: Log) -> Llama:
+def stage(place: WorkFolders, name: str, start: Llama, plan: Plan, tokenizer: Tokenizer, log: Log) -> Llama:
     """Run one training stage, or return what it left."""
     network = finished(place.work / f"{name}.pt", plan.tokens)
     if network is None:
@@ -100,7 +100,7 @@ def stage(place: Place, name: str, start: Llama, plan: Plan, tokenizer: Tokenize
     return network
 
 
-def tune(place: Place, name: str, start: Llama, shards: list[Path], plan: Plan, log: Log) -> Llama:
+def tune(place: WorkFolders, name: str, start: Llama, shards: list[Path], plan: Plan, log: Log) -> Llama:
     """Run one stage of distillation, or return what it left."""
     network = finished(place.work / f"{name}.pt", plan.tokens)
     if network is None:
@@ -110,7 +110,7 @@ def tune(place: Place, name: str, start: Llama, shards: list[Path], plan: Plan, 
     return network
 
 
-def make_target(place: Place, tokenizer: Tokenizer, log: Log) -> Path:
+def make_target(place: WorkFolders, tokenizer: Tokenizer, log: Log) -> Path:
     """Train and export the target."""
     torch.manual_seed(1)
     seed = stage(place, "seed", Llama(model.SEED), SEED, tokenizer, log)
@@ -121,7 +121,7 @@ def make_target(place: Place, tokenizer: Tokenizer, log: Log) -> Path:
     return path
 
 
-def listen(place: Place, target: Path, tokenizer: Tokenizer, log: Log) -> list[Path]:
+def listen(place: WorkFolders, target: Path, tokenizer: Tokenizer, log: Log) -> list[Path]:
     """Let the target continue the prompts of every shard that is not there yet."""
     shards = [place.work / f"said-{i}.npz" for i in range(SHARDS)]
     network = restore.read_network(target).to(place.device)
@@ -133,7 +133,7 @@ def listen(place: Place, target: Path, tokenizer: Tokenizer, log: Log) -> list[P
     return shards
 
 
-def make_draft(place: Place, tokenizer: Tokenizer, target: Path, log: Log) -> tuple[Path, Path]:
+def make_draft(place: WorkFolders, tokenizer: Tokenizer, target: Path, log: Log) -> tuple[Path, Path]:
     """Train the draft, let the target speak, tune the draft to it; return (plain, tuned) files."""
     torch.manual_seed(2)
     plain = stage(place, "plain", Llama(model.DRAFT), PLAIN, tokenizer, log)
@@ -144,7 +144,7 @@ def make_draft(place: Place, tokenizer: Tokenizer, target: Path, log: Log) -> tu
     return plain_path, path
 
 
-def install(place: Place, target: Path, draft: Path) -> None:
+def install(place: WorkFolders, target: Path, draft: Path) -> None:
     """Put both files and the held-out prompts in their place, each at once."""
     place.out.mkdir(parents=True, exist_ok=True)
     for path in (target, draft):
@@ -154,7 +154,7 @@ def install(place: Place, target: Path, draft: Path) -> None:
     prompts.write(place.out / "held_out_prompts.jsonl")
 
 
-def measure_pair(place: Place, tokenizer: Tokenizer, target: Path, drafts: dict[str, Path]) -> Path:
+def measure_pair(place: WorkFolders, tokenizer: Tokenizer, target: Path, drafts: dict[str, Path]) -> Path:
     """Measure through llama.cpp and write `figures.json` and `figures.md`."""
     asked = list(prompts.choose())
     held_out = data.held_out_tokens(place.work, tokenizer)
@@ -165,7 +165,7 @@ def measure_pair(place: Place, tokenizer: Tokenizer, target: Path, drafts: dict[
     return path
 
 
-def make_pair(place: Place, log: Log) -> None:
+def make_pair(place: WorkFolders, log: Log) -> None:
     """Run every stage that is not done yet."""
     place.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(place.threads)

@@ -48,7 +48,7 @@ def draft_file(folder: Path, size: str, quality: str) -> Path:
     return _grown(source, path, spec.draft, "Q8_0" if spec.dtype == "F16" else spec.dtype)
 
 
-def _grown(source: Path, path: Path, shape: grow.Shape, dtype: str) -> Path:
+def _grown(source: Path, path: Path, shape: grow.ModelShape, dtype: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     grow.grow(source, path, grow.fit(shape, grow.read_shape(source)), dtype=dtype)
     return path

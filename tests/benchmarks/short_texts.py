@@ -26,7 +26,7 @@ from edgespec.core.pace.costs import Costs
 from edgespec.core.request import Request
 from edgespec.core.values import ModelName
 from edgespec.engine.alone import alone
-from edgespec.engine.experience import Known
+from edgespec.engine.experience import Knowledge
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
@@ -143,10 +143,10 @@ def main() -> None:
         for machine in chosen.machines:
             for line in ("first", "after"):
                 texts = []
-                pair._known = Known(tables(machine))
+                pair._known = Knowledge(tables(machine))
                 for i, prompt in enumerate(prompts):
                     if line == "first":
-                        pair._known = Known(tables(machine))
+                        pair._known = Knowledge(tables(machine))
                     request = Request(sampling, chosen.max_tokens, rng_seed=i)
                     texts.append(text_of(pair, prompt, request, machine, i))
                 print(f"{machine:14} {line}: {told(texts)}", flush=True)

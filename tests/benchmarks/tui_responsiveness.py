@@ -31,7 +31,7 @@ from textual.screen import Screen
 
 from edgespec_tui.app import ChatApp
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.widgets.question import Question
+from edgespec_tui.widgets.question import QuestionText
 
 ANSWER = """Reading a file line by line is **cheap**, because a file is an iterator:
 
@@ -96,7 +96,7 @@ async def responsiveness(turns: int, tok_per_s: float, seconds: float) -> dict[s
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         shown = time.perf_counter() - began
-        await app.chat.asking.ask(Question("again?"))
+        await app.chat.asking.ask(QuestionText("again?"))
         await asyncio.sleep(1.0)
         echo = Echo(app)
         busy, until = time.process_time(), time.perf_counter() + seconds
@@ -126,7 +126,7 @@ async def memory(tokens: int, tok_per_s: float) -> dict[str, float]:
     found = {}
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
-        await app.chat.asking.ask(Question("at length"))
+        await app.chat.asking.ask(QuestionText("at length"))
         for mark in (tokens // 5, tokens // 2, tokens):
             while app.chat.answering and (
                 app.chat.asking.figures is None or app.chat.asking.figures.n_tokens < mark
@@ -155,7 +155,7 @@ async def watching(tok_per_s: float, seconds: float) -> dict[str, float]:
     app._display = watched  # type: ignore[method-assign]
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
-        await app.chat.asking.ask(Question("at length"))
+        await app.chat.asking.ask(QuestionText("at length"))
         await asyncio.sleep(1.5)
         began, busy, before = time.perf_counter(), time.process_time(), frames[0]
         await asyncio.sleep(seconds)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from edgespec.chat.families import known
-from edgespec.chat.families.deltas import CallArguments, Content, Delta, Turn
+from edgespec.chat.families.deltas import AssembledTurn, CallArguments, Content, Delta
 from edgespec.chat.families.family import Family
 
 TOOLS: dict[str, Any] = {
@@ -194,7 +194,7 @@ def deltas(family: Family, parts: list[str], tools: Any = TOOLS) -> list[Delta]:
 
 
 def gathered(family: Family, parts: list[str], tools: Any = TOOLS) -> tuple[Any, ...]:
-    turn = Turn()
+    turn = AssembledTurn()
     turn.add(deltas(family, parts, tools))
     return turn.content, turn.reasoning, [(c.name, c.arguments) for c in turn.calls]
 

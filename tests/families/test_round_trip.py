@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from edgespec.chat.conversation import Composed, compose
-from edgespec.chat.families.deltas import Turn
+from edgespec.chat.families.deltas import AssembledTurn
 from edgespec.chat.families.known import family_of
 from edgespec.chat.traits import traits_of
 
@@ -124,8 +124,8 @@ def composed(template: str, messages: list[Any], **more: Any) -> Composed:
     return compose(template, messages, bos="<BOS>", eos="<EOS>", **more)
 
 
-def read(prompt: Composed, text: str) -> Turn:
-    turn, parser = Turn(), prompt.parser()
+def read(prompt: Composed, text: str) -> AssembledTurn:
+    turn, parser = AssembledTurn(), prompt.parser()
     turn.add(parser.feed(text))
     turn.add(parser.finish())
     return turn

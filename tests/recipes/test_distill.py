@@ -30,7 +30,7 @@ from edgespec_models.distill.hidden import Hidden  # noqa: E402
 from edgespec_models.distill.saying import Saying  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
 from edgespec_models.distill.train import held_out  # noqa: E402
-from recipes.heads.guesser import Guesser  # noqa: E402
+from recipes.heads.guesser import HeadGuesser  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 torch.set_num_threads(1)
@@ -96,7 +96,7 @@ def shared_in_llama_cpp(path, watched):
     found = []
     target = tiny.target_path()
     with Hidden(target, courses.taps_of(10), context=192) as reader:
-        guesser = Guesser(reader, path, context=192)
+        guesser = HeadGuesser(reader, path, context=192)
         for text in watched:
             if text.temperature == 0:
                 continue
@@ -310,7 +310,7 @@ def test_a_head_for_qwen3_says_in_llama_cpp_what_torch_says(qwen, tmp_path):
     with Hidden(qwen, layers, context=64) as reader:
         reader.logits(ids)
         states = reader.states(len(ids))[:-1]
-        guesser = Guesser(reader, path, context=64)
+        guesser = HeadGuesser(reader, path, context=64)
         theirs = guesser.read(ids[1:], guesser.encoded(states), 1, every=True)
         guesser.close()
     with torch.inference_mode():

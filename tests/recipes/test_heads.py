@@ -23,7 +23,7 @@ from edgespec_models.distill.saying import Saying  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
 from recipes.export import export  # noqa: E402
 from recipes.heads import accepted, sing  # noqa: E402
-from recipes.heads.guesser import Guesser  # noqa: E402
+from recipes.heads.guesser import HeadGuesser  # noqa: E402
 from recipes.tokenizer import train_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)  # more would wait for each other longer than they compute
@@ -89,7 +89,7 @@ def test_an_mtp_block_in_llama_cpp_computes_what_torch_does(with_mtp):
     with Hidden(path, context=64, mtp=True) as reader:
         reader.logits(TEXT)
         states = np.concatenate((np.zeros((1, SMALL.width), np.float32), reader.states(len(TEXT))[:-1]))
-        guesser = Guesser(reader, context=64)
+        guesser = HeadGuesser(reader, context=64)
         expected, after = in_torch(head, states, TEXT)
         assert np.abs(guesser.read(TEXT, states, 0, every=True) - expected).max() < EXACT
         guesser.forget(0)
@@ -104,7 +104,7 @@ def test_an_eagle3_head_in_llama_cpp_computes_what_torch_does(target, with_eagle
     with Hidden(target, TAPS, context=64) as reader:
         reader.logits(TEXT)
         states = reader.states(len(TEXT))[:-1]
-        guesser = Guesser(reader, path, context=64)
+        guesser = HeadGuesser(reader, path, context=64)
         expected, after = in_torch(head, states, TEXT[1:])
         rows = guesser.read(TEXT[1:], guesser.encoded(states), 1, every=True)
         assert np.abs(rows[:, kept] - expected).max() < EXACT
@@ -119,7 +119,7 @@ def test_an_eagle3_head_in_llama_cpp_computes_what_torch_does(target, with_eagle
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_text_with_a_head_is_one_that_the_target_says(target, with_eagle, temperature):
     with Hidden(target, TAPS, context=160) as reader:
-        guesser = Guesser(reader, with_eagle[1], context=160)
+        guesser = HeadGuesser(reader, with_eagle[1], context=160)
         said, count = accepted.speculate(reader, guesser, TEXT, 60, temperature, 3, set())
         assert count.emitted == len(said) and count.rounds <= len(said)
         if temperature == 0:
@@ -142,7 +142,7 @@ def test_an_mtp_block_is_read_in_pieces_as_at_once(with_mtp):
     with Hidden(with_mtp[1], context=64, mtp=True) as reader:
         reader.logits(TEXT)
         states = np.concatenate((np.zeros((1, SMALL.width), np.float32), reader.states(len(TEXT))[:-1]))
-        guesser = Guesser(reader, context=64)
+        guesser = HeadGuesser(reader, context=64)
         whole, parts = pieces(reader, guesser, states)
         guesser.forget(20)
         every = guesser.read(TEXT[20:], states[20:], 20, every=True)
@@ -156,7 +156,7 @@ def test_an_eagle3_head_is_read_in_pieces_as_at_once(target, with_eagle):
     with Hidden(target, TAPS, context=64) as reader:
         reader.logits(TEXT)
         states = reader.states(len(TEXT))[:-1]
-        guesser = Guesser(reader, path, context=64)
+        guesser = HeadGuesser(reader, path, context=64)
         whole, parts = pieces(reader, guesser, states)
         guesser.close()
     expected, _ = in_torch(head, states, TEXT[1:])

@@ -160,7 +160,7 @@ def test_training_goes_on_from_files_that_ship(
     monkeypatch.setattr(stages, "DISTIL", Plan(tokens=512, batch=256))
     monkeypatch.setattr(stages, "SHARDS", 1)
     monkeypatch.setattr(stages, "PROMPTS", 8)
-    place = stages.Place(tmp_path / "work", tmp_path / "out", 1, torch.device("cpu"))
+    place = stages.WorkFolders(tmp_path / "work", tmp_path / "out", 1, torch.device("cpu"))
     onward.go_on(place, lambda line: None, shipped)
     assert (place.out / "target.gguf").read_bytes() == file.read_bytes()
     assert (place.out / "draft.gguf").read_bytes() != file.read_bytes()

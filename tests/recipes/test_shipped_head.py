@@ -9,7 +9,7 @@ from edgespec_models import tiny
 from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.native import Native
 from recipes.heads import accepted
-from recipes.heads.guesser import Guesser
+from recipes.heads.guesser import HeadGuesser
 from recipes.prompts import read
 
 ENDS = {0, 2}
@@ -39,7 +39,7 @@ def test_it_is_the_target_that_ships_beside_it(prompts):
 
 def test_text_with_the_head_is_text_without_and_most_guesses_are_taken(prompts):
     with Hidden(tiny.mtp_path(), context=512, mtp=True) as reader:
-        head = Guesser(reader, context=512)
+        head = HeadGuesser(reader, context=512)
         reached = taken = same = 0
         for prompt in prompts:
             ids = reader.tokenise(prompt)

@@ -19,7 +19,7 @@ from announced import announced
 from commands import posix
 from served import NO_END, served, until
 
-from edgespec.client.attach import Attached, Progress, Wanted, attach, connect, start_lock
+from edgespec.client.attach import Attached, Progress, WantedEngine, attach, connect, start_lock
 from edgespec.client.client import AnswerOptions, Client, Ended
 from edgespec.client.state_file import ServerState
 from edgespec.errors import EndpointError, EndpointLostError
@@ -75,7 +75,7 @@ def test_an_engine_is_started_and_a_second_program_shares_it(engine: Attached) -
     for process in running:
         assert not any(key in word for word in process.cmdline())
         assert key not in process.environ().values()
-    second = attach(Wanted(n_ctx=1024))
+    second = attach(WantedEngine(n_ctx=1024))
     assert second.lent and not second.private and second.model == engine.model
     answer = second.client.chat(HELLO, ENDLESS)
     next(answer)
@@ -144,8 +144,8 @@ def test_why_it_cannot_be_started_is_a_sentence(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF\x03\0\0\0" + bytes(100))
     for wanted, words in (
-        (Wanted(target=tmp_path / "nothing.gguf"), "there is no file"),
-        (Wanted(target=broken), "broken.gguf"),
+        (WantedEngine(target=tmp_path / "nothing.gguf"), "there is no file"),
+        (WantedEngine(target=broken), "broken.gguf"),
     ):
         with pytest.raises(EndpointError, match=words) as caught:
             attach(wanted)
@@ -181,9 +181,9 @@ def test_a_server_that_fits_is_preferred_and_outlives_us(
     monkeypatch.setenv("EDGESPEC_STATE_DIR", str(tmp_path / "state"))
     with served(tmp_path, "--ctx", "600") as server, announced(ServerState("127.0.0.1", 1, 1, "gone")):
         for fits in (
-            Wanted(),
-            Wanted(target=tiny_target),
-            Wanted(target=tiny_target, draft=tiny_draft, n_ctx=600),
+            WantedEngine(),
+            WantedEngine(target=tiny_target),
+            WantedEngine(target=tiny_target, draft=tiny_draft, n_ctx=600),
         ):
             engine = attach(fits)
             assert not engine.private and not engine.lent and engine.info.n_ctx == 600
@@ -191,7 +191,9 @@ def test_a_server_that_fits_is_preferred_and_outlives_us(
             assert engine.fault() is None
         states = [client.state for client in Client.found()]
         assert len(states) == 1 and states[0]
-        assert not Wanted(n_ctx=601).is_met(states[0]) and not Wanted(target=tmp_path).is_met(states[0])
+        assert not WantedEngine(n_ctx=601).is_met(states[0]) and not WantedEngine(target=tmp_path).is_met(
+            states[0]
+        )
         named = connect(Client.at(server.url))
         assert named.info.speculates and named.again().model == "embedded"
     assert str(named.fault()).endswith("has ended")
@@ -208,13 +210,13 @@ def state(**told: object) -> ServerState:
 
 def test_another_windows_engine_is_taken_only_where_it_is_what_would_be_started() -> None:
     """A bare chat took whichever ran, its --ctx 160 included."""
-    bare = Wanted()
+    bare = WantedEngine()
     assert bare.is_met(state())
     assert not bare.is_met(state(n_ctx=160, usual=False))
     assert not bare.is_met(state(target="/elsewhere/big.gguf"))
     assert not bare.is_met(state(draft=None))
-    assert Wanted(n_ctx=100).is_met(state(n_ctx=160, usual=False)), "more than was asked for"
-    assert Wanted(target=tiny.target_path()).is_met(state(n_ctx=160, usual=False)), "it was named"
+    assert WantedEngine(n_ctx=100).is_met(state(n_ctx=160, usual=False)), "more than was asked for"
+    assert WantedEngine(target=tiny.target_path()).is_met(state(n_ctx=160, usual=False)), "it was named"
     assert bare.is_met(state(private=False, target="/elsewhere/big.gguf")), "a server is for everybody"
 
 
@@ -225,5 +227,5 @@ def test_an_engine_is_started_where_nothing_can_be_written(
     (tmp_path / "home").write_text("no folder")
     for name in ("STATE", "DATA", "CACHE", "CONFIG"):
         monkeypatch.setenv(f"EDGESPEC_{name}_DIR", str(tmp_path / "home" / name))
-    with attach(Wanted(n_ctx=256)) as engine:
+    with attach(WantedEngine(n_ctx=256)) as engine:
         assert engine.private and engine.client.count(HELLO) == 12

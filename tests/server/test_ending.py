@@ -20,7 +20,7 @@ from commands import EDGESPEC, posix
 from served import Served, post, served, until
 
 from edgespec.commands.serve.connections import Connection
-from edgespec.commands.serve.ending import STOPPING, Server
+from edgespec.commands.serve.ending import STOPPING, StoppableServer
 
 pytestmark = posix
 STREAM = {"prompt": "a", "stream": True, "max_tokens": 1900, "ignore_eos": True, "temperature": 0}
@@ -93,7 +93,7 @@ def test_a_client_that_does_not_read_delays_no_forced_end() -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         worker = SimpleNamespace(dismiss=lambda reason: None)
         config = uvicorn.Config(app, http=Connection, lifespan="off", log_config=None)
-        server = Server(config, cast(Any, worker))
+        server = StoppableServer(config, cast(Any, worker))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         with socket.create_connection(listener.getsockname()) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")

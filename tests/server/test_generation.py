@@ -11,7 +11,7 @@ from edgespec.core.values import Candidate, Emitted, Round, Started, TokenScore
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.sampling.sampler import Sampling
 from edgespec.server.answering import Answering, with_pair
-from edgespec.server.generation import UNREAD_MOST, Choice, Generation
+from edgespec.server.generation import UNREAD_MOST, AnswerChoices, ChoiceResults
 from edgespec.server.metrics import ENOUGH, Plain
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
@@ -47,9 +47,9 @@ class Nobody:
     def plain_s(self) -> None: ...
 
 
-async def begun(worker: Any, seconds: float | None = None) -> Generation:
+async def begun(worker: Any, seconds: float | None = None) -> AnswerChoices:
     submit = Submit("", "a", True, Sampling(), None, (), None, 0, "auto", None, False)
-    generation = Generation(worker, [submit], Nobody(), seconds=seconds)
+    generation = AnswerChoices(worker, [submit], Nobody(), seconds=seconds)
     await generation.submit()
     worker.say()
     return generation
@@ -112,7 +112,7 @@ def test_what_was_not_read_in_time_is_not_waited_for() -> None:
 
 
 def test_the_speed_up_is_estimated_at_this_length_of_text_and_measured_where_plain_decoding_ran() -> None:
-    choice = Choice(prompt_tokens=1000, first=1.0, last=3.0, growth_s=1e-5)
+    choice = ChoiceResults(prompt_tokens=1000, first=1.0, last=3.0, growth_s=1e-5)
     choice.n_tokens, choice.drafted = 101, 80
     timings = choice.timings(0.04)
     assert timings["speedup_estimated"] == pytest.approx((0.04 + 1e-5 * 1050.5) / 0.02)

@@ -15,7 +15,7 @@ from openai import OpenAI
 from served import NO_END, Served, served, until
 from tiny_gguf import write_llama
 
-from edgespec.client.attach import Wanted
+from edgespec.client.attach import WantedEngine
 from edgespec.client.client import AnswerOptions, Client, Ended
 from edgespec.errors import EndpointError
 from edgespec_models import tiny
@@ -80,7 +80,7 @@ def test_another_pair_is_loaded_with_progress_and_found_by_its_file(
 
     def found() -> bool:
         [now] = Client.found()
-        return bool(now.state) and Wanted(target=folder / "two.gguf").is_met(now.state)
+        return bool(now.state) and WantedEngine(target=folder / "two.gguf").is_met(now.state)
 
     until(found)
     [_, *states] = client.unload()

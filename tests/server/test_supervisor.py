@@ -19,7 +19,7 @@ from served import served, until
 from tiny_gguf import CONTROL, write_llama
 
 from edgespec.core.values import Emitted, Round, Started
-from edgespec.engine.messages import Load, Step, Submit, ToWorker
+from edgespec.engine.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec.server import supervisor
@@ -51,7 +51,7 @@ class Asker:
         if isinstance(said, Refusal) or (isinstance(said, Emitted) and said.round.finish):
             self.ended.set()
 
-    async def ask(self, load: Load | None = None, **changed: Any) -> str:
+    async def ask(self, load: LoadRequest | None = None, **changed: Any) -> str:
         """Has a pair, asks it for an answer, and returns the name of its target once that is on its way."""
         async with self.worker.lease(load) as about:
             self.worker.submit(replace(SUBMIT, id=self.id, **changed), self.hear)
@@ -64,17 +64,19 @@ class Asker:
 
 
 @pytest.fixture(scope="module")
-def loads(tmp_path_factory: pytest.TempPathFactory) -> tuple[Load, Load]:
+def loads(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadRequest, LoadRequest]:
     folder = tmp_path_factory.mktemp("models")
     settings = PairSettings(n_ctx=512, threads=1, slots=2)
     return (
-        Load(str(write_llama(folder / "one.gguf", seed=1)), None, settings, 4),
-        Load(str(write_llama(folder / "two.gguf", seed=2)), None, settings, 4),
+        LoadRequest(str(write_llama(folder / "one.gguf", seed=1)), None, settings, 4),
+        LoadRequest(str(write_llama(folder / "two.gguf", seed=2)), None, settings, 4),
     )
 
 
 @contextlib.asynccontextmanager
-async def supervised(load: Load, *, idle_s: float | None = None, **how: Any) -> AsyncIterator[Supervisor]:
+async def supervised(
+    load: LoadRequest, *, idle_s: float | None = None, **how: Any
+) -> AsyncIterator[Supervisor]:
     worker = Supervisor(load, **how)
     worker.unload_after(idle_s)
     worker.start()
@@ -94,7 +96,7 @@ async def until_is(worker: Supervisor, true: Callable[[Situation], bool]) -> Sit
 
 
 def test_a_request_for_another_pair_waits_for_who_is_answered_and_others_wait_behind_it(
-    loads: tuple[Load, Load],
+    loads: tuple[LoadRequest, LoadRequest],
 ) -> None:
     """First come, first served: neither of two clients can keep the other's pair away for ever."""
 
@@ -116,7 +118,7 @@ def test_a_request_for_another_pair_waits_for_who_is_answered_and_others_wait_be
 
 
 def test_a_supervisor_that_closes_ends_waiting_and_lets_running_answers_finish(
-    loads: tuple[Load, Load],
+    loads: tuple[LoadRequest, LoadRequest],
 ) -> None:
     """A server told to end loaded another pair first, for a request that waited for it."""
 
@@ -136,7 +138,7 @@ def test_a_supervisor_that_closes_ends_waiting_and_lets_running_answers_finish(
     asyncio.run(play())
 
 
-def test_loading_is_told_as_it_goes_on(loads: tuple[Load, Load]) -> None:
+def test_loading_is_told_as_it_goes_on(loads: tuple[LoadRequest, LoadRequest]) -> None:
     async def play() -> None:
         one, two = loads
         async with supervised(one) as worker:
@@ -164,7 +166,7 @@ def test_loading_is_told_as_it_goes_on(loads: tuple[Load, Load]) -> None:
     asyncio.run(play())
 
 
-def test_by_force_running_and_waiting_requests_are_ended(loads: tuple[Load, Load]) -> None:
+def test_by_force_running_and_waiting_requests_are_ended(loads: tuple[LoadRequest, LoadRequest]) -> None:
     async def play() -> None:
         one, two = loads
         async with supervised(one) as worker:
@@ -186,7 +188,7 @@ def test_by_force_running_and_waiting_requests_are_ended(loads: tuple[Load, Load
 
 @pytest.mark.slow
 def test_force_waits_for_no_pair_that_is_being_loaded_and_leaves_no_worker_of_it(
-    loads: tuple[Load, Load],
+    loads: tuple[LoadRequest, LoadRequest],
 ) -> None:
     """A switch that was overtaken between `fork` and the first message left a process, and its memory."""
 
@@ -208,7 +210,9 @@ def test_force_waits_for_no_pair_that_is_being_loaded_and_leaves_no_worker_of_it
     asyncio.run(play())
 
 
-def test_unloading_gives_the_memory_back_and_the_next_request_loads(loads: tuple[Load, Load]) -> None:
+def test_unloading_gives_the_memory_back_and_the_next_request_loads(
+    loads: tuple[LoadRequest, LoadRequest],
+) -> None:
     async def play() -> None:
         async with supervised(loads[0]) as worker:
             asker = Asker(worker, "a")
@@ -228,7 +232,7 @@ def test_unloading_gives_the_memory_back_and_the_next_request_loads(loads: tuple
 
 
 def test_a_pair_that_cannot_be_loaded_gives_way_to_the_one_before(
-    loads: tuple[Load, Load], tmp_path: Path
+    loads: tuple[LoadRequest, LoadRequest], tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))
@@ -249,7 +253,9 @@ def test_a_pair_that_cannot_be_loaded_gives_way_to_the_one_before(
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-def test_a_pair_that_kills_its_worker_while_it_loads_gives_way_too(loads: tuple[Load, Load]) -> None:
+def test_a_pair_that_kills_its_worker_while_it_loads_gives_way_too(
+    loads: tuple[LoadRequest, LoadRequest],
+) -> None:
     async def play() -> None:
         async with supervised(loads[0]) as worker:
             loading = asyncio.create_task(worker.load(loads[1]))
@@ -263,7 +269,7 @@ def test_a_pair_that_kills_its_worker_while_it_loads_gives_way_too(loads: tuple[
     asyncio.run(play())
 
 
-def test_who_gives_up_waiting_leaves_the_turn_to_others(loads: tuple[Load, Load]) -> None:
+def test_who_gives_up_waiting_leaves_the_turn_to_others(loads: tuple[LoadRequest, LoadRequest]) -> None:
     async def play() -> None:
         one, two = loads
         async with supervised(one) as worker:
@@ -282,7 +288,7 @@ def test_who_gives_up_waiting_leaves_the_turn_to_others(loads: tuple[Load, Load]
     asyncio.run(play())
 
 
-def test_an_idle_pair_is_unloaded_and_one_that_is_used_is_not(loads: tuple[Load, Load]) -> None:
+def test_an_idle_pair_is_unloaded_and_one_that_is_used_is_not(loads: tuple[LoadRequest, LoadRequest]) -> None:
     async def play() -> None:
         async with supervised(loads[0], idle_s=0.2) as worker:
             async with worker.lease():
@@ -299,7 +305,9 @@ def test_an_idle_pair_is_unloaded_and_one_that_is_used_is_not(loads: tuple[Load,
 
 
 @pytest.mark.slow
-def test_the_endpoint_loads_again_what_was_idle(tmp_path: Path, loads: tuple[Load, Load]) -> None:
+def test_the_endpoint_loads_again_what_was_idle(
+    tmp_path: Path, loads: tuple[LoadRequest, LoadRequest]
+) -> None:
     with served(tmp_path, "--target", loads[0].target, "--ctx", "256", "--idle-unload", "0.005") as server:
         until(lambda: not server.workers)
         assert server.ask("/health").status == 200
@@ -308,7 +316,9 @@ def test_the_endpoint_loads_again_what_was_idle(tmp_path: Path, loads: tuple[Loa
 
 
 @pytest.mark.skipif(os.name != "posix", reason="processes are suspended by a signal")
-def test_a_worker_that_does_not_answer_is_killed_and_started_again(loads: tuple[Load, Load]) -> None:
+def test_a_worker_that_does_not_answer_is_killed_and_started_again(
+    loads: tuple[LoadRequest, LoadRequest],
+) -> None:
     """A stopped or deaf worker looked like a busy one: everybody waited for ever."""
 
     async def play() -> None:
@@ -331,7 +341,7 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(loads: tuple[
 
 
 def test_a_worker_that_cannot_be_started_is_tried_again(
-    loads: tuple[Load, Load], monkeypatch: pytest.MonkeyPatch
+    loads: tuple[LoadRequest, LoadRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where memory was short even for a process, nobody tried again, and the model was "loading" for ever."""
     refused, told = [OSError(errno.ENOMEM, "Cannot allocate memory")], list[str]()
@@ -352,14 +362,14 @@ def test_a_worker_that_cannot_be_started_is_tried_again(
 
 @pytest.mark.skipif(os.name != "posix", reason="it is ended by a signal")
 def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it(
-    loads: tuple[Load, Load], monkeypatch: pytest.MonkeyPatch
+    loads: tuple[LoadRequest, LoadRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was started again as it was, and ended at the same place with the next long prompt, for ever."""
     sent: list[int] = []
     send = WorkerProcess.send
 
     def note(self: WorkerProcess, message: ToWorker) -> None:
-        if isinstance(message, Load):
+        if isinstance(message, LoadRequest):
             sent.append(message.settings.plans_failed)
         send(self, message)
 
@@ -384,7 +394,7 @@ def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it
 
 @pytest.mark.skipif(os.name != "posix", reason="processes are suspended by a signal")
 def test_a_server_that_was_stopped_does_not_take_its_worker_for_silent(
-    loads: tuple[Load, Load],
+    loads: tuple[LoadRequest, LoadRequest],
 ) -> None:
     """Ctrl+Z stops the web process alone; what it missed meanwhile is not a fault of the worker's."""
 
@@ -399,7 +409,9 @@ def test_a_server_that_was_stopped_does_not_take_its_worker_for_silent(
     asyncio.run(play())
 
 
-def test_the_cause_of_a_failed_draft_is_logged_once_for_each_load(loads: tuple[Load, Load]) -> None:
+def test_the_cause_of_a_failed_draft_is_logged_once_for_each_load(
+    loads: tuple[LoadRequest, LoadRequest],
+) -> None:
     """It comes with every further round of the answer, for those who watch it."""
 
     async def scene() -> None:
@@ -408,7 +420,7 @@ def test_the_cause_of_a_failed_draft_is_logged_once_for_each_load(loads: tuple[L
         rounds = [
             Round((1,), "a", 0, 0, ("target",), notice=notice) for notice in ("", "it broke", "it broke")
         ]
-        step = Step(0.0, 1.0, tuple(Emitted("id", round_) for round_ in rounds), {}, (0.0, 0.0), 0.01)
+        step = StepReport(0.0, 1.0, tuple(Emitted("id", round_) for round_ in rounds), {}, (0.0, 0.0), 0.01)
         worker._note(step)
         assert told == ["it broke"]
 

@@ -22,7 +22,7 @@ from edgespec.chat.families.deltas import Content
 from edgespec.chat.families.known import HERMES
 from edgespec.core.values import Round
 from edgespec.server.dialects.openai.chat import ChatAnswer
-from edgespec.server.generation import Generation, Part
+from edgespec.server.generation import AnswerChoices, Part
 from edgespec.server.turns import readers
 
 ASKED: list[Any] = [{"role": "user", "content": "What does json.dumps do?"}]
@@ -223,7 +223,7 @@ def test_thoughts_are_told_apart_from_words() -> None:
     assert "".join(chunk.get("content", "") for chunk in chunks) == "Yes."
     assert answer.turns[0].reasoning_tokens == 3  # more of the one that tells both is a thought
 
-    class Counted(Generation):
+    class Counted(AnswerChoices):
         def __init__(self) -> None: ...
 
         def usage(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from edgespec.pairs.found import Found
 from edgespec_tui import hang_up, palette
 from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.endpoint.endpoint import Endpoint
-from edgespec_tui.endpoint.engine_state import EngineState
+from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.endpoint.model_notes import note_of
 from edgespec_tui.screens.chat import ChatScreen
 from edgespec_tui.screens.chat_commands import ChatCommands
@@ -35,11 +35,11 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.sessions.unwritten import rescue
 from edgespec_tui.settings import file as settings_file
 from edgespec_tui.settings.keys import key
-from edgespec_tui.settings.settings import Known, Settings, read
+from edgespec_tui.settings.settings import AppNames, Settings, read
 from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
 from edgespec_tui.terminal.guarded_app import GuardedApp
 from edgespec_tui.widgets.external_editor import editor
-from edgespec_tui.widgets.question import Question
+from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
 from edgespec_tui.widgets.welcome import Welcome
 
@@ -80,7 +80,7 @@ class ChatApp(GuardedApp):
         notices: list[str] | None = None,
         shelf: Shelf | None = None,
         typed: TypedAhead | None = None,
-        known: Known | None = None,
+        known: AppNames | None = None,
     ) -> None:
         """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile.
 
@@ -91,7 +91,7 @@ class ChatApp(GuardedApp):
         self.settings = settings or Settings()
         self._settings_file, self._sessions, self._shelf = settings_file, sessions, shelf
         self._notices = notices if notices is not None else []
-        engine = EngineState(endpoint, self._engine_changed)
+        engine = KnownEngine(endpoint, self._engine_changed)
         self.context = ChatContext(endpoint, engine, sessions)
         if shelf is not None:  # from another thread: the list is checked now and then
             shelf.on_end = self._pull_ended
@@ -102,7 +102,7 @@ class ChatApp(GuardedApp):
         self.chat.speculation = self.settings.speculation
         self.chat.set_class(not self.settings.panel, "-no-panel")
         self.context.tint = self.settings.tint
-        self.unsent = Question("")  # what was written and not asked at the end
+        self.unsent = QuestionText("")  # what was written and not asked at the end
         self._interrupted = 0.0
         self._said: set[str] = set()  # notices about the models shown so far
         self._typed = typed or TypedAhead(None)

@@ -17,7 +17,7 @@ from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.screens.models import ModelsScreen
 from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.screens.sessions import SessionsScreen
-from edgespec_tui.settings.settings import Known
+from edgespec_tui.settings.settings import AppNames
 from edgespec_tui.settings.themes import THEMES
 from edgespec_tui.widgets.answer_markdown import CodeFence
 from edgespec_tui.widgets.prompt_input import PromptInput
@@ -61,9 +61,9 @@ def is_key(name: str) -> bool:
         return False
 
 
-def known_to_app() -> Known:
+def known_to_app() -> AppNames:
     """Returns what a settings file may name."""
-    return Known(
+    return AppNames(
         themes=sorted([*BUILTIN_THEMES, *(theme.name for theme in THEMES)]),
         actions=[binding.id for binding in bindings() if binding.id],
         is_key=is_key,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgespec.client.attach import Wanted
+from edgespec.client.attach import WantedEngine
 from edgespec.errors import SettingError
 from edgespec.pairs.found import best_found
 from edgespec.pairs.store import open_store
@@ -16,7 +16,7 @@ from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, att
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.unwritten import on_terminal, rescue
 from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions, settings_path
-from edgespec_tui.widgets.question import Question
+from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead
 
 
@@ -47,7 +47,7 @@ def chat(arguments: argparse.Namespace) -> int:
 def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
     beginning = begin(arguments)
     endpoint = AttachedEndpoint(
-        Begun(opening(arguments)), wanted=Wanted(n_ctx=arguments.ctx, flags=_flags(arguments))
+        Begun(opening(arguments)), wanted=WantedEngine(n_ctx=arguments.ctx, flags=_flags(arguments))
     )
     typed.ask_background()
     from edgespec_tui.app import ChatApp  # Textual takes 0.25 s: wrong flags are reported before
@@ -83,7 +83,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
 
 def _tell_end(
     fault: str | None,
-    unsent: Question,
+    unsent: QuestionText,
     unwritten: Sequence[Conversation],
     *,
     saves: bool,
@@ -120,7 +120,7 @@ def opening(arguments: argparse.Namespace) -> Opening:
         if not Path(file).exists():
             raise SettingError(f"there is no file {file}: check the path")
     return attaching(
-        Wanted(
+        WantedEngine(
             target=Path(target) if target else None,
             draft=Path(draft) if draft else None,
             n_ctx=arguments.ctx,

@@ -52,7 +52,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Turn:
+class AssembledTurn:
     """An assistant's turn, assembled from its deltas."""
 
     content: str = ""

@@ -21,7 +21,7 @@ from edgespec.commands.bench.compare import compare
 from edgespec.commands.bench.figures import FEWEST_STEPS, Sample, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.commands.bench.measure import Measured, Take, measure
-from edgespec.commands.bench.progress import Progress
+from edgespec.commands.bench.progress import RunProgress
 from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.prompts import Prompt, built_in, read_prompts, tokenize
@@ -50,7 +50,7 @@ FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measure
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """The flags, as far as they are known before anything is loaded."""
 
     modes: tuple[Mode, ...]
@@ -65,7 +65,7 @@ class Plan:
     peer_version: str | None
 
 
-def plan(arguments: argparse.Namespace) -> Plan:
+def plan(arguments: argparse.Namespace) -> RunPlan:
     """Reads the flags. Raises SettingError for whatever would fail later, and PeerError."""
     if arguments.no_draft or arguments.drafter == "none" or arguments.draft_length == 0:
         raise SettingError(
@@ -101,7 +101,9 @@ def plan(arguments: argparse.Namespace) -> Plan:
             record.check_writable(flag, path)
     program = peer.parse_peer(arguments.peer) if arguments.peer is not None else None
     version = peer.version(program) if program else None
-    return Plan(modes, prompts, arguments.repeat, seconds, json_file, marked, drawn, told, program, version)
+    return RunPlan(
+        modes, prompts, arguments.repeat, seconds, json_file, marked, drawn, told, program, version
+    )
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -194,7 +196,7 @@ def run(arguments: argparse.Namespace) -> int:
         if wanted.peer:
             settings = _peer_settings(arguments, pair, wanted.peer)
             theirs = peers.enter_context(PeerTaker(settings, lines, asked, tokens, interrupt))
-        progress = Progress(len(units), wanted.seconds)
+        progress = RunProgress(len(units), wanted.seconds)
         _warm_up(ours, asked, units, interrupt)
         if theirs:
             theirs.warm_up(lines)
@@ -298,7 +300,7 @@ def _others_note(measured: Measured, before: float) -> str:
 def _tell(
     measured: Measured,
     lines: list[Line],
-    wanted: Plan,
+    wanted: RunPlan,
     described: dict[str, Any],
     notes: list[str],
     facts: dict[str, Any],

@@ -11,7 +11,7 @@ from edgespec.commands.status_line import StatusLine
 SHOWN_EVERY_S = 10.0  # if there is no terminal
 
 
-class Progress:
+class RunProgress:
     """Shows units and lines as they begin, and troubles in lines of their own."""
 
     def __init__(self, total: int, budget: float) -> None:

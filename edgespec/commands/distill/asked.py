@@ -34,7 +34,7 @@ OWN_SHARE = 60  # of questions over the user's files; questions from templates h
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TrainingPrompts:
     """Makes prompts; held-out ones are never among those for training."""
 
     template: str | None
@@ -98,7 +98,7 @@ class Asked:
         return speaker.tokenise(text, bos=not (self.bos and text.startswith(self.bos)))
 
 
-def asked_of(header: Header, passages: Sequence[str], own: Sequence[OwnText]) -> Asked:
+def asked_of(header: Header, passages: Sequence[str], own: Sequence[OwnText]) -> TrainingPrompts:
     """Returns the prompts of a target. Raises TemplateError if its template takes no question."""
     template = header.metadata.get("tokenizer.chat_template")
     vocabulary = vocabulary_of(header)
@@ -106,7 +106,7 @@ def asked_of(header: Header, passages: Sequence[str], own: Sequence[OwnText]) ->
     def text(token: int) -> str:
         return "" if token == NO_TOKEN else vocabulary.texts[token].decode("utf-8", "replace")
 
-    found = Asked(
+    found = TrainingPrompts(
         template if isinstance(template, str) and template.strip() else None,
         text(vocabulary.bos),
         text(vocabulary.eos),

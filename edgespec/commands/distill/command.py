@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from edgespec.commands.distill.asked import digest, is_held_out
-from edgespec.commands.distill.installing import Known, install, known
+from edgespec.commands.distill.installing import CurrentPair, install, known
 from edgespec.commands.distill.sitting import Sitting, claim, prepare
 from edgespec.commands.status_line import StatusLine
 from edgespec.engine.own_texts import all_kept, name_of
@@ -135,7 +135,7 @@ def _checked(target: Path) -> list[Header]:
     return headers
 
 
-def _sit(sitting: Sitting, arguments: argparse.Namespace, pair: Known) -> int:
+def _sit(sitting: Sitting, arguments: argparse.Namespace, pair: CurrentPair) -> int:
     from edgespec.llama.model import take_log
     from edgespec_models.distill import course as courses
     from edgespec_models.distill.progress import Stop
@@ -200,7 +200,9 @@ def _listen(sitting: Sitting, until: float, stop: Stop) -> None:
     )
 
 
-def _try(sitting: Sitting, arguments: argparse.Namespace, pair: Known, draft: Path, seconds: float) -> int:
+def _try(
+    sitting: Sitting, arguments: argparse.Namespace, pair: CurrentPair, draft: Path, seconds: float
+) -> int:
     from edgespec.commands.distill.trial import hold_trial, told
     from edgespec_models.distill import gather, heard
 

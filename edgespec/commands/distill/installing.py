@@ -18,7 +18,7 @@ _NAME = re.compile(r"[^a-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CurrentPair:
     """A target, its current draft, and the installed pair that both are, if so."""
 
     target: Path
@@ -26,26 +26,26 @@ class Known:
     pair: InstalledPair | None
 
 
-def known(named: str) -> Known:
+def known(named: str) -> CurrentPair:
     """Returns what a name or a file stands for. Raises ModelFileError, SettingError."""
     if named == EMBEDDED:
-        return Known(tiny.target_path(), tiny.draft_path(), None)
+        return CurrentPair(tiny.target_path(), tiny.draft_path(), None)
     path = Path(os.path.expanduser(named))
     if not path.is_file():
         if os.sep in named or named.endswith(".gguf"):
             raise ModelFileError(f"there is no file {named}: name a GGUF file, or an installed pair")
         pair = installed_pair(named)
         assert pair is not None  # a name that is not installed was refused
-        return Known(pair.target.path, pair.draft.path if pair.draft else None, pair)
+        return CurrentPair(pair.target.path, pair.draft.path if pair.draft else None, pair)
     path = path.absolute()
     with store_told():
         for pair in open_store().pairs():
             if pair.target.path.absolute() == path:
-                return Known(path, pair.draft.path if pair.draft and not pair.missing else None, pair)
-    return Known(path, None, None)
+                return CurrentPair(path, pair.draft.path if pair.draft and not pair.missing else None, pair)
+    return CurrentPair(path, None, None)
 
 
-def install(found: Known, draft: Path, named: str) -> str:
+def install(found: CurrentPair, draft: Path, named: str) -> str:
     """Makes a new file the draft of a pair, under a name that tries do not write; returns the pair's."""
     place = draft.with_name(draft.name.removeprefix("new-"))
     os.replace(draft, place)

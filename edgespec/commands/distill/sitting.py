@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.commands.distill.asked import CONTEXT, Asked, asked_of, passages_in
-from edgespec.commands.distill.installing import Known
+from edgespec.commands.distill.asked import CONTEXT, TrainingPrompts, asked_of, passages_in
+from edgespec.commands.distill.installing import CurrentPair
 from edgespec.commands.distill.room import choose_width
 from edgespec.engine.own_texts import OwnTexts, name_of
 from edgespec.errors import SettingError
@@ -32,10 +32,10 @@ class Sitting:
     target: str  # its name and a mark of its header
     folder: Path
     course: Course
-    asked: Asked
+    asked: TrainingPrompts
 
 
-def prepare(arguments: argparse.Namespace, pair: Known, headers: list[Header]) -> Sitting:
+def prepare(arguments: argparse.Namespace, pair: CurrentPair, headers: list[Header]) -> Sitting:
     """Returns what the flags ask for. Raises SettingError, DoesNotFitError, ModelFileError."""
     from edgespec.llama.thread_count import Threads
     from edgespec_models.distill.course import Course

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgespec.core.pace.worth import best_length
 from edgespec.core.values import LONGEST_DRAFT
-from edgespec.engine.experience import Known, load
+from edgespec.engine.experience import Knowledge, load
 from edgespec.engine.measuring import costs_path_of
 from edgespec.engine.placing import Place
 from edgespec.llama.devices import cards
@@ -39,7 +39,7 @@ def measured_length(
     return by_what_is_known(load(kept_in))
 
 
-def by_what_is_known(known: Known) -> MeasuredLength | None:
+def by_what_is_known(known: Knowledge) -> MeasuredLength | None:
     """Returns the same, by costs and experience; at least 1, because an engine is told to guess."""
     odds = [held.model for held in known.kinds.values()]
     seen = sum(sum(of.seen) for of in odds)

@@ -26,7 +26,7 @@ LARGEST_PLANNED = 16  # tokens of one evaluation that was measured; longer draft
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class SpeedAtAcceptance:
     """The speed at one acceptance. draft_length: 0 is plain decoding."""
 
     acceptance: float
@@ -41,7 +41,7 @@ class PairPlan:
     target: ModelCost
     draft: ModelCost | None
     plain_tok_per_s: float  # the target alone
-    speeds: tuple[Speed, ...]  # with speculation, by acceptance
+    speeds: tuple[SpeedAtAcceptance, ...]  # with speculation, by acceptance
     off_by: float = OFF_BY  # how far figures may be off, as a share
 
     @property
@@ -112,7 +112,7 @@ def _plan(
     return PairPlan(target, draft, plain, speeds)
 
 
-def _speed(target: ModelCost, draft: ModelCost, acceptance: float, head: Head | None) -> Speed:
+def _speed(target: ModelCost, draft: ModelCost, acceptance: float, head: Head | None) -> SpeedAtAcceptance:
     prices = _table(target).prices(LARGEST_PLANNED) + ROUND_S
     longest = min(
         LONGEST_DRAFT, LARGEST_PLANNED - 1, head.longest if head and head.longest else LONGEST_DRAFT
@@ -121,7 +121,7 @@ def _speed(target: ModelCost, draft: ModelCost, acceptance: float, head: Head | 
     guess = draft.seconds[1]
     at_once = head is not None and head.kind == "dflash"  # all guesses take one evaluation
     gain, length = best_length(reach, prices, 0.0, -guess) if at_once else best_length(reach, prices, guess)
-    return Speed(acceptance, gain / float(prices[1]), length)
+    return SpeedAtAcceptance(acceptance, gain / float(prices[1]), length)
 
 
 def _table(cost: ModelCost) -> CostTable:

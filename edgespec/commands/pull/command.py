@@ -21,7 +21,7 @@ from edgespec_models.fit.fit import Fit
 from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import HeaderError
 from edgespec_models.hub.choose_file import FOR_CACHES, parse_wanted, smaller_than
-from edgespec_models.hub.download import Progress
+from edgespec_models.hub.download import Downloaded
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.propose import Proposal, head_for, propose
@@ -222,7 +222,7 @@ def _carry_out(pull: Pull, plan: PullPlan) -> int:
     line = ProgressLine(sys.stderr)
     done = plan.at_hand
 
-    def show(progress: Progress) -> None:
+    def show(progress: Downloaded) -> None:
         nonlocal done
         done = progress.done
         line.show(progress)

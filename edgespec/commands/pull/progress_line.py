@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TextIO
 
 from edgespec.commands.status_line import StatusLine
-from edgespec_models.hub.download import Progress
+from edgespec_models.hub.download import Downloaded
 from edgespec_models.shelf.sizes import seconds_text, size_text
 
 LINES = 10  # of a download if no line can be rewritten
 
 
-def progress_text(progress: Progress) -> str:
+def progress_text(progress: Downloaded) -> str:
     """Returns the line: share, bytes, speed, time left, or what else is happening."""
     if progress.asked_to_wait is not None:
         return f"the hub has had too many requests and asks to wait {seconds_text(progress.asked_to_wait)}"
@@ -40,7 +40,7 @@ class ProgressLine:
         self.out, self._line = out, StatusLine(out)
         self._step, self._last = -1, ""
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Downloaded) -> None:
         """Shows the progress."""
         text = progress_text(progress)
         if self._line.rewrites:

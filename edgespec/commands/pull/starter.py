@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgespec.errors import DownloadError
-from edgespec_models.hub.choose_file import Wanted
+from edgespec_models.hub.choose_file import WantedFile
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.pull import Order, PullPlan, plan_pull
@@ -20,7 +20,9 @@ def hub_plan(hub: Hub) -> PullPlan:
     """Returns what pulling it from the hub would do. Raises HubError."""
     if installed_file():
         raise HubError(f"{STARTER.package} is installed here")
-    plan = plan_pull(hub, Order(Wanted(STARTER.repo, STARTER.file, STARTER.revision), None, NAME, True, None))
+    plan = plan_pull(
+        hub, Order(WantedFile(STARTER.repo, STARTER.file, STARTER.revision), None, NAME, True, None)
+    )
     if plan.target.first.sha256 != STARTER.sha256:
         raise HubError(f"{plan.target.first} is another file than the one that was tried")
     return plan

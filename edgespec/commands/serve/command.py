@@ -15,7 +15,7 @@ from edgespec.commands import flags
 from edgespec.commands.serve.listening import addresses, listening, refuse_strangers
 from edgespec.core.request import FREE
 from edgespec.core.values import DrafterName
-from edgespec.engine.messages import Load
+from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.sampling.sampler import Sampling
@@ -190,7 +190,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _serve(
     listeners: list[socket.socket],
-    load: Load,
+    load: LoadRequest,
     settings: ServerSettings,
     pairs: Pairs,
     owner: Owner | None,
@@ -303,13 +303,13 @@ def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
     return found
 
 
-def _load(arguments: argparse.Namespace) -> Load:
+def _load(arguments: argparse.Namespace) -> LoadRequest:
     """Returns what the worker loads; raises SettingError or an error of the files."""
     target, draft = pair_files(arguments)
     for file in filter(None, (target, draft)):
         if not file.exists():
             raise EdgeSpecError(f"there is no file {file}: check the path")
-    return Load(
+    return LoadRequest(
         target=str(target),
         draft=str(draft) if draft else None,
         settings=pair_settings(

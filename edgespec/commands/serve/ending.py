@@ -27,7 +27,7 @@ STOPPING = Refusal(503, "the server is stopping", type="server_error", code="ser
 LAST_WORDS_S = 0.5  # how long streams have to send their error
 
 
-class Server(uvicorn.Server):
+class StoppableServer(uvicorn.Server):
     """uvicorn, except that we decide how it ends, and the exit code for a signal."""
 
     def __init__(self, config: uvicorn.Config, worker: Supervisor) -> None:

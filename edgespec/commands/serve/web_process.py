@@ -14,8 +14,8 @@ from sse_starlette.sse import AppStatus
 
 from edgespec.chat.renderer import RENDERER
 from edgespec.commands.serve.connections import AT_ONCE, Connection, room_for_connections
-from edgespec.commands.serve.ending import Server
-from edgespec.engine.messages import Load
+from edgespec.commands.serve.ending import StoppableServer
+from edgespec.engine.messages import LoadRequest
 from edgespec.server.announcing import Announcer, first_state
 from edgespec.server.app import make_app
 from edgespec.server.logs import say
@@ -33,7 +33,7 @@ LAST_WORDS_S = 2.0  # how long programs attached to a private engine have to rea
 async def serve(
     worker: Supervisor,
     listeners: list[socket.socket],
-    load: Load,
+    load: LoadRequest,
     settings: ServerSettings,
     pairs: Pairs,
     owner: Owner | None,
@@ -68,7 +68,7 @@ async def serve(
         timeout_keep_alive=75,
         h11_max_incomplete_event_size=LARGEST_HEAD,
     )
-    server = Server(how, worker)
+    server = StoppableServer(how, worker)
     worker.unload_after(settings.idle_s)  # not before: it would be unloaded before anybody heard of it
     gc.collect()
     gc.freeze()  # or what is there for good is looked through again during requests, for a tenth of a second
@@ -98,13 +98,13 @@ async def serve(
     return INTERRUPTED if signal.SIGINT in server.signals else 0
 
 
-async def _end_unless_loaded(worker: Supervisor, server: Server) -> None:
+async def _end_unless_loaded(worker: Supervisor, server: StoppableServer) -> None:
     """Ends the server if what it was started with cannot be loaded."""
     await worker.settled.wait()
     server.should_exit = server.should_exit or not worker.about
 
 
-async def _end_with(owner: Owner, server: Server) -> None:
+async def _end_with(owner: Owner, server: StoppableServer) -> None:
     """Ends the server when its owner has gone; requests in progress learn why."""
     await owner.gone()
     sentence = "the program that started this engine has ended, so the engine ended too"

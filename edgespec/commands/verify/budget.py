@@ -18,7 +18,7 @@ Progress = Callable[[str, int, int], None]  # what is done, how much of it, of h
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Deadline:
     """Time left for a check."""
 
     clock: Callable[[], float]  # seconds, monotonic
@@ -38,13 +38,13 @@ class Watch:
         """True if `needed` seconds are not left even if nothing else is done any more."""
         return self.cancelled() or self.last - self.clock() < needed
 
-    def share(self, part: float) -> Watch:
+    def share(self, part: float) -> Deadline:
         """Returns a watch for `part` of the time that is left."""
         return replace(self, end=self.clock() + part * self.left) if self.end < math.inf else self
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class TargetSpeed:
     """What the target takes, and how far its logits are apart."""
 
     read: float  # seconds a token of a prompt
@@ -52,7 +52,7 @@ class Speed:
     spread: float  # standard deviation of a row of logits (of tokens that could be drawn at all)
 
 
-def measured(pair: Pair, prompt: TokenizedPrompt, clock: Callable[[], float]) -> Speed:
+def measured(pair: Pair, prompt: TokenizedPrompt, clock: Callable[[], float]) -> TargetSpeed:
     """Reads a prompt and four tokens after it."""
     pair.forget()
     context, tokens = pair.contexts["target"], prompt.tokens
@@ -62,10 +62,10 @@ def measured(pair: Pair, prompt: TokenizedPrompt, clock: Callable[[], float]) ->
         times.append(clock())
         tokens = np.append(tokens, np.int32(row.argmax()))
     spread = float(row[row >= row.max() - REACH].std())
-    return Speed((times[1] - times[0]) / prompt.tokens.size, (times[-1] - times[1]) / 4, spread)
+    return TargetSpeed((times[1] - times[0]) / prompt.tokens.size, (times[-1] - times[1]) / 4, spread)
 
 
-def text_plan(speed: Speed, prompts: Sequence[TokenizedPrompt], seconds: float) -> tuple[int, int]:
+def text_plan(speed: TargetSpeed, prompts: Sequence[TokenizedPrompt], seconds: float) -> tuple[int, int]:
     """Returns how long texts may be, and with how many ways of drafting each prompt is compared.
 
     Such that four prompts, each of another kind, take the seconds. A text with a draft counts three

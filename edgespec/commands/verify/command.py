@@ -23,10 +23,10 @@ from edgespec.commands import flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.prompts import built_in
 from edgespec.commands.status_line import StatusLine
-from edgespec.commands.verify.budget import LEAST_TOKENS, Progress, Speed, Watch, measured, text_plan
+from edgespec.commands.verify.budget import LEAST_TOKENS, Deadline, Progress, TargetSpeed, measured, text_plan
 from edgespec.commands.verify.prompts import fitting_prompts
 from edgespec.commands.verify.report import Report
-from edgespec.commands.verify.samples import Fit, check_distribution, sampling_for, telling_prompt
+from edgespec.commands.verify.samples import ChiSquare, check_distribution, sampling_for, telling_prompt
 from edgespec.commands.verify.texts import GREEDY, SEEDED, Way, check_batches, compare_texts
 from edgespec.engine.pair import Pair
 from edgespec.errors import SettingError
@@ -67,7 +67,7 @@ def run_checks(
     """
     started = clock() if started is None else started
     end = started + 0.97 * effort.seconds
-    watch = Watch(clock, end, end, cancelled)
+    watch = Deadline(clock, end, end, cancelled)
     prompts = fitting_prompts(pair, LEAST_TOKENS)[: effort.prompts]
     on_progress("speed", 0, 1)
     pair.costs()  # measured now, not in the middle of a text that may have to be repeated
@@ -105,8 +105,8 @@ def run_checks(
 
 
 def _fits(
-    pair: Pair, samples: int, rng_seed: int, speed: Speed, watch: Watch, on_progress: Progress
-) -> tuple[Fit, ...]:
+    pair: Pair, samples: int, rng_seed: int, speed: TargetSpeed, watch: Deadline, on_progress: Progress
+) -> tuple[ChiSquare, ...]:
     """Tests the distribution under the draft model and under all drafters together; else under lookup."""
     ways = (Way("model", 2), Way("auto", 2)) if "draft" in pair.contexts else (Way("lookup", 2),)
     prompts, found = fitting_prompts(pair, LEAST_TOKENS), []

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgespec.commands.verify.equality import BatchShape, complaint
-from edgespec.commands.verify.samples import FIRST, Fit
+from edgespec.commands.verify.samples import FIRST, ChiSquare
 from edgespec.commands.verify.texts import SEEDED, Comparison
 
 LOSSLESS, BROKEN, UNDECIDED = 0, 1, 3  # exit codes
@@ -35,7 +35,7 @@ class Report:
     spread: float  # standard deviation of the target's logits, by which differences are judged
     greedy: tuple[Comparison, ...]
     seeded: tuple[Comparison, ...]
-    fits: tuple[Fit, ...]
+    fits: tuple[ChiSquare, ...]
     batches: tuple[BatchShape, ...]
 
     def complaints(self) -> list[str]:
@@ -207,7 +207,7 @@ def _counted(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def _power(fit: Fit) -> str:
+def _power(fit: ChiSquare) -> str:
     if not fit.visible < 1:
         return "These are too few to detect anything."
     told = f"9 of 10 deviations of {fit.visible:.2g} or more (total variation) would be found."

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.commands.verify.budget import Progress, Speed, Watch
+from edgespec.commands.verify.budget import Deadline, Progress, TargetSpeed
 from edgespec.commands.verify.equality import largest_difference
 from edgespec.commands.verify.goodness import (
     LEAST,
@@ -38,7 +38,7 @@ FIRST = 3  # tokens whose distribution is tested: the first is plain, the others
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class ChiSquare:
     """The chi-square test of one way of drafting."""
 
     way: Way
@@ -88,7 +88,7 @@ class Sampled:
         return tuple(tokens[:FIRST])
 
 
-def sampling_for(speed: Speed, watch: Watch) -> Sampling:
+def sampling_for(speed: TargetSpeed, watch: Deadline) -> Sampling:
     """Returns how to sample: the fewer evaluations there is time for, the fewer sequences there may be."""
     return NARROW if watch.left < FEW * speed.token else WIDE
 
@@ -102,10 +102,10 @@ def check_distribution(
     samples: int,
     false_alarm: float,
     rng: np.random.Generator,
-    speed: Speed,
-    watch: Watch,
+    speed: TargetSpeed,
+    watch: Deadline,
     on_progress: Progress,
-) -> Fit | None:
+) -> ChiSquare | None:
     """Tests the first tokens after `prompt`, drafted in this way and sampled so, by chi-square.
 
     Draws at most `samples`. If time ends before, the current sample still counts: so each cell's
@@ -131,7 +131,7 @@ def check_distribution(
     batched = shares(cells, tree.batched, pair.target.end_tokens)
     allowed = divergence(cells.probs, batched)
     p_value, df = chi_square(cells, sequences, allowed)
-    return Fit(
+    return ChiSquare(
         way=way,
         kind=prompt.kind,
         sampling=sampling,
@@ -185,7 +185,7 @@ class _Tree:
 
 
 def telling_prompt(
-    pair: Pair, prompts: Sequence[TokenizedPrompt], way: Way, sampling: Sampling, watch: Watch
+    pair: Pair, prompts: Sequence[TokenizedPrompt], way: Way, sampling: Sampling, watch: Deadline
 ) -> TokenizedPrompt:
     """Returns the prompt after which a wrong rule would show best.
 
@@ -216,7 +216,7 @@ def telling_prompt(
 
 
 def _copied(
-    pair: Pair, prompts: Sequence[TokenizedPrompt], way: Way, sampling: Sampling, watch: Watch
+    pair: Pair, prompts: Sequence[TokenizedPrompt], way: Way, sampling: Sampling, watch: Deadline
 ) -> TokenizedPrompt:
     """Returns the prompt after which most guesses of a lookup are accepted, and some are not."""
     found: dict[int, int] = {}

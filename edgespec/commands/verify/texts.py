@@ -9,7 +9,7 @@ from itertools import cycle, islice
 import numpy as np
 
 from edgespec.commands.prompts import built_in
-from edgespec.commands.verify.budget import MOST_TOKENS, Progress, Speed, Watch
+from edgespec.commands.verify.budget import MOST_TOKENS, Deadline, Progress, TargetSpeed
 from edgespec.commands.verify.equality import BatchShape, Difference, batch_shapes, difference, output
 from edgespec.commands.verify.prompts import TokenizedPrompt
 from edgespec.core.request import Request
@@ -85,8 +85,8 @@ def compare_texts(
     *,
     sampling: Sampling,
     n_tokens: int,
-    speed: Speed,
-    watch: Watch,
+    speed: TargetSpeed,
+    watch: Deadline,
     on_progress: Progress,
     each: int,
 ) -> Iterator[Comparison]:
@@ -116,7 +116,9 @@ def compare_texts(
     on_progress(what, len(prompts), len(prompts))
 
 
-def check_batches(pair: Pair, speed: Speed, *, watch: Watch, on_progress: Progress) -> Iterator[BatchShape]:
+def check_batches(
+    pair: Pair, speed: TargetSpeed, *, watch: Deadline, on_progress: Progress
+) -> Iterator[BatchShape]:
     """Compares batches of several sizes with single tokens, after a short text and a long one."""
     text = pair.prompt_tokens("\n\n".join(sample.text for sample in built_in()))
     n = BATCHED if watch.left > 8 * BATCHED * speed.token else BATCHED // 2

@@ -36,7 +36,7 @@ FAR = 16  # settled but unevaluated tokens, above which a head starts anew after
 
 
 @dataclass(slots=True)
-class Plan:
+class ReadPlan:
     """What to read for one want."""
 
     seq: int
@@ -105,7 +105,7 @@ class HeadContext(HeadCache):
                     answers[i] = row.copy() if more else row
         return answers
 
-    def _plan(self, want: Want) -> Plan:
+    def _plan(self, want: Want) -> ReadPlan:
         """Returns what would be read for a want, with the cache as it is."""
         seq, held = want.seq, self._held[want.seq]
         tokens, known = self._settled(want)
@@ -114,14 +114,14 @@ class HeadContext(HeadCache):
         tokens += np.array(want.tail, np.int32).tobytes()
         end = len(tokens) // 4
         if settled - readable > FAR:
-            return Plan(seq, tokens, settled - 1, settled - 1, end, anew=True)
+            return ReadPlan(seq, tokens, settled - 1, settled - 1, end, anew=True)
         at = self._reached(held, tokens, readable)
         kept = at >= readable or self._rows.reaches(seq, max(at - 1, 0), readable - 1)
         if at > held.start >= self._first and at >= want.before and kept:
-            return Plan(seq, tokens, at, readable, end, anew=False)
+            return ReadPlan(seq, tokens, at, readable, end, anew=False)
         oldest = self._rows.begin(seq, readable - 1)
         start = max(oldest + 1 if oldest else self._first, want.before)
-        return Plan(seq, tokens, min(start, readable - 1), readable, end, anew=True)
+        return ReadPlan(seq, tokens, min(start, readable - 1), readable, end, anew=True)
 
     def _reached(self, held: Held, tokens: bytes, readable: int) -> int:
         """Returns the first position to read."""
@@ -132,7 +132,7 @@ class HeadContext(HeadCache):
             at = min(at, readable) - 1
         return at
 
-    def _begun(self, want: Want) -> Plan:
+    def _begun(self, want: Want) -> ReadPlan:
         """Frees the cells that are useless for a want; returns what to read."""
         plan = self._plan(want)
         if plan.anew:
@@ -144,7 +144,7 @@ class HeadContext(HeadCache):
             self.cut(plan.seq, plan.at)
         return plan
 
-    def _read(self, plans: Sequence[Plan]) -> list[Rows]:
+    def _read(self, plans: Sequence[ReadPlan]) -> list[Rows]:
         """Reads as much of each plan as one evaluation can hold; returns the logits after it."""
         share, parts = self.settings.chunk // len(plans), []
         shown = [p for p in plans if p.at < p.readable]

@@ -19,7 +19,7 @@ import numpy as np
 from edgespec.core.loop import Rows, Want
 from edgespec.llama.context import Context
 from edgespec.llama.heads.head_cache import Held
-from edgespec.llama.heads.head_context import HeadContext, Plan
+from edgespec.llama.heads.head_context import HeadContext, ReadPlan
 from edgespec.llama.heads.row_batch import RowPart
 from edgespec.llama.model import Model
 from edgespec.llama.saved import same_beginning
@@ -67,7 +67,7 @@ class TurnsContext(HeadContext):
         anew = at == readable and (not held.made or len(tokens) // 4 == readable)
         return at - anew  # the row or the logits after the last settled token are missing
 
-    def _begun(self, want: Want) -> Plan:
+    def _begun(self, want: Want) -> ReadPlan:
         same = same_beginning(self._held[want.seq].tokens, self._plan(want).tokens)
         made = self._held[want.seq].made
         plan = super()._begun(want)
@@ -77,14 +77,14 @@ class TurnsContext(HeadContext):
             held.made = blank if plan.anew else made[: max(0, same - plan.readable) + 1]
         return plan
 
-    def _turn(self, plan: Plan) -> int:
+    def _turn(self, plan: ReadPlan) -> int:
         """Returns how many tokens after the settled ones the next evaluation reads."""
         return min(max(1, len(self._held[plan.seq].made)), plan.end - plan.readable)
 
     def _block(self, turn: int) -> int:
         return min(turn, self._blocks - 1)
 
-    def _read_settled(self, plans: Sequence[Plan]) -> dict[int, Rows]:
+    def _read_settled(self, plans: Sequence[ReadPlan]) -> dict[int, Rows]:
         """Has all blocks read as much of each plan as one evaluation can hold; returns the first's logits."""
         share, parts = self.settings.chunk // len(plans), []
         for plan in plans:
@@ -107,12 +107,12 @@ class TurnsContext(HeadContext):
         self._choose(0)
         return self._decode(parts)
 
-    def _take_back(self, plan: Plan) -> None:
+    def _take_back(self, plan: ReadPlan) -> None:
         """Frees the cells after the settled tokens: they are another block's."""
         C.llama_memory_seq_rm(self._memory, plan.seq, plan.readable, -1)
         del self._held[plan.seq].tokens[4 * plan.readable :]
 
-    def _guess(self, plans: Sequence[Plan], turns: dict[int, int]) -> dict[int, Rows]:
+    def _guess(self, plans: Sequence[ReadPlan], turns: dict[int, int]) -> dict[int, Rows]:
         """Has the block whose turn it is read what follows the settled tokens; returns its logits."""
         parts = []
         for plan in plans:

@@ -44,7 +44,7 @@ class HeadShape:
 Keys = list[tuple[Tensor, Tensor]]  # keys and values of every step so far, each (B, heads, rows, R)
 
 
-class Head(nn.Module):
+class HeadNetwork(nn.Module):
     """Guess the token after each row; see the module's docstring."""
 
     cos: Tensor

@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec_models.distill.head import Head
+from edgespec_models.distill.head import HeadNetwork
 from edgespec_models.distill.model_file import (
     About,
     Array,
@@ -26,7 +26,7 @@ from edgespec_models.distill.model_file import (
 from edgespec_models.distill.target_file import BLOCK, TargetFile
 
 
-def add_numbers(writer: gguf.GGUFWriter, head: Head, blocks: int, vocab: int) -> None:
+def add_numbers(writer: gguf.GGUFWriter, head: HeadNetwork, blocks: int, vocab: int) -> None:
     """Write the numbers of the architecture."""
     s = head.shape
     writer.add_context_length(s.context)
@@ -43,7 +43,9 @@ def add_numbers(writer: gguf.GGUFWriter, head: Head, blocks: int, vocab: int) ->
     writer.add_vocab_size(vocab)
 
 
-def write_mtp(head: Head, target: TargetFile, path: Path, about: About, matrices: str = "Q8_0") -> None:
+def write_mtp(
+    head: HeadNetwork, target: TargetFile, path: Path, about: About, matrices: str = "Q8_0"
+) -> None:
     """Write the target with the head after its last block."""
     layers, s = target.whole("block_count"), head.shape
     writer = open_writer(aside(path), "mimo2", about, "PSF-2.0")
@@ -64,7 +66,7 @@ def write_mtp(head: Head, target: TargetFile, path: Path, about: About, matrices
     finish(writer, tensors, matrices, path)
 
 
-def mtp_tensors(head: Head) -> dict[str, Array]:
+def mtp_tensors(head: HeadNetwork) -> dict[str, Array]:
     """Name an MTP block's weights as llama.cpp does, without the number of the block."""
     qkv = [array(w.weight) for w in (head.wq, head.wk, head.wv)]
     return {
@@ -78,7 +80,7 @@ def mtp_tensors(head: Head) -> dict[str, Array]:
     }
 
 
-def after_attention(head: Head) -> dict[str, Array]:
+def after_attention(head: HeadNetwork) -> dict[str, Array]:
     return {
         "attn_output": array(head.wo.weight),
         "ffn_norm": array(head.ffn_norm.weight),
@@ -89,7 +91,7 @@ def after_attention(head: Head) -> dict[str, Array]:
 
 
 def write_eagle3(
-    head: Head,
+    head: HeadNetwork,
     target: TargetFile,
     path: Path,
     about: About,

@@ -22,7 +22,7 @@ Row = NDArray[np.float32]
 
 
 @dataclass(slots=True)
-class Slot:
+class TextInProgress:
     """Hold a text in progress."""
 
     saying: Saying
@@ -51,7 +51,7 @@ def best_of(logits: Row) -> tuple[Ids, NDArray[np.float16]]:
     return ids.numpy().astype(id_type(logits.shape[1])), p.half().numpy()
 
 
-def take(slots: list[Slot], logits: Row, states: list[Row], noise: torch.Generator) -> None:
+def take(slots: list[TextInProgress], logits: Row, states: list[Row], noise: torch.Generator) -> None:
     """Give each slot its states (tokens, F), its row (n, V), and the token drawn from it."""
     scores = torch.from_numpy(logits)
     ids, p = rows.best_of(scores)
@@ -83,7 +83,7 @@ def listen(
     """
     noise = torch.Generator().manual_seed(seed)
     waiting = iter(sayings)
-    slots: dict[int, Slot] = {}
+    slots: dict[int, TextInProgress] = {}
     while True:
         for sequence in range(width):
             if slots and stop and stop.wanted:
@@ -92,7 +92,7 @@ def listen(
                 if saying.said:
                     yield read_back(target, saying, sequence)
                     continue
-                slots[sequence] = slot = Slot(saying, list(saying.prompt))
+                slots[sequence] = slot = TextInProgress(saying, list(saying.prompt))
                 last = len(saying.prompt) - 1
                 target.forget(0, sequence)
                 row = target.evaluate([(t, i, sequence, i == last) for i, t in enumerate(saying.prompt)])

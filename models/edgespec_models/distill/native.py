@@ -20,7 +20,7 @@ def _silent(level: int, text: bytes, data: object) -> None:
     """Drop llama.cpp's log."""
 
 
-class Threads(Protocol):
+class ThreadChoice(Protocol):
     """Choose how many threads evaluate, by how long evaluations take."""
 
     def choose(self, n: int) -> None:
@@ -30,7 +30,7 @@ class Threads(Protocol):
         """Learn how long it took."""
 
 
-OfContext = Callable[[Any], Threads]  # chooses for a context of llama.cpp
+OfContext = Callable[[Any], ThreadChoice]  # chooses for a context of llama.cpp
 
 
 class Native:
@@ -55,7 +55,7 @@ class Native:
         if not self.context:
             api.llama_model_free(self.model)
             raise RuntimeError(f"llama.cpp makes no context of {context * sequences:,} tokens for {path}")
-        self.chosen: Threads | None = None
+        self.chosen: ThreadChoice | None = None
         self.vocab = api.llama_model_get_vocab(self.model)
         self.size = int(api.llama_vocab_n_tokens(self.vocab))
 

@@ -56,7 +56,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
 
 
-class Block(nn.Module):
+class NetworkBlock(nn.Module):
     """Add attention, then a gated feed-forward step, to the residual stream (B, T, D)."""
 
     def __init__(self, shape: Shape) -> None:
@@ -102,16 +102,16 @@ class Llama(nn.Module):
         super().__init__()
         self.shape = shape
         self.embed = nn.Embedding(shape.vocab, shape.width)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.blocks = nn.ModuleList(NetworkBlock(shape) for _ in range(shape.layers))
         self.norm = RMSNorm(shape.width, shape.eps)
         cos, sin = rotary(shape)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         self.initialise()
 
-    def layers(self) -> list[Block]:
+    def layers(self) -> list[NetworkBlock]:
         """Return the blocks, first to last."""
-        return [block for block in self.blocks if isinstance(block, Block)]
+        return [block for block in self.blocks if isinstance(block, NetworkBlock)]
 
     def initialise(self) -> None:
         """Draw weights; every layer adds nothing at first, so the first loss is near ln V."""

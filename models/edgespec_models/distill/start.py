@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgespec_models.distill.head import Head
+from edgespec_models.distill.head import HeadNetwork
 from edgespec_models.distill.network import Llama, Shape
 from edgespec_models.distill.target_file import TargetFile
 
@@ -32,14 +32,14 @@ OF_BLOCK = {
 }
 
 
-def begin(target: TargetFile, kind: str, kept: NDArray[np.int64] | None = None) -> Head:
+def begin(target: TargetFile, kind: str, kept: NDArray[np.int64] | None = None) -> HeadNetwork:
     """Return an untrained head for a target; `kept` are the tokens it may guess (all, if None)."""
     embed = torch.from_numpy(target.weight("token_embd"))
     if embed.numel() > LARGE:
         embed = embed.half()  # it is only read
     rows = torch.from_numpy(target.output()) if target.has("output") else embed
     rows = rows if kept is None else rows[torch.from_numpy(kept)]
-    head = Head(target.shape(kind, len(rows)), embed)
+    head = HeadNetwork(target.shape(kind, len(rows)), embed)
     width, last = head.shape.width, f"blk.{target.whole('block_count') - 1}"
     with torch.no_grad():
         for ours, theirs in OF_BLOCK.items():
@@ -55,7 +55,7 @@ def begin(target: TargetFile, kind: str, kept: NDArray[np.int64] | None = None) 
     return head
 
 
-def widened(weight: NDArray[np.float32], head: Head, name: str) -> Tensor:
+def widened(weight: NDArray[np.float32], head: HeadNetwork, name: str) -> Tensor:
     """Return a weight with small random columns for the token, if the head's matrix has room for one."""
     found = torch.from_numpy(weight)
     wide = getattr(head, name).weight.shape

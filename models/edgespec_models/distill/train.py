@@ -19,7 +19,7 @@ from torch import Tensor
 
 from edgespec_models.distill import device
 from edgespec_models.distill.divergence import Rows, agreement, divergence, divergence_of
-from edgespec_models.distill.head import Head, Keys
+from edgespec_models.distill.head import HeadNetwork, Keys
 from edgespec_models.distill.heard import Heard
 from edgespec_models.distill.lessons import TOGETHER, Lesson, lesson, one_pass
 from edgespec_models.distill.network import Llama
@@ -34,11 +34,11 @@ FURTHER = 0.25  # of the rows guess on after the first step
 LATER = 0.7  # weight of a later guess relative to the one before it
 SHARP = 0.15  # of greedy text's rows is moved to the first choice
 SAVE_S = 120.0
-Student = Head | Llama  # what is trained: a head, or a small draft
+Student = HeadNetwork | Llama  # what is trained: a head, or a small draft
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingState:
     """Hold how far a training is."""
 
     done: int = 0  # tokens
@@ -140,22 +140,22 @@ def held_out(
     return means
 
 
-def save(path: Path, head: Student, steppers: list[torch.optim.Optimizer], at: Progress) -> None:
+def save(path: Path, head: Student, steppers: list[torch.optim.Optimizer], at: TrainingState) -> None:
     """Write the state whole or not at all."""
     place = {"done": at.done, "passes": at.passes, "batch": at.batch}
     content = {"head": head.state_dict(), "optimisers": [s.state_dict() for s in steppers], **place}
     put_in_place(path, lambda file: torch.save(content, file))
 
 
-def resume(path: Path, head: Student, steppers: list[torch.optim.Optimizer]) -> Progress:
+def resume(path: Path, head: Student, steppers: list[torch.optim.Optimizer]) -> TrainingState:
     """Load a saved state into the head and its optimisers; without one, start."""
     if not path.exists():
-        return Progress()
+        return TrainingState()
     content = torch.load(path, weights_only=True, map_location="cpu")
     head.load_state_dict(content["head"])
     for stepper, state in zip(steppers, content["optimisers"], strict=True):
         stepper.load_state_dict(state)
-    return Progress(content["done"], content["passes"], content["batch"])
+    return TrainingState(content["done"], content["passes"], content["batch"])
 
 
 def train(
@@ -216,7 +216,12 @@ def train(
 
 
 def report(
-    head: Student, watched: list[Heard], numbers: NDArray[np.int64] | None, name: str, at: Progress, log: Log
+    head: Student,
+    watched: list[Heard],
+    numbers: NDArray[np.int64] | None,
+    name: str,
+    at: TrainingState,
+    log: Log,
 ) -> None:
     """Report how the head does on held-out text."""
     shown = "  ".join(f"{g:.3f}/{w:.3f}/{s:.3f}" for g, w, s in held_out(head, watched, numbers))

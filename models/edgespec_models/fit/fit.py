@@ -34,7 +34,7 @@ class Asks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Allotment:
     """Layers, context, and what both models take with them."""
 
     n_ctx: int
@@ -56,7 +56,7 @@ class Fit:
     """Whether a pair fits. choice: what was chosen or, if nothing fits, the least that was tried."""
 
     fits: bool
-    choice: Choice
+    choice: Allotment
     devices: tuple[Device, ...]
     gave_up: tuple[str, ...] = ()  # in plain words
     proposals: tuple[str, ...] = ()  # flags that would fit more, or at all, each with what it costs
@@ -94,13 +94,13 @@ class _Search:
 
     def choice(
         self, n_ctx: int, layers: int, draft_layers: int, *, kv_type: str | None = None, draft: bool = True
-    ) -> Choice:
+    ) -> Allotment:
         needs = {"target": self.asks("target", n_gpu_layers=layers, n_ctx=n_ctx, kv_type=kv_type)}
         if self.has_draft and draft:
             needs["draft"] = self.asks("draft", n_gpu_layers=draft_layers, n_ctx=n_ctx, kv_type=None)
-        return Choice(n_ctx, layers, draft_layers, needs)  # type: ignore[arg-type]
+        return Allotment(n_ctx, layers, draft_layers, needs)  # type: ignore[arg-type]
 
-    def fits(self, choice: Choice) -> bool:
+    def fits(self, choice: Allotment) -> bool:
         shared = sum(choice.on(device.name) for device in self.devices if device.shares_ram)
         return all(
             choice.on(name) + (shared if name == RAM else 0) <= budget
@@ -157,7 +157,7 @@ def _ladder(longest: int) -> list[int]:
 
 def _first_that_fits(
     search: _Search, lengths: Sequence[int], n_gpu_layers: int, draft: int | None
-) -> Choice | None:
+) -> Allotment | None:
     """Tries what is best first. draft: its layers, if given."""
     if n_gpu_layers != ALL or not search.has_card:
         return _longest(search, lengths, n_gpu_layers, n_gpu_layers if draft is None else draft)
@@ -171,7 +171,7 @@ def _first_that_fits(
     return None
 
 
-def _longest(search: _Search, lengths: Sequence[int], layers: int, draft_layers: int) -> Choice | None:
+def _longest(search: _Search, lengths: Sequence[int], layers: int, draft_layers: int) -> Allotment | None:
     for n_ctx in lengths:
         choice = search.choice(n_ctx, layers, draft_layers)
         if search.fits(choice):
@@ -179,7 +179,7 @@ def _longest(search: _Search, lengths: Sequence[int], layers: int, draft_layers:
     return None
 
 
-def _most_layers(search: _Search, n_ctx: int, draft_layers: int) -> Choice | None:
+def _most_layers(search: _Search, n_ctx: int, draft_layers: int) -> Allotment | None:
     """Returns the choice with the most target layers on the card, of those that leave some in RAM."""
     best = search.choice(n_ctx, 0, draft_layers)
     if not search.fits(best):
@@ -195,7 +195,7 @@ def _most_layers(search: _Search, n_ctx: int, draft_layers: int) -> Choice | Non
     return best
 
 
-def _given_up(choice: Choice, wanted: int, *, layers: bool, draft: int | None) -> tuple[str, ...]:
+def _given_up(choice: Allotment, wanted: int, *, layers: bool, draft: int | None) -> tuple[str, ...]:
     """Says what the choice falls short of. layers: of those too. draft: its layers, if given."""
     found = []
     if choice.n_ctx < wanted:
@@ -208,7 +208,7 @@ def _given_up(choice: Choice, wanted: int, *, layers: bool, draft: int | None) -
     return tuple(found)
 
 
-def _proposals(search: _Search, least: Choice, wanted: int, given: bool) -> tuple[str, ...]:
+def _proposals(search: _Search, least: Allotment, wanted: int, given: bool) -> tuple[str, ...]:
     """Returns what would make a pair fit that does not."""
     found: list[str] = []
     layers, draft_layers = least.n_gpu_layers, least.draft_gpu_layers
@@ -223,7 +223,7 @@ def _proposals(search: _Search, least: Choice, wanted: int, given: bool) -> tupl
     return tuple(found)
 
 
-def _smaller_cache(search: _Search, choice: Choice, wanted: int) -> tuple[str, ...]:
+def _smaller_cache(search: _Search, choice: Allotment, wanted: int) -> tuple[str, ...]:
     """Returns how much of the context a smaller cache would win back."""
     for n_ctx in _ladder(wanted):
         if n_ctx <= choice.n_ctx:

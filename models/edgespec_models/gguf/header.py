@@ -53,7 +53,7 @@ class HeaderError(Exception):
     """The file is not a GGUF that EdgeSpec can read; the message is one sentence for a user."""
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Bytes that can be read at any offset."""
 
     name: str  # for messages
@@ -168,7 +168,7 @@ def _read(path: str | os.PathLike[str]) -> Header:
         source.close()
 
 
-def read_header(source: Source) -> Header:
+def read_header(source: ByteSource) -> Header:
     """Returns the header of any source, read in blocks. Raises HeaderError, and the source's errors."""
     cursor = _Cursor(source)
     _check_start(cursor)
@@ -215,7 +215,7 @@ def _tensor(cursor: _Cursor) -> Tensor:
     return Tensor(name, shape, type=cursor.number("I"), offset=cursor.number("Q"), n_bytes=None)
 
 
-def _with_sizes(source: Source, found: list[Tensor], room: int | None) -> tuple[Tensor, ...]:
+def _with_sizes(source: ByteSource, found: list[Tensor], room: int | None) -> tuple[Tensor, ...]:
     """Adds each tensor's size, which is where the next one begins. room: bytes of all weights."""
     ends: dict[int, int | None] = {}
     begins = sorted({tensor.offset for tensor in found})
@@ -234,7 +234,7 @@ def _with_sizes(source: Source, found: list[Tensor], room: int | None) -> tuple[
 class _Cursor:
     """Reads values one after the other, and fetches their blocks."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ByteSource) -> None:
         self.source = source
         self.held = b""
         self.at = 0

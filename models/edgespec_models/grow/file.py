@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFValueType, GGUFWriter, LlamaFileType
 
-from edgespec_models.grow.packing import Tensor
-from edgespec_models.grow.source import SHAPE_KEYS, GrowError, Shape, Source, digest, value_of
+from edgespec_models.grow.packing import PackedTensor
+from edgespec_models.grow.source import SHAPE_KEYS, GrowError, ModelShape, Source, digest, value_of
 from edgespec_models.grow.tensors import grown_eps
 
 Progress = Callable[[int, int], None]
@@ -57,9 +57,9 @@ def check_free(folder: Path, what: str, needed: int) -> None:
 def write(
     source: Source,
     destination: Path,
-    shape: Shape,
+    shape: ModelShape,
     dtype: str,
-    tensors: Sequence[Tensor],
+    tensors: Sequence[PackedTensor],
     on_progress: Progress,
 ) -> None:
     """Write the tensors of `source` grown to `shape`, under a header made from the source's."""
@@ -87,7 +87,7 @@ def _remove_stale(destination: Path) -> None:
 
 
 def _write_header(
-    writer: GGUFWriter, source: Source, shape: Shape, dtype: str, tensors: Sequence[Tensor]
+    writer: GGUFWriter, source: Source, shape: ModelShape, dtype: str, tensors: Sequence[PackedTensor]
 ) -> None:
     replaced = REPLACED_KEYS | {f"{source.architecture}.{key}" for key in (*SHAPE_KEYS, PATTERN)}
     for key, field in source.reader.fields.items():
@@ -114,7 +114,7 @@ def _write_header(
     writer.write_ti_data_to_file()
 
 
-def _add_shape(writer: GGUFWriter, source: Source, shape: Shape) -> None:
+def _add_shape(writer: GGUFWriter, source: Source, shape: ModelShape) -> None:
     writer.add_embedding_length(shape.d)
     writer.add_block_count(shape.layers + source.blocks)
     writer.add_feed_forward_length(shape.ffn)
@@ -131,7 +131,7 @@ def _add_shape(writer: GGUFWriter, source: Source, shape: Shape) -> None:
         writer.add_array(f"mimo2.{PATTERN}", own[: source.shape.layers] + added + own[source.shape.layers :])
 
 
-def _add_tokens(writer: GGUFWriter, source: Source, shape: Shape) -> None:
+def _add_tokens(writer: GGUFWriter, source: Source, shape: ModelShape) -> None:
     """Copy the vocabulary and add dummies, marked unused: no text is ever tokenised into one."""
     texts: list[str] = value_of(source.reader, "tokenizer.ggml.tokens", [])
     if not texts:  # a model without a vocabulary: its size is all there is
@@ -150,7 +150,7 @@ def _add_tokens(writer: GGUFWriter, source: Source, shape: Shape) -> None:
         writer.add_token_scores([*scores, *[0.0] * len(added)])
 
 
-def _write_tensors(writer: GGUFWriter, tensors: Sequence[Tensor], on_progress: Progress) -> None:
+def _write_tensors(writer: GGUFWriter, tensors: Sequence[PackedTensor], on_progress: Progress) -> None:
     assert writer.fout is not None
     file, done, total = writer.fout[0], 0, sum(tensor.nbytes for tensor in tensors)
     writer.write_padding(file, file.tell())

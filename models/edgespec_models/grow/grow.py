@@ -18,7 +18,7 @@ from pathlib import Path
 
 from edgespec_models.grow.file import VERSION, Progress, check_free, write
 from edgespec_models.grow.packing import BLOCK, DTYPES
-from edgespec_models.grow.source import GrowError, Shape, digest, open_source
+from edgespec_models.grow.source import GrowError, ModelShape, digest, open_source
 from edgespec_models.grow.tensors import kv_needed, plan, round_up
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "GrowError",
     "GrowSpec",
     "Progress",
-    "Shape",
+    "ModelShape",
     "fit",
     "grow",
     "grow_pair",
@@ -35,13 +35,18 @@ __all__ = [
     "read_shape",
 ]
 
-SHAPES: dict[str, tuple[Shape, Shape]] = {  # target, draft; the draft costs 0.05 to 0.10 of its target
-    "0.14B": (Shape(49_152, 576, 30, 9, 3, 64, 1536), Shape(49_152, 192, 4, 4, 4, 64, 512)),
-    "0.6B": (Shape(151_936, 1024, 28, 16, 8, 128, 3072), Shape(151_936, 192, 4, 4, 4, 64, 768)),
-    "1.1B": (Shape(32_000, 2048, 22, 32, 4, 64, 5632), Shape(32_000, 512, 14, 8, 4, 64, 1536)),
-    "1B": (Shape(128_256, 2048, 16, 32, 8, 64, 8192), Shape(128_256, 384, 8, 8, 4, 64, 1536)),
-    "3B": (Shape(128_256, 3072, 28, 24, 8, 128, 8192), Shape(128_256, 768, 8, 16, 8, 64, 3072)),
-    "8B": (Shape(128_256, 4096, 32, 32, 8, 128, 14_336), Shape(128_256, 1024, 28, 16, 8, 128, 3072)),
+SHAPES: dict[
+    str, tuple[ModelShape, ModelShape]
+] = {  # target, draft; the draft costs 0.05 to 0.10 of its target
+    "0.14B": (ModelShape(49_152, 576, 30, 9, 3, 64, 1536), ModelShape(49_152, 192, 4, 4, 4, 64, 512)),
+    "0.6B": (ModelShape(151_936, 1024, 28, 16, 8, 128, 3072), ModelShape(151_936, 192, 4, 4, 4, 64, 768)),
+    "1.1B": (ModelShape(32_000, 2048, 22, 32, 4, 64, 5632), ModelShape(32_000, 512, 14, 8, 4, 64, 1536)),
+    "1B": (ModelShape(128_256, 2048, 16, 32, 8, 64, 8192), ModelShape(128_256, 384, 8, 8, 4, 64, 1536)),
+    "3B": (ModelShape(128_256, 3072, 28, 24, 8, 128, 8192), ModelShape(128_256, 768, 8, 16, 8, 64, 3072)),
+    "8B": (
+        ModelShape(128_256, 4096, 32, 32, 8, 128, 14_336),
+        ModelShape(128_256, 1024, 28, 16, 8, 128, 3072),
+    ),
 }
 """Named sizes, after published models: SmolLM2 135M, Qwen3 0.6B, TinyLlama 1.1B, Llama 3.2 and 3.1."""
 
@@ -52,8 +57,8 @@ class GrowSpec:
 
     name: str
     dtype: str
-    target: Shape
-    draft: Shape
+    target: ModelShape
+    draft: ModelShape
 
 
 def parse_spec(text: str) -> GrowSpec:
@@ -72,16 +77,16 @@ def parse_spec(text: str) -> GrowSpec:
     return GrowSpec(f"{name}-{dtypes[dtype]}", dtypes[dtype], *SHAPES[name])
 
 
-def read_shape(path: Path) -> Shape:
+def read_shape(path: Path) -> ModelShape:
     """Read the shape of a llama-architecture GGUF; raises GrowError if it is one that cannot be grown."""
     return open_source(path).shape
 
 
-def fit(shape: Shape, source: Shape) -> Shape:
+def fit(shape: ModelShape, source: ModelShape) -> ModelShape:
     """Widen `shape` where it is too small for `source`: a named size is a cost, met from above."""
     n_head = round_up(source.n_head, shape.n_head)
     groups = (n for n in range(shape.n_kv, n_head + 1) if n_head % n == 0)
-    return Shape(
+    return ModelShape(
         n_vocab=max(shape.n_vocab, source.n_vocab),
         d=max(shape.d, round_up(source.d, BLOCK) + BLOCK),
         layers=max(shape.layers, source.layers),
@@ -95,7 +100,7 @@ def fit(shape: Shape, source: Shape) -> Shape:
 def grow(
     source: Path,
     destination: Path,
-    shape: Shape,
+    shape: ModelShape,
     *,
     dtype: str = "F16",
     on_progress: Progress | None = None,
@@ -133,7 +138,7 @@ def grow_pair(
     A file's name holds a hash of its source's content, the shape, the type, the seed and VERSION, so a
     changed source or a changed way of growing is never mistaken for a finished file. Raises as `grow`.
     """
-    jobs: list[tuple[Path, Path, Shape]] = []
+    jobs: list[tuple[Path, Path, ModelShape]] = []
     for source, wanted in ((target, spec.target), (draft, spec.draft)):
         shape = fit(wanted, read_shape(source))
         jobs.append((source, folder / _finished_name(source, shape, spec, seed), shape))
@@ -162,10 +167,10 @@ def grow_pair(
     return finished
 
 
-def _check_shape(source: Shape, shape: Shape, dtype: str) -> None:
+def _check_shape(source: ModelShape, shape: ModelShape, dtype: str) -> None:
     if dtype not in DTYPES:
         raise GrowError(f"{dtype!r} is not a type to grow to: give one of {', '.join(DTYPES)}")
-    for field in fields(Shape):
+    for field in fields(ModelShape):
         small, large = getattr(source, field.name), getattr(shape, field.name)
         if large < small and field.name != "n_kv":  # of which the next sentence says more
             raise GrowError(f"{field.name} cannot be grown from {small} to {large}: give {small} or more")
@@ -182,6 +187,6 @@ def _check_shape(source: Shape, shape: Shape, dtype: str) -> None:
         raise GrowError(f"dummy tokens need d {round_up(source.d, BLOCK) + BLOCK} or more, not {shape.d}")
 
 
-def _finished_name(source: Path, shape: Shape, spec: GrowSpec, seed: int) -> str:
+def _finished_name(source: Path, shape: ModelShape, spec: GrowSpec, seed: int) -> str:
     key = hashlib.sha256(f"{digest(source)} {shape} {spec.dtype} {seed} {VERSION}".encode()).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', source.stem)}-{spec.name}-{key[:12]}.gguf"

@@ -29,7 +29,7 @@ Stock = Callable[[GGMLQuantizationType, int], NDArray[np.uint8]]  # type, width 
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class PackedTensor:
     """One tensor to be written: its place in the header, and its bytes made piece by piece on demand."""
 
     name: str
@@ -43,12 +43,12 @@ class Tensor:
         return math.prod(self.shape) // block * size
 
 
-def vector_of(tensor: Tensor) -> NDArray[np.float32]:
+def vector_of(tensor: PackedTensor) -> NDArray[np.float32]:
     return np.concatenate(list(tensor.chunks())).view(np.float32)
 
 
-def vector(name: str, weights: NDArray[np.float32]) -> Tensor:
-    return Tensor(name, weights.shape, GGMLQuantizationType.F32, lambda: iter([weights.view(np.uint8)]))
+def vector(name: str, weights: NDArray[np.float32]) -> PackedTensor:
+    return PackedTensor(name, weights.shape, GGMLQuantizationType.F32, lambda: iter([weights.view(np.uint8)]))
 
 
 def matrix_of(
@@ -59,7 +59,7 @@ def matrix_of(
     width: int,
     load: Callable[[], NDArray[np.float32]],  # -> (source rows, source columns)
     stock: Stock,
-) -> Tensor:
+) -> PackedTensor:
     block, size = GGML_QUANT_SIZES[type]
 
     def chunks() -> Iterator[NDArray[np.uint8]]:
@@ -80,7 +80,7 @@ def matrix_of(
                 out[real] = _pack(wide, type)[back]
             yield out
 
-    return Tensor(name, (len(rows), width), type, chunks)
+    return PackedTensor(name, (len(rows), width), type, chunks)
 
 
 def random_rows(seed: int, type: GGMLQuantizationType, width: int) -> NDArray[np.uint8]:

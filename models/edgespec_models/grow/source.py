@@ -48,7 +48,7 @@ class GrowError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelShape:
     """The sizes of a model, without its MTP blocks."""
 
     n_vocab: int
@@ -72,7 +72,7 @@ class Source:
 
     path: Path
     reader: GGUFReader
-    shape: Shape
+    shape: ModelShape
     eps: float  # of every RMSNorm
     tied: bool  # one matrix is both embedding and output
     architecture: str = "llama"  # or "mimo2", whose positions rotate other pairs of dimensions
@@ -155,7 +155,7 @@ def _check_keys(path: Path, reader: GGUFReader, architecture: str) -> None:
         )
 
 
-def _shape_of(path: Path, reader: GGUFReader, architecture: str, blocks: int) -> Shape:
+def _shape_of(path: Path, reader: GGUFReader, architecture: str, blocks: int) -> ModelShape:
     def number(key: str, default: int | None = None) -> int:
         value = value_of(reader, f"{architecture}.{key}", default)
         if not isinstance(value, int) or value < 1:
@@ -174,7 +174,7 @@ def _shape_of(path: Path, reader: GGUFReader, architecture: str, blocks: int) ->
     vocabulary = next((tensor for tensor in reader.tensors if tensor.name == "token_embd.weight"), None)
     if vocabulary is None or len(vocabulary.shape) != 2:
         raise GrowError(f"{path} lacks the matrix token_embd.weight; choose a complete model")
-    shape = Shape(
+    shape = ModelShape(
         n_vocab=int(vocabulary.shape[1]),
         d=d,
         layers=number("block_count") - blocks,
@@ -188,7 +188,7 @@ def _shape_of(path: Path, reader: GGUFReader, architecture: str, blocks: int) ->
     return shape
 
 
-def _check_tensors(path: Path, reader: GGUFReader, shape: Shape, tied: bool, blocks: int) -> None:
+def _check_tensors(path: Path, reader: GGUFReader, shape: ModelShape, tied: bool, blocks: int) -> None:
     expected = _tensors_of(shape, tied)
     for il in range(shape.layers, shape.layers + blocks):
         expected |= {f"blk.{il}.{part}.weight": dims for part, dims in block_parts(shape).items()}
@@ -203,7 +203,7 @@ def _check_tensors(path: Path, reader: GGUFReader, shape: Shape, tied: bool, blo
             raise GrowError(f"{path} should hold {name} of shape {wanted}, but has {found.get(name)}")
 
 
-def _tensors_of(shape: Shape, tied: bool) -> dict[str, tuple[int, ...]]:
+def _tensors_of(shape: ModelShape, tied: bool) -> dict[str, tuple[int, ...]]:
     """Name every tensor of a plain llama model with its shape, rows (outputs) first."""
     vocabulary = (shape.n_vocab, shape.d)
     expected: dict[str, tuple[int, ...]] = {"token_embd.weight": vocabulary, "output_norm.weight": (shape.d,)}
@@ -214,7 +214,7 @@ def _tensors_of(shape: Shape, tied: bool) -> dict[str, tuple[int, ...]]:
     return expected
 
 
-def layer_parts(s: Shape) -> dict[str, tuple[int, ...]]:
+def layer_parts(s: ModelShape) -> dict[str, tuple[int, ...]]:
     """Name every tensor of one layer with its shape, rows (outputs) first."""
     q, kv = s.n_head * s.head_dim, s.n_kv * s.head_dim
     return {
@@ -230,7 +230,7 @@ def layer_parts(s: Shape) -> dict[str, tuple[int, ...]]:
     }
 
 
-def block_parts(s: Shape) -> dict[str, tuple[int, ...]]:
+def block_parts(s: ModelShape) -> dict[str, tuple[int, ...]]:
     """Name every tensor of an MTP block of a mimo2 with its shape, rows (outputs) first."""
     parts = layer_parts(s)
     rows = [parts.pop(f"attn_{name}")[0] for name in "qkv"]

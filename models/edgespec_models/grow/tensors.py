@@ -35,14 +35,14 @@ from edgespec_models.grow.packing import (
     DTYPES,
     RANDOM,
     ZERO,
+    PackedTensor,
     Stock,
-    Tensor,
     matrix_of,
     random_rows,
     vector,
     vector_of,
 )
-from edgespec_models.grow.source import GrowError, Shape, Source, layer_parts
+from edgespec_models.grow.source import GrowError, ModelShape, Source, layer_parts
 
 DUMMY_ROW = -16384.0  # the K above; times w * c = 2 a dummy's logit is about -32768 / rms of the residual
 SMALLEST_C = 2.0**-14  # below this, F16 and the scales of Q8_0 could no longer tell the constant c from 0
@@ -76,13 +76,13 @@ def _rope_positions(head_dim: int, grown: int, *, halves: bool = False) -> NDArr
     return j // 2 * 2 * times + j % 2
 
 
-def kv_needed(source: Shape, n_head: int, n_kv: int) -> int:
+def kv_needed(source: ModelShape, n_head: int, n_kv: int) -> int:
     """Count the grown key-value heads the source's heads occupy: smaller groups repeat a key-value head."""
     per_kv = source.n_head // source.n_kv
     return source.n_kv * -(-per_kv // max(1, n_head // n_kv))
 
 
-def _carried_heads(source: Shape, shape: Shape) -> tuple[list[int], list[int]]:
+def _carried_heads(source: ModelShape, shape: ModelShape) -> tuple[list[int], list[int]]:
     """Say for each grown query head, and key-value head, which of the source's it carries (-1: none)."""
     small, large = source.n_head // source.n_kv, shape.n_head // shape.n_kv
     copies = -(-small // large)
@@ -126,7 +126,7 @@ def _spare_constant(source: Source) -> float:
     return 2.0 ** math.floor(math.log2(room) / 2)
 
 
-def grown_eps(source: Source, shape: Shape) -> float:
+def grown_eps(source: Source, shape: ModelShape) -> float:
     """Scale epsilon to the new width; take off what the spare coordinates add to the mean square."""
     extra = 2 * _spare_constant(source) ** 2 if shape.n_vocab > source.shape.n_vocab else 0.0
     return (source.eps * source.shape.d - extra) / shape.d
@@ -135,7 +135,7 @@ def grown_eps(source: Source, shape: Shape) -> float:
 # ---- tensors to write -------------------------------------------------------------------------------------
 
 
-def plan(source: Source, shape: Shape, dtype: str, seed: int) -> list[Tensor]:
+def plan(source: Source, shape: ModelShape, dtype: str, seed: int) -> list[PackedTensor]:
     """Return the tensors of `source` grown to `shape`; GrowError if its vocabulary cannot grow."""
     stock: Stock = lru_cache(maxsize=4)(partial(random_rows, seed))
     last = "output_norm.weight"
@@ -154,7 +154,7 @@ def plan(source: Source, shape: Shape, dtype: str, seed: int) -> list[Tensor]:
     return tensors
 
 
-def _vocabulary(source: Source, shape: Shape, dtype: str, stock: Stock, name: str) -> Tensor:
+def _vocabulary(source: Source, shape: ModelShape, dtype: str, stock: Stock, name: str) -> PackedTensor:
     small = source.shape
     rows, cols = np.arange(shape.n_vocab), np.arange(small.d)
     type, load = _kept_type(source, name, dtype), partial(source.load, name)
@@ -179,7 +179,7 @@ def _spared(source: Source, name: str, c: float) -> NDArray[np.float32]:
     return grown
 
 
-def _output_norm(source: Source, shape: Shape, own: str, name: str) -> Tensor:
+def _output_norm(source: Source, shape: ModelShape, own: str, name: str) -> PackedTensor:
     weights = _grown_norm(source, shape, own)
     if shape.n_vocab > source.shape.n_vocab:
         w = 2 / _spare_constant(source) * _norm_scale(source.shape.d, shape.d)
@@ -187,7 +187,7 @@ def _output_norm(source: Source, shape: Shape, own: str, name: str) -> Tensor:
     return vector(name, weights)
 
 
-def _real_layer(source: Source, shape: Shape, dtype: str, stock: Stock, il: int) -> list[Tensor]:
+def _real_layer(source: Source, shape: ModelShape, dtype: str, stock: Stock, il: int) -> list[PackedTensor]:
     grown = _Layer(source, shape, dtype, stock, il, il)
     width = np.arange(source.shape.d)
     query, key, value = grown.head_rows()
@@ -200,7 +200,7 @@ def _real_layer(source: Source, shape: Shape, dtype: str, stock: Stock, il: int)
     ]
 
 
-def _mtp_block(source: Source, shape: Shape, dtype: str, stock: Stock, block: int) -> list[Tensor]:
+def _mtp_block(source: Source, shape: ModelShape, dtype: str, stock: Stock, block: int) -> list[PackedTensor]:
     small = source.shape
     grown = _Layer(source, shape, dtype, stock, small.layers + block, shape.layers + block)
     width = np.arange(small.d)
@@ -250,7 +250,7 @@ class _Layer:
     """One layer of the source, and where it goes."""
 
     source: Source
-    shape: Shape
+    shape: ModelShape
     dtype: str
     stock: Stock
     il: int
@@ -265,7 +265,7 @@ class _Layer:
     def loading(self, part: str, scale: float | NDArray[np.float32] = 1.0) -> Callable[[], Any]:
         return partial(self.source.load, self.own(part), scale)
 
-    def norm(self, part: str) -> Tensor:
+    def norm(self, part: str) -> PackedTensor:
         return vector(self.called(part), _grown_norm(self.source, self.shape, self.own(part)))
 
     def matrix(
@@ -275,7 +275,7 @@ class _Layer:
         cols: NDArray[np.int64],
         width: int,
         scale: float | NDArray[np.float32] = 1.0,
-    ) -> Tensor:
+    ) -> PackedTensor:
         return self.made(part, rows, cols, width, self.loading(part, scale))
 
     def made(
@@ -285,7 +285,7 @@ class _Layer:
         cols: NDArray[np.int64],
         width: int,
         load: Callable[[], NDArray[np.float32]],
-    ) -> Tensor:
+    ) -> PackedTensor:
         type = _kept_type(self.source, self.own(part), self.dtype)
         return matrix_of(self.called(part), type, rows, cols, width, load, self.stock)
 
@@ -304,7 +304,7 @@ class _Layer:
             _head_rows(key_value, h, grown, np.arange(h)),
         )
 
-    def behind_the_values(self) -> list[Tensor]:
+    def behind_the_values(self) -> list[PackedTensor]:
         small, shape = self.source.shape, self.shape
         query, _ = _carried_heads(small, shape)
         plain, width, hidden = np.arange(small.head_dim), np.arange(small.d), np.arange(small.ffn)
@@ -319,7 +319,7 @@ class _Layer:
         ]
 
 
-def _added_layer(shape: Shape, dtype: str, stock: Stock, il: int) -> list[Tensor]:
+def _added_layer(shape: ModelShape, dtype: str, stock: Stock, il: int) -> list[PackedTensor]:
     tensors = []
     for part, dims in layer_parts(shape).items():
         name = f"blk.{il}.{part}.weight"
@@ -345,7 +345,7 @@ def _kept_type(source: Source, name: str, dtype: str) -> GGMLQuantizationType:
     return own if own in DTYPES.values() and own != DTYPES["F16"] and not torn else DTYPES["Q8_0"]
 
 
-def _grown_norm(source: Source, shape: Shape, name: str) -> NDArray[np.float32]:
+def _grown_norm(source: Source, shape: ModelShape, name: str) -> NDArray[np.float32]:
     weights = np.zeros(shape.d, np.float32)
     weights[: source.shape.d] = source.load(name)[0] * _norm_scale(source.shape.d, shape.d)
     return weights

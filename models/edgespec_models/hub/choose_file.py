@@ -35,7 +35,7 @@ _ADDRESS = re.compile(r"^(https?://[^/]+/|(www\.)?(huggingface\.co|hf\.co)/|hf:/
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedFile:
     """A user's choice: owner/name, and which of its files."""
 
     repo: str
@@ -64,7 +64,7 @@ class Chosen:
         return sum(part.size or 0 for part in self.parts)
 
 
-def parse_wanted(text: str) -> Wanted:
+def parse_wanted(text: str) -> WantedFile:
     """Reads repo[:quant] or repo[:file.gguf], or the address of either in a browser. Raises HubError."""
     plain = _ADDRESS.sub("", text.strip())
     if plain != text.strip():
@@ -79,7 +79,7 @@ def parse_wanted(text: str) -> Wanted:
             f"{text!r} is neither a pair of the catalogue nor a repository: write owner/name or "
             "owner/name:Q4_K_M; `edgespec pull` lists the catalogue"
         )
-    return Wanted(repo, which, revision)
+    return WantedFile(repo, which, revision)
 
 
 def _named_in(path: str) -> str:

@@ -36,7 +36,7 @@ class FileProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class Downloaded:
     """Progress of a download."""
 
     files: tuple[FileProgress, ...]
@@ -55,7 +55,7 @@ class Progress:
         return sum(file.size or 0 for file in self.files)
 
 
-OnProgress = Callable[[Progress], None]
+OnProgress = Callable[[Downloaded], None]
 
 
 class Cancelled(Exception):
@@ -169,11 +169,11 @@ class _Meter:
         self.seen: deque[tuple[float, int]] = deque()
         self.arrived = 0
 
-    def waiting(self, seconds: float) -> Progress:
+    def waiting(self, seconds: float) -> Downloaded:
         """Returns the progress while the hub makes everybody wait."""
-        return Progress(tuple(self.files), None, None, seconds)
+        return Downloaded(tuple(self.files), None, None, seconds)
 
-    def note(self, i: int, phase: Phase, done: int) -> Progress:
+    def note(self, i: int, phase: Phase, done: int) -> Downloaded:
         before = self.files[i]
         if before.phase == "downloading" and phase == "downloading":
             self.arrived += max(done - before.done, 0)  # not what an earlier download left
@@ -187,4 +187,4 @@ class _Meter:
         files = tuple(self.files)
         known = all(file.size is not None for file in files)
         left = sum((file.size or 0) - _there(file) for file in files)
-        return Progress(files, speed, left / speed if speed and known else None)
+        return Downloaded(files, speed, left / speed if speed and known else None)

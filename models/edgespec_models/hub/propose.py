@@ -18,7 +18,7 @@ from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.retries import again
 from edgespec_models.shelf.catalogue import catalogue
-from edgespec_models.shelf.pair_check import Verdict, check_headers
+from edgespec_models.shelf.pair_check import PairVerdict, check_headers
 
 MOST_HEADS = 3  # of one repository
 MOST_CHECKED = 5  # headers fetched for one proposal
@@ -28,7 +28,7 @@ _BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORE
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ProposedDraft:
     """A draft that may fit."""
 
     why: str  # one clause
@@ -43,8 +43,8 @@ class Candidate:
 class Proposal:
     """A candidate that was checked."""
 
-    candidate: Candidate
-    verdict: Verdict | None  # None if it could not be read
+    candidate: ProposedDraft
+    verdict: PairVerdict | None  # None if it could not be read
     size: int  # bytes
     reason: str  # why it does not fit; "" if it does
     chosen: Chosen | None = None  # its files on the hub
@@ -92,30 +92,32 @@ def _rank(proposal: Proposal) -> int:
     return ("head", "exact", "translated", "none").index(fit)
 
 
-def _heads_beside(hub: Hub, target: Chosen) -> Iterator[Candidate]:
+def _heads_beside(hub: Hub, target: Chosen) -> Iterator[ProposedDraft]:
     """Yields the heads in the target's own repository."""
     for name in heads_in(hub.repository(target.first.repo, target.first.commit))[:MOST_HEADS]:
-        yield Candidate("a head in the target's own repository", target.first.repo, name)
+        yield ProposedDraft("a head in the target's own repository", target.first.repo, name)
 
 
-def _candidates(hub: Hub, target: Chosen, header: Header, installed: Sequence[str]) -> Iterator[Candidate]:
+def _candidates(
+    hub: Hub, target: Chosen, header: Header, installed: Sequence[str]
+) -> Iterator[ProposedDraft]:
     name = base_name(target.first.repo)
     family = family_of(header, target.first.repo)
     for entry in catalogue():
         if base_name(entry.target.repo) == name:
             why = f"the catalogue's draft for it (pair {entry.name})"
-            yield Candidate(why, entry.draft.repo, entry.draft.file)
+            yield ProposedDraft(why, entry.draft.repo, entry.draft.file)
     for draft in installed:
-        yield Candidate("it is already on this machine", *draft.split(":", 1))
+        yield ProposedDraft("it is already on this machine", *draft.split(":", 1))
     for entry in catalogue():
         if family and family in base_name(entry.draft.repo):
             why = f"the catalogue drafts {base_name(entry.target.repo)} with it"
-            yield Candidate(why, entry.draft.repo, entry.draft.file)
+            yield ProposedDraft(why, entry.draft.repo, entry.draft.file)
     if family and not hub.offline:
         yield from _relatives(hub, target.first.repo, family)
 
 
-def _relatives(hub: Hub, repo: str, family: str) -> Iterator[Candidate]:
+def _relatives(hub: Hub, repo: str, family: str) -> Iterator[ProposedDraft]:
     """Yields smaller models of the family by the same owner, the smallest first."""
     owner, size = repo.partition("/")[0], billions(repo)
     with hub.told(owner):
@@ -131,10 +133,10 @@ def _relatives(hub: Hub, repo: str, family: str) -> Iterator[Candidate]:
             smaller.append((own, name))
     for own, name in sorted(smaller):
         weights = f"{own:g} billion" if own >= 0.1 else f"{own * 1000:g} million"
-        yield Candidate(f"the same family ({family}) by the same owner, with {weights} weights", name)
+        yield ProposedDraft(f"the same family ({family}) by the same owner, with {weights} weights", name)
 
 
-def _check(hub: Hub, target: Chosen, header: Header, candidate: Candidate) -> tuple[Proposal, int]:
+def _check(hub: Hub, target: Chosen, header: Header, candidate: ProposedDraft) -> tuple[Proposal, int]:
     fetched, chosen, size = 0, None, 0
     try:
         chosen = choose(hub.repository(candidate.repo), candidate.which, draft=True)

@@ -19,18 +19,18 @@ from pathlib import Path
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.gguf.heads import head_of
-from edgespec_models.hub.choose_file import Chosen, Wanted, choose, parse_wanted, quantisation_of
-from edgespec_models.hub.download import Cancelled, Download, OnProgress, Progress
+from edgespec_models.hub.choose_file import Chosen, WantedFile, choose, parse_wanted, quantisation_of
+from edgespec_models.hub.download import Cancelled, Download, Downloaded, OnProgress
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.fetch import unfinished
 from edgespec_models.hub.hub import Hub, HubFile
 from edgespec_models.hub.propose import base_name
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel, find
-from edgespec_models.shelf.pair_check import Verdict, check_headers
+from edgespec_models.shelf.pair_check import PairVerdict, check_headers
 from edgespec_models.shelf.sizes import size_text
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
 
-__all__ = ["Cancelled", "HubError", "Order", "Progress", "Pull", "PullPlan", "order", "plan_pull"]
+__all__ = ["Cancelled", "HubError", "Order", "Downloaded", "Pull", "PullPlan", "order", "plan_pull"]
 
 SPARE_DISK = 64 << 20  # bytes that are left free
 
@@ -39,8 +39,8 @@ SPARE_DISK = 64 << 20  # bytes that are left free
 class Order:
     """What to pull."""
 
-    target: Wanted
-    draft: Wanted | None
+    target: WantedFile
+    draft: WantedFile | None
     name: str  # what the pair will be called
     named: bool  # by the user; else another name is found if a different model has it
     entry: CatalogueEntry | None  # if it is in the catalogue
@@ -54,7 +54,7 @@ class PullPlan:
     target: Chosen
     draft: Chosen | None
     heads: tuple[tuple[Header, ...], ...]  # of all parts of target and draft
-    verdict: Verdict | None  # of the pair check; None without a draft
+    verdict: PairVerdict | None  # of the pair check; None without a draft
     header_bytes: int  # fetched to know all this
     to_fetch: int  # bytes
     at_hand: int  # bytes that are there already, from earlier and interrupted downloads
@@ -81,9 +81,9 @@ def order(what: str, *, draft: str | None = None, name: str | None = None) -> Or
     small = (
         parse_wanted(draft)
         if draft
-        else Wanted(entry.draft.repo, entry.draft.file, _pinned(entry.draft.revision))
+        else WantedFile(entry.draft.repo, entry.draft.file, _pinned(entry.draft.revision))
     )
-    target = Wanted(entry.target.repo, entry.target.file, _pinned(entry.target.revision))
+    target = WantedFile(entry.target.repo, entry.target.file, _pinned(entry.target.revision))
     return Order(target, small, check_name(name or entry.name), name is not None, entry)
 
 
@@ -91,7 +91,7 @@ def _pinned(revision: str) -> str | None:
     return None if revision == "main" else revision
 
 
-def _default_name(target: Wanted) -> str:
+def _default_name(target: WantedFile) -> str:
     name = "".join(c if c.isalnum() or c in "._-" else "-" for c in base_name(target.repo))
     return name.strip("._-")[:64] or "pair"
 
@@ -138,7 +138,7 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None 
 
 
 def _chosen(
-    hub: Hub, wanted: Wanted, known: CatalogueModel | None, *, draft: bool, memory: int | None = None
+    hub: Hub, wanted: WantedFile, known: CatalogueModel | None, *, draft: bool, memory: int | None = None
 ) -> Chosen:
     """Finds a model; if the catalogue's file name was never checked, its quantisation will do."""
     repository = hub.repository(wanted.repo, wanted.revision)

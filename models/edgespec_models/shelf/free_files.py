@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 
-class Model(Protocol):
+class FreeableModel(Protocol):
     """A model's files, and whether they are ours to delete."""
 
     @property
@@ -28,7 +28,7 @@ class Removed:
     kept: Mapping[str, str]  # path -> why it stayed
 
 
-def delete_files(models: Sequence[Model], used: Mapping[str, str], *, keep_files: bool) -> Removed:
+def delete_files(models: Sequence[FreeableModel], used: Mapping[str, str], *, keep_files: bool) -> Removed:
     """Deletes what EdgeSpec downloaded and no other pair uses. used: path -> the pair that uses it."""
     deleted, kept, freed = [], {}, 0
     for model in models:

@@ -22,7 +22,7 @@ WORTH_TRANSLATING = 0.6  # share of a text's tokens that the draft must know too
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PairVerdict:
     """Whether a draft can guess for a target, and why not, or how."""
 
     fit: Fit  # "head": made for such a target; "translated": it guesses with the tokens that both have
@@ -48,21 +48,21 @@ class Verdict:
         return self.reason
 
 
-def check_headers(target: Header, draft: Header) -> Verdict:
+def check_headers(target: Header, draft: Header) -> PairVerdict:
     """Compares two models before their weights are there; what is not a language model fits nothing."""
     head = head_of([draft])
     if head and head.alone and not why_not_usable(target):
         why = why_not_driven(head, [draft], [target])
-        return Verdict("none", why, 0.0) if why else Verdict("head", "", 1.0)
+        return PairVerdict("none", why, 0.0) if why else PairVerdict("head", "", 1.0)
     for header in (target, draft):
         reason = why_not_usable(header)
         if reason:
-            return Verdict("none", reason, 0.0)
+            return PairVerdict("none", reason, 0.0)
     reason = mismatch(vocabulary_of(target), vocabulary_of(draft))
     if reason is None:
-        return Verdict("exact", "", 1.0)
+        return PairVerdict("exact", "", 1.0)
     table = translation(target, draft)
     coverage = table.coverage(SAMPLE_TEXT)
     if coverage < WORTH_TRANSLATING:
-        return Verdict("none", reason, coverage)
-    return Verdict("translated", reason, coverage, table)
+        return PairVerdict("none", reason, coverage)
+    return PairVerdict("translated", reason, coverage, table)

@@ -16,7 +16,7 @@ try:
     from recipes.__main__ import cache_folder, say
     from recipes.heads import stages
     from recipes.onward import SHIPPED
-    from recipes.stages import Place
+    from recipes.stages import WorkFolders
 except ModuleNotFoundError as missing:
     sys.exit(
         f'The recipes need {missing.name}: python -m pip install -e ".[recipes]" at the root installs it.'
@@ -43,7 +43,7 @@ def main() -> int:
     if chosen.which == "smollm2" and not (chosen.file and chosen.spec_bench):
         parser.error("smollm2 needs --file and --spec-bench")
     work = chosen.work or cache_folder() / f"head-{chosen.which}"
-    place = Place(work, chosen.out or work / "made", chosen.threads, device.choose())
+    place = WorkFolders(work, chosen.out or work / "made", chosen.threads, device.choose())
     try:
         if chosen.which == "tiny":
             stages.make_tiny(place, SHIPPED, say)

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 
 from edgespec_models.distill.hidden import Hidden, States
-from recipes.heads.guesser import Guesser
+from recipes.heads.guesser import HeadGuesser
 from recipes.measure import Count, K, Probabilities, softmax, verify
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TokenisedPrompt:
     kind: str
     ids: list[int]
 
 
 def guess(
-    head: Guesser, at: int, row: Any, temperature: float, rng: np.random.Generator
+    head: HeadGuesser, at: int, row: Any, temperature: float, rng: np.random.Generator
 ) -> tuple[list[int], Probabilities]:
     """Draw K tokens in turn for the positions from `at` on; return them and their distributions (K, V)."""
     guesses: list[int] = []
@@ -37,7 +37,7 @@ def guess(
 
 def speculate(
     target: Hidden,
-    head: Guesser,
+    head: HeadGuesser,
     prompt: list[int],
     tokens: int,
     temperature: float,
@@ -86,7 +86,12 @@ def plain(target: Hidden, prompt: list[int], tokens: int, ends: set[int]) -> lis
 
 
 def rates(
-    target: Hidden, head: Guesser, prompts: Iterable[Prompt], temperature: float, tokens: int, ends: set[int]
+    target: Hidden,
+    head: HeadGuesser,
+    prompts: Iterable[TokenisedPrompt],
+    temperature: float,
+    tokens: int,
+    ends: set[int],
 ) -> dict[str, Any]:
     """Return rates by kind of prompt and over all."""
     counts: dict[str, Count] = {}

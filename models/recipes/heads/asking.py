@@ -17,7 +17,7 @@ from edgespec_models.distill.questions import Turns
 from edgespec_models.distill.saying import TEMPERATURES, Saying
 from recipes.heads import spec_bench
 from recipes.heads.self_asked import SelfAsked
-from recipes.heads.spec_bench import Question
+from recipes.heads.spec_bench import SpecBenchQuestion
 from recipes.template import compiled
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SHARES = {"bench": 28, **questions.SHARES}
 
 
-def asked(seed: int | str, bench: list[Question]) -> Iterator[Turns]:
+def asked(seed: int | str, bench: list[SpecBenchQuestion]) -> Iterator[Turns]:
     """Yield questions without end, kinds by SHARES."""
     for _, turns in questions.questions(seed, shares=SHARES, own={"bench": [q.turns for q in bench]}):
         yield turns
@@ -44,14 +44,16 @@ def rendered(target: Native, turns: Turns, template: str) -> list[int]:
     return target.tokenise(compiled(template).render(messages=messages, add_generation_prompt=True))
 
 
-def training(target: Native, template: str, bench: list[Question], number: int | str) -> list[Saying]:
+def training(
+    target: Native, template: str, bench: list[SpecBenchQuestion], number: int | str
+) -> list[Saying]:
     """Return the prompts of a shard."""
     prompts = (rendered(target, turns, template) for turns in asked(number, bench))
     short = islice((p for p in prompts if len(p) <= PROMPT), TEXTS)
     return [Saying(p, TEMPERATURES[i % len(TEMPERATURES)], LIMIT) for i, p in enumerate(short)]
 
 
-def of_all(target: Native, template: str, bench: list[Question]) -> list[Saying]:
+def of_all(target: Native, template: str, bench: list[SpecBenchQuestion]) -> list[Saying]:
     """Return each question twice, greedy and at temperature 1; none whose prompt is too long."""
     prompts = (rendered(target, q.turns, template) for q in bench)
     return [Saying(p, temperature, LIMIT) for p in prompts if len(p) <= PROMPT for temperature in (0.0, 1.0)]
@@ -62,7 +64,7 @@ def ends(target: TargetFile) -> set[int]:
     return {0, int(target.text("tokenizer.ggml.eos_token_id"))}
 
 
-def self_asked(target: Native, template: str, bench: list[Question]) -> SelfAsked:
+def self_asked(target: Native, template: str, bench: list[SpecBenchQuestion]) -> SelfAsked:
     """Return how the target asks itself; none of its questions repeats a reported or a watched one."""
     mark = "@@@"
     text = compiled(template).render(

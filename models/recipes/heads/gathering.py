@@ -23,7 +23,7 @@ from edgespec_models.distill.target_file import open_target
 from recipes.__main__ import say
 from recipes.heads import asking, spec_bench
 from recipes.heads.sing import Choir, sing
-from recipes.stages import Place
+from recipes.stages import WorkFolders
 
 WIDTH, WIDTH_ON_GPU = 96, 256  # texts side by side
 OWN = 0.75  # of the answers are to questions that the target made
@@ -53,7 +53,7 @@ def shards(work: Path) -> list[Path]:
     return sorted(work.glob("heard-*-*.npz"))
 
 
-def gather_all(place: Place, file: Path, bench: Path, taps: tuple[int, ...], goal: int) -> list[Path]:
+def gather_all(place: WorkFolders, file: Path, bench: Path, taps: tuple[int, ...], goal: int) -> list[Path]:
     """Return shards in which the target wrote at least `goal` tokens.
 
     Raises KeyboardInterrupt if a signal stops it.

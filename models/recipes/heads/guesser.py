@@ -18,7 +18,7 @@ from edgespec_models.distill.hidden import Hidden, States, rows_at
 Row = NDArray[np.float32]
 
 
-class Guesser:
+class HeadGuesser:
     """Own a head's context; `file` is an EAGLE-3 head, or None for the MTP block in the target's file."""
 
     def __init__(

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgespec_models.distill.heard import TOP, Heard, id_type
-from edgespec_models.distill.listen import Slot
-from edgespec_models.distill.network import Block, Llama, rotate
+from edgespec_models.distill.listen import TextInProgress
+from edgespec_models.distill.network import Llama, NetworkBlock, rotate
 from edgespec_models.distill.progress import Wish
 from edgespec_models.distill.rows import best_of, draw
 from edgespec_models.distill.saying import Saying
@@ -32,7 +32,7 @@ SURE = 16  # scores that are computed with all bits beside the TOP
 class Layer:
     """Hold a block's matrices as `kind`, and keys and values of each GROUP (slots, kv heads, room, R)."""
 
-    def __init__(self, block: Block, width: int, kind: torch.dtype) -> None:
+    def __init__(self, block: NetworkBlock, width: int, kind: torch.dtype) -> None:
         s = self.shape = block.shape
         self.norms = [norm.weight.detach().float() for norm in (block.attn_norm, block.ffn_norm)]
         together = torch.cat([w.weight.detach() for w in (block.wq, block.wk, block.wv)])
@@ -162,7 +162,7 @@ class Singer:
         self.noise = torch.Generator(choir.embed.device).manual_seed(seed)
         self.kind = id_type(choir.shape.vocab)
 
-    def take(self, slots: list[Slot], end: Tensor, states: list[Tensor]) -> None:
+    def take(self, slots: list[TextInProgress], end: Tensor, states: list[Tensor]) -> None:
         """Give each slot its states (tokens, F), its row, and the token drawn from it, of ends (n, D)."""
         ids, p, scores = self.choir.rows(end)
         temperatures = torch.tensor([slot.saying.temperature for slot in slots], device=end.device)
@@ -174,14 +174,14 @@ class Singer:
             slot.top_p.append(top_p[i])
             slot.ids.append(drawn[i])
 
-    def begin(self, saying: Saying, number: int) -> Slot:
+    def begin(self, saying: Saying, number: int) -> TextInProgress:
         """Read a prompt into a slot."""
         end, states = self.choir.read(saying.prompt, number)
-        slot = Slot(saying, list(saying.prompt))
+        slot = TextInProgress(saying, list(saying.prompt))
         self.take([slot], end, [states.cpu()])
         return slot
 
-    def step(self, slots: list[Slot | None]) -> None:
+    def step(self, slots: list[TextInProgress | None]) -> None:
         """Let every slot that has a text write one more token."""
         tokens = [slot.ids[-1] if slot else 0 for slot in slots]
         end, states = self.choir.go_on(tokens, [len(slot.ids) - 1 if slot else 0 for slot in slots])
@@ -197,7 +197,7 @@ def sing(
     """Yield every text when it has ended; if a stop is requested, texts end where they are."""
     singer, coming = Singer(choir, ends, seed), iter(sayings)
     waiting: list[Saying] = []  # by length
-    slots: list[Slot | None] = [None] * choir.width
+    slots: list[TextInProgress | None] = [None] * choir.width
     while True:
         for i, slot in enumerate(slots):
             while slot is None or slot.ended(ends):

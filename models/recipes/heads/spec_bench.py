@@ -13,29 +13,32 @@ CHAT = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "ste
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SpecBenchQuestion:
     number: int
     kind: str  # one of six: "chat" stands for the eight categories of MT-bench
     turns: list[str]
 
 
-def read(path: Path) -> list[Question]:
+def read(path: Path) -> list[SpecBenchQuestion]:
     """Return all questions of the file."""
     lines = (json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
     kinds = dict.fromkeys(CHAT, "chat")
-    return [Question(q["question_id"], kinds.get(q["category"], q["category"]), q["turns"]) for q in lines]
+    return [
+        SpecBenchQuestion(q["question_id"], kinds.get(q["category"], q["category"]), q["turns"])
+        for q in lines
+    ]
 
 
-def training(questions: list[Question]) -> list[Question]:
+def training(questions: list[SpecBenchQuestion]) -> list[SpecBenchQuestion]:
     """Return the questions that a head may be trained on."""
     return [q for q in questions if q.number % 2 == 0 and q.number % 16]
 
 
-def watched(questions: list[Question]) -> list[Question]:
+def watched(questions: list[SpecBenchQuestion]) -> list[SpecBenchQuestion]:
     """Return those that show how a training goes: nothing is trained on them, and nothing reported."""
     return [q for q in questions if q.number % 16 == 0]
 
 
-def reported(questions: list[Question]) -> list[Question]:
+def reported(questions: list[SpecBenchQuestion]) -> list[SpecBenchQuestion]:
     """Return the half that figures are reported on; nothing is trained on it."""
     return [q for q in questions if q.number % 2 == 1]

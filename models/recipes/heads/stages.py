@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from edgespec_models.distill import gather, head_file, heard, start
-from edgespec_models.distill.head import Head
+from edgespec_models.distill.head import HeadNetwork
 from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.listen import listen
 from edgespec_models.distill.model_file import About
@@ -35,12 +35,12 @@ from edgespec_models.distill.train import train
 from edgespec_models.distill.words_kept import most_said, numbers_of
 from recipes import restore, stages
 from recipes.heads import accepted, asking, embedded, spec_bench
-from recipes.heads.accepted import Prompt
+from recipes.heads.accepted import TokenisedPrompt
 from recipes.heads.gathering import WIDTH_ON_GPU, gather_all
-from recipes.heads.guesser import Guesser
+from recipes.heads.guesser import HeadGuesser
 from recipes.heads.sing import Choir, sing
 from recipes.prompts import read as read_prompts
-from recipes.stages import Place
+from recipes.stages import WorkFolders
 
 TEMPERATURES = (0.0, 0.7, 1.0)  # at which figures are measured
 TINY_SAID = 1_500_000
@@ -71,7 +71,7 @@ def stopped(name: str) -> KeyboardInterrupt:
     return KeyboardInterrupt(f"{name} was stopped; the same command goes on with it")
 
 
-def speaking(place: Place, speaker: Hidden, target: TargetFile, ends: set[int]) -> gather.Speak:
+def speaking(place: WorkFolders, speaker: Hidden, target: TargetFile, ends: set[int]) -> gather.Speak:
     """Return how the target writes: through llama.cpp, or in torch if that has a GPU."""
     if place.device.type == "cpu":
         return lambda sayings, seed: listen(speaker, sayings, ends, gather.WIDTH, seed)
@@ -80,15 +80,15 @@ def speaking(place: Place, speaker: Hidden, target: TargetFile, ends: set[int]) 
 
 
 def trained(
-    place: Place,
-    head: Head,
+    place: WorkFolders,
+    head: HeadNetwork,
     shards: list[Path],
     watched: Path,
     numbers: NDArray[np.int64] | None,
     name: str,
     plan: Plan,
     log: Log,
-) -> Head:
+) -> HeadNetwork:
     """Train a head to the end of its plan."""
     torch.manual_seed(1)
     head = head.to(place.device)
@@ -98,7 +98,12 @@ def trained(
 
 
 def measured(
-    place: Place, target: Hidden, head: Guesser, prompts: list[Prompt], ends: set[int], log: Log
+    place: WorkFolders,
+    target: Hidden,
+    head: HeadGuesser,
+    prompts: list[TokenisedPrompt],
+    ends: set[int],
+    log: Log,
 ) -> None:
     """Measure acceptance at every temperature; write `figures.json` and `figures.md`."""
     found = {}
@@ -141,7 +146,7 @@ def table(found: dict[str, dict[str, object]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def make_tiny(place: Place, shipped: Path, log: Log) -> None:
+def make_tiny(place: WorkFolders, shipped: Path, log: Log) -> None:
     """Make the embedded target with an MTP block."""
     place.work.mkdir(parents=True, exist_ok=True)
     file = shipped / "target.gguf"
@@ -169,11 +174,13 @@ def make_tiny(place: Place, shipped: Path, log: Log) -> None:
     place.out.mkdir(parents=True, exist_ok=True)
     head_file.write_mtp(head, target, made, about)
     with Hidden(made, context=1024, mtp=True) as reader:
-        prompts = [Prompt(p["kind"], reader.tokenise(p["prompt"])) for p in read_prompts(prompts_file)]
-        measured(place, reader, Guesser(reader), prompts, ends, log)
+        prompts = [
+            TokenisedPrompt(p["kind"], reader.tokenise(p["prompt"])) for p in read_prompts(prompts_file)
+        ]
+        measured(place, reader, HeadGuesser(reader), prompts, ends, log)
 
 
-def make_smollm2(place: Place, file: Path, bench: Path, log: Log) -> None:
+def make_smollm2(place: WorkFolders, file: Path, bench: Path, log: Log) -> None:
     """Make an EAGLE-3 head for SmolLM2-135M-Instruct."""
     place.work.mkdir(parents=True, exist_ok=True)
     target = open_target(file)
@@ -204,7 +211,7 @@ def make_smollm2(place: Place, file: Path, bench: Path, log: Log) -> None:
     head_file.write_eagle3(head, target, made, about, SMOL_TAPS, kept)
     with Hidden(file, SMOL_TAPS, context=2048) as reader:
         prompts = [
-            Prompt(q.kind, asking.rendered(reader, q.turns, template))
+            TokenisedPrompt(q.kind, asking.rendered(reader, q.turns, template))
             for q in spec_bench.reported(spec_bench.read(bench))
         ]
-        measured(place, reader, Guesser(reader, made), prompts, ends, log)
+        measured(place, reader, HeadGuesser(reader, made), prompts, ends, log)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgespec.client.answer import AnswerOptions, Ended, Info
-from edgespec.client.attach import Attached, OnProgress, Progress, Wanted, attach, connect, own
+from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine, attach, connect, own
 from edgespec.client.client import AnswerStream, Client
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_models.shelf.store import EMBEDDED
@@ -34,12 +34,12 @@ Cancelled = Callable[[], bool]
 Opening = Callable[[OnProgress, Cancelled], Attached]
 
 
-def attaching(wanted: Wanted) -> Opening:
+def attaching(wanted: WantedEngine) -> Opening:
     """Returns how to find a running engine with this pair, or to start one of our own."""
     return lambda on_progress, cancelled: attach(wanted, on_progress=on_progress, cancelled=cancelled)
 
 
-def starting(wanted: Wanted) -> Opening:
+def starting(wanted: WantedEngine) -> Opening:
     """Returns how to start an engine of our own with this pair, whichever engines run."""
     return lambda on_progress, cancelled: own(wanted, on_progress, cancelled)
 
@@ -104,11 +104,11 @@ class AttachedEndpoint:
         self,
         opening: Opening,
         *,
-        wanted: Wanted | None = None,
+        wanted: WantedEngine | None = None,
         on_progress: OnProgress = lambda _: None,
     ) -> None:
         """wanted: how other pairs are loaded (`use`)."""
-        self._opening, self._wanted, self.on_progress = opening, wanted or Wanted(), on_progress
+        self._opening, self._wanted, self.on_progress = opening, wanted or WantedEngine(), on_progress
         self._attached: Attached | None = None
 
     async def start(self) -> Info:

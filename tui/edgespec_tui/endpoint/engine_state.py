@@ -25,7 +25,7 @@ def shown(name: str) -> str:
 
 
 @dataclass(slots=True)
-class EngineState:
+class KnownEngine:
     """Owns what is known of the engine. on_change: called after each change."""
 
     endpoint: Endpoint

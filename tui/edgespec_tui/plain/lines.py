@@ -20,7 +20,7 @@ from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.settings.values import from_text, told
 from edgespec_tui.terminal.typed_bytes import without_controls
 from edgespec_tui.widgets.attached_files import read_file, with_files
-from edgespec_tui.widgets.question import Question
+from edgespec_tui.widgets.question import QuestionText
 
 with contextlib.suppress(ImportError):  # not on Windows
     import readline  # noqa: F401  (input() then has a history and line editing)
@@ -111,7 +111,7 @@ class PlainLines:
         """
         if not self._talking:
             return line
-        attached = with_files(Question(line))
+        attached = with_files(QuestionText(line))
         if attached.missed:
             self._chat.tell(f"(there is no file {', '.join(attached.missed)}: sent as written)")
         return attached.question.text

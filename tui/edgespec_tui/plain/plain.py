@@ -22,7 +22,7 @@ from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets.live_figures import LiveFigures
-from edgespec_tui.widgets.question import Question
+from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.turn_writer import TurnWriter
 
 INTERRUPTED = 130  # exit code after Ctrl+C, as in shells
@@ -77,7 +77,7 @@ class PlainChat:
         text, title = as_text(text), as_text(title)
         talk, before = self.conversation, self.conversation.head
         question = talk.add("user", text, parent=before)
-        talk.title = talk.title or Question(title or text).title()
+        talk.title = talk.title or QuestionText(title or text).title()
         self.sessions.save(talk)  # the answer may take minutes to begin
         try:
             return self.answer_to(question)

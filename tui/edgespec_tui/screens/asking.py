@@ -22,7 +22,7 @@ from edgespec_tui.sessions.context_fit import left_out_before, path_to
 from edgespec_tui.sessions.conversation import Conversation, Figure, Turn
 from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
-from edgespec_tui.widgets.question import Question, joined
+from edgespec_tui.widgets.question import QuestionText, joined
 from edgespec_tui.widgets.turn_view import AnswerView
 from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
 
@@ -35,7 +35,7 @@ class Asking:
     def __init__(self, screen: Stage) -> None:
         self._screen = screen
         self.turn_taking = asyncio.Lock()  # the screen does not change while a question is being asked
-        self.waiting: list[Question] = []
+        self.waiting: list[QuestionText] = []
         self.editing: Turn | None = None
         self.figures: LiveFigures | None = None
         self._prompt_tokens: int | None = None
@@ -63,7 +63,7 @@ class Asking:
 
     # -- questions
 
-    async def ask(self, question: Question) -> None:
+    async def ask(self, question: QuestionText) -> None:
         """Asks, or queues a question after the answer in progress. Replaces what is being edited.
 
         Raises SettingError if it cannot be asked; then nothing has changed.
@@ -71,7 +71,7 @@ class Asking:
         async with self.turn_taking:
             await self._ask(question)
 
-    async def _ask(self, question: Question) -> None:
+    async def _ask(self, question: QuestionText) -> None:
         screen, talk, editing = self._screen, self._writable(), self.editing
         if editing is not None and editing.role == "assistant":
             await self._replace_answer(talk, editing, question.text)
@@ -95,7 +95,7 @@ class Asking:
             raise SettingError("this chat is open in another window: /new starts another")
         return talk
 
-    async def _add(self, talk: Conversation, question: Question, editing: Turn | None) -> Turn:
+    async def _add(self, talk: Conversation, question: QuestionText, editing: Turn | None) -> Turn:
         """Puts a question into the conversation and on the screen."""
         screen = self._screen
         screen.show_banner("")
@@ -267,7 +267,7 @@ class Asking:
         if waiting:
             self._screen.show_waiting([])
 
-    def take_back(self) -> Question | None:
+    def take_back(self) -> QuestionText | None:
         """Takes back the latest waiting question; None if there is none."""
         if not self.waiting:
             return None

@@ -19,7 +19,7 @@ from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.screens.race import Race, drawn, together
 from edgespec_tui.widgets.key_line import KeyLine
-from edgespec_tui.widgets.panel import Measured
+from edgespec_tui.widgets.panel import MeasuredSpeedUp
 
 PROMPTS = (
     ("explain", "What does os.path.join do?"),
@@ -35,7 +35,7 @@ DEFAULT_PROMPTS = 4
 LONGEST = 96
 
 
-class BenchScreen(ModalScreen[Measured | None]):
+class BenchScreen(ModalScreen[MeasuredSpeedUp | None]):
     """Runs the prompts; ends with the measurement, or None."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -53,7 +53,7 @@ class BenchScreen(ModalScreen[Measured | None]):
         super().__init__()
         self._endpoint, self._prompts, self._rng = endpoint, prompts, rng
         self._options = replace(options, max_tokens=LONGEST)
-        self._results: list[Measured] = []
+        self._results: list[MeasuredSpeedUp] = []
 
     def compose(self) -> ComposeResult:
         with Vertical(id="bench"):
@@ -105,7 +105,7 @@ class BenchScreen(ModalScreen[Measured | None]):
         self.dismiss(together(self._results))
 
 
-def summary(results: Sequence[Measured]) -> str:
+def summary(results: Sequence[MeasuredSpeedUp]) -> str:
     """Says what was measured, and how far it can be trusted."""
     mean = together(results)
     if mean is None:

@@ -18,9 +18,9 @@ from edgespec_tui.widgets.answer_markdown import CodeFence
 from edgespec_tui.widgets.choice_list import ChoiceList
 from edgespec_tui.widgets.code_blocks import last_code
 from edgespec_tui.widgets.external_editor import edited
-from edgespec_tui.widgets.panel import Measured
+from edgespec_tui.widgets.panel import MeasuredSpeedUp
 from edgespec_tui.widgets.prompt_input import PromptInput
-from edgespec_tui.widgets.question import Question, question_of
+from edgespec_tui.widgets.question import QuestionText, question_of
 from edgespec_tui.widgets.slash_commands import SlashCommand
 from edgespec_tui.widgets.turn_view import TurnView
 from edgespec_tui.widgets.welcome import Welcome
@@ -87,7 +87,7 @@ class ChatScreen(TalkScreen):
         if command.wants:
             self.prompt.fill(f"{command.name} ")
         else:
-            self.prompt.post_message(PromptInput.Sent(Question(command.name)))
+            self.prompt.post_message(PromptInput.Sent(QuestionText(command.name)))
 
     def action_take_choice(self, number: int) -> None:
         """Takes one of the list above the input."""
@@ -269,7 +269,7 @@ class ChatScreen(TalkScreen):
         """Shows what speculation is for, on the embedded pair."""
         await self._slash_commands.demo(self)
 
-    def take_measured(self, measured: Measured | None) -> None:
+    def take_measured(self, measured: MeasuredSpeedUp | None) -> None:
         """Shows a measured speed-up."""
         if measured is not None:
             self.measured = measured

@@ -16,8 +16,8 @@ from edgespec_tui.screens.race import drawn
 from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.settings.values import from_text, told
 from edgespec_tui.widgets.attached_files import read_file
-from edgespec_tui.widgets.panel import Measured, odds_against
-from edgespec_tui.widgets.question import Insert, Question
+from edgespec_tui.widgets.panel import MeasuredSpeedUp, odds_against
+from edgespec_tui.widgets.question import Insert, QuestionText
 from edgespec_tui.widgets.slash_commands import parsed
 
 
@@ -39,7 +39,7 @@ class AppDeeds(Protocol):
     async def export(self, screen: ChatScreen, name: str) -> None: ...
 
     def push_screen(
-        self, screen: ModalScreen[Measured | None], callback: Callable[[Measured | None], None]
+        self, screen: ModalScreen[MeasuredSpeedUp | None], callback: Callable[[MeasuredSpeedUp | None], None]
     ) -> object: ...
 
 
@@ -74,7 +74,7 @@ class ChatCommands:
             self._set(screen, rest)
         elif name == "/read":
             read = read_file(rest)
-            screen.prompt.put_before(Question(read, (Insert(0, len(read), ""),)))
+            screen.prompt.put_before(QuestionText(read, (Insert(0, len(read), ""),)))
         elif name in ("/new", "/clear"):
             await app.action_new()
         elif name == "/rename":

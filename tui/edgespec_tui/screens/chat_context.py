@@ -13,7 +13,7 @@ from edgespec.client.attach import OnProgress
 from edgespec.errors import SessionError
 from edgespec.system import config
 from edgespec_tui.endpoint.endpoint import Endpoint
-from edgespec_tui.endpoint.engine_state import EngineState
+from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.sessions.context_fit import Fitting, fit
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.system_prompts import SystemPrompts
@@ -35,7 +35,7 @@ class ChatContext:
     """What a chat needs."""
 
     endpoint: Endpoint
-    engine: EngineState
+    engine: KnownEngine
     sessions: Keeper | None = None  # None keeps nothing
     new_conversation: Callable[[], Conversation] = Conversation
     moments: QuietMoments = field(default_factory=QuietMoments)

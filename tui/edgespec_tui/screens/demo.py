@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.client.attach import OnProgress, Progress, Wanted
+from edgespec.client.attach import OnProgress, Progress, WantedEngine
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.free import free_memory
 from edgespec.pairs.grown import Cost, affordable, folder, grown_pair
@@ -134,7 +134,7 @@ class Preparation:
         on_progress: OnProgress,
         *,
         costs: Sequence[str] = COSTS,
-        start: Callable[[Wanted, OnProgress], Endpoint] | None = None,
+        start: Callable[[WantedEngine, OnProgress], Endpoint] | None = None,
     ) -> None:
         """on_progress: called on the event loop. costs: the first that there is room for is taken."""
         self._tell, self._costs, self._start = on_progress, costs, start or _endpoint
@@ -149,7 +149,7 @@ class Preparation:
         except asyncio.CancelledError:
             self._given_up.set()
             raise
-        wanted = Wanted(target=target, draft=draft, n_ctx=CONTEXT, flags=FLAGS)
+        wanted = WantedEngine(target=target, draft=draft, n_ctx=CONTEXT, flags=FLAGS)
 
         def tell(progress: Progress) -> None:
             text = progress.text.replace(target.name, "the model").replace(draft.name, "its draft")
@@ -182,5 +182,5 @@ class Preparation:
         return grown_pair(self.cost.spec, tell)
 
 
-def _endpoint(wanted: Wanted, on_progress: OnProgress) -> Endpoint:
+def _endpoint(wanted: WantedEngine, on_progress: OnProgress) -> Endpoint:
     return AttachedEndpoint(starting(wanted), wanted=wanted, on_progress=on_progress)

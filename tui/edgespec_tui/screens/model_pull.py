@@ -13,7 +13,7 @@ from typing import Literal
 
 from edgespec_models.gguf.header import HeaderError
 from edgespec_models.hub.choose_file import parse_wanted
-from edgespec_models.hub.download import Cancelled, Progress
+from edgespec_models.hub.download import Cancelled, Downloaded
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.propose import Proposal, propose
@@ -44,7 +44,7 @@ class ModelPull:
         self.what, self._store, self._hub, self._on_end = what, store, hub, on_end
         self.stage: Stage = "checking"
         self.sentence = f"Looking at {what} on the hub ..."
-        self.progress: Progress | None = None
+        self.progress: Downloaded | None = None
         self.choices: tuple[Proposal, ...] = ()
         self.pair: InstalledPair | None = None
         self._chosen: Proposal | None = None
@@ -117,7 +117,7 @@ class ModelPull:
             return plan
         return plan_pull(hub, replace(wanted, draft=parse_wanted(str(self._chosen.candidate))))
 
-    def _note(self, progress: Progress) -> None:
+    def _note(self, progress: Downloaded) -> None:
         self.progress = progress
         self.sentence = progress_sentence(progress)
 
@@ -127,7 +127,7 @@ def _about(plan: PullPlan) -> str:
     return f"{size_text(plan.to_fetch)} to fetch{have}."
 
 
-def progress_sentence(progress: Progress) -> str:
+def progress_sentence(progress: Downloaded) -> str:
     """Says how far a download is."""
     busy = next((file for file in progress.files if file.phase not in ("queued", "done")), None)
     if busy is not None and busy.phase == "verifying":

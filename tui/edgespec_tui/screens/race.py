@@ -23,7 +23,7 @@ from edgespec.core.stats import Counts
 from edgespec.errors import EdgeSpecError, EndpointError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.widgets.origins import join, runs_of_round
-from edgespec_tui.widgets.panel import Measured
+from edgespec_tui.widgets.panel import MeasuredSpeedUp
 
 Runner = Literal["plain", "speculative"]
 RUNNERS: tuple[Runner, Runner] = ("plain", "speculative")
@@ -214,10 +214,10 @@ class Race:
         """Returns the seconds that both have run."""
         return min(lane.seconds for lane in self.lanes.values())
 
-    def measured(self) -> Measured | None:
+    def measured(self) -> MeasuredSpeedUp | None:
         """Returns the speed-up over the time that both have run; None if that is too short."""
         plain, speculative = (self.lanes[runner].tok_per_s(self._shared_s()) for runner in RUNNERS)
-        return Measured(speculative, plain) if plain and speculative and self.guessed else None
+        return MeasuredSpeedUp(speculative, plain) if plain and speculative and self.guessed else None
 
     def error(self) -> float | None:
         """Returns the standard error of the logarithm of the speed-up; None if the race was too short.
@@ -248,16 +248,16 @@ def drawn(
     return Race(endpoint, [messages], options, own_seed)
 
 
-def together(results: Sequence[Measured]) -> Measured | None:
+def together(results: Sequence[MeasuredSpeedUp]) -> MeasuredSpeedUp | None:
     """Returns the geometric means, whose ratio is the mean speed-up; None of nothing."""
     if not results:
         return None
     speculative = math.exp(sum(math.log(one.speculative) for one in results) / len(results))
     plain = math.exp(sum(math.log(one.plain) for one in results) / len(results))
-    return Measured(speculative, plain, len(results))
+    return MeasuredSpeedUp(speculative, plain, len(results))
 
 
-def bounds(results: Sequence[Measured], errors: Sequence[float]) -> tuple[float, float]:
+def bounds(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> tuple[float, float]:
     """Returns between which speed-ups that of one race or several lies. errors: of each race."""
     squares = statistics.fmean(error**2 for error in errors)
     if len(results) > 1:  # races differ by more than their parts where the machine has slow phases
@@ -267,7 +267,7 @@ def bounds(results: Sequence[Measured], errors: Sequence[float]) -> tuple[float,
     return mean.speedup * math.exp(-half), mean.speedup * math.exp(half)
 
 
-def verdict(results: Sequence[Measured], errors: Sequence[float]) -> str:
+def verdict(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> str:
     """Says what one race or several have shown, and whether they could tell it. errors: of each race."""
     mean = together(results)
     if mean is None:

@@ -20,7 +20,7 @@ from edgespec_tui.screens.race import ALIKE, RUNNERS, Lane, Race, Runner, togeth
 from edgespec_tui.widgets.answer_markdown import AnswerSegment
 from edgespec_tui.widgets.drawing_pace import DrawingPace
 from edgespec_tui.widgets.key_line import KeyLine
-from edgespec_tui.widgets.panel import Measured
+from edgespec_tui.widgets.panel import MeasuredSpeedUp
 from edgespec_tui.widgets.segments import Segment
 
 LOOK_S = 0.05
@@ -67,7 +67,7 @@ class LaneView(Vertical):
         self.query_one(VerticalScroll).scroll_end(animate=False)
 
 
-class LanesScreen(ModalScreen[Measured | None]):
+class LanesScreen(ModalScreen[MeasuredSpeedUp | None]):
     """Two columns that write in turn; ends with what was measured, or None."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-stacked"), (64, "-narrow"), (100, "-middle")]
@@ -76,7 +76,7 @@ class LanesScreen(ModalScreen[Measured | None]):
     def __init__(self, *, tinted: bool) -> None:
         super().__init__()
         self._tinted = tinted
-        self.measured: Measured | None = None
+        self.measured: MeasuredSpeedUp | None = None
         self._race: Race | None = None
         self._pace, self._due = DrawingPace(), 0.0
 
@@ -158,7 +158,7 @@ class RaceScreen(LanesScreen):
         super().__init__(tinted=tinted)
         self._why = why
         self._next, self._question, self._said = race, question, list(said)
-        self._results: list[Measured] = []
+        self._results: list[MeasuredSpeedUp] = []
         self._errors: list[float] = []
 
     async def go(self) -> None:

@@ -12,7 +12,7 @@ from edgespec.errors import EdgeSpecError
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.widgets.prompt_input import PromptInput
-from edgespec_tui.widgets.question import Question
+from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.transcript import Transcript
 
 
@@ -36,7 +36,7 @@ class Stage(Protocol):
 
     def show_banner(self, sentence: str, *keys: tuple[str, str, str]) -> None: ...
 
-    def show_waiting(self, questions: Sequence[Question]) -> None: ...
+    def show_waiting(self, questions: Sequence[QuestionText]) -> None: ...
 
     def refresh_state(self) -> None: ...
 

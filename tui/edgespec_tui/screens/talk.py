@@ -21,9 +21,9 @@ from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.choice_list import ChoiceList
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.key_line import KeyLine
-from edgespec_tui.widgets.panel import Measured, PanelState, SpeculationPanel
+from edgespec_tui.widgets.panel import MeasuredSpeedUp, PanelState, SpeculationPanel
 from edgespec_tui.widgets.prompt_input import PromptInput
-from edgespec_tui.widgets.question import Question, joined, question_of
+from edgespec_tui.widgets.question import QuestionText, joined, question_of
 from edgespec_tui.widgets.told_line import SECONDS, Kind, ToldLine
 from edgespec_tui.widgets.transcript import Transcript
 from edgespec_tui.widgets.welcome import Welcome
@@ -44,7 +44,7 @@ class TalkScreen(Screen[None]):
         self.context = context
         self.conversation = Conversation()
         self.speculation = True
-        self.measured: Measured | None = None
+        self.measured: MeasuredSpeedUp | None = None
         self.asking = Asking(self)
         self._begun = False
 
@@ -122,7 +122,7 @@ class TalkScreen(Screen[None]):
         self.engine_changed()
         self.prompt.focus()
 
-    def unsent(self) -> Question:
+    def unsent(self) -> QuestionText:
         """Returns what is written and not asked: the questions that wait, and what is in the input."""
         return joined([*(question.typed() for question in self.asking.waiting), self.prompt.question()])
 
@@ -233,7 +233,7 @@ class TalkScreen(Screen[None]):
         """Ends a running answer; its text stays."""
         await self.asking.stop()
 
-    def show_waiting(self, questions: Sequence[Question]) -> None:
+    def show_waiting(self, questions: Sequence[QuestionText]) -> None:
         """Shows the questions that wait for the answer to end."""
         waiting = self.query_one("#waiting", Static)
         waiting.display = bool(questions)

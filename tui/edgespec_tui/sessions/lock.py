@@ -50,7 +50,7 @@ class SessionLocks:
             self.give_back(id)
 
 
-class Held:
+class HeldSession:
     """In a `with`, a session is ours; it is released after, unless `keep`."""
 
     def __init__(self, locks: SessionLocks, id: int, *, keep: bool) -> None:

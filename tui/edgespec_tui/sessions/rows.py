@@ -18,7 +18,7 @@ AROUND = 30  # characters shown on either side of a match
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class SessionHead:
     """What is saved of a conversation besides its turns."""
 
     title: str
@@ -44,11 +44,11 @@ class Listed:
 class Changes:
     """What is new in one session: its head, and turns by their number."""
 
-    head: Head
+    head: SessionHead
     turns: dict[int, Turn] = field(default_factory=dict)
 
 
-def head_of(conversation: Conversation) -> Head:
+def head_of(conversation: Conversation) -> SessionHead:
     """Returns what is saved of a conversation besides its turns."""
     settings = {
         "sampling": dict(conversation.sampling),
@@ -56,7 +56,7 @@ def head_of(conversation: Conversation) -> Head:
         "max_tokens": conversation.max_tokens,
         **({"draft": dict(conversation.draft)} if conversation.draft else {}),
     }
-    return Head(
+    return SessionHead(
         _clean(conversation.title), _clean(conversation.system), json.dumps(settings), conversation.head
     )
 

@@ -19,7 +19,7 @@ from edgespec.system.named_file import read_text
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import short_title
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.settings.settings import FILE, Known, Settings, read
+from edgespec_tui.settings.settings import FILE, AppNames, Settings, read
 from edgespec_tui.settings.values import ANSWER, SAMPLING
 
 LONGEST_KEY = 2**12  # characters
@@ -43,7 +43,7 @@ def settings_path() -> Path:
     return config.settings_folder() / FILE
 
 
-def begin(arguments: argparse.Namespace, *, known: Known | None = None) -> Beginning:
+def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Beginning:
     """Returns what flags and settings file ask for. Raises SettingError for a flag that makes no sense."""
     settings, complaints = read(settings_path(), known=known)
     explicit = {name: _number(arguments, name) for name in ANSWER if getattr(arguments, name) is not None}

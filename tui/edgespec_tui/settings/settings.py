@@ -51,7 +51,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class AppNames:
     """What only the app knows: its themes, what keys can be given to, and which keys there are."""
 
     themes: Collection[str]
@@ -67,7 +67,7 @@ class Complaint:
     sentence: str
 
 
-def read(path: Path, *, known: Known | None = None) -> tuple[Settings, tuple[str, ...]]:
+def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[str, ...]]:
     """Returns the settings of a file, and a sentence for each value that cannot be used.
 
     A missing file counts as empty. known: None does not check themes and keys.
@@ -151,7 +151,7 @@ class _Table:
             self.complain(key, f"{self.name}.{key} is not known{meant(key, known)}")
 
 
-def _settings(tables: dict[str, Any], complaints: list[Complaint], known: Known | None) -> Settings:
+def _settings(tables: dict[str, Any], complaints: list[Complaint], known: AppNames | None) -> Settings:
     names = ("chat", "sampling", "speculation", "screen", "keys")
     chat, sampling, speculation, screen = (_Table(name, tables.get(name), complaints) for name in names[:-1])
     numbers = {name: sampling.number(name, ranged) for name, ranged in SAMPLING.items()}
@@ -178,7 +178,7 @@ def _settings(tables: dict[str, Any], complaints: list[Complaint], known: Known 
     return settings
 
 
-def _theme(screen: _Table, known: Known | None) -> str:
+def _theme(screen: _Table, known: AppNames | None) -> str:
     themes = known.themes if known else ()
     allowed = f"one of {', '.join(sorted(themes))}" if themes else "a text in quotes"
     right = screen.take(
@@ -187,7 +187,7 @@ def _theme(screen: _Table, known: Known | None) -> str:
     return right or ""
 
 
-def _keys(values: object, complaints: list[Complaint], known: Known | None) -> dict[str, str]:
+def _keys(values: object, complaints: list[Complaint], known: AppNames | None) -> dict[str, str]:
     """Returns keys by what they do. `chat.panel = "f2"` is a table in a table for TOML."""
     table = _Table("keys", values, complaints)
     found: dict[str, str] = {}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from edgespec.errors import SettingError
 from edgespec.system.named_file import regular_content
-from edgespec_tui.widgets.question import Insert, Question, count_of
+from edgespec_tui.widgets.question import Insert, QuestionText, count_of
 
 LARGEST_FILE = 8 * 2**20  # bytes, of one file and of all that one question names
 MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
@@ -21,14 +21,14 @@ PUNCTUATION = ".,;:!?)]}'\""
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
+class QuestionWithFiles:
     """A question followed by its files. missed: names after an @ that look like files and are none."""
 
-    question: Question
+    question: QuestionText
     missed: tuple[str, ...] = ()
 
 
-def with_files(question: Question) -> Attached:
+def with_files(question: QuestionText) -> QuestionWithFiles:
     """Returns a question with the files that it names. Raises SettingError for an unusable one."""
     text, inserts = question.text, list(question.inserts)
     room, seen = LARGEST_FILE, set()
@@ -50,7 +50,7 @@ def with_files(question: Question) -> Attached:
             mark = f"[{path.name}: {count_of(said)}]"
             text = f"{text}\n\n{block}"
             inserts.append(Insert(start, start + len(block), mark, file=True))
-    return Attached(Question(text, tuple(inserts)), tuple(missed))
+    return QuestionWithFiles(QuestionText(text, tuple(inserts)), tuple(missed))
 
 
 def _file_named(name: str, *, quoted: bool) -> Path | None:

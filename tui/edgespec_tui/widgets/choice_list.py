@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
-from edgespec_tui.widgets.completions import Choices
+from edgespec_tui.widgets.completions import Suggestions
 
 ROWS = 8
 OTHERS = 8  # lines of a window that belong to the input and what else always stands there
@@ -20,7 +20,7 @@ class ChoiceList(Static):
         super().__init__("", id="choices")
         self.display = False
 
-    def show(self, choices: Choices | None) -> None:
+    def show(self, choices: Suggestions | None) -> None:
         """Shows them; None hides the list."""
         self.display = choices is not None
         if choices is None:

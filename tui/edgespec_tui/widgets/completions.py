@@ -17,7 +17,7 @@ NAMED = re.compile(r"^/prompts +(?:delete +)?(?P<name>\S*)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Suggestion:
     """Something to choose."""
 
     text: str  # what is then in the line
@@ -26,25 +26,25 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class Suggestions:
     """A list of choices."""
 
     start: int  # where in the line the replaced text begins
-    items: tuple[Choice, ...]
+    items: tuple[Suggestion, ...]
     at: int | None = None  # the marked one; None while none is, and then Enter sends what is written
 
-    def moved(self, step: int) -> Choices:
+    def moved(self, step: int) -> Suggestions:
         """Returns the list with the mark elsewhere; it wraps around."""
         if self.at is None:
             return replace(self, at=0 if step > 0 else len(self.items) - 1)
         return replace(self, at=(self.at + step) % len(self.items))
 
     @property
-    def marked(self) -> Choice | None:
+    def marked(self) -> Suggestion | None:
         return None if self.at is None else self.items[self.at]
 
 
-def choices(before: str, *, first_line: bool, names: Callable[[], Sequence[str]]) -> Choices | None:
+def choices(before: str, *, first_line: bool, names: Callable[[], Sequence[str]]) -> Suggestions | None:
     """Returns the suggestions; None if there are none.
 
     before: the line up to the cursor. names: gives the saved system prompts.
@@ -52,23 +52,23 @@ def choices(before: str, *, first_line: bool, names: Callable[[], Sequence[str]]
     if first_line and re.fullmatch(r"/[a-z]*", before):
         fits = [one for one in COMMANDS if one.name.startswith(before)]
         items = tuple(
-            Choice(
+            Suggestion(
                 f"{one.name} " if one.wants else one.name, f"{one.wants} {one.does}".strip(), not one.wants
             )
             for one in fits
         )
-        return None if not fits or [one.name for one in fits] == [before] else Choices(0, items, at=0)
+        return None if not fits or [one.name for one in fits] == [before] else Suggestions(0, items, at=0)
     if first_line and (found := NAMED.search(before)):
         fitting = [name for name in names() if name.startswith(found["name"]) and name != found["name"]]
-        items = tuple(Choice(name, "saved system prompt", final=True) for name in fitting)
-        return Choices(found.start("name"), items) if items else None
+        items = tuple(Suggestion(name, "saved system prompt", final=True) for name in fitting)
+        return Suggestions(found.start("name"), items) if items else None
     if (found := PATH.search(before)) and (first_line or not before.startswith("/read")):
         items = tuple(_paths(found["path"].removeprefix('"')))
-        return Choices(found.start("path"), items) if items else None
+        return Suggestions(found.start("path"), items) if items else None
     return None
 
 
-def _paths(typed: str) -> list[Choice]:
+def _paths(typed: str) -> list[Suggestion]:
     """Returns the files and folders whose path begins as typed."""
     folder, _, beginning = typed.rpartition("/")
     root = folder + "/" if "/" in typed else ""
@@ -86,7 +86,7 @@ def _paths(typed: str) -> list[Choice]:
     ]
 
 
-def _path(path: str, is_folder: bool) -> Choice:
+def _path(path: str, is_folder: bool) -> Suggestion:
     if is_folder:
-        return Choice(f'"{path}/' if " " in path else f"{path}/", "folder")
-    return Choice(f'"{path}" ' if " " in path else f"{path} ", "")
+        return Suggestion(f'"{path}/' if " " in path else f"{path}/", "folder")
+    return Suggestion(f'"{path}" ' if " " in path else f"{path} ", "")

@@ -65,7 +65,7 @@ class Paragraph:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LineAcross:
     """A line across."""
 
     texts: tuple[Content, ...] = ()
@@ -140,7 +140,7 @@ def gap_above(block: Block) -> list[Row]:
     return [] if block.gap is None else [Row(Content.styled(block.gap, MARKS), inset=len(block.gap))]
 
 
-Block = Paragraph | Rule | Table | Listing
+Block = Paragraph | LineAcross | Table | Listing
 
 
 def same(one: Block, other: Block) -> bool:
@@ -214,7 +214,7 @@ class _Reader:
         elif name == "html_block":
             self._add(Paragraph((Content(content.rstrip("\n")),), at=at))
         elif name == "hr":
-            self._add(Rule(at=at))
+            self._add(LineAcross(at=at))
         elif name == "paragraph_open":
             self._tight = token.hidden
         elif name == "heading_open":

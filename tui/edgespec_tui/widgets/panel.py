@@ -23,7 +23,7 @@ SLIGHT = 1.05  # times plain speed
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredSpeedUp:
     """A speed-up measured against plain decoding: tokens a second, with a draft and without."""
 
     speculative: float
@@ -43,7 +43,7 @@ class PanelState:
     speculation: bool = True
     tinted: bool = False
     used: int | None = None
-    measured: Measured | None = None
+    measured: MeasuredSpeedUp | None = None
     memory: int | None = None
 
 

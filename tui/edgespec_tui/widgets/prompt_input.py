@@ -16,8 +16,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 
-from edgespec_tui.widgets.completions import Choice, Choices, choices
-from edgespec_tui.widgets.question import Insert, Question, count_of, is_large
+from edgespec_tui.widgets.completions import Suggestion, Suggestions, choices
+from edgespec_tui.widgets.question import Insert, QuestionText, count_of, is_large
 
 HISTORY = 500
 PASTES = 50  # that the history still shows as marks
@@ -42,14 +42,14 @@ class PromptInput(TextArea):
     class Sent(Message):
         """A question, or a slash command."""
 
-        def __init__(self, question: Question) -> None:
+        def __init__(self, question: QuestionText) -> None:
             super().__init__()
             self.question = question
 
     class Choosing(Message):
         """The suggestions have changed; None: there is no list."""
 
-        def __init__(self, choices: Choices | None) -> None:
+        def __init__(self, choices: Suggestions | None) -> None:
             super().__init__()
             self.choices = choices
 
@@ -64,8 +64,8 @@ class PromptInput(TextArea):
         super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
         self.past: list[str] = []
         self.names: Callable[[], Sequence[str]] = tuple  # of saved system prompts
-        self.take_back: Callable[[], Question | None] = lambda: None  # a waiting question, to be changed
-        self.choices: Choices | None = None
+        self.take_back: Callable[[], QuestionText | None] = lambda: None  # a waiting question, to be changed
+        self.choices: Suggestions | None = None
         self._at: int | None = None  # place in the history; None: something new is being written
         self._written = ""  # what that was
         self._pasted: dict[str, str] = {}  # by mark: those in the input, and the last ones before
@@ -87,7 +87,7 @@ class PromptInput(TextArea):
         self.clear_all()
         self.post_message(self.Sent(question))
 
-    def question(self) -> Question:
+    def question(self) -> QuestionText:
         """Returns what is written, pasted texts in full."""
         parts: list[str] = []
         inserts, at, length = [], 0, 0
@@ -98,13 +98,13 @@ class PromptInput(TextArea):
                 parts += [before, pasted]
                 length, at = start + len(pasted), mark.end()
                 inserts.append(Insert(start, length, mark[0]))
-        return Question("".join([*parts, self.text[at:]]), tuple(inserts))
+        return QuestionText("".join([*parts, self.text[at:]]), tuple(inserts))
 
     def remember(self, text: str) -> None:
         """Puts a text at the end of the history, once."""
         self.past = [line for line in self.past if line != text][-HISTORY + 1 :] + [text]
 
-    def recall(self, question: Question) -> None:
+    def recall(self, question: QuestionText) -> None:
         """Puts a question of a saved chat at the end of the history."""
         self._with_marks(question)
         self.remember(question.text)
@@ -115,22 +115,22 @@ class PromptInput(TextArea):
         self._at, self._written = None, ""
         self._look()
 
-    def fill(self, question: Question | str) -> None:
+    def fill(self, question: QuestionText | str) -> None:
         """Puts a question in, with the cursor after it."""
         self.clear_all()
         self.load_text(self._with_marks(question))
         self.move_cursor(self.document.end)
         self._look()
 
-    def put_before(self, question: Question | str) -> None:
+    def put_before(self, question: QuestionText | str) -> None:
         """Puts a question before what has been written since; nothing of either is lost."""
         since = self.text
         given = self._with_marks(question)
         self.fill(given + ("\n" if since and not given.endswith("\n") else "") + since)
 
-    def _with_marks(self, question: Question | str) -> str:
+    def _with_marks(self, question: QuestionText | str) -> str:
         """Returns a question as the input shows it: pasted text is a mark, typed text is not."""
-        if isinstance(question, Question):
+        if isinstance(question, QuestionText):
             text, at = "", 0
             for one in question.inserts:
                 text += question.text[at : one.start] + self._mark_of(question.text[one.start : one.end])
@@ -232,7 +232,7 @@ class PromptInput(TextArea):
         before = self.document.get_line(row)[:column]
         self._show(choices(before, first_line=row == 0, names=self.names))
 
-    def _show(self, found: Choices | None) -> None:
+    def _show(self, found: Suggestions | None) -> None:
         if found != self.choices:
             self.choices = found
             self.post_message(self.Choosing(found))
@@ -248,7 +248,7 @@ class PromptInput(TextArea):
         if self.choices is not None and number < len(self.choices.items):
             self._take(self.choices.items[number])
 
-    def _take(self, choice: Choice) -> None:
+    def _take(self, choice: Suggestion) -> None:
         assert self.choices is not None
         row, column = self.cursor_location
         self.replace(choice.text, (row, self.choices.start), (row, column))

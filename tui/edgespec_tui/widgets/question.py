@@ -30,7 +30,7 @@ class Insert:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class QuestionText:
     """A text to be asked, and its inserts in order."""
 
     text: str
@@ -44,7 +44,7 @@ class Question:
             at = insert.end
         return "".join([*parts, self.text[at:]])
 
-    def typed(self) -> Question:
+    def typed(self) -> QuestionText:
         """Returns it without the files that it names: they are read again when it is asked again."""
         parts: list[str] = []
         inserts, at, gone = [], 0, 0
@@ -55,7 +55,7 @@ class Question:
                 at = insert.end
             else:
                 inserts.append(Insert(insert.start - gone, insert.end - gone, insert.mark))
-        return Question("".join([*parts, self.text[at:]]), tuple(inserts))
+        return QuestionText("".join([*parts, self.text[at:]]), tuple(inserts))
 
     def title(self) -> str:
         """Returns its beginning in one line: of what was typed, if there is any."""
@@ -87,7 +87,7 @@ def count_of(text: str) -> str:
     return f"{lines:,} line{'s' if lines > 1 else ''}"
 
 
-def joined(questions: Iterable[Question]) -> Question:
+def joined(questions: Iterable[QuestionText]) -> QuestionText:
     """Returns questions as one, each on lines of its own."""
     text, inserts = "", []
     for one in questions:
@@ -97,10 +97,10 @@ def joined(questions: Iterable[Question]) -> Question:
             for insert in one.inserts
         ]
         text += one.text
-    return Question(text, tuple(inserts))
+    return QuestionText(text, tuple(inserts))
 
 
-def question_of(text: str, settings: Mapping[str, object]) -> Question:
+def question_of(text: str, settings: Mapping[str, object]) -> QuestionText:
     """Returns the question of a turn; what its setting says wrongly is not an insert."""
     told = settings.get(SETTING)
     try:
@@ -108,7 +108,7 @@ def question_of(text: str, settings: Mapping[str, object]) -> Question:
         right = _in_order(found, len(text))
     except (ValueError, TypeError):
         right = False
-    return Question(text, tuple(found) if right else ())
+    return QuestionText(text, tuple(found) if right else ())
 
 
 def _in_order(inserts: Iterable[Insert], length: int) -> bool:

@@ -8,7 +8,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from edgespec_tui.endpoint.engine_state import LENT, EngineState
+from edgespec_tui.endpoint.engine_state import LENT, KnownEngine
 from edgespec_tui.endpoint.model_notes import PULL, note_of
 
 KEYS = (
@@ -49,7 +49,7 @@ class Welcome(VerticalScroll, can_focus=False):
         ]
         self.query_one("#welcome-keys", Static).update(Content("\n").join(line.rstrip() for line in lines))
 
-    def show(self, engine: EngineState) -> None:
+    def show(self, engine: KnownEngine) -> None:
         """Shows what answers, as far as that is known."""
         info = engine.info
         if info is None:

@@ -12,7 +12,7 @@ from sse_starlette import ServerSentEvent
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.server.events import event
-from edgespec.server.generation import Generation
+from edgespec.server.generation import AnswerChoices
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader
 
@@ -32,7 +32,7 @@ class MessageAnswer:
     _blocks: int = 0  # started so far
     _open: str = ""  # the type of the open block
 
-    async def whole(self, generation: Generation) -> dict[str, Any]:
+    async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
         """Returns the message in one piece. Raises Refusal."""
         async for part in generation.parts():
             self.turn.feed(part.round)
@@ -72,7 +72,7 @@ class MessageAnswer:
         )
         return {"stop_reason": reason, "stop_sequence": stopped if reason == "stop_sequence" else None}
 
-    def _usage(self, generation: Generation) -> dict[str, Any]:
+    def _usage(self, generation: AnswerChoices) -> dict[str, Any]:
         choice = generation.choices[0]
         return {
             "input_tokens": choice.prompt_tokens - choice.cached_tokens,
@@ -81,7 +81,7 @@ class MessageAnswer:
             "output_tokens": choice.n_tokens,
         }
 
-    async def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]:
+    async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a message; a failure in the middle is its last event."""
         yield _event("message_start", {"message": self._message(self._usage(generation))})
         yield _event("ping", {})

@@ -13,7 +13,7 @@ from edgespec.core.scores import Scoring
 from edgespec.engine.messages import Submit
 from edgespec.sampling.sampler import Sampling
 from edgespec.server.events import event
-from edgespec.server.generation import Generation, Part
+from edgespec.server.generation import AnswerChoices, Part
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal
 
@@ -21,7 +21,7 @@ ANY_SLOT = -1  # clients are not told which slot a request had
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EndConditions:
     """When an answer ends before the model ends it."""
 
     predict_ms: int = 0  # after the first line
@@ -39,7 +39,7 @@ class Written:
     line: int = 0  # where the last line begins
     checked: bool = True  # its indentation is known to be right
 
-    def add(self, part: Part, limits: Limits, ms: float) -> tuple[str, bool]:
+    def add(self, part: Part, limits: EndConditions, ms: float) -> tuple[str, bool]:
         """Takes a round; returns the text to send, and whether it is the last."""
         before = len(self.text)
         self.text += part.round.text
@@ -78,7 +78,7 @@ class LlamaAnswer:
     n_ctx: int
     submits: Sequence[Submit]
     prompts: Sequence[str]
-    limits: Limits
+    limits: EndConditions
     scoring: Scoring | None
     several: bool
     silent: bool = False
@@ -88,14 +88,14 @@ class LlamaAnswer:
     fields: tuple[str, ...] = ()
     written: list[Written] = field(default_factory=list)
 
-    async def whole(self, generation: Generation) -> object:
+    async def whole(self, generation: AnswerChoices) -> object:
         """Returns the answer, or a list if several were asked for. Raises Refusal."""
         async for _ in self._said(generation):
             pass
         answers = [self._final(generation, i) for i in range(len(generation.choices))]
         return answers if self.several else answers[0]
 
-    async def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]:
+    async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a stream; a failure in the middle is its last event."""
         try:
             async for part, text, ended in self._said(generation):
@@ -106,7 +106,7 @@ class LlamaAnswer:
         except Refusal as refusal:
             yield event(refusal.body(), "error")
 
-    async def _said(self, generation: Generation) -> AsyncIterator[tuple[Part, str, bool]]:
+    async def _said(self, generation: AnswerChoices) -> AsyncIterator[tuple[Part, str, bool]]:
         """Yields each round with its text, and whether it ends its choice."""
         self.written = [Written() for _ in generation.choices]
         async for part in generation.parts():
@@ -117,7 +117,7 @@ class LlamaAnswer:
                 generation.stop(part.index, "length")
             yield part, text, over or part.round.finish is not None
 
-    def _chunks(self, generation: Generation, part: Part, text: str) -> list[ServerSentEvent]:
+    def _chunks(self, generation: AnswerChoices, part: Part, text: str) -> list[ServerSentEvent]:
         """Returns the events of a part: one, or one for each token whose probabilities are wanted."""
         choice = generation.choices[part.index]
         if not part.reading and (self.silent or not (part.round.tokens or text)):
@@ -157,7 +157,7 @@ class LlamaAnswer:
         content: list[Any] = for_chat(scored, sampled=bool(self.scoring and self.scoring.sampled))["content"]
         return content
 
-    def _final(self, generation: Generation, i: int) -> dict[str, Any]:
+    def _final(self, generation: AnswerChoices, i: int) -> dict[str, Any]:
         choice, written, submit = generation.choices[i], self.written[i], self.submits[i]
         text = "" if self.silent or self.streamed else written.text
         timings = choice.timings(self.plain_s)

@@ -17,7 +17,7 @@ from edgespec.errors import TemplateError
 from edgespec.sampling.sampler import sampling_for
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.bodies import CheckedRoute
-from edgespec.server.dialects.llama_cpp.answers import Limits, LlamaAnswer, sampling_settings
+from edgespec.server.dialects.llama_cpp.answers import EndConditions, LlamaAnswer, sampling_settings
 from edgespec.server.dialects.llama_cpp.filling import FillIn, fill_tokens
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
@@ -104,7 +104,7 @@ class LlamaCppDialect:
             about.n_ctx,
             submits,
             texts,
-            Limits(max(0, body.t_max_predict_ms or 0), body.n_indent or 0),
+            EndConditions(max(0, body.t_max_predict_ms or 0), body.n_indent or 0),
             body.scoring(),
             several,
             silent=body.warms_up,

@@ -16,7 +16,7 @@ from sse_starlette import ServerSentEvent
 from edgespec import __version__
 from edgespec.core.scores import Scoring
 from edgespec.server.events import done, event
-from edgespec.server.generation import Generation, Part
+from edgespec.server.generation import AnswerChoices, Part
 from edgespec.server.logprobs import Scored, for_text
 from edgespec.server.refusal import Refusal
 
@@ -69,7 +69,7 @@ class CompletionAnswer:
     def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
         return for_text(scored, sampled=sampled)
 
-    def _usage(self, generation: Generation) -> dict[str, Any]:
+    def _usage(self, generation: AnswerChoices) -> dict[str, Any]:
         return generation.usage()
 
     # -- what they share
@@ -83,7 +83,7 @@ class CompletionAnswer:
             "system_fingerprint": FINGERPRINT,
         }
 
-    async def whole(self, generation: Generation) -> dict[str, Any]:
+    async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
         """Returns the answer in one piece, once it has ended. Raises Refusal."""
         async for part in generation.parts():
             if self.silent:
@@ -106,7 +106,7 @@ class CompletionAnswer:
     def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any] | None:
         return self._scores(scored, self.scoring.sampled) if self.scoring else None
 
-    async def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]:
+    async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a stream; a failure in the middle is its last event."""
         for i in range(len(generation.choices)):
             if opening := self._opening(i):
@@ -124,7 +124,7 @@ class CompletionAnswer:
             yield event({**frame, "timings": timings})
         yield done()
 
-    def _chunks(self, generation: Generation, part: Part) -> list[ServerSentEvent]:
+    def _chunks(self, generation: AnswerChoices, part: Part) -> list[ServerSentEvent]:
         finish, choice = part.round.finish, generation.choices[part.index]
         told: dict[str, Any] = {"timings": choice.timings(self.plain_s)} if self.timings else {}
         if part.reading:
@@ -153,7 +153,7 @@ class CompletionAnswer:
         return event({**frame, "choices": [choice], **nothing, **(beside or {})})
 
 
-def _told(generation: Generation, part: Part) -> dict[str, Any]:
+def _told(generation: AnswerChoices, part: Part) -> dict[str, Any]:
     """Returns the `edgespec` object of a chunk, for a round."""
     round_ = part.round
     return {

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.server.dialects.openai.answers import CompletionAnswer
-from edgespec.server.generation import Generation, Part
+from edgespec.server.generation import AnswerChoices, Part
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.turns import TurnReader
 
@@ -25,7 +25,7 @@ class ChatAnswer(CompletionAnswer):
     prompt: str | None = None  # if it is to be shown
     functions: bool = False  # a call is reported in the format from before there were tools
 
-    async def whole(self, generation: Generation) -> dict[str, Any]:
+    async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
         answer = await CompletionAnswer.whole(self, generation)
         return answer if self.prompt is None else {**answer, "__verbose": {"prompt": self.prompt}}
 
@@ -62,7 +62,7 @@ class ChatAnswer(CompletionAnswer):
         said = self.turns[index].finish(finish)
         return "function_call" if self.functions and said == "tool_calls" else said
 
-    def _usage(self, generation: Generation) -> dict[str, Any]:
+    def _usage(self, generation: AnswerChoices) -> dict[str, Any]:
         thoughts = sum(turn.reasoning_tokens for turn in self.turns)
         return {**generation.usage(), "completion_tokens_details": {"reasoning_tokens": thoughts}}
 

@@ -237,7 +237,7 @@ class MadeCall(_Lenient):
     function: MadeFunction
 
 
-class Message(BaseModel):
+class RequestMessage(BaseModel):
     """One turn of a conversation. Its other fields (names, reasoning) are for the template."""
 
     model_config = ConfigDict(extra="allow")
@@ -279,7 +279,7 @@ def _older_id(name: object) -> str:
 class ChatRequest(GenerationRequest, ToolFields):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[Listed[Message], Field(min_length=1)]
+    messages: Annotated[Listed[RequestMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
     verbose: StrictBool | None = None
     logprobs: StrictBool | None = None

@@ -14,7 +14,7 @@ from sse_starlette import ServerSentEvent
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.server.dialects.responses.requests import INPUT, KnownTool
 from edgespec.server.events import event
-from edgespec.server.generation import Generation
+from edgespec.server.generation import AnswerChoices
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader
 
@@ -48,7 +48,7 @@ class ResponseAnswer:
     _items: list[Item] = field(default_factory=list)
     _said: int = 0  # events so far
 
-    async def whole(self, generation: Generation) -> dict[str, Any]:
+    async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
         """Returns the response in one piece. Raises Refusal."""
         async for part in generation.parts():
             for delta in self.turn.feed(part.round):
@@ -57,7 +57,7 @@ class ResponseAnswer:
         timings = choice.timings(self.plain_s)
         return {**self._response(_status(choice.finish), generation), "timings": timings}
 
-    async def stream(self, generation: Generation) -> AsyncIterator[ServerSentEvent]:
+    async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a response; a failure in the middle is its last event."""
         for name in ("response.created", "response.in_progress"):
             yield self._event(name, {"response": self._response("in_progress", None)})
@@ -83,7 +83,7 @@ class ResponseAnswer:
         last = {"response": self._response(status, generation), **self._beside(generation)}
         yield self._event(f"response.{status}", last)
 
-    def _beside(self, generation: Generation) -> dict[str, Any]:
+    def _beside(self, generation: AnswerChoices) -> dict[str, Any]:
         return {"timings": generation.choices[0].timings(self.plain_s)}
 
     def _event(self, name: str, data: dict[str, Any]) -> ServerSentEvent:
@@ -91,7 +91,7 @@ class ResponseAnswer:
         numbered = {"type": name, "sequence_number": self._said - 1, **data}
         return event(numbered, name)
 
-    def _response(self, status: str, generation: Generation | None) -> dict[str, Any]:
+    def _response(self, status: str, generation: AnswerChoices | None) -> dict[str, Any]:
         ended = status != "in_progress"
         return {
             "id": self.id,
@@ -108,7 +108,7 @@ class ResponseAnswer:
             "usage": self._usage(generation) if ended and generation else None,
         }
 
-    def _usage(self, generation: Generation) -> dict[str, Any]:
+    def _usage(self, generation: AnswerChoices) -> dict[str, Any]:
         choice = generation.choices[0]
         return {
             "input_tokens": choice.prompt_tokens,
