@@ -208,7 +208,7 @@ class Step:
                 load.evaluation(),
             )
             if evaluated:  # else it was read ahead
-                self._costs.draft.learn(evaluated // apart, load.n_ctx, seconds / apart)
+                self._costs.draft.learn(max(1, evaluated // apart), load.n_ctx, seconds / apart)
                 load.drafting += step * len(slots)
             for slot in slots:
                 slot.request.pace.drafted()
