@@ -287,6 +287,7 @@ def test_texts_are_kept_while_sizes_are_timed_again_when_idle(models: dict[str, 
     text = np.arange(30, dtype=np.int32)
     with Context(models["plain"], SETTINGS) as target, Context(models["plain"], SETTINGS) as fresh:
         found = measure_costs(target, None)
+        found.target.weights.clear()  # a fast machine may know enough of all sizes by now
         look = SecondLook(target, found, nobody)
         before = target.evaluated
         assert look.take() and target.evaluated == before, "there is no text to stand behind"
