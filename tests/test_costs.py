@@ -23,10 +23,11 @@ from edgespec.core.pace.cost_table import (
     CostTable,
     Pulse,
 )
-from edgespec.core.pace.costs import PRIORS, SIZES, Costs, Hardware, assumed, from_measured, look
+from edgespec.core.pace.costs import SIZES, Costs, assumed, from_measured, look
+from edgespec.core.pace.row_costs import FLOAT, MEASURED, ON_CARD, QUANTISED, Shape, shape_of
 
 POINTS = {1: 1.0, 3: 2.0, 4: 1.6, 8: 3.0}
-HARDWARE: tuple[Hardware, ...] = ("gpu", "cpu-float", "cpu-quantised")
+SHAPES = (ON_CARD, FLOAT, QUANTISED)
 
 
 # --- reading the table
@@ -71,18 +72,37 @@ def test_what_is_no_time_is_refused(points: dict[int, float]) -> None:
         CostTable(points)
 
 
-@pytest.mark.parametrize("hardware", HARDWARE)
-def test_assumptions_rise_and_say_that_they_are_none(hardware: Hardware) -> None:
-    table = assumed(hardware, 0.01)
+@pytest.mark.parametrize("shape", [*SHAPES, *MEASURED.values()])
+def test_assumptions_rise_and_say_that_they_are_none(shape: Shape) -> None:
+    table = assumed(shape, 0.01)
     assert table.seconds(1) == 0.01 and table.measured == {1}
-    assert all(np.diff(table.prices(60)) > 0)
-    assert PRIORS[hardware][0] == (1, 1.0)
+    assert all(np.diff(table.prices(60)) >= 0)
+    assert shape[1] == 1 and max(shape) == 48, "what is larger costs by the token"
+
+
+def test_what_is_assumed_depends_on_format_and_instructions() -> None:
+    q8 = shape_of("7", ["AVX2", "AVX512", "FMA"])
+    assert q8 == MEASURED["Q8_0", "AVX512"] and q8[8] < q8[6]
+    assert shape_of("15", ["AVX2"]) == shape_of("14", ["AVX2"]) == MEASURED["Q4_K", "AVX2"]
+    assert shape_of("18", ["AVX2", "AVX512"]) == MEASURED["Q6_K", "AVX2"], "the next best"
+    assert shape_of("1", ["NEON"]) == FLOAT and shape_of("7", ["NEON"]) == QUANTISED
+    assert shape_of("", []) == shape_of("many", ["AVX2"]) == shape_of("999", ["AVX2"]) == QUANTISED
+
+
+def test_a_size_that_was_not_timed_follows_the_groups_that_its_format_has() -> None:
+    """By a straight line between four and twelve rows, eight would look dearer than six."""
+    shape = MEASURED["Q8_0", "AVX512"]
+    table = assumed(shape, 0.016)
+    table.offsets, table.weights = dict.fromkeys((4, 12), math.log(1.2)), dict.fromkeys((4, 12), 2.0)
+    assert table.seconds(8) < table.seconds(6)
+    assert table.seconds(8) / table.seconds(12) == pytest.approx(shape[8] / shape[12], rel=0.02)
+    assert table.prices(8)[6] == table.prices(8)[8], "six are filled up to eight"
 
 
 def test_what_was_not_measured_continues_what_was() -> None:
-    table = from_measured("cpu-float", {1: 2.0, 4: 3.0, 2: 2.2})
+    table = from_measured(FLOAT, {1: 2.0, 4: 3.0, 2: 2.2})
     assert table.seconds(3) == pytest.approx(2.6)
-    prior = assumed("cpu-float", 1.0)
+    prior = assumed(FLOAT, 1.0)
     for n in (8, 12, 48):
         assert table.seconds(n) == pytest.approx(3.0 * prior.seconds(n) / prior.seconds(4))
 
@@ -338,9 +358,9 @@ class Machine:
         return seconds
 
 
-def looked(machine: Machine, hardware: Hardware, *, turns: int = 3, budget: float = 1.0) -> CostTable:
+def looked(machine: Machine, shape: Shape, *, turns: int = 3, budget: float = 1.0) -> CostTable:
     """Returns what a first start finds."""
-    costs = Costs(assumed(hardware, machine.table.seconds(1)), CostTable({1: 1.0}))
+    costs = Costs(assumed(shape, machine.table.seconds(1)), CostTable({1: 1.0}))
     for _ in range(turns):
         budget = look(costs, machine.evaluate, sizes=SIZES, n_ctx=0, budget=budget)
     return costs.target
@@ -350,7 +370,7 @@ def test_a_quick_model_is_measured_at_all_sizes() -> None:
     true = CostTable({1: 3e-3, 4: 3.6e-3, 48: 27e-3})
     for disturbed in (10**9, 7):
         machine = Machine(true, disturbed=disturbed)
-        table = looked(machine, "cpu-float")
+        table = looked(machine, FLOAT)
         assert table.measured == {1, *SIZES}
         for n in SIZES:
             assert table.seconds(n) == pytest.approx(true.seconds(n), rel=0.6 if disturbed < 10 else 0.06), n
@@ -360,7 +380,7 @@ def test_a_quick_model_is_measured_at_all_sizes() -> None:
 def test_what_a_change_of_size_costs_is_a_part_of_a_light_models_price() -> None:
     """Rounds with a guess come one by one: on a target of 0.4 ms they took twice what the table said."""
     true = CostTable({1: 4e-4, 4: 6e-4, 48: 4e-3})
-    table = looked(Machine(true, change=2e-4), "cpu-float", turns=12)
+    table = looked(Machine(true, change=2e-4), FLOAT, turns=12)
     assert table.seconds(1) == pytest.approx(4e-4, rel=0.02)
     for n in (2, 4, 16):
         assert table.seconds(n) == pytest.approx(true.seconds(n) + 4e-4, rel=0.08)
@@ -369,26 +389,26 @@ def test_what_a_change_of_size_costs_is_a_part_of_a_light_models_price() -> None
 def test_a_draft_is_timed_at_work_between_evaluations_of_its_target() -> None:
     """What it reads first is no longer in the caches."""
     target, draft = Machine(CostTable({1: 0.02})), Machine(CostTable({1: 0.002, 2: 0.003, 48: 0.02}))
-    costs = Costs(assumed("cpu-float", 0.02), assumed("cpu-quantised", 0.004))
+    costs = Costs(assumed(FLOAT, 0.02), assumed(QUANTISED, 0.004))
     look(costs, target.evaluate, draft.evaluate, sizes=SIZES, read=(2, 48), n_ctx=0, budget=2.0)
     for n in (1, 2, 48):
         assert costs.draft.seconds(n) == pytest.approx(draft.table.seconds(n), rel=0.1)
 
 
 @pytest.mark.parametrize("one", [0.001, 0.01, 0.05, 0.15, 0.4, 60.0])
-@pytest.mark.parametrize("hardware", HARDWARE)
-def test_measuring_keeps_to_its_time(one: float, hardware: Hardware) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_measuring_keeps_to_its_time(one: float, shape: Shape) -> None:
     """About: a size is timed where it is expected to end in time."""
-    machine = Machine(assumed(hardware, one))
-    table = looked(machine, hardware)
+    machine = Machine(assumed(shape, one))
+    table = looked(machine, shape)
     assert machine.now < 1.0 + 1.2 * one
     assert len(table.measured) > 1 or one > 0.15
     if one > 1:
         assert not machine.calls
 
 
-def test_the_sizes_most_likely_to_pay_come_first() -> None:
-    machine = Machine(assumed("cpu-quantised", 0.05))
-    table = looked(machine, "cpu-quantised")
+def test_the_sizes_where_groups_end_come_first() -> None:
+    machine = Machine(assumed(QUANTISED, 0.05))
+    table = looked(machine, QUANTISED)
     timed = [n for n in dict.fromkeys(machine.calls) if n > 1]
-    assert timed == [n for n in SIZES if n in timed] and {4, 2} <= table.measured
+    assert timed == [n for n in SIZES if n in timed] and {4, 8} <= table.measured

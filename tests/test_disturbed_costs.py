@@ -20,15 +20,16 @@ from streams import Bench, Played, Stream, Timed, stream
 from edgespec.core.loop import Rows, Want
 from edgespec.core.pace import cost_table, costs
 from edgespec.core.pace.cost_table import CostTable
-from edgespec.core.pace.costs import Costs, Hardware
+from edgespec.core.pace.costs import Costs
+from edgespec.core.pace.row_costs import FLOAT, ON_CARD, QUANTISED, Shape
 
 HEALED = 40  # tokens of quiet after which the speed is to be that of an undisturbed start
 MEASURED = 200  # tokens over which that is measured
-HARDWARE: dict[str, Hardware] = {
-    "memory-bound": "cpu-float",
-    "compute-bound": "cpu-quantised",
-    "two dear": "cpu-quantised",
-    "GPU": "gpu",
+SHAPES: dict[str, Shape] = {
+    "memory-bound": FLOAT,
+    "compute-bound": QUANTISED,
+    "two dear": QUANTISED,
+    "GPU": ON_CARD,
 }
 
 
@@ -69,7 +70,7 @@ class Machine(Bench):
             table.seconds(1) * min(work.factor(rng), work.factor(rng))
             for table in (self.true.target, self.true.draft)
         )
-        self.costs = Costs(costs.assumed(HARDWARE[self.machine], one), costs.assumed("cpu-quantised", step))
+        self.costs = Costs(costs.assumed(SHAPES[self.machine], one), costs.assumed(QUANTISED, step))
         self.look(work, costs.SIZES * 3, 0.8)
 
     def look(self, work: Work, sizes: Sequence[int], budget: float) -> None:
@@ -171,7 +172,7 @@ def test_after_40_tokens_of_quiet_it_is_as_fast_as_if_nothing_had_been(kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "machine", ["memory-bound", *(pytest.param(name, marks=pytest.mark.slow) for name in list(HARDWARE)[1:])]
+    "machine", ["memory-bound", *(pytest.param(name, marks=pytest.mark.slow) for name in list(SHAPES)[1:])]
 )
 def test_ratios_are_known_as_well_as_without_disturbance(machine: str, kind: str) -> None:
     """Measured over all machines and kinds, with one and two busy cores: sizes in use are off by 2 to 5 %
@@ -188,7 +189,7 @@ def test_ratios_are_known_as_well_as_without_disturbance(machine: str, kind: str
 @pytest.mark.slow
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("machine", HARDWARE)
+@pytest.mark.parametrize("machine", SHAPES)
 def test_on_every_machine_and_with_any_draft(machine: str, kind: str, work: str) -> None:
     """As above, over 8 seeds each, or 24 where speeds differ most from seed to seed."""
     for quality in (0.95, 0.75, 0.0):

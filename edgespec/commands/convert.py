@@ -32,6 +32,7 @@ NUMBERS = {  # llama_ftype, and the bits of a weight at most
     "Q6_K": (18, 8.5),
     "Q5_K_M": (17, 8.5),
     "Q4_K_M": (15, 8.5),
+    "IQ4_XS": (30, 8.5),
     "Q5_0": (8, 8.5),
     "Q4_1": (3, 8.5),
     "Q4_0": (2, 8.5),

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from edgespec.core.loop import Want
 from edgespec.core.pace import costs
 from edgespec.core.pace.cost_table import AGREE, CostTable
-from edgespec.core.pace.costs import FURTHER, Beside, Costs, Hardware
+from edgespec.core.pace.costs import FURTHER, Beside, Costs
+from edgespec.core.pace.row_costs import ON_CARD, Shape, shape_of
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import NoRoomError
 from edgespec.llama.context import Context
+from edgespec.llama.devices import cpu_features
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
 from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import PROCESSOR, Model
@@ -47,7 +49,6 @@ BEFORE = 4  # tokens before those that are timed
 STRIDE = 7919  # between the tokens of a verification
 AGAIN_BUDGET, AGAIN = 0.3, 15  # for timing sizes again: seconds at most, and token times
 STRANGE = 2.0  # factor over the first two tokens just now that one token is not believed to take
-FLOAT_TYPES = {0, 1, 32}  # general.file_type: F32, F16, BF16
 
 
 def measure_costs(target: Context, draft: DraftContext | None, *, draft_fails: bool = False) -> Costs:
@@ -57,11 +58,11 @@ def measure_costs(target: Context, draft: DraftContext | None, *, draft_fails: b
     """
     timed = None if draft_fails else draft
     verify, step = _timed(target, _verification(target)), _timed(timed, _reading(timed)) if timed else None
-    table = costs.assumed(_hardware(target.model), _single(verify))
+    table = costs.assumed(_shape(target.model), _single(verify))
     if timed is None or step is None:
         found = Costs(table, CostTable({1: table.points[1] * (SUPPOSED if draft else 1)}))
     else:
-        found = Costs(table, costs.assumed(_hardware(timed.model), _single(step)))
+        found = Costs(table, costs.assumed(_shape(timed.model), _single(step)))
     found.rereads = isinstance(draft, AnyHead)  # it reads what the target has just made
     found.at_once = isinstance(draft, AnyHead) and draft.kind == "dflash"
     sizes = [n for n in costs.SIZES if n <= LONGEST_DRAFT + 1 and n + BEFORE <= target.n_ctx]
@@ -242,11 +243,8 @@ def _front(context: Context, n: int) -> NDArray[np.int32]:
     return np.arange(2, BEFORE + 1, dtype=np.int32) % context.model.n_vocab
 
 
-def _hardware(model: Model | MedusaModel) -> Hardware:
-    if model.on_gpu:
-        return "gpu"
-    kind = model.metadata.get("general.file_type", "")
-    return "cpu-float" if kind.isdigit() and int(kind) in FLOAT_TYPES else "cpu-quantised"
+def _shape(model: Model | MedusaModel) -> Shape:
+    return ON_CARD if model.on_gpu else shape_of(model.metadata.get("general.file_type", ""), cpu_features())
 
 
 def costs_path(target: Context, draft: DraftContext | None, elsewhere: Sequence[object] = ()) -> Path:

@@ -1,94 +1,48 @@
-"""Number formats: what rows cost in each, and plain, chosen and fixed draft lengths in turn.
+"""What rows cost by number format: seconds of an evaluation of n rows, all with outputs, in those of one.
 
-    python tests/benchmarks/formats.py FOLDER [--size 0.6B] [--formats Q8_0 Q4_K_M] [--draft fair] [-n 96]
+    python tests/benchmarks/formats.py FOLDER [--sizes 0.6B-Q8_0 0.6B-Q4_K_M ...] [--turns 7]
 
-The embedded target, grown to the cost of a model of `--size` in F16, is converted to each format by
-llama.cpp's quantiser. Rows: milliseconds of one evaluation with an output for each, the median of several
-in turn.
-Then a pair of which nothing is known yet answers each prompt plain, with the pace's own choice, and with
-each fixed length, in turn and in changing order. The first answers count apart from the later, warm ones.
-Ratios are to plain decoding of the same prompt: geometric means.
+The embedded target, grown and converted (`pairs.py`). Sizes are timed in turn, each behind one of the same
+size, which builds its graph; the least of all turns counts, since other programs only ever add. The second
+line of each is what `edgespec/core/pace/row_costs.py` holds. `bars.py` takes the same sizes, and
+compares what is chosen with plain decoding, fixed lengths and llama-server.
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
-from bars import PROMPT_TOKENS, prompts
-from pairs import QUALITIES, draft_file, target_file
+from pairs import target_file
 
-from edgespec.commands.prompts import tokenize
 from edgespec.core.loop import Want
-from edgespec.core.request import Request
 from edgespec.engine.pair import Pair
+from edgespec.llama.devices import cpu_features
 from edgespec.pairs.settings import PairSettings
-from edgespec.sampling.settings import Sampling
 
-FORMATS = ("F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0")
-ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
-FIXED = (1, 3, 5, 7, 11)
-FIRST = 2  # answers that are not warm yet
-TURNS = 5
+FORMATS = ("F16", "BF16", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q4_0")
+ROWS = (*range(1, 17), 24, 32, 48)
+BEFORE = 64  # tokens of context
 
 
-def converted(folder: Path, size: str, name: str) -> Path:
-    """Returns the target in a format, made unless that is done."""
-    source = target_file(folder, f"{size}-F16")
-    path = source.with_name(source.name.replace("-F16", f"-{name}"))
-    if not path.exists():
-        words = [sys.executable, "-m", "edgespec", "convert", str(source), "--to", name, "-o", str(path)]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    return path
-
-
-def rows(pair: Pair) -> dict[int, float]:
-    """Returns the milliseconds of evaluations by their rows, behind 64 tokens."""
+def seconds_by_rows(pair: Pair, turns: int) -> dict[int, float]:
+    """Returns the seconds of an evaluation by its rows."""
     target = pair.contexts["target"]
-    found: dict[int, list[float]] = {n: [] for n in ROWS}
-    before = np.arange(2, 66, dtype=np.int32)
-    for _ in range(TURNS):
+    found = dict.fromkeys(ROWS, float("inf"))
+    text = np.append(np.arange(2, BEFORE + 2, dtype=np.int32), np.int32(0))
+    for _ in range(turns):
         for n in ROWS:
             tail = tuple(7919 * i % pair.target.n_vocab for i in range(1, n))
-            for _ in range(2):  # the first of a size may build a graph
-                seconds = target.seconds - target.tried
-                target.score([Want(np.append(before, np.int32(0)), tail, n)])
-            found[n].append(target.seconds - target.tried - seconds)
+            for _ in range(2):
+                before = target.seconds - target.tried
+                target.score([Want(text, tail, n)])
+                seconds = target.seconds - target.tried - before
+            found[n] = min(found[n], seconds)
     target.clear(0)
-    return {n: 1000 * float(np.median(seconds)) for n, seconds in found.items()}
-
-
-def speed(pair: Pair, prompt: np.ndarray, request: Request) -> float:
-    """Returns tok/s behind the first token."""
-    ended, tokens = [], []
-    for round_ in pair.generate(prompt, request):
-        ended.append(time.perf_counter())
-        tokens.append(len(round_.tokens))
-    return sum(tokens[1:]) / (ended[-1] - ended[0])
-
-
-def compared(pair: Pair, arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """Returns tok/s of each prompt by line."""
-    endless = dict.fromkeys(pair.target.end_tokens, -1e9)
-    sampling = Sampling(temperature=arguments.temperature, logit_bias=endless)
-    request = Request(sampling, arguments.tokens, rng_seed=1)
-    lines = {"plain": replace(request, drafter="none"), "chosen": request}
-    lengths = arguments.fixed
-    lines |= {f"fixed {k}": replace(request, drafter="model", draft_length=k) for k in lengths}
-    found: dict[str, list[float]] = {name: [] for name in lines}
-    rng = np.random.default_rng(1)
-    asked = list(tokenize(pair, prompts(arguments.prompts)).values())
-    for i, prompt in enumerate(asked):
-        names = list(lines) if i >= FIRST else ["plain", "chosen"]
-        for name in rng.permutation(names):
-            found[name].append(speed(pair, prompt[-PROMPT_TOKENS:], lines[name]))
     return found
 
 
@@ -97,28 +51,16 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--size", default="0.6B")
-    parser.add_argument("--formats", nargs="+", default=FORMATS)
-    parser.add_argument("--draft", choices=QUALITIES, default="fair")
-    parser.add_argument("--fixed", nargs="*", type=int, default=FIXED, help="draft lengths")
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("-n", "--tokens", type=int, default=96)
-    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--sizes", nargs="+", default=[f"0.6B-{name}" for name in FORMATS])
+    parser.add_argument("--turns", type=int, default=7)
     arguments = parser.parse_args()
-    for name in arguments.formats:
-        target = converted(arguments.folder, arguments.size, name)
-        draft = draft_file(arguments.folder, f"{arguments.size}-F16", arguments.draft)
-        with Pair(target, draft, PairSettings(n_ctx=2048, remember=False)) as pair:
-            print(name, "ms by rows:", " ".join(f"{n}:{ms:.1f}" for n, ms in rows(pair).items()))
-            found = compared(pair, arguments)
-        plain = np.array(found["plain"])
-        for line, speeds in found.items():
-            warm = np.exp(np.log(np.array(speeds[-(len(plain) - FIRST) :]) / plain[FIRST:]).mean())
-            first = np.exp(np.log(np.array(speeds[:FIRST]) / plain[:FIRST]).mean())
-            started = f", first {first:.2f}" if line == "chosen" else ""
-            print(
-                f"{name:7} {line:8} {np.median(speeds):6.1f} tok/s, {warm:.2f} of plain{started}", flush=True
-            )
+    print("processor features:", " ".join(cpu_features()))
+    for size in arguments.sizes:
+        target = target_file(arguments.folder, size)
+        with Pair(target, None, PairSettings(n_ctx=1024, remember=False)) as pair:
+            found = seconds_by_rows(pair, arguments.turns)
+        print(size, "ms:", " ".join(f"{n}:{1000 * seconds:.1f}" for n, seconds in found.items()))
+        print(size, "in tokens:", " ".join(f"{found[n] / found[1]:.2f}" for n in ROWS), flush=True)
     return 0
 
 

@@ -6,13 +6,14 @@ good: the ungrown target, grown to the cost of a draft (it guesses nearly all). 
 grown likewise. poor: that, with noise on its weights. worst: so much noise that next to nothing is
 accepted. mtp: no draft, but the embedded target with its MTP block, grown together. Drafts are Q8_0, or the
 target's type where that is smaller. Each costs 0.05 to 0.10 of its target; what is accepted is measured, not
-set.
+set. Sizes in other formats (0.6B-Q4_K_M) are converted from F16 by llama.cpp's quantiser, with its drafts.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -25,11 +26,15 @@ from edgespec_models.grow import grow
 
 QUALITIES = ("good", "fair", "poor", "worst")
 HEAD = "mtp"  # in place of a quality: a head in the target's file guesses
+GROWN = ("F16", "Q4_0")  # formats that grow writes itself
 NOISE = {"poor": 0.3, "worst": 1.0}  # standard deviations of each matrix's own weights
 
 
 def target_file(folder: Path, size: str, quality: str = "good") -> Path:
     """Grows the embedded target to `size`, unless that is done; returns its file."""
+    shape, _, number_format = size.partition("-")
+    if number_format not in GROWN:
+        return _converted(target_file(folder, f"{shape}-F16", quality), number_format)
     spec = grow.parse_spec(size)
     source = tiny.mtp_path() if quality == HEAD else tiny.target_path()
     path = folder / f"{source.stem}-{spec.name}.gguf"
@@ -38,7 +43,8 @@ def target_file(folder: Path, size: str, quality: str = "good") -> Path:
 
 def draft_file(folder: Path, size: str, quality: str) -> Path:
     """Makes a draft of the given quality for the target of `size`, unless that is done; returns its file."""
-    spec = grow.parse_spec(size)
+    shape, _, number_format = size.partition("-")
+    spec = grow.parse_spec(size if number_format in GROWN else f"{shape}-F16")
     path = folder / f"{quality}-{spec.name}.gguf"
     if path.exists():
         return path
@@ -46,6 +52,24 @@ def draft_file(folder: Path, size: str, quality: str) -> Path:
         return _noised(draft_file(folder, size, "fair"), path, NOISE[quality])
     source = tiny.target_path() if quality == "good" else tiny.draft_path()
     return _grown(source, path, spec.draft, "Q8_0" if spec.dtype == "F16" else spec.dtype)
+
+
+def _converted(source: Path, number_format: str) -> Path:
+    path = source.with_name(source.name.replace("-F16", f"-{number_format}"))
+    if not path.exists():
+        words = [
+            sys.executable,
+            "-m",
+            "edgespec",
+            "convert",
+            str(source),
+            "--to",
+            number_format,
+            "-o",
+            str(path),
+        ]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    return path
 
 
 def _grown(source: Path, path: Path, shape: grow.ModelShape, dtype: str) -> Path:

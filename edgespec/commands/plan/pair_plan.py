@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from edgespec.commands.plan.head_cost import guessing_head, head_cost, kept_head_cost
 from edgespec.commands.plan.model_cost import ModelCost, OnStage, kept_cost, model_cost
 from edgespec.core.pace.cost_table import CostTable
-from edgespec.core.pace.costs import Hardware, from_measured
+from edgespec.core.pace.costs import from_measured
+from edgespec.core.pace.row_costs import QUANTISED
 from edgespec.core.pace.worth import best_length
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.pairs.settings import PairSettings
@@ -126,5 +127,4 @@ def _speed(target: ModelCost, draft: ModelCost, acceptance: float, head: Head | 
 
 def _table(cost: ModelCost) -> CostTable:
     """Returns the costs in the controller's format."""
-    hardware: Hardware = "cpu-quantised"  # it matters only past the largest measured size
-    return from_measured(hardware, cost.seconds)
+    return from_measured(QUANTISED, cost.seconds)  # it matters only past the largest measured size

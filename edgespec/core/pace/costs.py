@@ -1,8 +1,9 @@
-"""What one token, or several, cost on a pair: assumptions by hardware, and how they are measured.
+"""What one token, or several, cost on a pair, and how that is measured.
 
 Costs are not monotonic in shape, and differ by machine, number format and backend: on many CPUs four
-tokens are cheaper than three. So they are timed when a pair is loaded (`look`), sizes that were not are taken
-from the others, and every later evaluation corrects the table (`CostTable.learn`).
+tokens are cheaper than three. So they are timed when a pair is loaded (`look`), sizes that were not
+follow from the others and from what is assumed (`row_costs`), and every later evaluation corrects the table
+(`CostTable.learn`).
 """
 
 from __future__ import annotations
@@ -13,34 +14,26 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Literal
 
 from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.row_costs import FLOAT, Shape
 from edgespec.core.pace.tuning import TUNING
 
-Hardware = Literal["gpu", "cpu-float", "cpu-quantised"]
-# Sizes worth measuring, those first that a draft of middling quality would use.
-SIZES = (4, 8, 2, 3, 5, 12, 6, 16, 7, 10, 24, 32, 48)
-# Seconds of n tokens / seconds of one, if nothing was measured. Between the points: straight lines.
-# CPU: measured on 2 cores, AVX2 (0.6B F16 and 1.1B Q4_0). GPU: an assumption; large cards are flatter.
-PRIORS: dict[Hardware, tuple[tuple[int, float], ...]] = {
-    "gpu": ((1, 1.0), (4, 1.05), (8, 1.15), (9, 1.4), (16, 1.5), (48, 2.0)),
-    "cpu-float": ((1, 1.0), (4, 1.35), (8, 1.7), (12, 2.3), (48, 8.0)),
-    "cpu-quantised": ((1, 1.0), (2, 1.6), (4, 2.1), (8, 3.8), (16, 6.9), (48, 19.0)),
-}
+# Sizes worth measuring, those first where groups of rows end: what lies between has the assumed shape.
+SIZES = (4, 8, 12, 16, 2, 3, 5, 6, 7, 10, 24, 32, 48)
 FURTHER = 2  # rows past the length of the last draft that are read ahead
 
 
-def assumed(hardware: Hardware, one: float) -> CostTable:
+def assumed(shape: Shape, one: float) -> CostTable:
     """Returns a table of assumptions alone. one: seconds of one token."""
-    return CostTable({n: ratio * one for n, ratio in PRIORS[hardware]})
+    return CostTable({n: ratio * one for n, ratio in shape.items()})
 
 
-def from_measured(hardware: Hardware, found: Mapping[int, float]) -> CostTable:
+def from_measured(shape: Shape, found: Mapping[int, float]) -> CostTable:
     """Returns a table of measurements, and of assumptions past the largest measured size."""
     largest = max(found)
-    unit = found[largest] / assumed(hardware, 1.0).seconds(largest)
-    return CostTable({**found, **{n: ratio * unit for n, ratio in PRIORS[hardware] if n > largest}})
+    unit = found[largest] / assumed(shape, 1.0).seconds(largest)
+    return CostTable({**found, **{n: ratio * unit for n, ratio in shape.items() if n > largest}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +129,7 @@ class Costs:
 
 def unmeasured() -> Costs:
     """Returns costs for those who weigh none."""
-    return Costs(assumed("cpu-float", 1.0), CostTable({1: 0.1}))
+    return Costs(assumed(FLOAT, 1.0), CostTable({1: 0.1}))
 
 
 def look(
@@ -153,11 +146,11 @@ def look(
 
     verify, step: evaluate so many tokens on target and draft, and return the seconds. n_ctx: tokens before
     them. read: sizes for the draft besides single tokens. The draft works between the target's evaluations,
-    as in use: what it reads first is no longer in the caches. A light model evaluates one token between
-    two sizes: llama.cpp rebuilds its graph for each change of size, which takes a good part of a
-    millisecond, so that even two tokens may cost more than each alone.
+    as in use: for its first token, its weights are no longer in the caches; for the next they are. A light
+    model evaluates one token between two sizes: llama.cpp rebuilds its graph for each change of size, which
+    takes a good part of a millisecond, so that even two tokens may cost more than each alone.
     """
-    target, draft, reading = costs.target, costs.draft, [1, *read]
+    target, draft, reading = costs.target, costs.draft, [(), *((n,) for n in read)]
 
     def single() -> float:
         seconds = verify(1)
@@ -168,7 +161,7 @@ def look(
 
     left = budget
     for i, n in enumerate(sizes):
-        drafted = (1, reading[i % len(reading)]) if step else ()
+        drafted = (1, 1, *reading[i % len(reading)]) if step else ()
         prices = target.curve(n, n_ctx)  # one that is wrongly thought dear is timed, too
         dearest = min(math.ceil(n / m) * float(prices[m]) for m in range(1, n + 1))
         expected = dearest + target.seconds(1) + sum(draft.seconds(m) for m in drafted)
