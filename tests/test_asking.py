@@ -13,8 +13,9 @@ from fake_endpoint import FAKE, FakeEndpoint
 from test_tui_chat import Slow, on_a_loop
 from tui_driver import Driven, driven
 
-from edgespec.client.answer import AnswerOptions, Ended
+from edgespec.client.answer import AnswerOptions, Ended, Reading, Told
 from edgespec.client.attach import OnProgress, Progress
+from edgespec.core.values import Round
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Happening, Message
@@ -24,6 +25,21 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets import live_figures
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.told_line import ToldLine
+
+
+class Reads(FakeEndpoint):
+    """An endpoint that has read a part of the prompt, and goes on when it is let."""
+
+    let = asyncio.Event()
+
+    async def answer(
+        self, messages: Sequence[Message], options: AnswerOptions
+    ) -> AsyncGenerator[Happening, None]:
+        assert options.progress and options.body(messages, ours=True)["return_progress"]
+        yield Told(Round((), "", 0, 0, ()), 0.0, reading=Reading(5300, 1300, 300, 2.5))
+        await self.let.wait()
+        async for happening in super().answer(messages, options):
+            yield happening
 
 
 class Held(FakeEndpoint):
@@ -38,6 +54,27 @@ class Held(FakeEndpoint):
             if isinstance(happening, Ended):
                 await self.let.wait()
             yield happening
+
+
+@on_a_loop
+async def test_a_long_prompt_says_how_far_it_has_been_read_and_how_long_the_rest_takes() -> None:
+    """For minutes, nothing moved."""
+    Reads.let = asyncio.Event()
+    async with driven(ChatApp(Reads(answers=["An answer."]))) as it:
+        await it.say("one")
+        await it.until(
+            lambda: (
+                "reading the prompt: 1,300 of 5,300 tokens, about 10 s left" in it.shown("AnswerView .note")
+            )
+        )
+        Reads.let.set()
+        await it.until(lambda: "An answer." in it.text() and not it.chat.answering)
+        assert "reading the prompt" not in it.shown("AnswerView .note")
+
+
+def test_what_is_left_of_a_prompt_is_said_only_where_it_is_known() -> None:
+    assert asking.reading_line(Reading(900, 300, 300, 0.1)) == "reading the prompt: 300 of 900 tokens"
+    assert asking.reading_line(Reading(900, 800, 0, 0.8)) == "reading the prompt: 800 of 900 tokens"
 
 
 @on_a_loop

@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from fake_endpoint import FAKE, FakeEndpoint
@@ -17,6 +19,7 @@ from tui_driver import Driven, driven
 from edgespec.client.answer import Told
 from edgespec.core.values import BreakEven, Round
 from edgespec.errors import EndpointError, EngineDiedError
+from edgespec.pairs.found import Found
 from edgespec_tui.app import ChatApp
 from edgespec_tui.screens.bench import BenchScreen
 from edgespec_tui.screens.race_screen import RaceScreen
@@ -24,6 +27,7 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import Settings
 from edgespec_tui.widgets.answer_markdown import AnswerSegment, CodeFence, Prose
+from edgespec_tui.widgets.told_line import ToldLine
 from edgespec_tui.widgets.transcript import SHOWN
 from edgespec_tui.widgets.turn_view import AnswerView, TurnView
 
@@ -253,6 +257,29 @@ async def test_where_nothing_is_guessed_panel_and_race_say_so_and_why() -> None:
         await it.pilot.press("f5")
         await it.until(lambda: "same way of writing" in it.text() and "9 times in 10" in it.text())
         assert isinstance(it.app.screen, RaceScreen) and it.app.screen.measured is None
+
+
+@on_a_loop
+async def test_a_narrow_window_says_once_why_nothing_is_guessed() -> None:
+    """Only the panel said it, where there are 120 columns."""
+    plain = [Told(Round((i,), "word ", 0, 0, ("target",)), 0.0, ("word ",)) for i in range(60)]
+    info = replace(FAKE, break_even=BreakEven(1.7, 0.2, 0.9, 0.7))
+    async with driven(ChatApp(FakeEndpoint(answers=[plain], info=info, tok_per_s=2000)), size=(80, 24)) as it:
+        await it.ask("say")
+        await it.told("Two tokens cost 1.7 times one here")
+        line = it.chat.query_one(ToldLine)
+        line.sentences.clear()
+        await it.ask("again")
+        assert not line.sentences
+
+
+@on_a_loop
+async def test_the_palette_offers_a_found_model_only_where_one_was_found() -> None:
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        offered = {entry.title for entry in it.app.get_system_commands(it.app.screen)}
+        assert "New" in offered and "Use found model" not in offered
+        it.app._found = cast(Found, SimpleNamespace())
+        assert "Use found model" in {entry.title for entry in it.app.get_system_commands(it.app.screen)}
 
 
 @pytest.mark.slow

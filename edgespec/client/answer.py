@@ -22,6 +22,7 @@ class AnswerOptions:
     drafter: DrafterName | None = None  # who guesses, and how many tokens
     draft_length: int | None = None
     model: str | None = None  # another installed pair, by its name
+    progress: bool = False  # say how far the prompt has been read
     lane: str | None = None  # answers in several lanes are made in turn, a few rounds each: for comparisons
     beside: Mapping[str, Any] = field(default_factory=dict)  # further fields of the request, sent as they are
 
@@ -46,6 +47,8 @@ class AnswerOptions:
             how = {"drafter": self.drafter, "draft_length": self.draft_length, "lane": self.lane}
             named = {name: value for name, value in how.items() if value is not None}
             body["edgespec"] = {"events": True, "speculation": self.speculation, **named}
+            if self.progress:
+                body["return_progress"] = True
         return body
 
 
@@ -62,6 +65,22 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """How far a prompt has been read, in tokens."""
+
+    total: int
+    done: int  # those that were cached included
+    cached: int
+    seconds: float  # since it was begun
+
+    @property
+    def left_s(self) -> float | None:
+        """Returns the seconds that the rest takes at the speed so far; None if there is none yet."""
+        read = self.done - self.cached
+        return (self.total - self.done) * self.seconds / read if read > 0 and self.seconds > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """One round of an answer; for a server that reports no rounds, one piece of text."""
 
@@ -74,6 +93,7 @@ class Told:
     number: int = 0  # rounds of this answer so far, this one included
     spans: tuple[Span, ...] = ()  # the round's text by who produced it
     tool_calls: tuple[Mapping[str, Any], ...] = ()  # as OpenAI's stream has them
+    reading: Reading | None = None  # no round at all, but how far the prompt has been read
 
     @property
     def why(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from edgespec.client.answer import Ended, Spans, Told
+from edgespec.client.answer import Ended, Reading, Spans, Told
 from edgespec.client.connection import LARGEST_ANSWER, Server, complaint
 from edgespec.core.stats import Counts
 from edgespec.core.values import Round
@@ -97,13 +97,16 @@ class AnswerStream:
             self._figures.note(chunk)
             told = self._round(chunk)
             if told:
-                self._figures.seen(told, began)
+                if not told.reading:
+                    self._figures.seen(told, began)
                 yield told
         if not self._figures.finish and not self._cancelled:
             raise EndpointLostError(f"{self._server.where} went away in the middle of its answer")
 
     def _round(self, chunk: Mapping[str, Any]) -> Told | None:
-        """Returns the round of a chunk; None if it has no text."""
+        """Returns the round of a chunk, or how far the prompt has been read; None if it has neither."""
+        if reading := _reading(chunk.get("prompt_progress")):
+            return Told(Round((), "", 0, 0, ()), at=self._clock(), reading=reading)
         choice = next(iter(chunk.get("choices") or ()), None)
         if not isinstance(choice, dict):
             return None
@@ -135,6 +138,15 @@ class AnswerStream:
             spans=self._spans.take(text, (), ()),
             tool_calls=calls,
         )
+
+
+def _reading(said: object) -> Reading | None:
+    """Returns llama-server's `prompt_progress`; None if it is none."""
+    if not isinstance(said, dict):
+        return None
+    found = [said.get(name) for name in ("total", "processed", "cache", "time_ms")]
+    total, done, cached, ms = (value if isinstance(value, int) else -1 for value in found)
+    return Reading(total, done, cached, ms / 1000) if min(total, done, cached, ms) >= 0 else None
 
 
 def sent_events(answer: http.client.HTTPResponse) -> Iterator[bytes]:

@@ -75,6 +75,20 @@ def test_rounds_come_as_the_engine_made_them(client: Client) -> None:
     assert again.cached_tokens and again.cached_tokens >= 50 and again.tok_per_s is None
 
 
+def test_how_far_a_prompt_has_been_read_comes_before_its_first_text(client: Client) -> None:
+    long = [{"role": "user", "content": "to read " * 700}]
+    told, ended = whole(client, AnswerOptions(max_tokens=2, progress=True), long)
+    readings = [one.reading for one in told if one.reading]
+    assert readings == [one.reading for one in told[: len(readings)]] and len(readings) < len(told)
+    assert {reading.total for reading in readings} == {ended.prompt_tokens}
+    done = [reading.done for reading in readings]
+    assert len(done) > 1 and done == sorted(done) and done[-1] == ended.prompt_tokens
+    assert readings[0].left_s is None and readings[1].left_s and readings[-1].left_s == 0
+    told, _ = whole(client, AnswerOptions(max_tokens=2), long)
+    assert not any(one.reading for one in told)
+    assert "return_progress" not in AnswerOptions(progress=True).body(HELLO, ours=False)
+
+
 def test_text_is_told_by_who_produced_it(client: Client) -> None:
     told, _ = whole(client, AnswerOptions(seed=1, drafter="model", draft_length=4, stop=("sooner than",)))
     assert all("".join(span.text for span in one.spans) == one.round.text for one in told)

@@ -274,6 +274,10 @@ class ChatApp(GuardedApp):
         if self._found is not None and self.chat.is_whole:
             self.chat.query_one(Welcome).offer(offered(self._found))
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offers a model that was found only where there is one."""
+        return action != "use_found" or self._found is not None
+
     def action_use_found(self) -> None:
         """Continues with the model that was found here."""
         if self._found is None or self._shelf is None:

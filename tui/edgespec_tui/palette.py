@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Iterable
 
+from textual.actions import parse
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hits
@@ -37,6 +38,8 @@ def entries(
             if binding.id and binding.description:  # Textual's own have no id
                 keys.setdefault(binding.id, []).append(binding)
         for one, *others in keys.values():
+            if not can_do(node, one.action):
+                continue
             does = functools.partial(app.run_action, one.action, node)
             shown = ", ".join(map(app.get_key_display, (one, *others)))
             yield SystemCommand(one.description, f"{one.tooltip or ''} ({shown})".strip(), does)
@@ -44,3 +47,9 @@ def entries(
         for command in COMMANDS:
             told = f"{command.name} {command.wants}".strip()
             yield SystemCommand(told, command.does, functools.partial(begin, command))
+
+
+def can_do(node: App[int] | Screen[object], action: str) -> bool:
+    """Returns whether an action of a key does anything now."""
+    _, name, parameters = parse(action)
+    return node.check_action(name, parameters) is not False

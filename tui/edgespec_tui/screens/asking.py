@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from textual.worker import Worker, WorkerCancelled
 
-from edgespec.client.answer import AnswerOptions
+from edgespec.client.answer import AnswerOptions, Reading
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
@@ -22,6 +22,7 @@ from edgespec_tui.sessions.context_fit import left_out_before, path_to
 from edgespec_tui.sessions.conversation import Conversation, Figure, Turn
 from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
+from edgespec_tui.widgets.panel import odds_told
 from edgespec_tui.widgets.question import QuestionText, joined
 from edgespec_tui.widgets.turn_view import AnswerView
 from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
@@ -42,6 +43,7 @@ class Asking:
         self._plain_s: float | None = None  # a round without a draft took this here, last time
         self._worker: Worker[None] | None = None
         self._view: AnswerView | None = None  # of the answer in progress
+        self._told_odds: set[str] = set()  # models of which it was said that guesses hardly pay
         self._stirred = 0.0  # when the engine was last heard of, monotonic
 
     @property
@@ -219,6 +221,11 @@ class Asking:
         self._prompt_tokens = fitting.n_tokens
         self.figures = LiveFigures(plain_s=self._plain_s or info.plain_s, speculation=options.speculation)
         view.show_waiting("reading the prompt")
+
+        def tell_reading(reading: Reading) -> None:
+            self._stirred = time.monotonic()
+            view.show_waiting(reading_line(reading))
+
         making = TurnWriter(
             context.endpoint,
             talk,
@@ -226,8 +233,9 @@ class Asking:
             self.figures,
             keep=lambda: context.keep(talk),
             since_key=context.moments.since_key,
+            on_reading=tell_reading,
         )
-        return making, fitting.messages, options
+        return making, fitting.messages, replace(options, progress=True)
 
     def _unanswered(self, talk: Conversation, turn: Turn, reason: str) -> Turn:
         """Ends an answer that could not be started; returns what its place shows."""
@@ -250,6 +258,12 @@ class Asking:
             self._prompt_tokens = told.prompt_tokens
         if making.error:
             self._screen.tell_failure(making.error)
+        model = making.turn.model
+        if model not in self._told_odds and (
+            odds := odds_told(making.figures, self._screen.context.engine.info)
+        ):
+            self._told_odds.add(model)
+            self._screen.tell_odds(odds)
         self._screen.refresh_state()
 
     async def stop(self) -> None:
@@ -274,6 +288,13 @@ class Asking:
         question = self.waiting.pop()
         self._screen.show_waiting(self.waiting)
         return question.typed()
+
+
+def reading_line(reading: Reading) -> str:
+    """Returns how far the prompt has been read, and how long the rest takes."""
+    left = reading.left_s
+    soon = f", about {left:.0f} s left" if left is not None and left >= 1 else ""
+    return f"reading the prompt: {reading.done:,} of {reading.total:,} tokens{soon}"
 
 
 def settings_of(options: AnswerOptions) -> dict[str, Figure]:

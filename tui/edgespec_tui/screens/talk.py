@@ -257,6 +257,11 @@ class TalkScreen(Screen[None]):
         """Shows an error for a moment."""
         self.show_told(sentence, "error")
 
+    def tell_odds(self, sentence: str) -> None:
+        """Shows for a while why guesses hardly pay, where the panel has no room for it."""
+        if not self.has_class("-wide"):
+            self.show_told(sentence, "warning")
+
     def show_told(self, sentence: str, kind: Kind) -> None:
         """Shows a message above the input; over another screen if that hides this one."""
         if self.app.screen is self:

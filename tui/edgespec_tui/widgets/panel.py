@@ -72,6 +72,14 @@ def odds_against(even: BreakEven | None) -> str:
     return f"{told} `edgespec plan` says which models would gain here."
 
 
+def odds_told(figures: LiveFigures | None, info: Info | None) -> str:
+    """Says why guesses do not pay, below an answer in which they did not."""
+    gains_little = figures is not None and (figures.speedup or 1.0) < SLIGHT
+    if not (gains_little and info and figures and figures.speculation):
+        return ""
+    return odds_against(info.break_even) if figures.n_tokens >= ESTIMATED_FROM or figures.over else ""
+
+
 def rows_of(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, str]]:
     """Returns the lines of the panel: name, value."""
     info = state.info
@@ -155,15 +163,8 @@ class SpeculationPanel(Vertical):
             spark.data = samples[-30:] or [0.0]
         spark.set_class(len(samples) < 2, "-empty")
         self._put("#origins", self._legend(figures))
-        self._put("#panel-odds", Content(self._odds(figures, info)))
+        self._put("#panel-odds", Content(odds_told(figures, info)))
         self._put("#panel-line", one_line(figures, state))
-
-    def _odds(self, figures: LiveFigures | None, info: Info | None) -> str:
-        """Says why guesses do not pay, below an answer in which they did not."""
-        gains_little = figures is not None and (figures.speedup or 1.0) < SLIGHT
-        if not (gains_little and info and figures and figures.speculation):
-            return ""
-        return odds_against(info.break_even) if figures.n_tokens >= ESTIMATED_FROM or figures.over else ""
 
     def _put(self, selector: str, content: Content) -> None:
         """Shows a text; lays the screen out anew only if its height changes: that costs all widgets."""

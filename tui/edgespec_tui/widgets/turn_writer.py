@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, get_args
 
-from edgespec.client.answer import AnswerOptions, Ended, Told
+from edgespec.client.answer import AnswerOptions, Ended, Reading, Told
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
 from edgespec_tui.endpoint.attached import COMING_BACK
@@ -56,6 +56,7 @@ class TurnWriter:
     figures: LiveFigures
     keep: Callable[[], None]  # called when there is something new to keep, twice a second
     since_key: Callable[[], float] = lambda: math.inf  # seconds since the last key
+    on_reading: Callable[[Reading], None] = lambda _: None
     error: EdgeSpecError | None = None
     _text: list[str] = field(default_factory=list)
     _thought: list[str] = field(default_factory=list)
@@ -82,6 +83,8 @@ class TurnWriter:
                     if isinstance(happening, Ended):
                         self.figures.end(happening)
                         finish = known_finish(happening.finish)
+                    elif happening.reading:
+                        self.on_reading(happening.reading)
                     else:
                         self._take(happening)
         except EdgeSpecError as error:
