@@ -103,6 +103,6 @@ async def driven(
     async with app.run_test(size=size) as pilot:
         it = Driven(app, pilot)
         if ready:
-            await it.until(lambda: app.context.engine.state != "starting", "an engine")
+            await it.until(lambda: app.context.engine.state != "starting" and it.chat.is_whole, "an engine")
         await pilot.pause()
         yield it

@@ -274,10 +274,6 @@ class ChatApp(GuardedApp):
         if self._found is not None and self.chat.is_whole:
             self.chat.query_one(Welcome).offer(offered(self._found))
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Offers a model that was found only where there is one."""
-        return action != "use_found" or self._found is not None
-
     def action_use_found(self) -> None:
         """Continues with the model that was found here."""
         if self._found is None or self._shelf is None:
@@ -332,5 +328,7 @@ class ChatApp(GuardedApp):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yields the entries of the command palette."""
-        yield from palette.entries(self, screen, self.chat.begin_command if screen is self.chat else None)
+        begin = self.chat.begin_command if screen is self.chat else None
+        without = () if self._found else ("use_found",)
+        yield from palette.entries(self, screen, begin, without=without)
         yield from (one for one in super().get_system_commands(screen) if one.title != "Quit")  # is there

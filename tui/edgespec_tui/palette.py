@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 
-from textual.actions import parse
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hits
@@ -26,11 +25,15 @@ class Entries(SystemCommandsProvider):
 
 
 def entries(
-    app: App[int], screen: Screen[object], begin: Callable[[SlashCommand], Awaitable[None]] | None
+    app: App[int],
+    screen: Screen[object],
+    begin: Callable[[SlashCommand], Awaitable[None]] | None,
+    *,
+    without: Container[str] = (),
 ) -> Iterable[SystemCommand]:
     """Yields what can be done on a screen.
 
-    begin: runs a slash command, or puts it into the input; None if there is no input.
+    begin: runs a slash command, or puts it into the input; None if there is no input. without: actions.
     """
     for node in (app, screen):
         keys: dict[str, list[Binding]] = {}  # what several keys do is one entry
@@ -38,7 +41,7 @@ def entries(
             if binding.id and binding.description:  # Textual's own have no id
                 keys.setdefault(binding.id, []).append(binding)
         for one, *others in keys.values():
-            if not can_do(node, one.action):
+            if one.action in without:
                 continue
             does = functools.partial(app.run_action, one.action, node)
             shown = ", ".join(map(app.get_key_display, (one, *others)))
@@ -47,9 +50,3 @@ def entries(
         for command in COMMANDS:
             told = f"{command.name} {command.wants}".strip()
             yield SystemCommand(told, command.does, functools.partial(begin, command))
-
-
-def can_do(node: App[int] | Screen[object], action: str) -> bool:
-    """Returns whether an action of a key does anything now."""
-    _, name, parameters = parse(action)
-    return node.check_action(name, parameters) is not False

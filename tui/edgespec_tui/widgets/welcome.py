@@ -31,12 +31,11 @@ class Welcome(VerticalScroll, can_focus=False):
         yield Static("EdgeSpec", id="welcome-name")
         yield Static("", id="welcome-model")
         yield Static("", id="welcome-notice")
-        yield Static("", id="welcome-offer")
+        offer = Static("", id="welcome-offer")
+        offer.display = False
+        yield offer
         yield Static("", id="welcome-asks")
         yield Static("", id="welcome-keys")
-
-    def on_mount(self) -> None:
-        self.offer("")
 
     def on_resize(self, event: events.Resize) -> None:
         """Lists keys side by side if there is room, else one below the other."""
