@@ -57,18 +57,8 @@ def draft_file(folder: Path, size: str, quality: str) -> Path:
 def _converted(source: Path, number_format: str) -> Path:
     path = source.with_name(source.name.replace("-F16", f"-{number_format}"))
     if not path.exists():
-        words = [
-            sys.executable,
-            "-m",
-            "edgespec",
-            "convert",
-            str(source),
-            "--to",
-            number_format,
-            "-o",
-            str(path),
-        ]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        words = ["convert", str(source), "--to", number_format, "-o", str(path)]
+        subprocess.run([sys.executable, "-m", "edgespec", *words], check=True, stdout=subprocess.DEVNULL)
     return path
 
 

@@ -3,7 +3,7 @@
 Kernels take rows in groups of four or eight, so these curves are no straight lines: what a size that was not
 timed costs follows from its neighbours only if the curve between them has the right shape.
 Measured by `tests/benchmarks/formats.py` (all rows with outputs, a 0.6B target, 2 cores; AVX2: AMD EPYC,
-2026-11-24; AVX-512: AMD Zen 5, a native build, 2026-11-23).
+2026-11-24; AVX-512: AMD Zen 5, a native build, 2026-11-23, up to 16 rows; 48 cost three times as much).
 """
 
 from __future__ import annotations
