@@ -42,8 +42,8 @@ from edgespec.sampling.sampler import Sampling
 from edgespec.system.cores import threads_wanted
 from edgespec_models import tiny
 
-LENGTHS = (1, 2, 3, 4, 8, 16)
-PEER_LENGTHS = (1, 2, 8, 16)  # and 3, which is its default
+LENGTHS = (1, 2, 3, 5, 7, 11, 15)  # with one token more, as groups of rows end: 4, 8, 12, 16
+PEER_LENGTHS = (2, 5, 7, 11)  # and 3, which is its default
 HEAD_LENGTHS, PEER_HEAD_LENGTHS = (1, 2, 3, 5, 8), (1, 2, 5, 8)
 PROMPT_TOKENS = 400  # longer ones are cut at the front
 FILLING = 24  # prompts that stand before those that are to be long
