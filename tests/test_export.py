@@ -46,7 +46,7 @@ def _on_the_hub(entry: CatalogueEntry) -> Exported:
 
 def _every_way() -> list[Exported]:
     """A pair with each kind of guesser, one without, and one whose vocabularies differ."""
-    with_heads = [replace(HERE, guesses=kind) for kind in (*A_HEAD, "medusa")]
+    with_heads = [replace(HERE, guesses=kind) for kind in A_HEAD]
     alone = replace(HERE, draft=None, guesses=None)
     return [HERE, *with_heads, replace(with_heads[0], draft=None), alone, replace(HERE, translated=True)]
 
@@ -71,7 +71,7 @@ def test_large_engines_know_every_flag(pair: Exported) -> None:
     assert set(_flags(words)) <= set(sglang["flags"])
     if "--speculative-algorithm" in words:
         assert words[words.index("--speculative-algorithm") + 1] in sglang["algorithms"]
-    guesses = pair.guesses not in (None, "medusa")
+    guesses = pair.guesses is not None
     assert guesses == ("--speculative-config" in EXPORTS["vllm"](pair).words)
     assert (guesses and not pair.translated) == ("--speculative-algorithm" in words)
 
@@ -84,7 +84,7 @@ def test_a_modelfile_has_what_ollama_parses(pair: Exported) -> None:
     assert {line[0] for line in lines} <= set(FLAGS["ollama"]["commands"])
     parameters = dict(rest.split() for name, rest in lines if name == "PARAMETER")
     assert set(parameters) <= set(FLAGS["ollama"]["parameters"])
-    guesses = pair.guesses not in (None, "medusa") and not pair.translated
+    guesses = pair.guesses is not None and not pair.translated
     assert parameters.get("draft_num_predict") == ("5" if guesses else None)
     assert ("DRAFT" in text) == bool(guesses and pair.draft)
 

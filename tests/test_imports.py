@@ -65,7 +65,6 @@ LLAMA |= {
         "turns_context",
         "block_context",
         "assistant_context",
-        "medusa_context",
         "head_settings",
     )  # fmt: skip
 }

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import test_heads
-import test_medusa
 import tiny_gguf
 import tiny_heads
 from test_heads import Files
@@ -20,7 +19,6 @@ from edgespec.commands.plan import head_cost, measuring, model_cost, pair_plan
 from edgespec.commands.plan.head_cost import depth, guessing_head
 from edgespec.commands.plan.model_cost import ModelCost
 from edgespec.pairs.check import find_head, headers_of
-from edgespec_models.gguf import medusa
 from edgespec_models.gguf.heads import Head
 from edgespec_models.gguf.slice import layers_of, write_head, write_slice
 
@@ -31,16 +29,7 @@ def deep(folder: Path) -> Files:
     return target, tiny_heads.write_eagle(folder / "eagle.gguf", layers=(2, 6, 11))
 
 
-def medusa_heads(folder: Path) -> Files:
-    target = tiny_gguf.write_llama(folder / "llama.gguf", layers=3)
-    shapes = {"0.0.linear.weight": (64, 64), "0.0.linear.bias": (64,), "0.1.weight": (512, 64)}
-    weights = {name: test_medusa.np.ones(shape, "float32") for name, shape in shapes.items()}
-    source = test_medusa.write_safetensors(folder / "m.safetensors", weights)
-    medusa.convert(source, folder / "m.gguf", headers_of(target)[0])
-    return target, folder / "m.gguf"
-
-
-@pytest.mark.parametrize("write", [*test_heads.FILES, deep, medusa_heads])
+@pytest.mark.parametrize("write", [*test_heads.FILES, deep])
 def test_a_guess_of_every_kind_of_head_is_timed(tmp_path: Path, write: Callable[[Path], Files]) -> None:
     """Neither the weights of the target nor those of the head are there."""
     target, draft = write(tmp_path)
@@ -100,4 +89,4 @@ def test_a_head_that_guesses_all_at_once_pays_once_and_no_head_guesses_further_t
     assert one_by_one.tok_per_s < at_once.tok_per_s
     assert speed("mtp", 2, 0.01).draft_length == 2
     assert speed("mtp", 0, 0.01).draft_length > 7
-    assert speed("medusa", 3, 5.0).draft_length == 0
+    assert speed("mtp", 3, 5.0).draft_length == 0

@@ -24,7 +24,6 @@ from edgespec.errors import NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cpu_features
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
-from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import PROCESSOR, Model
 from edgespec.llama.settings import CHUNK
 from edgespec.llama.translated_context import TranslatedContext
@@ -243,7 +242,7 @@ def _front(context: Context, n: int) -> NDArray[np.int32]:
     return np.arange(2, BEFORE + 1, dtype=np.int32) % context.model.n_vocab
 
 
-def _shape(model: Model | MedusaModel) -> Shape:
+def _shape(model: Model) -> Shape:
     return ON_CARD if model.on_gpu else shape_of(model.metadata.get("general.file_type", ""), cpu_features())
 
 

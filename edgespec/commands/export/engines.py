@@ -34,8 +34,6 @@ class Export:
 
 def _left_out(pair: Exported, engine: str) -> list[str]:
     """Returns why an engine does not use this drafter; empty if it does."""
-    if pair.guesses == "medusa":
-        return [f"{engine} does not run Medusa heads: without it"]
     if pair.translated and engine != "vLLM":
         return [f"{engine} does not translate between vocabularies: without the draft"]
     return []

@@ -12,7 +12,7 @@ from edgespec_models.gguf.header import Header
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel, catalogue
 from edgespec_models.shelf.installed_pair import InstalledModel
 
-Guesses = Literal["draft", "mtp", "eagle3", "dflash", "dspark", "medusa"]
+Guesses = Literal["draft", "mtp", "eagle3", "dflash", "dspark"]
 LENGTH = 4  # draft length if nothing is known: what engines for many users begin with
 _HUB = re.compile(r"https?://huggingface\.co/([\w.-]+/[\w.-]+?)/?$")
 _BASES = ("general.source.huggingface.repository", "general.source.repo_url", "general.repo_url")

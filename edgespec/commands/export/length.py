@@ -34,7 +34,7 @@ def measured_length(
     """
     there = cards()
     moved = Place(target, None if head else draft, settings, there).known() == 0  # it was worth more there
-    beside = bool(there) and head != "medusa" and not moved
+    beside = bool(there) and not moved
     kept_in = costs_path_of(target, draft, head, settings, on_gpu=bool(there), draft_on_gpu=beside)
     return by_what_is_known(load(kept_in))
 

@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from edgespec.llama import remote
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.heads.guessing import head_context
 from edgespec.llama.heads.head_settings import OF_NEXTN
-from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import Model
 from edgespec.pairs.check import find_head
 from edgespec.pairs.settings import KvType
@@ -55,10 +53,8 @@ def guesses(asked: dict[str, Any]) -> dict[int, float]:
         target = opened.enter_context(Model(path, n_gpu_layers=layers, mtp=not head.alone))
         settings = context_settings(target, threads=asked["threads"])
         context = opened.enter_context(Context(target, settings))
-        model: Model | MedusaModel = target
-        if head.kind == "medusa":
-            model = MedusaModel(Path(beside), target.n_vocab)
-        elif beside:
+        model = target
+        if beside:
             mtp = head.kind in OF_NEXTN
             model = opened.enter_context(Model(beside, n_gpu_layers=layers, mtp=mtp, head=True))
         guessing = head_context(model, context, replace(settings, n_rows=1), head)
