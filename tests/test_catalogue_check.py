@@ -15,7 +15,6 @@ from recipes.catalogue_check import main
 
 MODEL = """[pair.{role}]
 repo = "acme/{repo}"
-base = "acme/base"
 file = "{repo}-Q4_0.gguf"
 revision = "main"
 size_gb = {size}

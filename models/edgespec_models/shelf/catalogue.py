@@ -23,7 +23,6 @@ class CatalogueModel:
     """One model of a pair on the hub."""
 
     repo: str
-    base: str  # the repository of the weights that it was made from
     file: str  # the first part, of a split model
     revision: str
     size: int  # bytes, about
@@ -116,7 +115,6 @@ def _model(table: dict[str, Any]) -> CatalogueModel:
     table = dict(table)
     model = CatalogueModel(
         repo=table.pop("repo"),
-        base=table.pop("base"),
         file=table.pop("file"),
         revision=table.pop("revision"),
         size=round(table.pop("size_gb") * 1e9),
