@@ -7,7 +7,6 @@ are large and cheap to compute with, 4-bit ones are small and must be unpacked f
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
 from edgespec_models.gguf.header import Header, HeaderError, read_file
 from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, n_bytes
+from edgespec_models.kept_file import replacing
 from edgespec_models.shelf.sizes import size_text
 
 DESCRIPTION = (
@@ -125,31 +125,25 @@ def _check_output(output: Path, needed: int) -> None:
 
 
 def _write(source: Path, output: Path, wanted: str, threads: int) -> None:
-    """Has a child write the file under another name, and renames it once it is complete."""
-    aside = output.with_name(f"{output.name}.{os.getpid()}.part")
-    words = [str(source), str(aside), str(NUMBERS[wanted][0]), str(threads)]
+    """Has a child write the file under another name, which it loses once it is complete."""
     try:
-        failed = _child(words, f"converting to {wanted}")
-        if "iostream" in failed:  # C++'s message for every file that cannot grow
-            free = shutil.disk_usage(output.parent).free >> 20
-            raise EdgeSpecError(
-                f"{output} cannot be written whole, {free:,} MiB are free there: nothing is kept of it"
-            )
-        if failed:
-            raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {failed}")
-        try:
+        with replacing(output) as aside:
+            words = [str(source), str(aside), str(NUMBERS[wanted][0]), str(threads)]
+            failed = _child(words, f"converting to {wanted}")
+            if "iostream" in failed:  # C++'s message for every file that cannot grow
+                free = shutil.disk_usage(output.parent).free >> 20
+                raise EdgeSpecError(
+                    f"{output} cannot be written whole, {free:,} MiB are free there: nothing is kept of it"
+                )
+            if failed:
+                raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {failed}")
             read_file(aside)  # its tensors are all there
-            with aside.open("rb+") as file:
-                os.fsync(file.fileno())
             if output.exists():
                 raise SettingError(f"{output} was created by another program meanwhile: it is left as it is")
-            os.replace(aside, output)
-        except HeaderError as error:
-            raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {error}") from None
-        except OSError as error:
-            raise EdgeSpecError(f"{output} cannot be written: {error.strerror or error}") from None
-    finally:
-        aside.unlink(missing_ok=True)
+    except HeaderError as error:
+        raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {error}") from None
+    except OSError as error:
+        raise EdgeSpecError(f"{output} cannot be written: {error.strerror or error}") from None
 
 
 def _child(words: list[str], doing: str) -> str:

@@ -21,10 +21,10 @@ from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
 from edgespec.system.json_child import ChildDiedError, JsonChild
 from edgespec.system.other_programs import BUSY_CORES, Others
-from edgespec.system.whole_file import write_whole
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.number_formats import UnknownFormatError
 from edgespec_models.gguf.slice import Layers, layers_of, write_slice
+from edgespec_models.kept_file import write_whole
 from edgespec_models.shelf.sizes import size_text
 
 FORMAT = 2  # of what is kept; others are ignored
@@ -171,7 +171,7 @@ def keep(path: Path, cost: ModelCost) -> None:
         "busy": cost.busy,
     }
     with suppress(OSError):
-        write_whole(path, json.dumps(said))
+        write_whole(path, json.dumps(said), sync=False)
 
 
 def cost_path(headers: Sequence[Header], settings: PairSettings, *, kind: str = "") -> Path:
