@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch", reason="the recipes train with torch; insta
 pytest.importorskip("tokenizers", reason="the recipes need tokenizers; install the extra `recipes`")
 pytest.importorskip("llama_cpp", reason="exported files are checked with llama.cpp")
 
+import proof  # noqa: E402
+
 from edgespec_models.distill import gather  # noqa: E402
 from edgespec_models.distill.hidden import Hidden  # noqa: E402
 from edgespec_models.distill.listen import best_of  # noqa: E402
@@ -20,7 +22,7 @@ from edgespec_models.distill.plan import Plan  # noqa: E402
 from edgespec_models.distill.saying import Saying  # noqa: E402
 from edgespec_models.distill.start import read_llama  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
-from recipes import marks, model, proof, rounding  # noqa: E402
+from recipes import marks, model, rounding  # noqa: E402
 from recipes.export import export  # noqa: E402
 from recipes.tokenizer import read_tokenizer, token_id, train_tokenizer  # noqa: E402
 from recipes.train import accumulate  # noqa: E402
