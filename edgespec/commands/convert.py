@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from edgespec.commands.output_file import check_output
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
 from edgespec_models.gguf.header import Header, HeaderError, read_file
@@ -38,7 +39,6 @@ NUMBERS = {  # llama_ftype, and the bits of a weight at most
     "Q4_0": (2, 8.5),
 }
 EXACT = {"F32", "F16", "BF16", "Q8_0"}  # their rounding does not show in answers
-SPARE_DISK = 64 << 20
 PARTS = "split.count"
 
 
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     if before == wanted:
         raise SettingError(f"{source} is already {wanted}: name another format with --to")
     output = Path(arguments.output) if arguments.output else source.with_name(named(source.stem, wanted))
-    _check_output(output, needed)
+    check_output(output, needed)
     _write(source, output, wanted, threads)
     print(f"{output}: {size_text(source.stat().st_size)} to {size_text(output.stat().st_size)}")
     if wanted not in EXACT:
@@ -110,18 +110,6 @@ def named(stem: str, wanted: str) -> str:
     if parts and any(re.match(f"{name}(_|$)", parts[2].upper()) for name in known):
         return f"{parts[1]}{wanted}.gguf"
     return f"{stem}.{wanted}.gguf"
-
-
-def _check_output(output: Path, needed: int) -> None:
-    if output.exists():
-        raise SettingError(f"{output} already exists: remove it, or name another file with -o")
-    if not output.parent.is_dir():
-        raise SettingError(f"-o {output}: there is no folder {output.parent}")
-    free = shutil.disk_usage(output.parent).free
-    if needed + SPARE_DISK > free:
-        raise SettingError(
-            f"{output.parent} has {free >> 20:,} MiB free, and up to {needed >> 20:,} are needed: make room"
-        )
 
 
 def _write(source: Path, output: Path, wanted: str, threads: int) -> None:

@@ -39,11 +39,8 @@ class Findings:
 def check_entry(hub: Hub, entry: CatalogueEntry) -> Findings:
     """Compares one pair with the hub; errors are among the findings."""
     findings = Findings(entry.name)
-    headers = [
-        _check_model(hub, role, model, findings)
-        for role, model in (("target", entry.target), ("draft", entry.draft))
-    ]
-    target, draft = headers
+    target = _check_model(hub, "target", entry.target, findings)
+    draft = _check_model(hub, "draft", entry.draft, findings) if entry.draft else None
     if target is not None:
         context = facts_of(target).n_ctx_train
         if context != entry.context:
