@@ -21,6 +21,7 @@ from edgespec_models.gguf.number_formats import n_bytes
 from edgespec_models.gguf.random_blocks import random_bytes
 
 ALIGNMENT, PAGE = 32, 4096
+FILLER = b"edgespec.filler"
 VOCABULARY = ("output.weight", "token_embd.weight")
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _STRING, _ARRAY = 8, 9
@@ -146,10 +147,9 @@ def _filler(length: int, wanted: int) -> bytes:
     Weights then have the model's alignment: if a file is mapped into memory, evaluations of 2 to 6 tokens
     of Q8_0 took a quarter longer with weights at multiples of 64 bytes than 32 beside them.
     """
-    key = b"edgespec.filler"
-    length += 8 + len(key) + 4 + 8
+    length += 8 + len(FILLER) + 4 + 8
     n = (wanted - length) % PAGE
-    return struct.pack("<Q", len(key)) + key + struct.pack("<IQ", _STRING, n) + b" " * n
+    return struct.pack("<Q", len(FILLER)) + FILLER + struct.pack("<IQ", _STRING, n) + b" " * n
 
 
 def _kind(layer: Sequence[Tensor]) -> frozenset[tuple[str, tuple[int, ...]]]:
@@ -176,7 +176,7 @@ def _metadata(model: Layers, n: int) -> Iterator[bytes]:
     prefix = f"{head.architecture}.".encode()
     whole = head.of_architecture("block_count", 0) or 0
     for key, kind, value in _walk(head.raw):
-        if key.startswith(b"split.") or key == b"general.alignment":
+        if key.startswith(b"split.") or key in (b"general.alignment", FILLER):
             continue
         if key in (prefix + b"block_count", prefix + b"nextn_predict_layers"):
             value = struct.pack(f"<{_INTEGERS[kind]}", n * key.endswith(b"block_count"))
