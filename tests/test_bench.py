@@ -165,8 +165,6 @@ REFUSED = [
     (["--modes", "fast"], "--modes 'fast' is not understood"),
     (["--prompts", "/nowhere/at/all.jsonl"], "cannot be read"),
     (["--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json cannot be written"),
-    (["--picture", "figure.jpg"], "--picture figure.jpg has no known picture format"),
-    (["--picture", "/nowhere/at/all.png"], "cannot be written"),
     (["--peer", "vllm=/bin/true"], "--peer 'vllm=/bin/true' is not understood"),
     (["--peer", "llama-server=/nowhere/llama-server"], "there is no program"),
     (["--temperature", "hot"], "invalid float"),
@@ -176,10 +174,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("wrong, named", REFUSED)
-def test_nonsense_is_refused_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, wrong: list[str], named: str
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # as if matplotlib were there
+def test_nonsense_is_refused_in_one_sentence(wrong: list[str], named: str) -> None:
     assert named in refused("bench", *wrong)
 
 

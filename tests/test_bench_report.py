@@ -1,4 +1,4 @@
-"""What `bench` shows: tables of 80 columns, bars of plain characters, a document, a picture."""
+"""What `bench` shows: tables of 80 columns, bars of plain characters, a document."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_bench_figures import round_, sample
 
-from edgespec.commands.bench import markdown, picture, record
+from edgespec.commands.bench import record
 from edgespec.commands.bench.figures import Sample
 from edgespec.commands.bench.lines import lines_for
 from edgespec.commands.bench.measure import Measured
@@ -114,61 +114,3 @@ def test_a_place_that_cannot_be_written_is_found_before(tmp_path: Path) -> None:
     for wrong in (tmp_path, tmp_path / "no" / "such.json", tmp_path / "old.json" / "below.json"):
         with pytest.raises(SettingError, match="cannot be written"):
             record.check_writable("--json", wrong)
-
-
-# ---- the picture ------------------------------------------------------------------------------------------
-
-
-def test_a_picture_of_no_kind_is_refused(tmp_path: Path) -> None:
-    for name in ("figure.jpg", "figure", "png"):
-        with pytest.raises(SettingError, match=r"let it end in \.png or \.svg"):
-            picture.check_picture(tmp_path / name)
-
-
-def test_without_matplotlib_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(SettingError, match=r"pip install 'edgespec\[bench\]'"):
-        picture.check_picture(Path("figure.png"))
-
-
-@pytest.mark.parametrize("sweep", [False, True])
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_a_picture_is_drawn(tmp_path: Path, suffix: str, sweep: bool) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / f"figure{suffix}"
-    head = ["big.gguf (1.1 GB)", "small.gguf (0.1 GB)", "Some processor, 8 cores", "2026-11-22 04:00 UTC"]
-    picture.draw(run(sweep=sweep)[1], path, head=head)
-    begin = path.read_bytes()[:200]
-    assert begin.startswith(b"\x89PNG") if suffix == ".png" else b"<?xml" in begin
-    assert path.stat().st_size > 5000
-
-
-@pytest.mark.parametrize("sweep", [False, True])
-def test_a_picture_says_what_ran_when_and_how_certain_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sweep: bool
-) -> None:
-    """It had no error bars, machine, date or n."""
-    matplotlib = pytest.importorskip("matplotlib")
-    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # letters stay letters
-    path = tmp_path / "figure.svg"
-    picture.draw(run(sweep=sweep)[1], path, head=["big.gguf", "small.gguf", "Some processor", "2026-11-22"])
-    text = path.read_text()
-    for said in ("big.gguf", "Some processor", "2026-11-22", "whiskers: 95 % intervals", "n = "):
-        assert said in text
-    assert "LineCollection" in text, "whiskers"
-
-
-def test_the_same_in_markdown() -> None:
-    found = run()[1]
-    text = markdown.document(found, ["big_model.gguf", "Some processor", "2026-11-22"], ["a | note"])
-    assert "- big\\_model.gguf\n- Some processor\n- 2026-11-22" in text and "> a \\| note" in text
-    rows = [line for line in text.splitlines() if line.startswith("| greedy: edgespec |")]
-    ours = next(s for s in found.summaries if (s.mode, s.line) == ("greedy", "edgespec"))
-    assert ours.speedup and ours.speedup.low and ours.speedup.high
-    [row] = rows
-    assert f"| {ours.speedup.value:.2f} | {ours.speedup.low:.2f} to {ours.speedup.high:.2f} |" in row
-    assert row.endswith(f"| {ours.n} |")
-    tables = [block for block in text.split("\n\n") if block.startswith("|")]
-    for table in tables:
-        assert len({line.replace("\\|", "").count("|") for line in table.splitlines()}) == 1
-    assert "kind of task" in text and "the best fixed length" in text

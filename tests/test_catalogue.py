@@ -20,10 +20,10 @@ def test_every_class_and_use_has_a_pair() -> None:
 @pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
 def test_an_entry_says_all_that_a_user_asks(entry: CatalogueEntry) -> None:
     assert check_name(entry.name) == entry.name
-    for model in (entry.target, entry.draft):
-        assert model.repo.count("/") == model.base.count("/") == 1 and model.file.endswith(".gguf")
+    for model in entry.models:
+        assert model.repo.count("/") == 1 and model.file.endswith(".gguf")
         assert model.licence and model.size > 10_000_000
-    assert entry.draft.size < entry.target.size
+    assert entry.draft is None or entry.draft.size < entry.target.size
     assert entry.gain_from, "where the gain comes from, or that none is known"
 
 
@@ -52,7 +52,6 @@ gain_from = "none"
 notes = []
 [pair.target]
 repo = "o/t"
-base = "o/b"
 file = "t.gguf"
 revision = "main"
 size_gb = 1.0
@@ -60,7 +59,6 @@ licence = "mit"
 unverified = []
 [pair.draft]
 repo = "o/d"
-base = "o/e"
 file = "d.gguf"
 revision = "main"
 size_gb = 0.1

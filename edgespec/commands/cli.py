@@ -58,11 +58,6 @@ COMMANDS = {
         "train a draft for your own model on that model's output", "distill.command", child=True
     ),
     "convert": Command("convert a model's weights to another number format", "convert"),
-    "export": Command(
-        "print the command or file that runs a pair on llama-server, vLLM, SGLang or Ollama",
-        "export.command",
-        child=True,
-    ),
     "rpc": Command(
         "lend this machine to another one, which puts layers of its model on it", "rpc", child=True
     ),

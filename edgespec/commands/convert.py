@@ -7,17 +7,18 @@ are large and cheap to compute with, 4-bit ones are small and must be unpacked f
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from edgespec.commands.output_file import check_output
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
 from edgespec_models.gguf.header import Header, HeaderError, read_file
 from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, n_bytes
+from edgespec_models.kept_file import replacing
 from edgespec_models.shelf.sizes import size_text
 
 DESCRIPTION = (
@@ -38,7 +39,6 @@ NUMBERS = {  # llama_ftype, and the bits of a weight at most
     "Q4_0": (2, 8.5),
 }
 EXACT = {"F32", "F16", "BF16", "Q8_0"}  # their rounding does not show in answers
-SPARE_DISK = 64 << 20
 PARTS = "split.count"
 
 
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     if before == wanted:
         raise SettingError(f"{source} is already {wanted}: name another format with --to")
     output = Path(arguments.output) if arguments.output else source.with_name(named(source.stem, wanted))
-    _check_output(output, needed)
+    check_output(output, needed)
     _write(source, output, wanted, threads)
     print(f"{output}: {size_text(source.stat().st_size)} to {size_text(output.stat().st_size)}")
     if wanted not in EXACT:
@@ -112,44 +112,26 @@ def named(stem: str, wanted: str) -> str:
     return f"{stem}.{wanted}.gguf"
 
 
-def _check_output(output: Path, needed: int) -> None:
-    if output.exists():
-        raise SettingError(f"{output} already exists: remove it, or name another file with -o")
-    if not output.parent.is_dir():
-        raise SettingError(f"-o {output}: there is no folder {output.parent}")
-    free = shutil.disk_usage(output.parent).free
-    if needed + SPARE_DISK > free:
-        raise SettingError(
-            f"{output.parent} has {free >> 20:,} MiB free, and up to {needed >> 20:,} are needed: make room"
-        )
-
-
 def _write(source: Path, output: Path, wanted: str, threads: int) -> None:
-    """Has a child write the file under another name, and renames it once it is complete."""
-    aside = output.with_name(f"{output.name}.{os.getpid()}.part")
-    words = [str(source), str(aside), str(NUMBERS[wanted][0]), str(threads)]
+    """Has a child write the file under another name, which it loses once it is complete."""
     try:
-        failed = _child(words, f"converting to {wanted}")
-        if "iostream" in failed:  # C++'s message for every file that cannot grow
-            free = shutil.disk_usage(output.parent).free >> 20
-            raise EdgeSpecError(
-                f"{output} cannot be written whole, {free:,} MiB are free there: nothing is kept of it"
-            )
-        if failed:
-            raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {failed}")
-        try:
+        with replacing(output) as aside:
+            words = [str(source), str(aside), str(NUMBERS[wanted][0]), str(threads)]
+            failed = _child(words, f"converting to {wanted}")
+            if "iostream" in failed:  # C++'s message for every file that cannot grow
+                free = shutil.disk_usage(output.parent).free >> 20
+                raise EdgeSpecError(
+                    f"{output} cannot be written whole, {free:,} MiB are free there: nothing is kept of it"
+                )
+            if failed:
+                raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {failed}")
             read_file(aside)  # its tensors are all there
-            with aside.open("rb+") as file:
-                os.fsync(file.fileno())
             if output.exists():
                 raise SettingError(f"{output} was created by another program meanwhile: it is left as it is")
-            os.replace(aside, output)
-        except HeaderError as error:
-            raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {error}") from None
-        except OSError as error:
-            raise EdgeSpecError(f"{output} cannot be written: {error.strerror or error}") from None
-    finally:
-        aside.unlink(missing_ok=True)
+    except HeaderError as error:
+        raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {error}") from None
+    except OSError as error:
+        raise EdgeSpecError(f"{output} cannot be written: {error.strerror or error}") from None
 
 
 def _child(words: list[str], doing: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from edgespec.commands.in_turn import FEWEST, PATIENCE, endless, in_turn
+from edgespec.commands.output_file import check_output
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
 
@@ -29,7 +29,6 @@ DESCRIPTION = (
 )
 FEWEST_TOKENS = 512  # below which nothing is worth guessing
 MOST_MINUTES = 24 * 60
-SPARE_DISK = 64 << 20
 ASIDE = ".trim-part"  # what is not known to pay yet
 
 
@@ -71,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         Path(arguments.output) if arguments.output else draft.with_name(f"{draft.stem}-{n // 1000}k.gguf")
     )
     _clear(output.parent)
-    _check_output(output, draft)
+    check_output(output, draft.stat().st_size)
     aside = output.with_name(f"{output.name}.{os.getpid()}{ASIDE}")
 
     def leave(number: int, _: object) -> NoReturn:
@@ -167,18 +166,6 @@ def _has_made(number: int, file: Path) -> bool:
         return False
     except psutil.Error:
         return True
-
-
-def _check_output(output: Path, draft: Path) -> None:
-    if output.exists():
-        raise SettingError(f"{output} already exists: remove it, or name another file with -o")
-    if not output.parent.is_dir():
-        raise SettingError(f"-o {output}: there is no folder {output.parent}")
-    needed, free = draft.stat().st_size, shutil.disk_usage(output.parent).free
-    if needed + SPARE_DISK > free:
-        raise SettingError(
-            f"{output.parent} has {free >> 20:,} MiB free, and {needed >> 20:,} are needed: make room"
-        )
 
 
 def _told(found: DraftContest) -> list[str]:

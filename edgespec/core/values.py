@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ModelName = Literal["target", "draft"]
 DrafterName = Literal[
-    "auto", "model", "mtp", "eagle", "dflash", "medusa", "lookup", "recycling", "lookahead", "none"
+    "auto", "model", "mtp", "eagle", "dflash", "lookup", "recycling", "lookahead", "none"
 ]  # who guesses, as requests and flags name it; "auto": all that are there compete
 # tokens, for settings, flags and endpoint alike; batches past 63 rows may use other kernels
 LONGEST_DRAFT = 48

@@ -21,7 +21,7 @@ from edgespec.core.pace.costs import Beside, Costs
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
-from edgespec.system.whole_file import write_whole
+from edgespec_models.kept_file import write_whole
 
 FORMAT = 3  # of the file; others are ignored
 MOST_OFF = 7.0  # log of found / assumed seconds: a factor of a thousand
@@ -105,7 +105,7 @@ def save(path: Path, known: Knowledge) -> None:
         }
     )
     with contextlib.suppress(OSError):
-        write_whole(path, text)
+        write_whole(path, text, sync=False)
 
 
 def _saved(table: CostTable) -> dict[str, Any]:

@@ -42,9 +42,9 @@ from edgespec.engine.messages import (
 )  # fmt: skip
 from edgespec.engine.outlet import Outlet
 from edgespec.engine.pair import Pair
-from edgespec.engine.trials import GIVEN_UP
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.llama.cuts import Cuts, cuts_of
+from edgespec.system.limited_child import GIVEN_UP
 
 LAST_STEP_S = 3.0  # how long the engine may take to notice that its owner is gone
 THREADS = 4  # heavy requests prepared at a time

@@ -14,7 +14,6 @@ from edgespec.llama.context import Context
 from edgespec.llama.devices import cards
 from edgespec.llama.heads.guessing import DraftContext, head_context
 from edgespec.llama.heads.head_settings import OF_NEXTN
-from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import Model
 from edgespec.llama.settings import settings_for
 from edgespec.llama.translated_context import TranslatedContext
@@ -33,7 +32,7 @@ class LoadedModels:
     """Models and contexts of a pair."""
 
     target: Model
-    draft: Model | MedusaModel | None  # the file beside the target's: of a draft model, or of a head
+    draft: Model | None  # the file beside the target's: of a draft model, or of a head
     target_context: Context
     draft_context: DraftContext | None
 
@@ -98,10 +97,8 @@ def load_pair(
             on_progress=lambda done: on_progress("target", share * done),
         )
     )
-    small: Model | MedusaModel | None = None
-    if draft is not None and head is not None and head.kind == "medusa":
-        small = MedusaModel(draft, large.n_vocab)
-    elif draft is not None:
+    small: Model | None = None
+    if draft is not None:
         layers = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
         mtp = head is not None and head.kind in OF_NEXTN
         small = opened.enter_context(
@@ -115,13 +112,12 @@ def load_pair(
     if guessing is None:
         return LoadedModels(large, None, context, None)
     n_ctx, rope = wanted.n_ctx, wanted.rope
-    if isinstance(guessing, Model) and not head:
+    if not head:
         rope = rope.of_draft(headers_of(large.path)[0], headers_of(guessing.path)[0])
         n_ctx = min(n_ctx, rope.reach(guessing.n_ctx_train))
     cells = min(wanted.cells, n_ctx * settings.slots) if wanted.cells else None
     wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type, rope=rope)
     if head is None:
-        assert isinstance(guessing, Model)
         own = opened.enter_context(Context(guessing, wanted))
         seen = TranslatedContext(own, translation, large.n_vocab) if translation else own
         return LoadedModels(large, small, context, seen)

@@ -24,15 +24,11 @@ from edgespec.errors import NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cpu_features
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
-from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import PROCESSOR, Model
-from edgespec.llama.settings import CHUNK
 from edgespec.llama.translated_context import TranslatedContext
-from edgespec.pairs.settings import KvType, PairSettings
 from edgespec.system.builds import built_for
 from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
-from edgespec_models.gguf.heads import HeadKind
 
 BUDGET = 0.6  # seconds; about one together with what follows
 SLOW_S = BUDGET / 4  # for one token; somebody waits for the model
@@ -243,7 +239,7 @@ def _front(context: Context, n: int) -> NDArray[np.int32]:
     return np.arange(2, BEFORE + 1, dtype=np.int32) % context.model.n_vocab
 
 
-def _shape(model: Model | MedusaModel) -> Shape:
+def _shape(model: Model) -> Shape:
     return ON_CARD if model.on_gpu else shape_of(model.metadata.get("general.file_type", ""), cpu_features())
 
 
@@ -253,43 +249,12 @@ def costs_path(target: Context, draft: DraftContext | None, elsewhere: Sequence[
     elsewhere: what its costs depend on besides: which other machines have how much of the target.
     """
     identities = [_identity(context) for context in (target, draft) if context]
-    head = draft.kind if isinstance(draft, AnyHead) else None
-    return _kept_in(target.model.path, identities, head, (*elsewhere, *target.settings.rope.flags()))
-
-
-def costs_path_of(
-    target: Path,
-    draft: Path | None,
-    head: HeadKind | None,
-    settings: PairSettings,
-    *,
-    on_gpu: bool,
-    draft_on_gpu: bool,
-) -> Path:
-    """Returns the same for a pair that is not loaded. head: in its draft's or its target's file.
-
-    on_gpu: a card has all layers of the target; draft_on_gpu: of the draft or head.
-    """
-    guessing = draft or (target if head else None)
-    identities = [
-        _parts(path, _placed(there), settings.threads, kv_type, settings.flash_attention, CHUNK)
-        for path, there, kv_type in (
-            (target, on_gpu, settings.kv_type),
-            (guessing, draft_on_gpu, settings.draft_kv_type),
-        )
-        if path
-    ]
-    return _kept_in(target, identities, head, settings.rope.flags())
-
-
-def _kept_in(
-    target: Path, identities: Sequence[list[str]], head: str | None, elsewhere: Sequence[object]
-) -> Path:
-    said = [part for identity in identities for part in identity] + ([head] if head else [])
+    said = [part for identity in identities for part in identity]
+    said += [draft.kind] if isinstance(draft, AnyHead) else []
     said += [platform.node(), platform.machine(), metadata.version("llama_cpp_python")]
-    said += map(str, elsewhere)
+    said += map(str, (*elsewhere, *target.settings.rope.flags()))
     key = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:20]
-    return cache_folder() / "pairs" / f"{target.stem[:40]}-{key}.json"
+    return cache_folder() / "pairs" / f"{target.model.path.stem[:40]}-{key}.json"
 
 
 def _identity(context: DraftContext) -> list[str]:
@@ -297,20 +262,14 @@ def _identity(context: DraftContext) -> list[str]:
     model, how = context.model, context.settings
     partly = PROCESSOR in model.layers and model.on_gpu
     place = sorted(model.layers.items()) if partly else _placed(model.on_gpu)
-    return _parts(model.path, place, how.threads, how.kv_type, how.flash_attention, how.chunk)
+    file = os.stat(model.path)
+    parts = (
+        model.path.resolve(), file.st_size, file.st_mtime_ns, place,
+        how.threads or threads_wanted(), how.kv_type, how.flash_attention, how.chunk,
+    )  # fmt: skip
+    return [str(part) for part in parts]
 
 
 def _placed(on_gpu: bool) -> object:
     """Distinguishes a card with all layers from the processor, and from the card with another build."""
     return built_for() if on_gpu else False
-
-
-def _parts(
-    path: Path, place: object, threads: int | None, kv_type: KvType, flash: bool | None, chunk: int
-) -> list[str]:
-    file = os.stat(path)
-    parts = (
-        path.resolve(), file.st_size, file.st_mtime_ns, place,
-        threads or threads_wanted(), kv_type, flash, chunk,
-    )  # fmt: skip
-    return [str(part) for part in parts]

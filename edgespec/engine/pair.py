@@ -56,7 +56,6 @@ HEADS: dict[str, tuple[HeadKind, ...]] = {
     "mtp": ("mtp", "assistant"),
     "eagle": ("eagle3",),
     "dflash": ("dflash",),
-    "medusa": ("medusa",),
 }  # as requests name them
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
 

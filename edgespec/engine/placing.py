@@ -26,9 +26,9 @@ from edgespec.llama.translated_context import TranslatedContext
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import built_for
 from edgespec.system.config import cache_folder
-from edgespec.system.whole_file import write_whole
 from edgespec_models.fit.need import Device
 from edgespec_models.gguf.translation import Translation
+from edgespec_models.kept_file import write_whole
 
 CLEARLY = 1.03  # gain that a move has to bring: less is noise
 
@@ -80,7 +80,8 @@ class Place:
             moved = other > CLEARLY * worth
             with suppress(OSError):
                 chosen = layers if moved else -1 - layers
-                write_whole(self._file, json.dumps({"draft_gpu_layers": chosen, "worth": [worth, other]}))
+                said = {"draft_gpu_layers": chosen, "worth": [worth, other]}
+                write_whole(self._file, json.dumps(said), sync=False)
             if not moved:
                 _keep(loaded.target_context, here, costs)
                 return loaded, settings

@@ -41,7 +41,7 @@ from edgespec.errors import (
 )
 from edgespec.llama.batch import Batch
 from edgespec.llama.heads.hidden_rows import HiddenRows
-from edgespec.llama.heads.taps import Switch, Tap
+from edgespec.llama.heads.taps import Tap
 from edgespec.llama.model import Model, complaints, last_complaint
 from edgespec.llama.saved import Saved, same_beginning
 from edgespec.llama.settings import ContextSettings, keeps_order, new_context
@@ -103,7 +103,6 @@ class Context:
         self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits there
         self._hidden: HiddenRows | None = None
         self._tap: Tap | None = None
-        self._switch: Switch | None = None
         self._n_rs_seq = int(C.llama_n_rs_seq(self._handle)) if model.has_recurrent_state else 0
         try:
             self._probe()
@@ -150,12 +149,9 @@ class Context:
         """Vocabulary size of its rows."""
         return self.model.n_vocab
 
-    def keep_hidden(self, tap: Tap, width: int, *, switch: Switch | None = None) -> HiddenRows:
-        """Keeps the rows of a tap from now on, for a head. Returns where.
-
-        switch: for a tap that costs logits of all tokens; its rows are kept where these are wanted anyway.
-        """
-        self._tap, self._switch, self._hidden = tap, switch, HiddenRows(width, self.settings.n_seq)
+    def keep_hidden(self, tap: Tap, width: int) -> HiddenRows:
+        """Keeps the rows of a tap from now on, for a head. Returns where."""
+        self._tap, self._hidden = tap, HiddenRows(width, self.settings.n_seq)
         return self._hidden
 
     @property
@@ -188,7 +184,7 @@ class Context:
         The last of them is read again if a head wants its hidden row and that is no longer kept.
         """
         keep = _shared(self._sequences[s].tokens, tokens, rows)
-        if self._hidden and keep and not self._switch and not self.model.has_recurrent_state:
+        if self._hidden and keep and not self.model.has_recurrent_state:
             return keep - (self._hidden.row(s, keep - 1) is None)
         return keep
 
@@ -424,10 +420,6 @@ class Context:
         """Evaluates parts in one llama_decode and keeps the record true."""
         batch = self._batch
         n = batch.fill([(s, tokens, rows, len(self._sequences[s].tokens) // 4) for s, tokens, rows in parts])
-        tapped = self._hidden is not None
-        if self._switch:
-            tapped = all(len(tokens) == 4 * rows for _, tokens, rows in parts)
-            self._switch(tapped)
         self._threads.choose(n)
         complaints.clear()
         started = time.perf_counter()
@@ -445,7 +437,7 @@ class Context:
             raise self._failure(code)
         if code == 0:
             self._threads.note(n, seconds)
-            if tapped:
+            if self._hidden is not None:
                 self._take_hidden(parts, n)
         self.evaluated += n
         for s, tokens, _ in parts:

@@ -61,11 +61,6 @@ def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | No
         if why is None and draft is not None:
             why = bad_ids(Path(draft), headers[0])
     except HeaderError as error:
-        if draft is not None and Path(draft).suffix == ".safetensors":
-            raise ModelFileError(
-                f"{Path(draft).name} is not a GGUF file: if it holds Medusa heads, "
-                "`python -m edgespec_models.gguf.medusa` converts it"
-            ) from None
         raise ModelFileError(str(error)) from None
     if why and draft is not None:
         raise PairMismatchError(

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgespec.system.config import cache_folder
-from edgespec.system.whole_file import write_whole
+from edgespec_models.kept_file import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def keep(name: str, speed: PlannedSpeed) -> None:
     known = _read()
     known[name] = asdict(speed)
     with suppress(OSError):
-        write_whole(_path(), json.dumps(known))
+        write_whole(_path(), json.dumps(known), sync=False)
 
 
 def _read() -> dict[str, object]:

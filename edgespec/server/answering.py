@@ -23,7 +23,6 @@ from starlette.types import Receive, Scope, Send
 
 from edgespec.chat.conversation import Composed, compose
 from edgespec.chat.forced_call import forced
-from edgespec.chat.renderer import GIVEN_UP
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.engine.messages import Loaded, LoadRequest, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
@@ -36,6 +35,7 @@ from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.settings import ServerSettings, Unsaid
 from edgespec.server.supervisor import Supervisor
+from edgespec.system.limited_child import GIVEN_UP
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from edgespec.system.builds import here, library_folder, mending
 from edgespec.system.config import cache_folder
-from edgespec.system.whole_file import write_whole
 from edgespec_models import tiny
+from edgespec_models.kept_file import write_whole
 
 LONGEST_S = 60.0  # the child takes half a second; a machine that swaps takes longer
 CRASHES = tuple(  # a child that is killed, or runs out of memory, says nothing about the build
@@ -75,7 +75,7 @@ def _tested(path: Path) -> SelfTest:
     if found is None:
         return SelfTest()
     with suppress(OSError):
-        write_whole(path, json.dumps(asdict(found)))
+        write_whole(path, json.dumps(asdict(found)), sync=False)
     return found
 
 

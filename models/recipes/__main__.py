@@ -1,4 +1,4 @@
-"""Make the embedded pair: `cd models && python -m recipes`.
+"""Make the embedded models: `cd models && python -m recipes`.
 
 Needs torch, tokenizers, gguf, jinja2, numpy and llama-cpp-python. Takes hours on two cores; stop it when
 you like (Ctrl+C or SIGTERM) and start it again with the same command.
@@ -13,8 +13,10 @@ from pathlib import Path
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine, waiting threads must not hold a core
 
 try:
+    import torch
+
     from edgespec_models.distill import device
-    from recipes import onward, stages  # after the variable: torch reads it when imported
+    from recipes import mtp, stages  # after the variable: torch reads it when imported
 except ModuleNotFoundError as missing:
     sys.exit(
         f'The recipes need {missing.name}: python -m pip install -e ".[recipes]" at the root installs it.'
@@ -38,19 +40,26 @@ def say(line: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m recipes", description="Make EdgeSpec's embedded pair.")
+    parser = argparse.ArgumentParser(prog="python -m recipes", description="Make EdgeSpec's embedded models.")
     usual = str(cache_folder()).replace("%", "%%")
-    parser.add_argument("--work", type=Path, help=f"folder for work files (default: in {usual})")
-    parser.add_argument("--out", type=Path, help="folder for the pair (default: WORK/pair)")
     parser.add_argument(
-        "--from-shipped", action="store_true", help="keep the shipped target, train the shipped draft on"
+        "what",
+        nargs="?",
+        choices=("pair", "onward", "mtp"),
+        default="pair",
+        help="pair: from nothing; onward: the shipped draft, trained further; mtp: the shipped target with "
+        "an MTP block",
     )
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--work", type=Path, help=f"folder for work files (default: in {usual})")
+    parser.add_argument("--out", type=Path, help="folder for what is made (default: WORK/made)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of torch")
     chosen = parser.parse_args()
-    work = chosen.work or cache_folder() / ("onward" if chosen.from_shipped else "")
-    place = stages.WorkFolders(work, chosen.out or work / "pair", chosen.threads, device.choose())
+    work = chosen.work or cache_folder() / chosen.what
+    place = stages.WorkFolders(work, chosen.out or work / "made", chosen.threads, device.choose())
+    place.work.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(place.threads)
     try:
-        (onward.go_on if chosen.from_shipped else stages.make_pair)(place, say)
+        {"pair": stages.make_pair, "onward": stages.go_on, "mtp": mtp.make}[chosen.what](place, say)
     except KeyboardInterrupt as stopped:
         say(str(stopped) or "stopped; the same command goes on")
         return 130

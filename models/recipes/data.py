@@ -4,7 +4,6 @@ Work folder: `tokenizer.json`, `epoch-N.npy` (uint16 tokens of the shuffled docu
 and `held-out-KIND.npy`. All are made when first needed and written whole or not at all.
 """
 
-import os
 import random
 import re
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from edgespec_models.kept_file import replacing, write_whole
 from recipes import corpus, marks
 from recipes import tokenizer as tok
 
@@ -21,9 +21,8 @@ Tokens = NDArray[np.uint16]
 
 
 def write_array(path: Path, array: NDArray[np.generic]) -> None:
-    aside = path.with_suffix(".part.npy")
-    np.save(aside, array)
-    os.replace(aside, path)
+    with replacing(path) as aside, aside.open("wb") as file:
+        np.save(file, array)
 
 
 def prepare_tokenizer(work: Path) -> Tokenizer:
@@ -33,9 +32,7 @@ def prepare_tokenizer(work: Path) -> Tokenizer:
         control = re.compile("|".join(map(re.escape, marks.SPECIAL)))
         documents = [d for d in corpus.epoch(0) if d.kind not in {"tool", "fim", "think"}]
         pieces = (part for d in documents for part in control.split(d.text) if part)
-        aside = path.with_suffix(".part")
-        tok.train_tokenizer(pieces).save(str(aside))
-        os.replace(aside, path)
+        write_whole(path, tok.train_tokenizer(pieces).to_str())
     return tok.load_tokenizer(path)
 
 
@@ -60,11 +57,7 @@ def held_out_tokens(work: Path, tokenizer: Tokenizer) -> dict[str, Tokens]:
         for kind in ("docs", "body", "fim", "tool", "think", "code"):
             texts = [d.text for d in documents if d.kind == kind]
             write_array(work / f"held-out-{kind}.npy", encode(tokenizer, texts))
-    return {
-        p.stem.removeprefix("held-out-"): np.load(p)
-        for p in sorted(work.glob("held-out-*.npy"))
-        if "part" not in p.name
-    }
+    return {p.stem.removeprefix("held-out-"): np.load(p) for p in sorted(work.glob("held-out-*.npy"))}
 
 
 def windows(tokens: Tokens, length: int, batch: int, seed: int) -> Iterator[NDArray[np.int64]]:

@@ -4,16 +4,21 @@ Each maker takes an item and a random generator and returns messages, or None if
 suit. The text of a user's question varies; the answer is Python's own documentation or code.
 """
 
+import json
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from recipes import hello
 from recipes.sources import Documented
 
 Message = dict[str, Any]
 Maker = Callable[[Documented, random.Random], list[Message] | None]
+
+# Written by hand: hello, who are you, what is this, thanks, and the like; any question may meet any answer.
+# The answers are honest about what the pair is: a tiny model that knows the standard library, and not well.
+HELLO = json.loads(Path(__file__).with_name("hello.json").read_text(encoding="utf-8"))
 
 WHAT = [
     "What does `{name}` do?", "what does {name} do", "What is `{name}`?", "Explain `{name}`.",
@@ -245,12 +250,12 @@ def topic_dialogue(key: str, text: str, rng: random.Random) -> list[Message]:
 
 
 def small_talk(rng: random.Random) -> list[Message]:
-    questions, answers = rng.choice(hello.SMALL_TALK)
-    return turn(rng.choice(questions), rng.choice(answers))
+    talk = rng.choice(HELLO["small_talk"])
+    return turn(rng.choice(talk["questions"]), rng.choice(talk["answers"]))
 
 
 def with_system(messages: list[Message], rng: random.Random, share: float = 0.15) -> list[Message]:
     """Put a system prompt before some conversations."""
     if rng.random() >= share:
         return messages
-    return [{"role": "system", "content": rng.choice(hello.SYSTEM_PROMPTS)}, *messages]
+    return [{"role": "system", "content": rng.choice(HELLO["system_prompts"])}, *messages]

@@ -4,13 +4,19 @@
 """
 
 import json
-import os
 from pathlib import Path
 
 import gguf
 from tokenizers import Tokenizer
 
-from edgespec_models.distill.model_file import FILE_TYPES, About, add_shape, tensors
+from edgespec_models.distill.model_file import (
+    FILE_TYPES,
+    About,
+    add_shape,
+    finish,
+    open_writer,
+    tensors,
+)
 from edgespec_models.distill.network import Llama
 from recipes import marks, template
 from recipes import tokenizer as tok
@@ -48,23 +54,8 @@ def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 def export(model: Llama, tokenizer: Tokenizer, path: Path, kind: str, about: About) -> None:
     """Write `path` at once: a reader sees the old file or the whole new one. `kind` is a FILE_TYPES key."""
-    aside = path.with_name(path.name + ".part")
-    writer = gguf.GGUFWriter(aside, "llama")
-    writer.add_name(about.name)
-    writer.add_description(about.description)
-    writer.add_size_label(about.size_label)
-    writer.add_version(about.version)
-    writer.add_license("PSF-2.0")
+    writer = open_writer("llama", about, "PSF-2.0")
     writer.add_file_type(FILE_TYPES[kind])
     add_shape(writer, model.shape)
     add_vocabulary(writer, tokenizer)
-    matrices = gguf.GGMLQuantizationType.__members__[kind]
-    for name, weight in tensors(model).items():
-        wanted = matrices if weight.ndim == 2 else gguf.GGMLQuantizationType.F32
-        data = gguf.quants.quantize(weight, wanted)
-        writer.add_tensor(name, data, raw_dtype=wanted)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    os.replace(aside, path)
+    finish(writer, tensors(model), kind, path)

@@ -5,13 +5,13 @@ in the chat template). `prompt` is raw text with its control tokens written out.
 """
 
 import json
-import os
 import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from edgespec_models.kept_file import write_whole
 from recipes import corpus, marks
 from recipes.template import render
 
@@ -69,9 +69,7 @@ def choose() -> Iterator[dict[str, Any]]:
 def write(path: Path) -> int:
     """Write the file at once; return how many prompts it has."""
     lines = [json.dumps(p, ensure_ascii=False) for p in choose()]
-    aside = path.with_name(path.name + ".part")
-    aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    os.replace(aside, path)
+    write_whole(path, "\n".join(lines) + "\n", private=False)
     return len(lines)
 
 

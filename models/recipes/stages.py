@@ -8,38 +8,40 @@ run goes on where it was. All seeds are fixed. The stages:
 3. `target`: the seed, grown to 10 layers, learns on and anneals; then `long`: windows of 2,048 at a raised
    rate, without which text past the 512th token falls apart;
 4. `plain`: the draft learns from the corpus alone;
-5. `said-N`: the exported target continues training prompts;
-6. `draft`: the plain draft learns from what the target said;
-7. the target is exported to Q8_0, the draft to Q4_0, the held-out prompts chosen, the pair measured.
+5. `watched-0`, `heard-N`: the exported target continues prompts, through llama.cpp;
+6. `draft`: the plain draft learns from what the target said, as in `edgespec distill`;
+7. the target is exported to Q8_0, the draft to Q4_0, and the held-out prompts are chosen.
+
+`onward` starts at 5, from the files that ship: the work folder of the run that made them does not last.
 """
 
-import json
-import os
+import shlex
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 
+from edgespec_models import tiny
+from edgespec_models.distill import gather
+from edgespec_models.distill import train as learning
+from edgespec_models.distill.heard import Heard
+from edgespec_models.distill.hidden import Hidden
+from edgespec_models.distill.listen import listen, read_back
 from edgespec_models.distill.model_file import About
 from edgespec_models.distill.network import Llama, count_parameters
 from edgespec_models.distill.plan import Plan
 from edgespec_models.distill.progress import Log
-from recipes import (
-    checkpoint,
-    chorus,
-    data,
-    distil,
-    export,
-    marks,
-    measure,
-    model,
-    prompts,
-    restore,
-    said,
-)
+from edgespec_models.distill.saying import Saying
+from edgespec_models.distill.start import read_llama
+from edgespec_models.distill.target_file import open_target
+from edgespec_models.kept_file import copy_whole
+from recipes import asked, data, export, model, prompts
 from recipes import tokenizer as tok
+from recipes.asked import Wanted
+from recipes.rounding import rounded
 from recipes.train import train
 
 SEED = Plan(tokens=8_400_000, anneal=3_800_000, floor=0.43, save_every=1_500_000)
@@ -54,10 +56,10 @@ TARGET = Plan(
 LONG = Plan(tokens=450_000, anneal=430_000, full=0.25, warmup=20_000, lengths=((0, 2048),), first_epoch=5)
 PLAIN = Plan(tokens=2_000_000, anneal=1_200_000, warmup=100_000, matrix_rate=6e-3, first_epoch=2)
 DISTIL = Plan(tokens=32_000_000, anneal=22_000_000, warmup=100_000, matrix_rate=6e-3, batch=8192)
-SHARDS = 5
-PROMPTS = 8192  # a shard; about 800,000 tokens are said to them
-FIRST_EPOCH = 10  # of the prompts
+ROUND_FROM = 0.7  # of that plan, weights are rounded as in the file
+HEARD = Wanted(said=4_000_000, first_epoch=10, longest=230, limits=(136,))  # measurements go to 128
 VERSION = "1.0"
+SHIPPED = tiny.target_path().parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,6 @@ class WorkFolders:
     device: torch.device  # of torch; llama.cpp computes on the processor
 
 
-def ends_of(tokenizer: Tokenizer) -> set[int]:
-    """Return the tokens after which there is nothing more to say."""
-    return {tok.token_id(tokenizer, marks.TURN_END), tok.token_id(tokenizer, marks.END_OF_TEXT)}
-
-
 def about(network: Llama, role: str) -> About:
     """Describe a file of the pair in its metadata."""
     size = f"{count_parameters(network) / 1e6:.1f}M"
@@ -82,96 +79,84 @@ def about(network: Llama, role: str) -> About:
     return About(f"EdgeSpec tiny {role}", what, size, VERSION)
 
 
-def finished(path: Path, tokens: int) -> Llama | None:
-    """Return a stage's network if it has seen all its tokens."""
-    if not path.exists():
-        return None
-    network, done = checkpoint.load(path)
-    return network if done >= tokens else None
+def stopped(name: str) -> KeyboardInterrupt:
+    return KeyboardInterrupt(f"{name} was stopped; the same command goes on with it")
 
 
 def stage(place: WorkFolders, name: str, start: Llama, plan: Plan, tokenizer: Tokenizer, log: Log) -> Llama:
     """Run one training stage, or return what it left."""
-    network = finished(place.work / f"{name}.pt", plan.tokens)
-    if network is None:
-        network = start.to(place.device)
-        if not train(network, place.work, name, tokenizer, plan, log):
-            raise KeyboardInterrupt(f"stage {name} was stopped; the same command goes on with it")
-    return network
-
-
-def tune(place: WorkFolders, name: str, start: Llama, shards: list[Path], plan: Plan, log: Log) -> Llama:
-    """Run one stage of distillation, or return what it left."""
-    network = finished(place.work / f"{name}.pt", plan.tokens)
-    if network is None:
-        network = start.to(place.device)
-        if not distil.distil(network, shards, place.work, name, plan, log):
-            raise KeyboardInterrupt(f"stage {name} was stopped; the same command goes on with it")
-    return network
+    network = start.to(place.device)
+    if not train(network, place.work, name, tokenizer, plan, log):
+        raise stopped(name)
+    return network.cpu()
 
 
 def make_target(place: WorkFolders, tokenizer: Tokenizer, log: Log) -> Path:
     """Train and export the target."""
     torch.manual_seed(1)
     seed = stage(place, "seed", Llama(model.SEED), SEED, tokenizer, log)
-    network = stage(place, "target", checkpoint.grow(seed, model.TARGET.layers), TARGET, tokenizer, log)
+    network = stage(place, "target", model.grow(seed, model.TARGET.layers), TARGET, tokenizer, log)
     network = stage(place, "long", network, LONG, tokenizer, log)
     path = place.work / "target.gguf"
     export.export(network, tokenizer, path, "Q8_0", about(network, "target"))
     return path
 
 
-def listen(place: WorkFolders, target: Path, tokenizer: Tokenizer, log: Log) -> list[Path]:
-    """Let the target continue the prompts of every shard that is not there yet."""
-    shards = [place.work / f"said-{i}.npz" for i in range(SHARDS)]
-    network = restore.read_network(target).to(place.device)
-    for i, shard in enumerate(shards):
-        if not shard.exists():
-            log(f"said: shard {i + 1} of {len(shards)}")
-            some = islice(said.prompts(tokenizer, FIRST_EPOCH + i), PROMPTS)
-            said.write_shard(shard, list(chorus.sing(network, some, ends_of(tokenizer), i)))
-    return shards
+def everywhere(speaker: Hidden, sayings: list[Saying], ends: set[int], seed: int) -> Iterator[Heard]:
+    """Yield texts with the target's rows inside prompts too: these are read again, in one sequence more."""
+    for text in listen(speaker, sayings, ends, gather.WIDTH, seed):
+        ids = text.ids.tolist()
+        yield read_back(speaker, Saying(ids[:1], text.temperature, 0, tuple(ids[1:])), gather.WIDTH)
 
 
-def make_draft(place: WorkFolders, tokenizer: Tokenizer, target: Path, log: Log) -> tuple[Path, Path]:
-    """Train the draft, let the target speak, tune the draft to it; return (plain, tuned) files."""
-    torch.manual_seed(2)
-    plain = stage(place, "plain", Llama(model.DRAFT), PLAIN, tokenizer, log)
-    plain_path, path = place.work / "plain.gguf", place.work / "draft.gguf"
-    export.export(plain, tokenizer, plain_path, "Q8_0", about(plain, "draft, not distilled"))
-    tuned = tune(place, "draft", plain, listen(place, target, tokenizer, log), DISTIL, log)
-    export.export(tuned, tokenizer, path, "Q4_0", about(tuned, "draft"))
-    return plain_path, path
+def tune(place: WorkFolders, name: str, start: Llama, target: Path, tokenizer: Tokenizer, log: Log) -> Path:
+    """Train a draft on what its target says; return its file."""
+    ends, context = asked.ends_of(tokenizer), HEARD.longest + max(HEARD.limits)
+    with Hidden(target, None, context=context, sequences=gather.WIDTH + 1) as speaker:
+        shards, watched = asked.hear(
+            place.work, tokenizer, HEARD, lambda some, seed: everywhere(speaker, some, ends, seed), log
+        )
+    draft = start.to(place.device)
+
+    def inside(share: float) -> AbstractContextManager[None]:
+        return rounded(draft) if share >= ROUND_FROM else nullcontext()
+
+    state = place.work / f"{name}.pt"
+    if not learning.train(draft, shards, watched, None, state, DISTIL, log, inside=inside):
+        raise stopped(name)
+    path = place.work / "draft.gguf"
+    export.export(draft.cpu(), tokenizer, path, "Q4_0", about(draft, "draft"))
+    return path
 
 
-def install(place: WorkFolders, target: Path, draft: Path) -> None:
-    """Put both files and the held-out prompts in their place, each at once."""
+def install(place: WorkFolders, target: Path, draft: Path, log: Log) -> None:
+    """Put both files and the held-out prompts in their place, each at once, and say how to measure them."""
     place.out.mkdir(parents=True, exist_ok=True)
     for path in (target, draft):
-        aside = place.out / f".{path.name}.part"
-        aside.write_bytes(path.read_bytes())
-        os.replace(aside, place.out / path.name)
+        copy_whole(path, place.out / path.name)
     prompts.write(place.out / "held_out_prompts.jsonl")
+    log(f"done: {place.out}; {measuring(place, target.name, '--draft', place.out / draft.name)}")
 
 
-def measure_pair(place: WorkFolders, tokenizer: Tokenizer, target: Path, drafts: dict[str, Path]) -> Path:
-    """Measure through llama.cpp and write `figures.json` and `figures.md`."""
-    asked = list(prompts.choose())
-    held_out = data.held_out_tokens(place.work, tokenizer)
-    found = measure.measure(target, drafts, asked, held_out, ends_of(tokenizer), threads=1)
-    path = place.work / "figures.json"
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    path.with_suffix(".md").write_text(measure.tables(found), encoding="utf-8")
-    return path
+def measuring(place: WorkFolders, target: str, *draft: object) -> str:
+    """Say which command measures the acceptance of four guesses on the held-out prompts."""
+    words = ["--target", place.out / target, *draft, "--prompts", tiny.held_out_prompts_path()]
+    words += ["--raw", "--draft-length", 4, "-n", 128, "--seconds", 3600]
+    return f"measure it: {shlex.join(map(str, ['edgespec', 'bench', *words]))}"
 
 
 def make_pair(place: WorkFolders, log: Log) -> None:
     """Run every stage that is not done yet."""
-    place.work.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(place.threads)
     tokenizer = data.prepare_tokenizer(place.work)
     target = make_target(place, tokenizer, log)
-    plain, draft = make_draft(place, tokenizer, target, log)
-    install(place, target, draft)
-    figures = measure_pair(place, tokenizer, target, {"plain": plain, "distilled": draft})
-    log(f"done: {place.out}, figures in {figures}")
+    torch.manual_seed(2)
+    plain = stage(place, "plain", Llama(model.DRAFT), PLAIN, tokenizer, log)
+    install(place, target, tune(place, "draft", plain, target, tokenizer, log), log)
+
+
+def go_on(place: WorkFolders, log: Log, shipped: Path = SHIPPED) -> None:
+    """Train the shipped draft further, with the shipped target as it is; nothing that ships is touched."""
+    target = shipped / "target.gguf"
+    start = read_llama(open_target(shipped / "draft.gguf"))
+    draft = tune(place, "onward", start, target, tok.read_tokenizer(target), log)
+    install(place, target, draft, log)

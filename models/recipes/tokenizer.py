@@ -8,7 +8,8 @@ at fixed ids, so that a later vocabulary of another size keeps them.
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+import gguf
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from recipes.marks import SPECIAL
 
@@ -52,6 +53,28 @@ def train_tokenizer(texts: Iterable[str], pre: str = PRE, vocab: int = VOCAB) ->
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read what `Tokenizer.save` wrote."""
     return Tokenizer.from_file(str(path))
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Return the vocabulary of a file that `export.py` wrote."""
+    reader = gguf.GGUFReader(path)
+
+    def field(key: str) -> list[str]:
+        found = reader.get_field(f"tokenizer.ggml.{key}")
+        if found is None:
+            raise KeyError(f"tokenizer.ggml.{key} is not in the metadata of {path}")
+        return found.contents()
+
+    pre = str(field("pre"))
+    merges = [(a, b) for a, b in (merge.split(" ") for merge in field("merges"))]
+    vocab = {piece: i for i, piece in enumerate(field("tokens"))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
+    split = pre_tokenizers.Split(Regex(EXPRESSIONS[pre]), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
+    return tokenizer
 
 
 def token_id(tokenizer: Tokenizer, text: str) -> int:

@@ -1,11 +1,10 @@
 """Train a network on the corpus by next-token prediction.
 
-Optimisers: Muon for the matrices of the layers, AdamW for the embedding and the norms. Schedule by tokens,
-not by the clock: warm up, constant, then linear from `full` to `floor` over the last `anneal` tokens. A
-stopped process (SIGSTOP) or a restart changes nothing but the finishing time. SIGTERM saves and ends.
+Optimisers, schedule and state are those of `edgespec_models.distill.train`, which trains on a target's text.
+A stopped process (SIGSTOP) or a restart changes nothing but the finishing time. SIGTERM saves and ends.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +17,8 @@ from torch import Tensor
 from edgespec_models.distill.network import Llama, count_parameters
 from edgespec_models.distill.plan import Plan, step
 from edgespec_models.distill.progress import Log, Meter, Stop
-from recipes import checkpoint, data
-
-Objective = Callable[[Llama, Tensor], Tensor]
-
-
-def optimisers(model: Llama, plan: Plan) -> list[torch.optim.Optimizer]:
-    """Return Muon over the layers' matrices and AdamW over the rest."""
-    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
-    vectors = [p for p in model.parameters() if p.ndim == 1]
-    muon = torch.optim.Muon(
-        matrices, lr=plan.matrix_rate, weight_decay=plan.decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
-    )
-    groups: list[dict[str, Any]] = [{"params": [model.embed.weight]}, {"params": vectors}]
-    adam = torch.optim.AdamW(groups, lr=plan.vector_rate, betas=(0.9, 0.98), eps=1e-10, weight_decay=0.0)
-    for optimiser in (muon, adam):
-        for group in optimiser.param_groups:
-            group["full_rate"] = group["lr"]
-    return [muon, adam]
+from edgespec_models.distill.train import optimisers, resume, save
+from recipes import data
 
 
 def loss_of(model: Llama, batch: Tensor) -> Tensor:
@@ -46,12 +29,12 @@ def loss_of(model: Llama, batch: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), batch[:, 1:].flatten())
 
 
-def accumulate(model: Llama, window: Tensor, objective: Objective, micro: int) -> float:
+def accumulate(model: Llama, window: Tensor, micro: int) -> float:
     """Add the gradients of a batch (B, T + 1) in small parts; return its mean loss."""
     parts = torch.split(window, max(1, micro // (window.shape[1] - 1)))
     total = 0.0
     for part in parts:
-        loss = objective(model, part) * (len(part) / len(window))
+        loss = loss_of(model, part) * (len(part) / len(window))
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.item()
     return total
@@ -84,43 +67,37 @@ def batches(
         number += 1
 
 
-def train(
-    model: Llama,
-    work: Path,
-    name: str,
-    tokenizer: Tokenizer,
-    plan: Plan,
-    log: Log = print,
-    objective: Objective = loss_of,
-) -> bool:
+def train(model: Llama, work: Path, name: str, tokenizer: Tokenizer, plan: Plan, log: Log) -> bool:
     """Train until the plan is fulfilled (True) or a signal asks to stop (False); state: `work/name.pt`."""
     path = work / f"{name}.pt"
     micro = plan.micro if model.embed.weight.device.type == "cpu" else plan.batch
     steppers = optimisers(model, plan)
-    done, _ = checkpoint.resume(path, model, steppers)
+    at = resume(path, model, steppers)
+    if at.done >= plan.tokens:
+        return True
     stop = Stop()
     evaluation = data.held_out_tokens(work, tokenizer)
-    log(f"{name}: {count_parameters(model) / 1e6:.2f}M parameters, {done / 1e6:.2f}M tokens done")
+    log(f"{name}: {count_parameters(model) / 1e6:.2f}M parameters, {at.done / 1e6:.2f}M tokens done")
 
-    def save() -> None:
-        checkpoint.save(path, model, steppers, done)
+    def keep() -> None:
+        save(path, model, steppers, at)
         losses = {kind: held_out_loss(model, evaluation[kind]) for kind in ("code", "docs", "body", "fim")}
         report = "  ".join(f"{kind} {loss:.3f}" for kind, loss in losses.items())
-        log(f"{name}: saved at {done / 1e6:.2f}M; held-out {report}")
+        log(f"{name}: saved at {at.done / 1e6:.2f}M; held-out {report}")
 
     meter = Meter(name, plan.tokens, log, every=20)
-    saved_at = done
-    for window in batches(work, tokenizer, plan, done):
-        if done >= plan.tokens or stop.wanted:
+    saved_at = at.done
+    for window in batches(work, tokenizer, plan, at.done):
+        if at.done >= plan.tokens or stop.wanted:
             break
-        loss = accumulate(model, torch.from_numpy(window), objective, micro)
-        step(model, steppers, plan.factor(done))
+        loss = accumulate(model, torch.from_numpy(window), micro)
+        step(model, steppers, plan.factor(at.done))
         size = window.shape[0] * (window.shape[1] - 1)
-        done += size
-        meter.add(size, loss, done)
-        if done - saved_at >= plan.save_every:
-            save()
-            saved_at = done
+        at.done += size
+        meter.add(size, loss, at.done)
+        if at.done - saved_at >= plan.save_every:
+            keep()
+            saved_at = at.done
             meter.rest()
-    save()
-    return done >= plan.tokens
+    keep()
+    return at.done >= plan.tokens

@@ -22,6 +22,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="drafts are trained with torch; install the extra `distill`")
 pytest.importorskip("llama_cpp", reason="targets speak through llama.cpp")
 
+
+from head_guesser import HeadGuesser  # noqa: E402
+
 from edgespec_models import tiny  # noqa: E402
 from edgespec_models.distill import course as courses  # noqa: E402
 from edgespec_models.distill import gather, heard, questions, start  # noqa: E402
@@ -30,7 +33,6 @@ from edgespec_models.distill.hidden import Hidden  # noqa: E402
 from edgespec_models.distill.saying import Saying  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
 from edgespec_models.distill.train import held_out  # noqa: E402
-from recipes.heads.guesser import HeadGuesser  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 torch.set_num_threads(1)
@@ -269,10 +271,10 @@ WIDE |= {"ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}
 @pytest.fixture
 def qwen(tmp_path):
     """A small qwen3 of random weights: heads wider than width / heads, an output matrix of its own."""
-    from edgespec_models.distill.model_file import About, aside, copy_vocabulary, finish, open_writer
+    from edgespec_models.distill.model_file import About, copy_vocabulary, finish, open_writer
 
     rng, path = np.random.default_rng(4), tmp_path / "qwen.gguf"
-    writer = open_writer(aside(path), "qwen3", About("small", "a test's", "0.1M", "0"))
+    writer = open_writer("qwen3", About("small", "a test's", "0.1M", "0"))
     for add, value in (
         (writer.add_context_length, 512), (writer.add_embedding_length, 64), (writer.add_block_count, 3),
         (writer.add_feed_forward_length, 96), (writer.add_head_count, 2), (writer.add_head_count_kv, 1),

@@ -9,6 +9,8 @@ torch = pytest.importorskip("torch", reason="heads are trained with torch; insta
 pytest.importorskip("tokenizers", reason="the recipes need tokenizers; install the extra `recipes`")
 pytest.importorskip("llama_cpp", reason="heads are checked with llama.cpp")
 
+from head_guesser import HeadGuesser  # noqa: E402
+
 from edgespec_models.distill import divergence as divergences  # noqa: E402
 from edgespec_models.distill import gather, head_file, heard, listen, rows, saying, start, train  # noqa: E402
 from edgespec_models.distill.divergence import Rows, agreement, divergence, divergence_of  # noqa: E402
@@ -22,8 +24,6 @@ from edgespec_models.distill.plan import Plan  # noqa: E402
 from edgespec_models.distill.saying import Saying  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
 from recipes.export import export  # noqa: E402
-from recipes.heads import accepted, sing  # noqa: E402
-from recipes.heads.guesser import HeadGuesser  # noqa: E402
 from recipes.tokenizer import train_tokenizer  # noqa: E402
 
 torch.set_num_threads(1)  # more would wait for each other longer than they compute
@@ -116,25 +116,16 @@ def test_an_eagle3_head_in_llama_cpp_computes_what_torch_does(target, with_eagle
         guesser.close()
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_text_with_a_head_is_one_that_the_target_says(target, with_eagle, temperature):
-    with Hidden(target, TAPS, context=160) as reader:
-        guesser = HeadGuesser(reader, with_eagle[1], context=160)
-        said, count = accepted.speculate(reader, guesser, TEXT, 60, temperature, 3, set())
-        assert count.emitted == len(said) and count.rounds <= len(said)
-        if temperature == 0:
-            assert said[:60] == accepted.plain(reader, TEXT, 60, set())
-        guesser.close()
-
-
 def pieces(reader, guesser, states):
     """Return the last row read at once, and in two pieces with guesses taken back between them."""
     first = guesser.first
     guesser.forget(0)
     whole = guesser.read(TEXT[first:], guesser.encoded(states), first)
     guesser.forget(0)
-    row = guesser.read(TEXT[first:20], guesser.encoded(states[: 20 - first]), first)[-1]
-    accepted.guess(guesser, 20, row, 1.0, np.random.default_rng(0))
+    guesser.read(TEXT[first:20], guesser.encoded(states[: 20 - first]), first)
+    for i in range(3):
+        guesser.read([60 + i], guesser.own_state(), 20 + i)
+    guesser.forget(20)
     return whole, guesser.read(TEXT[20:], guesser.encoded(states[20 - first :]), 20)
 
 
@@ -190,18 +181,6 @@ def shows(reader, text):
 def test_what_is_heard_beside_other_texts_is_what_a_fresh_reading_shows(target, texts):
     assert sorted(t.prompt for t in texts) == list(range(5, 25))
     with Hidden(target, TAPS, context=64) as reader:
-        for text in texts:
-            shows(reader, text)
-
-
-@pytest.mark.parametrize("taps", [TAPS, ()])
-def test_a_target_in_torch_shows_what_it_shows_in_llama_cpp(target, with_mtp, taps):
-    """Prompts of several lengths, twice as many as slots; without taps, the state behind the last layer."""
-    asked = [Saying(TEXT[: 5 + 3 * i], saying.TEMPERATURES[i], 20 if i % 3 else 8) for i in range(8)]
-    choir = sing.Choir(start.read_llama(open_target(target)), taps, 4, torch.float32)
-    texts = list(sing.sing(choir, asked, {7, 8, 9}, seed=0))
-    assert sorted(t.prompt for t in texts) == [len(s.prompt) for s in asked]
-    with Hidden(target if taps else with_mtp[1], taps, context=64) as reader:
         for text in texts:
             shows(reader, text)
 

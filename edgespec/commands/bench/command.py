@@ -1,4 +1,4 @@
-"""`edgespec bench`: from flags to figures on the screen, in a file and in a picture."""
+"""`edgespec bench`: from flags to figures on the screen and in files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.commands import flags
-from edgespec.commands.bench import markdown, peer, picture, record, report, sendable
+from edgespec.commands.bench import peer, record, report, sendable
 from edgespec.commands.bench.about import about, heading
 from edgespec.commands.bench.compare import compare
 from edgespec.commands.bench.figures import FEWEST_STEPS, Sample, summary
@@ -58,8 +58,6 @@ class RunPlan:
     repeats: int
     seconds: float
     json: Path | None
-    markdown: Path | None
-    picture: Path | None
     report: Path | None
     peer: Path | None
     peer_version: str | None
@@ -89,21 +87,14 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
         modes = ("greedy",)  # the others would be the same
     prompts = built_in() if arguments.prompts is None else read_prompts(Path(arguments.prompts))
     json_file = Path(arguments.json) if arguments.json is not None else None
-    marked = Path(arguments.markdown) if arguments.markdown is not None else None
-    drawn = Path(arguments.picture) if arguments.picture is not None else None
-    if drawn:
-        picture.check_picture(drawn)
     sent = arguments.report
     told = None if sent is None else Path(sent) if sent else sendable.default_path()
-    wanted = {"--json": json_file, "--markdown": marked, "--picture": drawn, "--report": told}
-    for flag, path in wanted.items():
+    for flag, path in (("--json", json_file), ("--report", told)):
         if path:
             record.check_writable(flag, path)
     program = peer.parse_peer(arguments.peer) if arguments.peer is not None else None
     version = peer.version(program) if program else None
-    return RunPlan(
-        modes, prompts, arguments.repeat, seconds, json_file, marked, drawn, told, program, version
-    )
+    return RunPlan(modes, prompts, arguments.repeat, seconds, json_file, told, program, version)
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -144,9 +135,6 @@ def add(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("results")
     group.add_argument("--json", metavar="FILE", help="write every figure, including raw rounds")
     group.add_argument(
-        "--markdown", metavar="FILE", help="write the tables as Markdown, with machine and date"
-    )
-    group.add_argument(
         "--report",
         metavar="FILE",
         nargs="?",
@@ -156,11 +144,6 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--compare", metavar="FILE", nargs="+", help="measure nothing; show such reports side by side"
-    )
-    group.add_argument(
-        "--picture",
-        metavar="FILE",
-        help="draw a .png or .svg; needs matplotlib: pip install 'edgespec[bench]'",
     )
     flags.add_model(command)
     flags.add_sampling(command, longest=LONGEST_ANSWER)
@@ -314,10 +297,6 @@ def _tell(
     if wanted.report:
         record.write(wanted.report, sendable.report(record.document(found, measured, described), facts))
         print(f"\nThe report is in {wanted.report}; `bench --compare FILES` shows several side by side.")
-    if wanted.markdown:
-        record.write_text(wanted.markdown, markdown.document(found, head, notes))
-    if wanted.picture and measured.samples:
-        picture.draw(found, wanted.picture, head=head)
     if measured.samples or measured.cancelled:
         return INTERRUPTED if measured.cancelled else 0
     raise PeerError("nothing was measured")

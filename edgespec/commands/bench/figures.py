@@ -21,22 +21,9 @@ import numpy as np
 FEWEST_VALUES = 3  # for an interval
 FEWEST_STEPS = 4  # tokens after the first that a decode speed must rest on
 _T95 = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
     2.131,
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

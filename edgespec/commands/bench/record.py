@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 from edgespec.commands.bench.measure import Measured
 from edgespec.commands.bench.report import Results
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec_models.kept_file import write_whole
 
 FORMAT = 1
 METHOD = (
@@ -66,17 +65,7 @@ def check_writable(flag: str, path: Path) -> None:
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Writes the document, whole or not at all. Raises EdgeSpecError."""
-    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a text, whole or not at all. Raises EdgeSpecError."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(aside, path)
+        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n", private=False)
     except OSError as error:
-        with suppress(OSError):
-            aside.unlink()
         raise EdgeSpecError(f"{path} was not written: {error.strerror or error}") from None

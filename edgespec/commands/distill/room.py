@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from edgespec.errors import DoesNotFitError
 from edgespec.memory.free import free_memory
+from edgespec_models.fit.formulas import cache_bytes
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.vocabulary import vocabulary_of
 from edgespec_models.shelf.sizes import size_text
@@ -18,7 +19,7 @@ AROUND = 3 << 30  # bytes of torch, of scores and of texts in memory at once
 def choose_width(headers: Sequence[Header], model: int, kind: str, context: int, minutes: float) -> int:
     """Returns how many texts the target writes side by side. model: bytes. Raises DoesNotFitError."""
     free, _ = free_memory()
-    text = _cache_bytes(headers[0]) * context
+    text = cache_bytes(headers[0], context)
     learning = _learning(headers[0], kind)
     needed = max(model + NARROWEST * text, learning) + AROUND // 3
     if needed > free:
@@ -28,15 +29,6 @@ def choose_width(headers: Sequence[Header], model: int, kind: str, context: int,
         )
     in_time = max(4, int(EACH_MINUTE * minutes))
     return max(NARROWEST, min(WIDEST, in_time, (free - model) // 4 // max(text, 1)))
-
-
-def _cache_bytes(header: Header) -> int:
-    """Returns bytes of keys and values of a token, in 16 bits."""
-    heads = header.of_architecture("attention.head_count", 1) or 1
-    width = header.of_architecture("embedding_length", 1) or 1
-    size = header.of_architecture("attention.key_length", width // heads) or width // heads
-    kv_heads = header.of_architecture("attention.head_count_kv", heads) or heads
-    return 4 * (header.of_architecture("block_count", 1) or 1) * kv_heads * size
 
 
 def _learning(header: Header, kind: str) -> int:

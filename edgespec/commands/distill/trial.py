@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.commands.in_turn import FEWEST, PATIENCE, TOKENS, Prompts, answer, endless, in_turn, time_left
-from edgespec.errors import EdgeSpecError, PlanError
+from edgespec.errors import EdgeSpecError
 
 if TYPE_CHECKING:
     from edgespec.commands.bench.figures import Ratio
@@ -28,7 +28,6 @@ class Trial:
     accepted: dict[float, float]  # by temperature: of the tokens drafted, four a round
     first: dict[float, float]  # of the first token of each draft
     prompts: int
-    planned: float | None  # tok/s that `edgespec plan` expects of the greedy acceptance; None: it cannot say
     speed: float  # tok/s, geometric mean
     over_plain: Ratio
     over_today: Ratio  # over what the target has today: its draft, or guesses from text alone
@@ -58,9 +57,7 @@ def hold_trial(
         accepted, first, n = _acceptance(new, prompts, seconds / 2, on_stage)
         with edgespec.load(target, today, settings) as old:
             speed, over_plain, over_today = _speeds(new, old, prompts, seconds / 2, on_stage)
-    on_stage("estimating the speed ...")
-    planned = _planned(target, draft, settings, accepted[0.0])
-    return Trial(accepted, first, n, planned, speed, over_plain, over_today)
+    return Trial(accepted, first, n, speed, over_plain, over_today)
 
 
 def _acceptance(
@@ -121,19 +118,6 @@ def _speeds(
     return math.exp(sum(math.log(speeds[0]) for speeds in found) / len(found)), over_plain, over_today
 
 
-def _planned(target: Path, draft: Path, settings: object, acceptance: float) -> float | None:
-    from edgespec.commands.plan.pair_plan import plan_pair
-    from edgespec.pairs.check import headers_of
-    from edgespec.pairs.settings import PairSettings
-
-    assert isinstance(settings, PairSettings)
-    try:
-        plan = plan_pair(headers_of(target), headers_of(draft), settings, acceptances=(acceptance,))
-    except PlanError:
-        return None
-    return plan.speeds[0].tok_per_s if plan.speeds else None
-
-
 def told(trial: Trial) -> list[str]:
     """Returns the results, in lines for people."""
     lines = [f"held-out acceptance, {LENGTH} guesses a round, {trial.prompts} prompts:"]
@@ -141,8 +125,6 @@ def told(trial: Trial) -> list[str]:
         lines.append(
             f"  temperature {t:.1f}: {trial.accepted[t]:.2f}, of the first guess {trial.first[t]:.2f}"
         )
-    if trial.planned:
-        lines.append(f"plan expects {trial.planned:.1f} tok/s, greedy")
     lines.append(f"measured {trial.speed:.1f} tok/s, greedy")
     for name, ratio in (("plain decoding", trial.over_plain), ("the present setup", trial.over_today)):
         interval = f" (95 %: {ratio.low:.2f} to {ratio.high:.2f})" if ratio.low and ratio.high else ""

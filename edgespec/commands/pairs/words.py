@@ -148,7 +148,8 @@ def entry_lines(entry: CatalogueEntry) -> list[str]:
     """Returns what the catalogue knows of a pair that is not installed."""
     lines = [f"{entry.name}: in the catalogue, not installed; `edgespec pull {entry.name}` gets it"]
     lines.append(f"for     {entry.use} on {entry.machine}, context {entry.context:,}")
-    lines += _entry_model("target", entry.target) + _entry_model("draft", entry.draft)
+    lines += _entry_model("target", entry.target)
+    lines += _entry_model("draft", entry.draft) if entry.draft else []
     lines.append(f"gain    {entry.gain or 'not known'} ({entry.gain_from})")
     lines += [f"note    {note}" for note in entry.notes]
     return lines

@@ -1,22 +1,17 @@
-"""What one guess of a head costs on this machine: measured on random weights, after a slice of its target.
+"""What one guess of a head costs, by what it reads in proportion to its target.
 
-A head is small, so it is made whole; of the target as few layers as it has kinds of: a head reads rows
-and not the target's weights. Loading a pair times its guesses in the same way (`rehearse`).
+A head's layers are as wide as its target's and lie on the same device, so a byte of them costs the same.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-from edgespec.commands.plan.model_cost import ModelCost, OnStage, cost_path, evaluated, keep, kept_at, told
-from edgespec.pairs.settings import PairSettings
-from edgespec.system.other_programs import Others
+from edgespec.commands.plan.model_cost import ModelCost, told
 from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import Header
-from edgespec_models.gguf.heads import Head, head_of, windows
-from edgespec_models.gguf.slice import Layers, layers_of, write_head, write_slice
+from edgespec_models.gguf.heads import Head, head_of
+from edgespec_models.gguf.slice import VOCABULARY, layers_of
 
 
 def guessing_head(target: Sequence[Header], draft: Sequence[Header] | None) -> Head | None:
@@ -28,48 +23,21 @@ def guessing_head(target: Sequence[Header], draft: Sequence[Header] | None) -> H
     return None if why_not else own
 
 
-def depth(model: Layers) -> int:
-    """Returns after how many layers of a target a head is measured: one of each kind, windows last but one.
-
-    Gemma 4's assistants read the last layers of the cache, of which one sees a window and one sees all.
-    """
-    seen, least = windows(model.header), min(sum(model.rhythm), len(model.layers))
-    fitting = (n for n in range(least, len(model.layers) + 1) if not seen or seen[n - 2 : n] == [True, False])
-    return next(fitting, least)
-
-
-def kept_head_cost(
-    target: Sequence[Header], draft: Sequence[Header] | None, settings: PairSettings
-) -> ModelCost | None:
-    """Returns the earlier measurement; None if there is none, or not of this."""
-    return kept_at(cost_path([*target, *(draft or ())], settings, kind="head"))
-
-
 def head_cost(
-    target: Sequence[Header],
-    draft: Sequence[Header] | None,
-    settings: PairSettings,
-    *,
-    on_stage: OnStage = lambda text: None,
-    anew: bool = False,
+    target: Sequence[Header], draft: Sequence[Header] | None, head: Head, cost: ModelCost
 ) -> ModelCost:
-    """Returns the seconds of a guess, measuring it if that is unknown or was disturbed.
+    """Returns the seconds of a guess. cost: the target's. draft: the head's file; None: the target's own.
 
-    draft: the head's file; None: it is in the target's. Raises PlanError if that fails.
+    A DFlash head reads a block at once, any other one token; of several MTP blocks each guess takes one.
+    Raises PlanError.
     """
-    known = None if anew else kept_head_cost(target, draft, settings)
-    if known and not known.disturbed:
-        return known
-    model, others = layers_of(target), Others()
-    name = (draft or target)[0].name
-    with told(name), tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
-        n = depth(model)
-        on_stage(f"the head in {Path(name).name}")
-        path, head = Path(folder) / "slice.gguf", Path(folder) / "head.gguf"
-        write_slice(path, model, n, blocks=draft is None)
+    model = layers_of(target)
+    with told((draft or target)[0].name):
         if draft:
-            write_head(head, draft, n)
-        seconds = evaluated(path, settings, name, head=head if draft else None)
-    found = ModelCost(seconds, 1, 1, others.cores())
-    keep(cost_path([*target, *(draft or ())], settings, kind="head"), found)
-    return found
+            tensors = [t for header in draft for t in header.tensors if t.name not in VOCABULARY]
+            size = sum(t.n_bytes or 0 for t in tensors) + (layers_of(draft).output or model.output)
+        else:
+            size = model.read(model.blocks) // len(model.blocks) + model.output
+        whole = model.read(model.layers) + model.output
+    rows = max((n for n in cost.seconds if n <= head.block), default=1)
+    return ModelCost({1: cost.seconds[rows] * size / whole}, 1, 1, cost.busy)

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from edgespec.core.loop import Want
-from edgespec.errors import EdgeSpecError, ModelUnsupportedError
+from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
 from edgespec.llama.context import Context, ContextSettings
-from edgespec.llama.heads.guessing import head_context
-from edgespec.llama.heads.head_settings import OF_NEXTN
-from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import Model
-from edgespec.pairs.check import find_head
 from edgespec.pairs.settings import KvType
 from edgespec.system.json_child import answer_questions
 
@@ -42,35 +35,6 @@ def seconds(asked: dict[str, Any]) -> dict[int, float]:
             evaluate = timed(context)
             evaluate(1)
             return _usual(evaluate, asked["budget"])
-
-
-def guesses(asked: dict[str, Any]) -> dict[int, float]:
-    """Returns 1 -> the usual seconds of a head's guess after a slice of its target, and 2 -> of two."""
-    path, beside = asked["path"], asked["head"]
-    head = find_head(path, beside)
-    if head is None:
-        raise ModelUnsupportedError("it holds no head that can be run")
-    layers = asked["n_gpu_layers"]
-    with ExitStack() as opened:
-        target = opened.enter_context(Model(path, n_gpu_layers=layers, mtp=not head.alone))
-        settings = context_settings(target, threads=asked["threads"])
-        context = opened.enter_context(Context(target, settings))
-        model: Model | MedusaModel = target
-        if head.kind == "medusa":
-            model = MedusaModel(Path(beside), target.n_vocab)
-        elif beside:
-            mtp = head.kind in OF_NEXTN
-            model = opened.enter_context(Model(beside, n_gpu_layers=layers, mtp=mtp, head=True))
-        guessing = head_context(model, context, replace(settings, n_rows=1), head)
-        opened.callback(guessing.close)
-
-        def evaluate(n: int) -> float:
-            before = guessing.seconds
-            guessing.rehearse(n)
-            return guessing.seconds - before
-
-        evaluate(1)
-        return _usual(evaluate, asked["budget"], (1, 2))
 
 
 def context_settings(model: Model, *, threads: int | None = None, kv_type: KvType = "f16") -> ContextSettings:
@@ -96,16 +60,16 @@ def timed(context: Context) -> Callable[[int], float]:
     return evaluate
 
 
-def _usual(evaluate: Callable[[int], float], budget: float, sizes: Sequence[int] = SIZES) -> dict[int, float]:
+def _usual(evaluate: Callable[[int], float], budget: float) -> dict[int, float]:
     """Takes all sizes in turn, within about `budget` seconds but at least three times each; returns medians.
 
     The median, because users get it, and because the least of many is less than the least of few: a
     small slice, of which there are more, would look cheaper than it is.
     """
-    found: dict[int, list[float]] = {n: [] for n in sizes}
+    found: dict[int, list[float]] = {n: [] for n in SIZES}
     spent, turns = 0.0, 0
     while turns < LEAST_TURNS or spent < budget and turns < MOST_TURNS:
-        for n in sizes:
+        for n in SIZES:
             found[n].append(evaluate(n))
             spent += found[n][-1]
         turns += 1
@@ -124,7 +88,7 @@ def _undisturbed(found: dict[int, float]) -> dict[int, float]:
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """Answers one question, or says why not."""
     try:
-        return {"seconds": seconds(asked) if asked.get("head") is False else guesses(asked)}
+        return {"seconds": seconds(asked)}
     except EdgeSpecError as error:
         return {"error": str(error)}
 

@@ -21,10 +21,10 @@ from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
 from edgespec.system.json_child import ChildDiedError, JsonChild
 from edgespec.system.other_programs import BUSY_CORES, Others
-from edgespec.system.whole_file import write_whole
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.number_formats import UnknownFormatError
 from edgespec_models.gguf.slice import Layers, layers_of, write_slice
+from edgespec_models.kept_file import write_whole
 from edgespec_models.shelf.sizes import size_text
 
 FORMAT = 2  # of what is kept; others are ignored
@@ -55,14 +55,9 @@ class ModelCost:
 
 
 def kept_cost(headers: Sequence[Header], settings: PairSettings) -> ModelCost | None:
-    """Returns the earlier measurement; None if there is none, or not of this."""
-    return kept_at(cost_path(headers, settings))
-
-
-def kept_at(path: Path) -> ModelCost | None:
-    """Returns the costs in a file; None if it has none that make sense."""
+    """Returns the earlier measurement; None if there is none that makes sense, or not of this."""
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        said = json.loads(cost_path(headers, settings).read_text(encoding="utf-8"))
         seconds = {int(n): float(s) for n, s in said["seconds"].items()}
         if said["format"] != FORMAT or not all(s > 0 for s in seconds.values()) or 1 not in seconds:
             return None
@@ -87,7 +82,7 @@ def model_cost(
         return known
     with told(headers[0].name):
         found = _measured(layers_of(headers), settings, on_stage)
-    keep(cost_path(headers, settings), found)
+    _keep(cost_path(headers, settings), found)
     return found
 
 
@@ -133,13 +128,9 @@ def _check_room(folder: Path, model: Layers, n: int) -> None:
         )
 
 
-def evaluated(
-    path: Path, settings: PairSettings, name: str, *, head: Path | bool | None = False
-) -> dict[int, float]:
-    """Returns the seconds of evaluations by size, in a child. head: its file, None: in the target's; then
-    those of guesses."""
+def evaluated(path: Path, settings: PairSettings, name: str) -> dict[int, float]:
+    """Returns the seconds of evaluations by size, in a child."""
     asked = {
-        "head": str(head) if head else head,
         "path": str(path),
         "n_gpu_layers": settings.n_gpu_layers,
         "threads": settings.threads,
@@ -154,14 +145,11 @@ def evaluated(
         except ChildDiedError as error:
             said = {"error": str(error)}
     if "seconds" not in said:
-        reason = f"{name} cannot be planned: {said['error']}"
-        for made in (str(path), str(head)):
-            reason = reason.replace(made, "a slice of it")
-        raise PlanError(reason)
+        raise PlanError(f"{name} cannot be planned: {said['error']}".replace(str(path), "a slice of it"))
     return {int(n): float(s) for n, s in said["seconds"].items()}
 
 
-def keep(path: Path, cost: ModelCost) -> None:
+def _keep(path: Path, cost: ModelCost) -> None:
     """Writes the measurements, whole or not at all; ignores a full disk."""
     said = {
         "format": FORMAT,
@@ -171,10 +159,10 @@ def keep(path: Path, cost: ModelCost) -> None:
         "busy": cost.busy,
     }
     with suppress(OSError):
-        write_whole(path, json.dumps(said))
+        write_whole(path, json.dumps(said), sync=False)
 
 
-def cost_path(headers: Sequence[Header], settings: PairSettings, *, kind: str = "") -> Path:
+def cost_path(headers: Sequence[Header], settings: PairSettings) -> Path:
     """Returns the file with the cost of this shape, on this machine and with these settings."""
     shape = [(t.name, t.shape, t.type) for header in headers for t in header.tensors]
     head = headers[0]
@@ -184,7 +172,7 @@ def cost_path(headers: Sequence[Header], settings: PairSettings, *, kind: str = 
         if key.startswith(f"{head.architecture}.") and isinstance(value, int | float | str | bool)
     }
     said = [
-        head.architecture + kind,
+        head.architecture,
         sorted(scalars.items()),
         shape,
         settings.n_gpu_layers,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from edgespec.commands.plan.head_cost import guessing_head, head_cost, kept_head_cost
+from edgespec.commands.plan.head_cost import guessing_head, head_cost
 from edgespec.commands.plan.model_cost import ModelCost, OnStage, kept_cost, model_cost
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import from_measured
@@ -72,10 +72,8 @@ def plan_pair(
     """
     settings = settings or PairSettings()
     costs, head = model_cost(target, settings, on_stage=on_stage, anew=anew), guessing_head(target, draft)
-    drafting = None
-    if head:
-        drafting = head_cost(target, draft, _here(settings), on_stage=on_stage, anew=anew)
-    elif draft:
+    drafting = head_cost(target, draft, head, costs) if head else None
+    if draft and not head:
         drafting = model_cost(draft, _here(settings), on_stage=on_stage, anew=anew)
     return _plan(costs, drafting, acceptances, head)
 
@@ -90,12 +88,10 @@ def kept_plan(
     """Returns the plan of a pair measured on this machine before; None if there is none."""
     settings = settings or PairSettings()
     costs, head = kept_cost(target, settings), guessing_head(target, draft)
-    drafting = None
-    if head:
-        drafting = kept_head_cost(target, draft, _here(settings))
-    elif draft:
-        drafting = kept_cost(draft, _here(settings))
-    if costs is None or (draft or head) and drafting is None:
+    if costs is None:
+        return None
+    drafting = head_cost(target, draft, head, costs) if head else None
+    if draft and not head and (drafting := kept_cost(draft, _here(settings))) is None:
         return None
     return _plan(costs, drafting, acceptances, head)
 

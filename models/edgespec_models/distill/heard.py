@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec_models.distill.whole_file import put_in_place
+from edgespec_models.kept_file import replacing
 
 TOP = 32
 Ids = NDArray[np.unsignedinteger[Any]]  # of 16 bits, or 32 where the vocabulary is large
@@ -58,7 +58,8 @@ def write(path: Path, texts: list[Heard]) -> None:
         "top_ids": top_ids,
         "top_p": top_p,
     }
-    put_in_place(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    with replacing(path) as aside, aside.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def read(path: Path) -> Iterator[Heard]:

@@ -5,7 +5,6 @@ llama.cpp's "llama" architecture turns the pairs (2i, 2i+1) while `network.py` t
 of Wq and Wk are interleaved here, head by head.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from edgespec_models.distill.network import Llama, Shape
 from edgespec_models.distill.target_file import TargetFile
+from edgespec_models.gguf.written import write_gguf
 
 Array = NDArray[np.float32]
 FILE_TYPES = {
@@ -82,14 +82,9 @@ def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_vocab_size(shape.vocab)
 
 
-def aside(path: Path) -> Path:
-    """Return where a file is written until it is complete."""
-    return path.with_name(path.name + ".part")
-
-
-def open_writer(path: Path, kind: str, about: About, licence: str = "") -> gguf.GGUFWriter:
-    """Start a file of an architecture."""
-    writer = gguf.GGUFWriter(path, kind)
+def open_writer(kind: str, about: About, licence: str = "") -> gguf.GGUFWriter:
+    """Start a file of an architecture; `finish` says which."""
+    writer = gguf.GGUFWriter(None, kind)
     writer.add_name(about.name)
     writer.add_description(about.description)
     writer.add_size_label(about.size_label)
@@ -111,21 +106,17 @@ def copy_vocabulary(writer: gguf.GGUFWriter, reader: gguf.GGUFReader) -> None:
 def finish(
     writer: gguf.GGUFWriter, tensors: dict[str, Array], matrices: str, path: Path, output: str | None = None
 ) -> None:
-    """Write the tensors, matrices in a format by its name (`output` may differ), then name the file."""
+    """Write the tensors, matrices in a format by its name (`output` may differ), whole or not at all."""
     formats = {"output.weight": output or matrices}
     for name, weight in tensors.items():
         wanted = gguf.GGMLQuantizationType[formats.get(name, matrices) if weight.ndim == 2 else "F32"]
         writer.add_tensor(name, gguf.quants.quantize(np.ascontiguousarray(weight), wanted), raw_dtype=wanted)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    os.replace(aside(path), path)
+    write_gguf(writer, path)
 
 
 def write_draft(network: Llama, target: TargetFile, path: Path, about: About) -> None:
     """Write a small draft with the vocabulary of a target."""
-    writer = open_writer(aside(path), "llama", about)
+    writer = open_writer("llama", about)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     add_shape(writer, network.shape)
     copy_vocabulary(writer, target.reader)

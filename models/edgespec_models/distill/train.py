@@ -6,8 +6,11 @@ Optimisers: Muon over the matrices, AdamW over norms and embeddings. The schedul
 state is saved with its place in the text, so a run resumes where it was stopped.
 """
 
+import errno
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from edgespec_models.distill.lessons import TOGETHER, Lesson, lesson, one_pass
 from edgespec_models.distill.network import Llama
 from edgespec_models.distill.plan import Plan, step
 from edgespec_models.distill.progress import Log, Meter, Stop, Wish
-from edgespec_models.distill.whole_file import put_in_place
+from edgespec_models.kept_file import replacing
 
 STEPS = 3
 FEWER_UNTIL = 0.5  # of the plan, one step less is unrolled: most is learned from the first two
@@ -144,7 +147,13 @@ def save(path: Path, head: Student, steppers: list[torch.optim.Optimizer], at: T
     """Write the state whole or not at all."""
     place = {"done": at.done, "passes": at.passes, "batch": at.batch}
     content = {"head": head.state_dict(), "optimisers": [s.state_dict() for s in steppers], **place}
-    put_in_place(path, lambda file: torch.save(content, file))
+    with replacing(path) as aside, aside.open("wb") as file:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:  # torch's report of a full disk
+            if "write" not in str(error).lower():
+                raise
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
 
 
 def resume(path: Path, head: Student, steppers: list[torch.optim.Optimizer]) -> TrainingState:
@@ -171,11 +180,12 @@ def train(
     save_s: float = SAVE_S,
     threads: int = 1,
     together: int = TOGETHER,
+    inside: Callable[[float], AbstractContextManager[None]] = lambda share: nullcontext(),
 ) -> bool:
     """Train until `plan.tokens` (True), or until `stop`, by default a signal, asks for an end (False).
 
     The state goes to `path`. From the share TV_FROM of the plan on, half of the loss is the distance that
-    decides acceptance.
+    decides acceptance. `inside` gives what losses are computed in, by the share of the plan that is done.
     """
     steppers = optimisers(head, plan)
     at = resume(path, head, steppers)
@@ -190,8 +200,9 @@ def train(
             some = lesson(texts, numbers)
             share = at.done / plan.tokens
             steps = STEPS - 1 if share < FEWER_UNTIL else STEPS
-            loss = loss_of(head, some, steps, 0.5 if share >= TV_FROM else 0.0, at.done)
-            (loss * (some.ids.numel() / plan.batch)).backward()  # type: ignore[no-untyped-call]
+            with inside(share):
+                loss = loss_of(head, some, steps, 0.5 if share >= TV_FROM else 0.0, at.done)
+                (loss * (some.ids.numel() / plan.batch)).backward()  # type: ignore[no-untyped-call]
             before = at.done // plan.batch
             at.done += some.ids.numel()
             at.batch = i + 1

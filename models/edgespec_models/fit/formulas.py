@@ -7,12 +7,11 @@ once that a small model fits. `edgespec.memory` asks llama.cpp itself.
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Sequence
 
 from edgespec_models.fit.need import RAM, Need, Parts
-from edgespec_models.gguf.header import Header, Tensor
+from edgespec_models.gguf.header import Header
 
 KV_BYTES = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}  # of one number
 SNAPSHOTS = 8  # of a recurrent state, beside the state itself
@@ -32,18 +31,13 @@ def formula_need(
     logits, numbers = n_rows * n_vocab * 4, _numbers_a_token(head)
     mask = 2 * cells if numbers else 0  # bytes for each token evaluated
     parts = Parts(
-        weights=sum(_weight(head, tensor) for header in headers for tensor in header.tensors),
+        weights=sum(tensor.n_bytes or 0 for header in headers for tensor in header.tensors),
         cache=cache_bytes(head, cells, kv_type),
         state=_state(head) * n_seq * (1 + SNAPSHOTS),
         output=logits,
         compute=CHUNK * (mask + 4 * (4 * d + 2 * ffn)) + logits,
     )
     return Need({RAM: parts}, n_layers(head), "formula")
-
-
-def _weight(header: Header, tensor: Tensor) -> int:
-    """Returns the bytes of a tensor in memory; numpy, which runs Medusa heads, has them as float32."""
-    return 4 * math.prod(tensor.shape) if header.architecture == "medusa" else tensor.n_bytes or 0
 
 
 def cache_bytes(header: Header, cells: int, kv_type: str = "f16") -> int:

@@ -17,25 +17,10 @@ Memory = Literal["attention", "sliding window", "hybrid", "recurrent"]
 
 _RECURRENT = {"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"}
 _HYBRID = {
-    "jamba",
-    "falcon-h1",
-    "plamo2",
-    "granitehybrid",
-    "lfm2",
-    "lfm2moe",
-    "nemotron_h",
-    "nemotron_h_moe",
-    "qwen3next",
-    "kimi-linear",
-    "bailingmoe3",
-    "kimi-k3",
-    "glm5-next",
-    "qwen35",
-    "qwen35moe",
-    "qwen4exp",
-    "deepseek4",
-    "minimax-01",
-}
+    "jamba", "falcon-h1", "plamo2", "granitehybrid", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe",
+    "qwen3next", "kimi-linear", "bailingmoe3", "kimi-k3", "glm5-next", "qwen35", "qwen35moe", "qwen4exp",
+    "deepseek4", "minimax-01",
+}  # fmt: skip
 _NO_GENERATOR = {
     "t5": "an encoder model",
     "t5encoder": "an encoder model",
@@ -49,7 +34,7 @@ _NO_GENERATOR = {
     "gemma-embedding": "an embedding model",
     "eagle3": "an EAGLE-3 head, which cannot speak by itself",
     "dflash": "a DFlash head, which cannot speak by itself",
-    "medusa": "a file of Medusa heads, which cannot speak by themselves",
+    "medusa": "a file of Medusa heads, which EdgeSpec does not run",
     "gemma4-assistant": "a multi-token head of Gemma 4, which cannot speak by itself",
 }
 

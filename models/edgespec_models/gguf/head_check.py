@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from edgespec_models.gguf import medusa
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.gguf.heads import Head, head_of, number, weighs, windows
 from edgespec_models.gguf.vocabulary import mismatch, vocabulary_of
@@ -52,8 +51,6 @@ def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Heade
     """
     if head.kind == "mtp":
         return _why_no_mtp(head, headers) or (_why_no_sidecar(headers[0], target[0]) if head.alone else None)
-    if head.kind == "medusa":
-        return _why_no_medusa(headers[0], target[0])
     if head.kind == "assistant":
         return _why_no_assistant(headers[0], target[0])
     if head.kind == "eagle3":
@@ -92,13 +89,6 @@ def _why_of_another_size(head: Header, target: Header, key: str) -> str | None:
     if wide == wanted:
         return None
     return f"it reads hidden states of {wide or 0:,} numbers, and the target's have {wanted or 0:,}"
-
-
-def _why_no_medusa(head: Header, target: Header) -> str | None:
-    n_vocab, wanted = head.of_architecture("vocab_size"), len(vocabulary_of(target).texts)
-    if n_vocab != wanted:
-        return f"it is made for {n_vocab or 0:,} tokens, and the target has {wanted:,}"
-    return _why_of_another_size(head, target, "embedding_length") or medusa.why_incomplete(head)
 
 
 def _why_no_assistant(head: Header, target: Header) -> str | None:
@@ -211,7 +201,6 @@ def bad_ids(path: Path, head: Header) -> str | None:
         ids = np.frombuffer(file.read(8 * n), "<i8")
     if ids.size < n:
         raise HeaderError(f"{path} ends in the middle: download it again")
-    own = head.of_architecture("vocab_size", 0) or 0  # Medusa heads have no vocabulary of their own
-    n_vocab = own if head.architecture == medusa.ARCHITECTURE else len(vocabulary_of(head).texts)
+    n_vocab = len(vocabulary_of(head).texts)
     wrong = ids[(ids < 0) | (ids >= n_vocab)]
     return f"its table of token ids (d2t) names token {wrong[0]} of {n_vocab:,}" if wrong.size else None

@@ -1,4 +1,4 @@
-"""Heads in GGUF files, which guess from a target's hidden states: MTP blocks, EAGLE-3, DFlash, Medusa.
+"""Heads in GGUF files, which guess from a target's hidden states: MTP blocks, EAGLE-3, DFlash.
 
 MTP blocks come after the layers of the model itself (`nextn_predict_layers`), or alone in a file beside it;
 the others have files and architectures of their own. `head_check.py` says whether one can run for a target.
@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from edgespec_models.gguf import medusa
 from edgespec_models.gguf.header import Header
 
-HeadKind = Literal["mtp", "assistant", "eagle3", "dflash", "medusa"]
+HeadKind = Literal["mtp", "assistant", "eagle3", "dflash"]
 NAMES: dict[HeadKind, str] = {
     "mtp": "MTP head",
     "assistant": "assistant head",
     "eagle3": "EAGLE-3 head",
     "dflash": "DFlash head",
-    "medusa": "Medusa head",
 }
 ASSISTANT = "gemma4-assistant"  # its architecture
 
@@ -57,7 +55,7 @@ class Head:
 
 def with_article(kind: HeadKind) -> str:
     """Names a kind of head with its article: "an MTP head", "a DFlash head"."""
-    return f"{'a' if kind in ('dflash', 'medusa') else 'an'} {NAMES[kind]}"
+    return f"{'a' if kind == 'dflash' else 'an'} {NAMES[kind]}"
 
 
 def head_of(headers: Sequence[Header]) -> Head | None:
@@ -68,9 +66,6 @@ def head_of(headers: Sequence[Header]) -> Head | None:
         return Head("eagle3", n, alone=True, layers=_layers_read(first))
     if first.architecture == "dflash":
         return _dflash(first)
-    if first.architecture == medusa.ARCHITECTURE:
-        n = first.of_architecture("heads") or 0
-        return Head("medusa", n, alone=True, longest=n)
     if first.architecture == ASSISTANT:
         return Head("assistant", first.of_architecture("block_count") or 0, alone=True)
     blocks = first.of_architecture("nextn_predict_layers") or 0

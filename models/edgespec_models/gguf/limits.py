@@ -32,22 +32,11 @@ _ONE_IS_NONE = frozenset(("hunyuan-dense", "hunyuan_vl"))  # of experts: llama.c
 _ARCHITECTURE = re.compile(r"[A-Za-z0-9_.-]*")
 _OF_LAYERS = ("block_count", "nextn_predict_layers")
 _OF_SIZES = (
-    "full_attention_interval",
-    "embedding_length",
-    "feed_forward_length",
-    "vocab_size",
-    "attention.head_count",
-    "attention.head_count_kv",
-    "attention.key_length",
-    "attention.value_length",
-    "attention.kv_lora_rank",
-    "rope.dimension_count",
-    "ssm.inner_size",
-    "ssm.state_size",
-    "ssm.group_count",
-    "ssm.conv_kernel",
-    "shortconv.l_cache",
-)
+    "full_attention_interval", "embedding_length", "feed_forward_length", "vocab_size",
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length",
+    "attention.kv_lora_rank", "rope.dimension_count", "ssm.inner_size", "ssm.state_size", "ssm.group_count",
+    "ssm.conv_kernel", "shortconv.l_cache",
+)  # fmt: skip
 _OF_EXPERTS = ("expert_count", "expert_used_count", "expert_group_count")
 _OF_TOKENS = ("context_length", "attention.sliding_window")
 _LARGEST = {

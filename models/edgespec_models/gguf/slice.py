@@ -8,7 +8,6 @@ ones more bits. Vocabulary, embeddings and output stay whole: they cost the same
 
 from __future__ import annotations
 
-import math
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -22,9 +21,10 @@ from edgespec_models.gguf.number_formats import n_bytes
 from edgespec_models.gguf.random_blocks import random_bytes
 
 ALIGNMENT, PAGE = 32, 4096
+FILLER = b"edgespec.filler"
+VOCABULARY = ("output.weight", "token_embd.weight")
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _STRING, _ARRAY = 8, 9
-I64 = 27  # ggml's number of the type
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _INTEGERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 10: "Q", 11: "q"}
 
@@ -70,6 +70,12 @@ class Layers:
         """Bytes of all weights."""
         return self.stored((self.others, *self.layers))
 
+    @property
+    def output(self) -> int:
+        """Bytes of the rows that make logits: the embedding's, if these are tied; 0 in a head without any."""
+        sizes = {tensor.name: self._read(tensor) for tensor in self.others if tensor.name in VOCABULARY}
+        return next((sizes[name] for name in VOCABULARY if name in sizes), 0)
+
     def slice(self, n: int) -> tuple[tuple[Tensor, ...], ...]:
         """Returns n first layers, with the number formats of layers taken evenly from all of their kind."""
         kinds = [_kind(layer) for layer in self.layers]
@@ -104,35 +110,10 @@ def layers_of(headers: Sequence[Header]) -> Layers:
     return Layers(head, made[:n], tuple(others), share, made[n:])
 
 
-def write_slice(path: Path, model: Layers, n: int, *, blocks: bool = False) -> None:
-    """Writes the model with its first n layers and random weights. Raises UnknownFormatError, OSError.
-
-    blocks: including those after all layers, which guess.
-    """
-    kept = model.blocks if blocks else ()
-    behind = [_renamed(tensor, n + i) for i, block in enumerate(kept) for tensor in block]
+def write_slice(path: Path, model: Layers, n: int) -> None:
+    """Writes the model with its first n layers and random weights. Raises UnknownFormatError, OSError."""
     layers = [tensor for layer in model.slice(n) for tensor in layer]
-    _write(path, [*model.others, *layers, *behind], list(_metadata(model, n, len(kept))), model.header)
-
-
-def write_head(path: Path, headers: Sequence[Header], n: int) -> None:
-    """Writes a head with random weights, for a target of n layers. Raises as `write_slice`."""
-    header = headers[0]
-    pairs = []
-    for key, kind, value in _walk(header.raw):
-        if key.startswith(b"split.") or key == b"general.alignment":
-            continue
-        if key.endswith(b".target_layers"):
-            value = _capped(value, n - 1)
-        pairs.append(struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + value)
-    _write(path, [tensor for part in headers for tensor in part.tensors], pairs, header)
-
-
-def _capped(value: bytes, most: int) -> bytes:
-    """Returns an array of whole numbers none of which is larger than `most`."""
-    of, length = struct.unpack_from("<IQ", value)
-    numbers = struct.unpack_from(f"<{length}{_INTEGERS[of]}", value, 12)
-    return value[:12] + struct.pack(f"<{length}{_INTEGERS[of]}", *(min(number, most) for number in numbers))
+    _write(path, [*model.others, *layers], list(_metadata(model, n)), model.header)
 
 
 def _write(path: Path, tensors: Sequence[Tensor], pairs: list[bytes], header: Header) -> None:
@@ -148,25 +129,16 @@ def _write(path: Path, tensors: Sequence[Tensor], pairs: list[bytes], header: He
             + struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape)
             + struct.pack("<IQ", tensor.type, at)
         )
-        at += _padded(_size(tensor))
+        at += _padded(n_bytes(tensor.shape, tensor.type, tensor.name))
     pairs.append(_filler(24 + sum(map(len, [*pairs, *infos])), len(header.raw)))
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(pairs)) + b"".join(pairs) + b"".join(infos)
     with open(path, "wb") as file:
         file.write(head)
         for tensor in tensors:
             begin = file.tell()
-            if tensor.type == I64:  # token ids, of which 0 is one
-                file.write(bytes(_size(tensor)))
-            else:
-                for piece in random_bytes(tensor.shape, tensor.type, tensor.name, rng):
-                    file.write(piece)
+            for piece in random_bytes(tensor.shape, tensor.type, tensor.name, rng):
+                file.write(piece)
             file.write(b"\0" * (_padded(file.tell() - begin) - (file.tell() - begin)))
-
-
-def _size(tensor: Tensor) -> int:
-    if tensor.type == I64:
-        return 8 * math.prod(tensor.shape)
-    return n_bytes(tensor.shape, tensor.type, tensor.name)
 
 
 def _filler(length: int, wanted: int) -> bytes:
@@ -175,10 +147,9 @@ def _filler(length: int, wanted: int) -> bytes:
     Weights then have the model's alignment: if a file is mapped into memory, evaluations of 2 to 6 tokens
     of Q8_0 took a quarter longer with weights at multiples of 64 bytes than 32 beside them.
     """
-    key = b"edgespec.filler"
-    length += 8 + len(key) + 4 + 8
+    length += 8 + len(FILLER) + 4 + 8
     n = (wanted - length) % PAGE
-    return struct.pack("<Q", len(key)) + key + struct.pack("<IQ", _STRING, n) + b" " * n
+    return struct.pack("<Q", len(FILLER)) + FILLER + struct.pack("<IQ", _STRING, n) + b" " * n
 
 
 def _kind(layer: Sequence[Tensor]) -> frozenset[tuple[str, tuple[int, ...]]]:
@@ -199,32 +170,28 @@ def _padded(n: int) -> int:
     return -(-n // ALIGNMENT) * ALIGNMENT
 
 
-def _metadata(model: Layers, n: int, blocks: int) -> Iterator[bytes]:
-    """Yields the metadata in the file's format, with the number of layers and the lists of them cut to n.
-
-    blocks: how many of those after them stay.
-    """
+def _metadata(model: Layers, n: int) -> Iterator[bytes]:
+    """Yields the metadata in the file's format, with the number of layers and the lists of them cut to n."""
     head = model.header
     prefix = f"{head.architecture}.".encode()
     whole = head.of_architecture("block_count", 0) or 0
     for key, kind, value in _walk(head.raw):
-        if key.startswith(b"split.") or key == b"general.alignment":
+        if key.startswith(b"split.") or key in (b"general.alignment", FILLER):
             continue
         if key in (prefix + b"block_count", prefix + b"nextn_predict_layers"):
-            value = struct.pack(f"<{_INTEGERS[kind]}", blocks + n * key.endswith(b"block_count"))
+            value = struct.pack(f"<{_INTEGERS[kind]}", n * key.endswith(b"block_count"))
         elif kind == _ARRAY and key.startswith(prefix):
-            value = _cut(value, whole, n, blocks)
+            value = _cut(value, whole, n)
         yield struct.pack("<Q", len(key)) + key + struct.pack("<I", kind) + value
 
 
-def _cut(value: bytes, whole: int, n: int, blocks: int) -> bytes:
-    """Returns an array of one number for each layer cut to n of them and the last `blocks`; others whole."""
+def _cut(value: bytes, whole: int, n: int) -> bytes:
+    """Returns an array of one number for each layer cut to n of them; others whole."""
     of, length = struct.unpack_from("<IQ", value)
     if length != whole or not whole or of not in _SIZES:
         return value
     numbers, size = value[12:] * -(-n // whole), _SIZES[of]  # deeper than the original: repeated
-    last = value[12 + (whole - blocks) * size :]
-    return struct.pack("<IQ", of, n + blocks) + numbers[: n * size] + last
+    return struct.pack("<IQ", of, n) + numbers[: n * size]
 
 
 def _walk(raw: bytes) -> Iterator[tuple[bytes, int, bytes]]:

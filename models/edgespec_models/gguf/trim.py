@@ -7,9 +7,7 @@ token-level intersection (`translation.py`); it does not tokenize text itself as
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 from edgespec_models.gguf.header import Header, HeaderError
+from edgespec_models.gguf.written import write_gguf
 
 TOKENS, MERGES = "tokenizer.ggml.tokens", "tokenizer.ggml.merges"
 BY_TOKEN = ("tokenizer.ggml.token_type", "tokenizer.ggml.scores")
@@ -53,37 +52,25 @@ def write_with_tokens(source: Path, path: Path, kept: Sequence[int]) -> None:
     changed |= {name: [field[name][token] for token in kept] for name in BY_TOKEN if name in field}
     if MERGES in field:
         changed[MERGES] = [merge for merge in field[MERGES] if _stays(merge, known)]
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    writer = GGUFWriter(part, field["general.architecture"])
-    try:
-        for name, value in field.items():
-            if name.startswith("GGUF.") or name == "general.architecture":
+    writer = GGUFWriter(None, field["general.architecture"])
+    for name, value in field.items():
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        if name.endswith(".vocab_size"):
+            value = len(kept)
+        elif name.startswith("tokenizer.ggml.") and name.endswith("_token_id"):
+            if value not in new_id:  # it is padding, or left out
                 continue
-            if name.endswith(".vocab_size"):
-                value = len(kept)
-            elif name.startswith("tokenizer.ggml.") and name.endswith("_token_id"):
-                if value not in new_id:  # it is padding, or left out
-                    continue
-                value = new_id[value]
-            kind = reader.fields[name].types
-            array = kind[0] == GGUFValueType.ARRAY
-            writer.add_key_value(
-                name, changed.get(name, value), kind[0], sub_type=kind[-1] if array else None
-            )
-        for tensor in reader.tensors:
-            data = tensor.data
-            if tensor.name in BY_ROW:
-                data = np.ascontiguousarray(data[list(kept)])
-            writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        os.replace(part, path)
-    finally:
-        writer.close()
-        with suppress(OSError):
-            part.unlink()
+            value = new_id[value]
+        kind = reader.fields[name].types
+        array = kind[0] == GGUFValueType.ARRAY
+        writer.add_key_value(name, changed.get(name, value), kind[0], sub_type=kind[-1] if array else None)
+    for tensor in reader.tensors:
+        data = tensor.data
+        if tensor.name in BY_ROW:
+            data = np.ascontiguousarray(data[list(kept)])
+        writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+    write_gguf(writer, path)
 
 
 def _stays(merge: str, known: set[str]) -> bool:

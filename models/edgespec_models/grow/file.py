@@ -6,7 +6,6 @@ what a killed process left is removed by the next that writes the same file.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from gguf import GGUFValueType, GGUFWriter, LlamaFileType
 from edgespec_models.grow.packing import PackedTensor
 from edgespec_models.grow.source import SHAPE_KEYS, GrowError, ModelShape, Source, digest, value_of
 from edgespec_models.grow.tensors import grown_eps
+from edgespec_models.kept_file import replacing
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while weights are written; the last call has both equal."""
@@ -64,18 +64,17 @@ def write(
 ) -> None:
     """Write the tensors of `source` grown to `shape`, under a header made from the source's."""
     _remove_stale(destination)
-    part = destination.with_name(f"{destination.name}.{os.getpid()}.part")
-    writer = GGUFWriter(part, source.architecture)
     try:
-        _write_header(writer, source, shape, dtype, tensors)
-        _write_tensors(writer, tensors, on_progress)
-        os.replace(part, destination)
+        with replacing(destination) as aside:
+            writer = GGUFWriter(aside, source.architecture)
+            try:
+                _write_header(writer, source, shape, dtype, tensors)
+                _write_tensors(writer, tensors, on_progress)
+            finally:
+                for file in writer.fout or []:
+                    file.close()
     except OSError as error:
         raise GrowError(f"{destination} was not written ({error}); make room or choose another") from None
-    finally:
-        for file in writer.fout or []:
-            file.close()
-        part.unlink(missing_ok=True)
 
 
 def _remove_stale(destination: Path) -> None:
@@ -160,6 +159,4 @@ def _write_tensors(writer: GGUFWriter, tensors: Sequence[PackedTensor], on_progr
             done += chunk.nbytes
             on_progress(done, total)
         writer.write_padding(file, tensor.nbytes)
-    file.flush()
-    os.fsync(file.fileno())  # a finished name must never stand for bytes that a power cut could still lose
     writer.close()

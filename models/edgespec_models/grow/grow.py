@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from edgespec_models.grow.file import VERSION, Progress, check_free, write
@@ -168,23 +168,19 @@ def grow_pair(
 
 
 def _check_shape(source: ModelShape, shape: ModelShape, dtype: str) -> None:
-    if dtype not in DTYPES:
-        raise GrowError(f"{dtype!r} is not a type to grow to: give one of {', '.join(DTYPES)}")
-    for field in fields(ModelShape):
-        small, large = getattr(source, field.name), getattr(shape, field.name)
-        if large < small and field.name != "n_kv":  # of which the next sentence says more
-            raise GrowError(f"{field.name} cannot be grown from {small} to {large}: give {small} or more")
-    if shape.n_head % shape.n_kv or kv_needed(source, shape.n_head, shape.n_kv) > shape.n_kv:
-        raise GrowError(
-            f"{source.n_head} heads over {source.n_kv} key-value heads do not fit {shape.n_head} over "
-            f"{shape.n_kv}: give more key-value heads, a divisor of the heads"
-        )
-    if shape.head_dim % source.head_dim:
-        raise GrowError(f"heads of {source.head_dim} cannot be grown to {shape.head_dim}: give a multiple")
-    if any(n % BLOCK for n in (shape.d, shape.ffn, shape.n_head * shape.head_dim)):
-        raise GrowError(f"d {shape.d}, ffn {shape.ffn} and all heads together must be multiples of {BLOCK}")
-    if shape.n_vocab > source.n_vocab and shape.d - BLOCK < source.d:
-        raise GrowError(f"dummy tokens need d {round_up(source.d, BLOCK) + BLOCK} or more, not {shape.d}")
+    """Raise GrowError for what `fit` and `parse_spec` never give."""
+    wide_enough = shape.d >= source.d + BLOCK * (shape.n_vocab > source.n_vocab)  # dummy tokens need room
+    sizes = zip(astuple(replace(source, n_kv=1)), astuple(shape), strict=True)
+    if not (
+        dtype in DTYPES
+        and wide_enough
+        and all(small <= large for small, large in sizes)
+        and shape.n_head % shape.n_kv == 0
+        and kv_needed(source, shape.n_head, shape.n_kv) <= shape.n_kv
+        and shape.head_dim % source.head_dim == 0
+        and not any(n % BLOCK for n in (shape.d, shape.ffn, shape.n_head * shape.head_dim))
+    ):
+        raise GrowError(f"{source} cannot be grown to {shape} of {dtype}: `fit` gives a shape that holds it")
 
 
 def _finished_name(source: Path, shape: ModelShape, spec: GrowSpec, seed: int) -> str:

@@ -1,14 +1,12 @@
-"""Open the GGUF to be grown, and refuse it unless all of it is understood.
+"""Open the GGUF to be grown: one of our own, a plain llama model or the same re-expressed as `mimo2`.
 
-Invariant: what is opened is a plain llama model, or one re-expressed as `mimo2`, with MTP blocks after its
-layers. A key or tensor beyond that could change what the model
-computes in a way that growing does not preserve, so it is named and refused rather than carried along.
+Users do not choose what is grown, so a file is not searched for all that growing could not preserve; but a
+tensor that has no place in a grown model is named and refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,26 +19,11 @@ from numpy.typing import NDArray
 
 from edgespec_models.gguf.header import HeaderError, read_file
 
-SHAPE_KEYS = {
-    "embedding_length",
-    "block_count",
-    "feed_forward_length",
-    "attention.head_count",
-    "attention.head_count_kv",
-    "attention.key_length",
-    "attention.value_length",
-    "attention.layer_norm_rms_epsilon",
-    "rope.dimension_count",
-    "vocab_size",
-}
-KEPT_KEYS = {"context_length", "rope.freq_base"}
-MIMO_KEYS = {
-    "nextn_predict_layers",
-    "expert_feed_forward_length",
-    "attention.sliding_window",
-    "attention.sliding_window_pattern",
-    "rope.freq_base_swa",
-}
+SHAPE_KEYS = (
+    "embedding_length", "block_count", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length",
+    "attention.layer_norm_rms_epsilon", "rope.dimension_count", "vocab_size",
+)  # fmt: skip
 
 
 class GrowError(Exception):
@@ -97,121 +80,41 @@ class Source:
 
 
 def open_source(path: Path) -> Source:
-    """Open a GGUF and make sure all of it is understood: what is not could change the function."""
+    """Open a GGUF. Raises GrowError if it cannot be read or is no model that grows."""
     try:
         read_file(path)  # refuses numbers that the reader below would trust
-    except HeaderError as error:
-        raise GrowError(str(error)) from None
-    try:
         reader = GGUFReader(path)
-    except FileNotFoundError:
-        raise GrowError(f"there is no file {path} to grow; check the path") from None
-    except (OSError, ValueError, KeyError, IndexError, OverflowError, TypeError, struct.error) as error:
-        raise GrowError(f"{path} cannot be read as a GGUF file ({error}); is it complete?") from None
+    except (HeaderError, OSError) as error:
+        raise GrowError(f"{path} cannot be grown: {error}") from None
     architecture = value_of(reader, "general.architecture")
     if architecture not in ("llama", "mimo2"):
-        raise GrowError(
-            f"{path} has the architecture {architecture!r}, and only 'llama' and a dense 'mimo2' can be grown"
-        )
-    _check_keys(path, reader, architecture)
-    blocks = _blocks_of(path, reader) if architecture == "mimo2" else 0
-    shape = _shape_of(path, reader, architecture, blocks)
-    tied = all(tensor.name != "output.weight" for tensor in reader.tensors)
-    _check_tensors(path, reader, shape, tied, blocks)
-    eps = float(value_of(reader, f"{architecture}.attention.layer_norm_rms_epsilon", 0.0))
-    return Source(path, reader, shape, eps, tied, architecture, blocks)
+        raise GrowError(f"{path} has the architecture {architecture!r}, and only 'llama' and 'mimo2' grow")
 
+    def number(key: str, default: int = 0) -> int:
+        return int(value_of(reader, f"{architecture}.{key}", default))
 
-def _blocks_of(path: Path, reader: GGUFReader) -> int:
-    """Returns how many MTP blocks a mimo2 has, whose windows must see all of its context and mean nothing."""
-    window, context = (
-        value_of(reader, f"mimo2.{key}", 0) for key in ("attention.sliding_window", "context_length")
-    )
-    bases = {value_of(reader, f"mimo2.rope.{key}") for key in ("freq_base", "freq_base_swa")}
-    if window < context or len(bases) > 1:
-        raise GrowError(f"{path} has layers that see a window of {window} tokens: they cannot be grown")
-    blocks = value_of(reader, "mimo2.nextn_predict_layers", 0)
-    if not 0 <= blocks < value_of(reader, "mimo2.block_count", 0):
-        raise GrowError(f"{path} has {blocks} MTP blocks, and no layers before them: no mimo2 has that")
-    return int(blocks)
-
-
-def _check_keys(path: Path, reader: GGUFReader, architecture: str) -> None:
-    harmless = {"rope.scaling.type": "none", "expert_count": 0, "expert_used_count": 0}
-    harmless |= {"expert_feed_forward_length": 0}
-    harmless = {f"{architecture}.{key}": value for key, value in harmless.items()}
-    known = SHAPE_KEYS | KEPT_KEYS | (MIMO_KEYS if architecture == "mimo2" else set())
-    known = {f"{architecture}.{key}" for key in known} - harmless.keys()
-    for key in reader.fields:
-        if (
-            not key.startswith(f"{architecture}.")
-            or key in known
-            or value_of(reader, key) == harmless.get(key, "")
-        ):
-            continue
-        raise GrowError(
-            f"{path} sets {key} = {value_of(reader, key)!r}, which growing does not know how to preserve; "
-            "choose a plain llama model without RoPE scaling, experts or other extras"
-        )
-
-
-def _shape_of(path: Path, reader: GGUFReader, architecture: str, blocks: int) -> ModelShape:
-    def number(key: str, default: int | None = None) -> int:
-        value = value_of(reader, f"{architecture}.{key}", default)
-        if not isinstance(value, int) or value < 1:
-            raise GrowError(
-                f"{path} has {architecture}.{key} = {value!r} where growing needs one positive number"
-            )
-        return value
-
-    d, n_head = number("embedding_length"), number("attention.head_count")
-    head_dim = number("attention.key_length", d // n_head)
-    for key in ("attention.value_length", "rope.dimension_count"):
-        if number(key, head_dim) != head_dim:
-            raise GrowError(
-                f"{path} has {architecture}.{key} = {number(key)} but heads of {head_dim}; they must be equal"
-            )
-    vocabulary = next((tensor for tensor in reader.tensors if tensor.name == "token_embd.weight"), None)
-    if vocabulary is None or len(vocabulary.shape) != 2:
-        raise GrowError(f"{path} lacks the matrix token_embd.weight; choose a complete model")
+    blocks, n_head = number("nextn_predict_layers"), number("attention.head_count")
+    shapes = {tensor.name: tuple(int(n) for n in reversed(tensor.shape)) for tensor in reader.tensors}
     shape = ModelShape(
-        n_vocab=int(vocabulary.shape[1]),
-        d=d,
+        n_vocab=shapes.get("token_embd.weight", (0,))[0],
+        d=number("embedding_length"),
         layers=number("block_count") - blocks,
         n_head=n_head,
         n_kv=number("attention.head_count_kv", n_head),
-        head_dim=head_dim,
+        head_dim=number("attention.key_length", number("embedding_length") // n_head),
         ffn=number("feed_forward_length"),
     )
-    if shape.n_head % shape.n_kv or shape.head_dim % 2:
-        raise GrowError(f"{path} has {shape.n_head} heads of {head_dim} over {shape.n_kv}: no llama has that")
-    return shape
-
-
-def _check_tensors(path: Path, reader: GGUFReader, shape: ModelShape, tied: bool, blocks: int) -> None:
-    expected = _tensors_of(shape, tied)
-    for il in range(shape.layers, shape.layers + blocks):
-        expected |= {f"blk.{il}.{part}.weight": dims for part, dims in block_parts(shape).items()}
-    found = {tensor.name: tuple(int(n) for n in reversed(tensor.shape)) for tensor in reader.tensors}
-    for name in [name for name in expected if name.endswith("shared_head_norm.weight")]:
-        if name not in found:  # without one the target's last norm takes its place
-            del expected[name]
-    for name in found.keys() - expected.keys():
-        raise GrowError(f"{path} holds the tensor {name}, which growing does not know how to preserve")
-    for name, wanted in expected.items():
-        if found.get(name) != wanted:
-            raise GrowError(f"{path} should hold {name} of shape {wanted}, but has {found.get(name)}")
-
-
-def _tensors_of(shape: ModelShape, tied: bool) -> dict[str, tuple[int, ...]]:
-    """Name every tensor of a plain llama model with its shape, rows (outputs) first."""
-    vocabulary = (shape.n_vocab, shape.d)
-    expected: dict[str, tuple[int, ...]] = {"token_embd.weight": vocabulary, "output_norm.weight": (shape.d,)}
-    if not tied:
-        expected["output.weight"] = vocabulary
-    for il in range(shape.layers):
-        expected |= {f"blk.{il}.{part}.weight": dims for part, dims in layer_parts(shape).items()}
-    return expected
+    expected = {
+        f"blk.{il}.{part}.weight": of for il in range(shape.layers) for part, of in layer_parts(shape).items()
+    }
+    expected |= {"token_embd.weight": (shape.n_vocab, shape.d), "output_norm.weight": (shape.d,)}
+    behind = tuple(f"blk.{il}." for il in range(shape.layers, shape.layers + blocks))
+    odd = [name for name, of in expected.items() if shapes.get(name) != of]
+    odd += [n for n in shapes.keys() - expected.keys() if n != "output.weight" and not n.startswith(behind)]
+    if odd:
+        raise GrowError(f"{path} cannot be grown: its tensor {odd[0]} is not that of a plain llama")
+    eps = float(value_of(reader, f"{architecture}.attention.layer_norm_rms_epsilon", 0.0))
+    return Source(path, reader, shape, eps, "output.weight" not in shapes, architecture, blocks)
 
 
 def layer_parts(s: ModelShape) -> dict[str, tuple[int, ...]]:
@@ -228,14 +131,6 @@ def layer_parts(s: ModelShape) -> dict[str, tuple[int, ...]]:
         "ffn_up": (s.ffn, s.d),
         "ffn_down": (s.d, s.ffn),
     }
-
-
-def block_parts(s: ModelShape) -> dict[str, tuple[int, ...]]:
-    """Name every tensor of an MTP block of a mimo2 with its shape, rows (outputs) first."""
-    parts = layer_parts(s)
-    rows = [parts.pop(f"attn_{name}")[0] for name in "qkv"]
-    norms = {f"nextn.{name}": (s.d,) for name in ("enorm", "hnorm", "shared_head_norm")}
-    return {"nextn.eh_proj": (s.d, 2 * s.d), **norms, "attn_qkv": (sum(rows), s.d), **parts}
 
 
 def digest(path: Path) -> str:

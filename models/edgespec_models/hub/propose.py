@@ -104,13 +104,13 @@ def _candidates(
     name = base_name(target.first.repo)
     family = family_of(header, target.first.repo)
     for entry in catalogue():
-        if base_name(entry.target.repo) == name:
+        if entry.draft and base_name(entry.target.repo) == name:
             why = f"the catalogue's draft for it (pair {entry.name})"
             yield ProposedDraft(why, entry.draft.repo, entry.draft.file)
     for draft in installed:
         yield ProposedDraft("it is already on this machine", *draft.split(":", 1))
     for entry in catalogue():
-        if family and family in base_name(entry.draft.repo):
+        if entry.draft and family and family in base_name(entry.draft.repo):
             why = f"the catalogue drafts {base_name(entry.target.repo)} with it"
             yield ProposedDraft(why, entry.draft.repo, entry.draft.file)
     if family and not hub.offline:

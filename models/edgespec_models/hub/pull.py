@@ -10,7 +10,6 @@ Nothing is installed before every file is whole; an interrupted download is not 
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,12 +26,10 @@ from edgespec_models.hub.hub import Hub, HubFile
 from edgespec_models.hub.propose import base_name
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel, find
 from edgespec_models.shelf.pair_check import PairVerdict, check_headers
-from edgespec_models.shelf.sizes import size_text
+from edgespec_models.shelf.room import no_room
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
 
 __all__ = ["Cancelled", "HubError", "Order", "Downloaded", "Pull", "PullPlan", "order", "plan_pull"]
-
-SPARE_DISK = 64 << 20  # bytes that are left free
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +75,13 @@ def order(what: str, *, draft: str | None = None, name: str | None = None) -> Or
         small = parse_wanted(draft) if draft else None
         return Order(target, small, check_name(name or _default_name(target)), name is not None, None)
     entry = find(what)
-    small = (
-        parse_wanted(draft)
-        if draft
-        else WantedFile(entry.draft.repo, entry.draft.file, _pinned(entry.draft.revision))
-    )
-    target = WantedFile(entry.target.repo, entry.target.file, _pinned(entry.target.revision))
-    return Order(target, small, check_name(name or entry.name), name is not None, entry)
+    known = _file_of(entry.draft) if entry.draft else None
+    small = parse_wanted(draft) if draft else known
+    return Order(_file_of(entry.target), small, check_name(name or entry.name), name is not None, entry)
 
 
-def _pinned(revision: str) -> str | None:
-    return None if revision == "main" else revision
+def _file_of(model: CatalogueModel) -> WantedFile:
+    return WantedFile(model.repo, model.file, None if model.revision == "main" else model.revision)
 
 
 def _default_name(target: WantedFile) -> str:
@@ -121,8 +114,8 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None 
     cached = tuple(hub.cached(file) is not None for file in files)
     missing = [file for file, there in zip(files, cached, strict=True) if not there]
     left = sum(max((file.size or 0) - unfinished(hub, file), 0) for file in missing)
-    if room:
-        _check_room(hub.cache, left)
+    if room and (why := no_room(hub.cache, left, "downloaded")):
+        raise HubError(f"{why}: make room, or name another folder with HF_HUB_CACHE")
     return PullPlan(
         wanted,
         target,
@@ -143,11 +136,14 @@ def _chosen(
     """Finds a model; if the catalogue's file name was never checked, its quantisation will do."""
     repository = hub.repository(wanted.repo, wanted.revision)
     try:
-        return choose(repository, wanted.which, draft=draft, memory=memory)
+        found = choose(repository, wanted.which, draft=draft, memory=memory)
     except HubError:
         if known is None or known.file != wanted.which or "file" not in known.unverified:
             raise
-        return choose(repository, quantisation_of(known.file), draft=draft)
+        found = choose(repository, quantisation_of(known.file), draft=draft)
+    if known and known.sha256 and found.first.sha256 != known.sha256:
+        raise HubError(f"{found.first} is another file than the one that was tried")
+    return found
 
 
 def _usable_headers(hub: Hub, model: Chosen, *, draft: bool) -> tuple[tuple[Header, ...], int]:
@@ -162,18 +158,6 @@ def _usable_headers(hub: Hub, model: Chosen, *, draft: bool) -> tuple[tuple[Head
         if len(found) == 1 and not (draft and head_of([header])) and (reason := why_not_usable(header)):
             raise HubError(f"{reason} (in {model.first.repo}): choose another file")
     return tuple(header for header, _ in found), sum(fetched for _, fetched in found)
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    at = folder
-    while not at.exists() and at != at.parent:
-        at = at.parent
-    free = shutil.disk_usage(at).free
-    if needed and needed + SPARE_DISK > free:
-        raise HubError(
-            f"{size_text(needed)} are to be downloaded to {folder}, where {size_text(free)} are free and "
-            f"{size_text(SPARE_DISK)} stay so: make room, or name another folder with HF_HUB_CACHE"
-        )
 
 
 class Pull:

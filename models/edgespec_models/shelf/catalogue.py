@@ -11,6 +11,7 @@ from typing import Any, Literal, cast, get_args
 
 MachineClass = Literal["tiny", "laptop", "8 GB", "12-16 GB", "24 GB"]
 Use = Literal["chat", "code", "fim"]
+STARTER = "smollm2-135m"  # what a first `make chat` answers with
 UNVERIFIABLE = {"repo", "file", "size_gb", "gated"}
 
 
@@ -23,7 +24,6 @@ class CatalogueModel:
     """One model of a pair on the hub."""
 
     repo: str
-    base: str  # the repository of the weights that it was made from
     file: str  # the first part, of a split model
     revision: str
     size: int  # bytes, about
@@ -32,6 +32,8 @@ class CatalogueModel:
     experts: bool  # a mixture of experts
     gated: bool  # the hub requires accepting terms
     unverified: frozenset[str]  # which of these were never checked on the hub
+    sha256: str = ""  # of the file, if only that very one is wanted
+    package: str = ""  # NAME==VERSION in pip's index that holds it too
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +45,25 @@ class CatalogueEntry:
     use: Use
     context: int  # tokens
     target: CatalogueModel
-    draft: CatalogueModel
+    draft: CatalogueModel | None
     gain: str  # "" if unknown
     gain_from: str
     acceptance: float | None  # measured share of single guesses that are accepted
     notes: tuple[str, ...]
 
     @property
+    def models(self) -> tuple[CatalogueModel, ...]:
+        return (self.target, self.draft) if self.draft else (self.target,)
+
+    @property
     def size(self) -> int:
         """Bytes to download, about."""
-        return self.target.size + self.draft.size
+        return sum(model.size for model in self.models)
 
     @property
     def verified(self) -> bool:
         """Whether all of it was checked on the hub."""
-        return not self.target.unverified and not self.draft.unverified
+        return not any(model.unverified for model in self.models)
 
 
 @lru_cache(maxsize=1)
@@ -101,7 +107,7 @@ def _entry(table: dict[str, Any]) -> CatalogueEntry:
         use=cast(Use, use),
         context=table.pop("context"),
         target=_model(table.pop("target")),
-        draft=_model(table.pop("draft")),
+        draft=_model(table.pop("draft")) if "draft" in table else None,
         gain=table.pop("gain"),
         gain_from=table.pop("gain_from"),
         acceptance=table.pop("acceptance", None),
@@ -116,7 +122,6 @@ def _model(table: dict[str, Any]) -> CatalogueModel:
     table = dict(table)
     model = CatalogueModel(
         repo=table.pop("repo"),
-        base=table.pop("base"),
         file=table.pop("file"),
         revision=table.pop("revision"),
         size=round(table.pop("size_gb") * 1e9),
@@ -125,6 +130,8 @@ def _model(table: dict[str, Any]) -> CatalogueModel:
         experts=table.pop("experts", False),
         gated=table.pop("gated", False),
         unverified=frozenset(table.pop("unverified")),
+        sha256=table.pop("sha256", ""),
+        package=table.pop("package", ""),
     )
     if table or not model.unverified <= UNVERIFIABLE:
         raise ValueError(f"{model.repo}: unknown fields {sorted(table)} or {sorted(model.unverified)}")

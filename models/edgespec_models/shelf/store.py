@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from edgespec_models.kept_file import write_whole
 from edgespec_models.shelf.free_files import Removed, delete_file, delete_files
 from edgespec_models.shelf.installed_pair import (
     InstalledModel,
@@ -202,17 +202,7 @@ class Store:
             "pairs": {name: asdict(pair) for name, pair in sorted(state.pairs.items())},
             "fetched": sorted(path for path in state.fetched if os.path.exists(path)),
         }
-        fd, part = tempfile.mkstemp(dir=self.folder, prefix="pairs.", suffix=".part")
-        try:
-            with open(fd, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, self.path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(part)
-            raise
+        write_whole(self.path, json.dumps(content, indent=1))
 
 
 @dataclass(slots=True)

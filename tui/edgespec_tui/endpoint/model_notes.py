@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.client.answer import Info
-from edgespec_models.hub import starter
+from edgespec_models.shelf.catalogue import STARTER as NAME
+from edgespec_models.shelf.catalogue import find
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,13 @@ STARTER = Note(
     ),
 )
 PULL = "run `edgespec pull`"
+SMALL = find(NAME)
 
 
 def note_of(info: Info) -> Note | None:
     """Returns the note on a model; None for one that people have chosen."""
     if info.embedded:
         return EMBEDDED
-    if info.speculates and info.model in (starter.NAME, Path(starter.STARTER.file).stem):
+    if info.speculates and info.model in (SMALL.name, Path(SMALL.target.file).stem):
         return STARTER
     return None

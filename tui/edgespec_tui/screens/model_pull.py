@@ -92,7 +92,7 @@ class ModelPull:
         wanted = order(self.what)
         plan = plan_pull(hub, wanted)
         self._heed()
-        if wanted.draft is None:
+        if wanted.draft is None and not wanted.entry:
             plan = self._with_draft(hub, wanted, plan)
         self.sentence = _about(plan)
         self._pull = pull = Pull(plan, hub, self._store)

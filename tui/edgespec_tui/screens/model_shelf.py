@@ -130,13 +130,15 @@ def _embedded(memory: int) -> ShelfPair:
 
 def _offered(entry: CatalogueEntry, memory: int) -> ShelfPair:
     detail = [
-        f"target {entry.target.repo} ({size_text(entry.target.size)}, {entry.target.licence})",
-        f"draft {entry.draft.repo} ({size_text(entry.draft.size)}, {entry.draft.licence})",
+        *(
+            f"{role} {model.repo} ({size_text(model.size)}, {model.licence})"
+            for role, model in zip(("target", "draft"), entry.models, strict=False)
+        ),
         f"for {MACHINES.get(entry.machine, entry.machine + ' of memory')}",
         *([f"gain: {entry.gain_from}"] if entry.gain_from else []),
         *entry.notes,
     ]
-    if entry.target.gated or entry.draft.gated:
+    if any(model.gated for model in entry.models):
         detail.append("gated: accept its terms on the hub first, and log in with `hf auth login`")
     if not entry.verified:
         detail.append("sizes and file names have not been checked against the hub; pulling checks them first")
@@ -163,7 +165,7 @@ def offered(found: Found) -> str:
 def _gain_elsewhere(found: Found) -> str:
     """Returns what the catalogue says of these files, if it has them."""
     files = Path(found.target.path).name, Path(found.draft.path).name if found.draft else ""
-    known = (entry for entry in catalogue() if (entry.target.file, entry.draft.file) == files)
+    known = (entry for entry in catalogue() if tuple(model.file for model in entry.models) == files)
     return next((entry.gain for entry in known), "")
 
 

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from edgespec.errors import SessionError
+from edgespec_models.kept_file import replacing
 
 APPLICATION = 0x45645370  # "EdSp", in the header of the file
 BUSY_S = 5.0  # how long another program's write is waited for
@@ -173,12 +174,8 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> None
     copy = path.with_name(f"{path.stem}-format-{version}{path.suffix}")
     if copy.exists():
         return
-    half = copy.with_suffix(".part")
-    half.unlink(missing_ok=True)
-    os.close(os.open(half, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    with closing(sqlite3.connect(half)) as other:
+    with replacing(copy, private=True) as half, closing(sqlite3.connect(half)) as other:
         connection.backup(other)
-    os.replace(half, copy)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:

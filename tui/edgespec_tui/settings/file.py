@@ -25,7 +25,7 @@ TEMPLATE = """\
 
 [speculation]
 # on = true              # false: plain decoding
-# drafter = "auto"       # or "model", "mtp", "eagle", "dflash", "medusa", "lookup",
+# drafter = "auto"       # or "model", "mtp", "eagle", "dflash", "lookup",
 #                          "recycling", "lookahead", "none"
 # draft_length = 4       # without it: chosen each round
 

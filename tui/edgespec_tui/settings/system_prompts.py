@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgespec.errors import SettingError
 from edgespec.system.named_file import regular_content
+from edgespec_models.kept_file import write_whole
 
 ENDING = ".md"
 NAME = re.compile(r"[^\W_][\w-]{0,59}")  # a letter or digit, then words: no path, no hidden file
@@ -53,11 +54,8 @@ class SystemPrompts:
         if not text.strip():
             raise SettingError("there is no system prompt in this chat to save: /system TEXT sets one")
         path = self._path(name)
-        part = path.with_suffix(".part")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            part.write_text(text.strip() + "\n", encoding="utf-8")
-            part.replace(path)
+            write_whole(path, text.strip() + "\n")
         except OSError as error:
             raise SettingError(f"{path} cannot be written: {error.strerror}") from None
         return path

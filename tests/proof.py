@@ -1,13 +1,12 @@
-"""Prove that llama.cpp reads a file as the training did: the same tokens, the same logits.
+"""Compare what llama.cpp reads with what the training did: the same tokens, the same logits.
 
-Tokens are compared on the held-out text and on text made to be awkward (scripts, combining marks, tabs,
-carriage returns, runs of blanks, digits of other scripts, half-written control tokens).
+Awkward text has scripts, combining marks, tabs, carriage returns, runs of blanks, digits of other scripts,
+and half-written control tokens.
 """
 
 import random
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from tokenizers import Tokenizer
 from edgespec_models.distill.model_file import About
 from edgespec_models.distill.native import Native
 from edgespec_models.distill.network import Llama
-from recipes import corpus
 from recipes.export import export
 
 ODD = [
@@ -29,17 +27,6 @@ ODD = [
     "\n\n\n    \n", "            deep", "'''\"\"\"```", "🐍.py", "\u2028\u2029\x85\x0b\x0c",
     "Straße ΑΒΓ αβγ Я",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """Hold what was compared and what differed."""
-
-    characters: int
-    tokens: int
-    different: int
-    logit_error: float  # greatest absolute difference between llama.cpp and torch
-    same_choice: float  # share of positions with the same most likely token
 
 
 def awkward(rng: random.Random, count: int) -> Iterator[str]:
@@ -87,13 +74,3 @@ def compare_logits(model: Llama, tokenizer: Tokenizer, text: str) -> tuple[float
         with Native(path, context=1024) as native:
             theirs = native.logits(ids)
     return float(np.abs(ours - theirs).max()), float((ours.argmax(1) == theirs.argmax(1)).mean())
-
-
-def prove(model: Llama, tokenizer: Tokenizer, path: Path) -> Proof:
-    """Compare tokens of `path` and logits of the network it was made from."""
-    rng = random.Random(7)
-    texts = [d.text for d in corpus.held_out()] + list(awkward(rng, 4000))
-    texts += [t.replace("\n", "\r\n") for t in texts[:100]] + [t.replace("    ", "\t") for t in texts[:100]]
-    characters, tokens, different = compare_tokens(path, tokenizer, texts)
-    error, same = compare_logits(model, tokenizer, "\n".join(texts[:6]))
-    return Proof(characters, tokens, different, error, same)

@@ -1,1 +1,0 @@
-"""`edgespec export`: the same pair on a larger engine, as its command or file."""

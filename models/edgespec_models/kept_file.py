@@ -1,0 +1,53 @@
+"""Files that are kept: written whole or not at all, whoever else writes them and whatever ends the program.
+
+What is written goes to a file beside the place, which takes the name once its bytes are on the disk: a
+finished name never stands for what a power cut could still lose.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PART = ".part"  # how the name of an unfinished file ends
+_numbers = itertools.count()
+
+
+@contextmanager
+def replacing(path: Path, *, private: bool = False, sync: bool = True) -> Iterator[Path]:
+    """Yields a file beside a place, to write to; it takes the place at the end, and is gone if that fails.
+
+    private: nobody else may read it. sync: wait until the disk has it, which caches need not.
+    An OSError that passes names the place, if it names no file.
+    """
+    aside = path.with_name(f"{path.name}.{os.getpid()}-{next(_numbers)}{PART}")
+    try:
+        os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666))
+        yield aside
+        if sync:
+            with aside.open("rb+") as file:
+                os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException as error:
+        with suppress(OSError):
+            aside.unlink()
+        if isinstance(error, OSError) and (not error.filename or error.filename == str(aside)):
+            error.filename = str(path)
+        raise
+
+
+def write_whole(path: Path, text: str, *, private: bool = True, sync: bool = True) -> None:
+    """Replaces a text file; makes its folder. Raises OSError if that fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, private=private, sync=sync) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+def copy_whole(source: Path, path: Path) -> None:
+    """Replaces a file by a copy of another. Raises OSError if that fails."""
+    with replacing(path) as aside:
+        shutil.copyfile(source, aside)
