@@ -1,21 +1,16 @@
-"""How far plans are from whole models: slices are measured and scaled, and the whole file is measured too.
+"""How far plans are from whole models: costs by bytes, and the whole file evaluated, in turn.
 
     python tests/benchmarks/plan_error.py [FILE.gguf ...]
 
-Without files, models of a few hundred MB and of several architectures are made with random weights. Whole and
-slices are evaluated in turn, in random order, so that other load affects all alike; what is
+Without files, models of a few hundred MB and of several architectures are made with random weights. What is
 printed is the median of the planned time over the whole one's, for each number of tokens evaluated at once.
 """
 
 from __future__ import annotations
 
-import itertools
-import random
 import statistics
 import sys
 import tempfile
-from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,93 +18,55 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import tiny_gguf
 
-from edgespec.commands.plan import measuring, slices
-from edgespec.llama.context import Context
-from edgespec.llama.model import Model
-from edgespec_models.gguf.header import Tensor, read_file
-from edgespec_models.gguf.slice import Layers, layers_of, write_slice
+from edgespec.commands.plan import measuring
+from edgespec.commands.plan.model_cost import model_cost
+from edgespec.commands.plan.rates import BUDGET_S, Rates
+from edgespec.pairs.settings import PairSettings
+from edgespec.system.json_child import JsonChild
+from edgespec_models.gguf.header import read_file
 
-TURNS = 16
-RNG = random.Random(1)
-SIZES: dict[str, Any] = {"n_vocab": 4096, "d": 1024, "n_head": 8, "context_length": 512, "dtype": "F16"}
+TURNS = 3
+SIZES: dict[str, Any] = {"n_vocab": 4096, "d": 1024, "n_head": 8, "context_length": 512}
 
 
 def made(folder: Path) -> dict[str, Path]:
-    """Writes whole models of random weights; the first ones through tests/tiny_gguf, layer by layer alike."""
-    few = {
-        "llama Q8_0": tiny_gguf.write_llama(folder / "few-llama.gguf", layers=2, n_kv=2, ffn=4096, **SIZES),
-        "gemma3 F16": tiny_gguf.write_sliding(folder / "few-gemma.gguf", layers=6, ffn=4096, **SIZES),
-        "qwen3moe Q4_K": tiny_gguf.write_experts(
-            folder / "few-experts.gguf", layers=2, experts=16, used=4, ffn=512, **SIZES
-        ),
-        "lfm2 Q8_0": tiny_gguf.write_hybrid(
-            folder / "few-hybrid.gguf", attention=(False, False, True) * 2, ffn=4096, **SIZES
-        ),
+    """Writes models of random weights."""
+    files = {
+        name: folder / f"{name.replace(' ', '-')}.gguf"
+        for name in ("llama Q8_0", "gemma3 F16", "qwen3moe F16", "lfm2 Q8_0")
     }
-    types = {"Q8_0": 8, "F16": 1, "Q4_K": 12}
-    depth = {"llama Q8_0": 24, "gemma3 F16": 18, "qwen3moe Q4_K": 64, "lfm2 Q8_0": 24}
-    files = {}
-    for name, path in few.items():
-        model = deepened(layers_of([read_file(path)]), depth[name], types[name.split()[1]])
-        files[name] = folder / f"{name.replace(' ', '-')}.gguf"
-        write_deep(files[name], model)
+    llama, gemma, mixed, hybrid = files.values()
+    tiny_gguf.write_llama(llama, layers=24, n_kv=2, ffn=4096, dtype="Q8_0", **SIZES)
+    tiny_gguf.write_sliding(gemma, layers=18, ffn=4096, dtype="F16", **SIZES)
+    tiny_gguf.write_experts(mixed, layers=16, experts=16, used=4, ffn=512, dtype="F16", **SIZES)
+    tiny_gguf.write_hybrid(hybrid, attention=(False, False, True) * 8, ffn=4096, dtype="Q8_0", **SIZES)
     return files
-
-
-def deepened(model: Layers, n: int, type_: int) -> Layers:
-    """Returns the model with its layers repeated to n, and its matrices in another format."""
-    layers = []
-    for i in range(n):
-        source = model.layers[i % len(model.layers)]
-        part = [t.name.partition(f"blk.{i % len(model.layers)}.")[2] for t in source]
-        layers.append(
-            tuple(
-                Tensor(f"blk.{i}.{p}", t.shape, type_ if t.type == 1 else t.type, 0, None)
-                for p, t in zip(part, source, strict=True)
-            )
-        )
-    return replace(model, layers=tuple(layers))
-
-
-def write_deep(path: Path, model: Layers) -> None:
-    """Writes a model that has more layers than the file its metadata came from."""
-    write_slice(path, model, len(model.layers))
 
 
 def compare(name: str, path: Path) -> None:
     """Prints planned over whole, by number of tokens."""
-    model = layers_of([read_file(path)])
-    wanted = slices.slices_of(model)
-    assert wanted.small is not None, f"{name} is measured whole: nothing to compare"
-    files = {wanted.whole: path}
+    settings, header = PairSettings(), read_file(path)
+    asked = {
+        "path": str(path), "n_gpu_layers": settings.n_gpu_layers, "threads": None, "kv_type": "f16",
+        "rpc": (), "tensor_split": (), "budget": BUDGET_S,
+    }  # fmt: skip
     ratios: dict[int, list[float]] = {n: [] for n in measuring.SIZES}
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
-        for n in (wanted.small, wanted.large):
-            files[n] = Path(folder) / f"{n}.gguf"
-            write_slice(files[n], model, n)
-        loaded = {n: opened.enter_context(Model(file)) for n, file in files.items()}
-        evaluate = {
-            n: measuring.timed(opened.enter_context(Context(of, measuring.context_settings(of))))
-            for n, of in loaded.items()
-        }
-        for turn, n_tokens in itertools.product(range(TURNS), measuring.SIZES):
-            took = {n: {n_tokens: evaluate[n](n_tokens)} for n in RNG.sample(list(files), len(files))}
-            planned = slices.whole_cost(model, wanted, took[wanted.small], took[wanted.large])
-            if turn:  # the first one warms up
-                ratios[n_tokens].append(planned[n_tokens] / took[wanted.whole][n_tokens])
-        ms = 1000 * min(evaluate[wanted.whole](1) for _ in range(TURNS))
+    least = float("inf")
+    for _ in range(TURNS):
+        planned = model_cost([header], Rates(settings, anew=True)).seconds
+        with JsonChild("edgespec.commands.plan.measuring") as child:
+            whole = {int(n): float(s) for n, s in child.ask(asked)["seconds"].items()}
+        least = min(least, whole[1])
+        for n in ratios:
+            ratios[n].append(planned[n] / whole[n])
     cells = "".join(f"{statistics.median(of):7.2f}" for of in ratios.values())
-    depth = f"{wanted.small}, {wanted.large} of {wanted.whole}"
-    print(f"{name:28}{model.size >> 20:6} MiB  {depth:14}{ms:7.1f} ms{cells}", flush=True)
+    print(f"{name:28}{path.stat().st_size >> 20:6} MiB{1000 * least:9.1f} ms{cells}", flush=True)
 
 
 def main() -> None:
     """Compares the files named, else models made here."""
-    slices.WHOLE = 0  # small ones are sliced too
-    if not sys.argv[1:]:
-        slices.SMALL_SLICE = 48 << 20  # and into smaller slices, so that there is much to scale
-    head = "".join(f"{n:7}" for n in (1, 2, 3, 4, 5, 6, 8, 12, 16))
-    print(f"{'model':28}{'':12}{'layers':14}{'one token':>10}{head}")
+    head = "".join(f"{n:7}" for n in measuring.SIZES)
+    print(f"{'model':28}{'':10}{'one token':>12}{head}")
     with tempfile.TemporaryDirectory() as folder:
         files = {Path(name).stem: Path(name) for name in sys.argv[1:]} or made(Path(folder))
         for name, path in files.items():

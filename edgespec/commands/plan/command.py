@@ -22,10 +22,9 @@ from edgespec.system.isolate import INTERRUPTED
 
 DESCRIPTION = """Estimates how fast pairs would run on this machine: tokens per second, plain and with
 speculation. The cost of an evaluation depends on shapes and number formats, not on the weights. So EdgeSpec
-makes a few layers of each model with random weights, in a temporary file, times them in the real engine, and
-scales the result to the full depth. Of the models themselves it reads only the file headers (under 16 MB
-each, not kept). Measurements are kept for this machine. Without a PAIR, it plans the pairs of the catalogue
-that fit into memory."""
+times models of random weights in the real engine, one for each number format, in temporary files, and keeps
+the results for this machine. Of the models themselves it reads only the file headers (under 16 MB each, not
+kept). Without a PAIR, it plans the pairs of the catalogue that fit into memory."""
 OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # reported to programs beside the expected one
 
 

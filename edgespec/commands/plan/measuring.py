@@ -1,4 +1,4 @@
-"""The child that evaluates a slice: questions on stdin, seconds by number of tokens on stdout."""
+"""The child that evaluates a model of random weights: questions on stdin, seconds by tokens on stdout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def seconds(asked: dict[str, Any]) -> dict[int, float]:
 
 
 def context_settings(model: Model, *, threads: int | None = None, kv_type: KvType = "f16") -> ContextSettings:
-    """Returns the settings of a context that slices are evaluated in."""
+    """Returns the settings of a context that models are evaluated in."""
     n_ctx = min(N_CTX, model.n_ctx_train)
     return ContextSettings(n_ctx=n_ctx, n_rows=max(SIZES), threads=threads, kv_type=kv_type)
 
@@ -61,11 +61,7 @@ def timed(context: Context) -> Callable[[int], float]:
 
 
 def _usual(evaluate: Callable[[int], float], budget: float) -> dict[int, float]:
-    """Takes all sizes in turn, within about `budget` seconds but at least three times each; returns medians.
-
-    The median, because users get it, and because the least of many is less than the least of few: a
-    small slice, of which there are more, would look cheaper than it is.
-    """
+    """Takes all sizes in turn, within about `budget` seconds, but three times at least; returns medians."""
     found: dict[int, list[float]] = {n: [] for n in SIZES}
     spent, turns = 0.0, 0
     while turns < LEAST_TURNS or spent < budget and turns < MOST_TURNS:

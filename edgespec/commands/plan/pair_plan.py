@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from edgespec.commands.plan.head_cost import guessing_head, head_cost
-from edgespec.commands.plan.model_cost import ModelCost, OnStage, kept_cost, model_cost
+from edgespec.commands.plan.model_cost import ModelCost, guessing_head, head_cost, model_cost
+from edgespec.commands.plan.rates import OnStage, Rates
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import from_measured
 from edgespec.core.pace.row_costs import QUANTISED
 from edgespec.core.pace.worth import best_length
 from edgespec.core.values import LONGEST_DRAFT
+from edgespec.errors import PlanError
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import Head
@@ -70,12 +71,7 @@ def plan_pair(
     target, draft: the headers of all parts of each file. acceptances: of one guess, each 0 to 1.
     anew: measure again what is known. Raises PlanError.
     """
-    settings = settings or PairSettings()
-    costs, head = model_cost(target, settings, on_stage=on_stage, anew=anew), guessing_head(target, draft)
-    drafting = head_cost(target, draft, head, costs) if head else None
-    if draft and not head:
-        drafting = model_cost(draft, _here(settings), on_stage=on_stage, anew=anew)
-    return _plan(costs, drafting, acceptances, head)
+    return _planned(target, draft, settings, acceptances, on_stage=on_stage, anew=anew)
 
 
 def kept_plan(
@@ -85,20 +81,35 @@ def kept_plan(
     *,
     acceptances: Sequence[float] = (0.6, 0.8),
 ) -> PairPlan | None:
-    """Returns the plan of a pair measured on this machine before; None if there is none."""
+    """Returns the plan of a pair if this machine was measured before; None if not, or if none can be made."""
+    try:
+        return _planned(target, draft, settings, acceptances, kept_only=True)
+    except PlanError:
+        return None
+
+
+def _planned(
+    target: Sequence[Header],
+    draft: Sequence[Header] | None,
+    settings: PairSettings | None,
+    acceptances: Sequence[float],
+    *,
+    on_stage: OnStage = lambda text: None,
+    anew: bool = False,
+    kept_only: bool = False,
+) -> PairPlan:
     settings = settings or PairSettings()
-    costs, head = kept_cost(target, settings), guessing_head(target, draft)
-    if costs is None:
-        return None
-    drafting = head_cost(target, draft, head, costs) if head else None
-    if draft and not head and (drafting := kept_cost(draft, _here(settings))) is None:
-        return None
+    there = Rates(settings, on_stage=on_stage, anew=anew, kept_only=kept_only)
+    here = there
+    if settings.rpc:  # a draft stays on this machine
+        alone = replace(settings, rpc=(), tensor_split=())
+        here = Rates(alone, on_stage=on_stage, anew=anew, kept_only=kept_only)
+    costs, head, drafting = model_cost(target, there), guessing_head(target, draft), None
+    if head:
+        drafting = head_cost(target, draft, head, here)
+    elif draft:
+        drafting = model_cost(draft, here)
     return _plan(costs, drafting, acceptances, head)
-
-
-def _here(settings: PairSettings) -> PairSettings:
-    """Returns the settings of a draft, which stays on this machine."""
-    return replace(settings, rpc=(), tensor_split=())
 
 
 def _plan(
