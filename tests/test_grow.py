@@ -313,9 +313,9 @@ def test_interruption_leaves_nothing_and_the_old_file_alone(tmp_path: Path) -> N
 
 def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
     source = tiny_gguf.write_llama(tmp_path / "small.gguf")
-    dead, alive = tmp_path / "large.gguf.1.part", tmp_path / "large.gguf.2.part"
+    dead, alive = (tmp_path / f"large.gguf.{os.getpid()}-{n}.part" for n in (1, 2))
     dead.touch()
-    os.utime(dead, (0, 0))
+    os.utime(dead, (0, 0))  # before this process began: of another that had its number
     alive.touch()
     grow(source, tmp_path / "large.gguf", LARGE)
     assert not dead.exists() and alive.exists()

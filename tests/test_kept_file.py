@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import posix
 
-from edgespec_models.kept_file import copy_whole, replacing, write_whole
+from edgespec_models.kept_file import copy_whole, remove_left, replacing, write_whole
 
 
 def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
@@ -61,3 +61,14 @@ def test_two_may_write_at_once(tmp_path: Path) -> None:
         one.write_text("one")
         other.write_text("other")
     assert path.read_text() == "one" and os.listdir(tmp_path) == ["kept"]
+
+
+def test_what_a_killed_program_left_is_removed_and_another_programs_is_not(tmp_path: Path) -> None:
+    """Names of files may hold what a pattern would take for more."""
+    path = tmp_path / "kept[1]"
+    left = [tmp_path / f"kept[1].{number}.part" for number in (f"{os.getpid()}-0", "4194999-3", "mine")]
+    for file in (*left, tmp_path / "kept1.4194999-3.part"):
+        file.touch()
+    remove_left(path)
+    assert [file.exists() for file in left] == [True, False, True]
+    assert (tmp_path / "kept1.4194999-3.part").exists()

@@ -14,7 +14,7 @@ from commands import EDGESPEC, in_process, posix
 
 from edgespec.commands import trim
 from edgespec.commands.bench.figures import Ratio
-from edgespec.commands.trim import ASIDE, DraftContest
+from edgespec.commands.trim import DraftContest
 from edgespec_models.gguf.header import read_file
 from edgespec_models.gguf.trim import BY_TOKEN, TOKENS, most_used, write_with_tokens
 
@@ -110,7 +110,7 @@ def test_an_end_leaves_no_draft_that_was_not_measured(
         _, err = process.communicate(timeout=30)
     psutil.wait_procs(at_work, timeout=10)  # a process that was killed is there for a moment still
     assert process.returncode != 0 and b"Traceback" not in err and not output.exists()
-    assert [path.suffix for path in tmp_path.iterdir()] == [ASIDE] * (number == signal.SIGKILL)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".part"] * (number == signal.SIGKILL)
     code, _, _ = in_process(*words, "--anyway")
     assert code == 0 and list(tmp_path.iterdir()) == [output], "the next start clears what was left"
 

@@ -8,9 +8,11 @@ answer the built-in prompts in turn, and their speeds decide.
 from __future__ import annotations
 
 import argparse
+import glob
 import os
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -19,6 +21,7 @@ from edgespec.commands.in_turn import FEWEST, PATIENCE, endless, in_turn
 from edgespec.commands.output_file import check_output
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
+from edgespec_models.kept_file import remove_left, replacing
 
 if TYPE_CHECKING:
     from edgespec.commands.bench.figures import Ratio
@@ -29,7 +32,6 @@ DESCRIPTION = (
 )
 FEWEST_TOKENS = 512  # below which nothing is worth guessing
 MOST_MINUTES = 24 * 60
-ASIDE = ".trim-part"  # what is not known to pay yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +71,42 @@ def run(arguments: argparse.Namespace) -> int:
     output = (
         Path(arguments.output) if arguments.output else draft.with_name(f"{draft.stem}-{n // 1000}k.gguf")
     )
-    _clear(output.parent)
+    remove_left(output)
     check_output(output, draft.stat().st_size)
-    aside = output.with_name(f"{output.name}.{os.getpid()}{ASIDE}")
+    try:
+        with replacing(output) as aside, _removed_by_signals(aside):
+            _write(draft, aside, kept)
+            saved = f"{size_text(draft.stat().st_size)} to {size_text(aside.stat().st_size)}"
+            print(f"{len(kept):,} of {n_all:,} tokens: {saved}", flush=True)
+            if not (arguments.anyway or _pays(target, draft, aside, n, arguments)):
+                raise _NotKeptError
+    except _NotKeptError:
+        print("not kept: not shown to be faster here (--anyway keeps it)")
+        return 1
+    print(f"kept as {output}")
+    return 0
+
+
+class _NotKeptError(Exception):
+    """The trimmed draft does not pay."""
+
+
+@contextmanager
+def _removed_by_signals(aside: Path) -> Iterator[None]:
+    """Ends the program at a signal, and the file with it: an exception raised inside a callback is lost."""
 
     def leave(number: int, _: object) -> NoReturn:
-        remove()
-        os._exit(128 + number)  # an exception raised inside a callback is lost
-
-    def remove() -> None:
-        for left in (aside, *aside.parent.glob(f"{aside.name}.*")):
+        for left in (aside, *aside.parent.glob(f"{glob.escape(aside.name)}.*")):
             with suppress(OSError):
                 left.unlink()
+        os._exit(128 + number)
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        _write(draft, aside, kept)
-        saved = f"{size_text(draft.stat().st_size)} to {size_text(aside.stat().st_size)}"
-        print(f"{len(kept):,} of {n_all:,} tokens: {saved}", flush=True)
-        worth = arguments.anyway or _pays(target, draft, aside, n, arguments)
-        if worth:
-            os.replace(aside, output)
+        yield
     finally:
-        remove()
         for number, handler in before.items():
             signal.signal(number, handler)
-    print(f"kept as {output}" if worth else "not kept: not shown to be faster here (--anyway keeps it)")
-    return 0 if worth else 1
 
 
 def _tokens_kept(draft: Path, target: Path, wanted: int | None) -> tuple[int, int, list[int]]:
@@ -144,28 +155,6 @@ def _pays(target: Path, draft: Path, aside: Path, n: int, arguments: argparse.Na
     found = _compare(target, draft, aside, arguments.threads, 60 * arguments.minutes)
     print("\n".join(_told(found)))
     return found.speed.low is not None and found.speed.low > 1
-
-
-def _clear(folder: Path) -> None:
-    """Removes what killed programs have left."""
-    for left in folder.glob(f"*{ASIDE}*"):
-        number = left.name.partition(ASIDE)[0].rpartition(".")[2]
-        with suppress(OSError):
-            if number.isdecimal() and not _has_made(int(number), left):
-                left.unlink()
-
-
-def _has_made(number: int, file: Path) -> bool:
-    """True if the process of that number runs, and did not start after the file. Raises OSError."""
-    import psutil
-
-    try:
-        process = psutil.Process(number)
-        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= file.stat().st_mtime + 1
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.Error:
-        return True
 
 
 def _told(found: DraftContest) -> list[str]:

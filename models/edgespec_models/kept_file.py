@@ -6,6 +6,7 @@ finished name never stands for what a power cut could still lose.
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import shutil
@@ -38,6 +39,28 @@ def replacing(path: Path, *, private: bool = False, sync: bool = True) -> Iterat
         if isinstance(error, OSError) and (not error.filename or error.filename == str(aside)):
             error.filename = str(path)
         raise
+
+
+def remove_left(path: Path) -> None:
+    """Removes what programs that were killed have left beside a place."""
+    for left in path.parent.glob(f"{glob.escape(path.name)}.*{PART}"):
+        number = left.name[len(path.name) + 1 :].partition("-")[0]
+        with suppress(OSError):
+            if number.isdecimal() and not _writes(int(number), left):
+                left.unlink()
+
+
+def _writes(number: int, file: Path) -> bool:
+    """True if the process of that number runs, and did not start after the file. Raises OSError."""
+    import psutil  # slow to import
+
+    try:
+        process = psutil.Process(number)
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= file.stat().st_mtime + 1
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return True
 
 
 def write_whole(path: Path, text: str, *, private: bool = True, sync: bool = True) -> None:

@@ -7,9 +7,7 @@ what a killed process left is removed by the next that writes the same file.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -18,14 +16,13 @@ from gguf import GGUFValueType, GGUFWriter, LlamaFileType
 from edgespec_models.grow.packing import PackedTensor
 from edgespec_models.grow.source import SHAPE_KEYS, GrowError, ModelShape, Source, digest, value_of
 from edgespec_models.grow.tensors import grown_eps
-from edgespec_models.kept_file import replacing
+from edgespec_models.kept_file import remove_left, replacing
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) while weights are written; the last call has both equal."""
 
 VERSION = 1  # part of the name of finished files: raise it whenever the same call writes other bytes
 SPARE_DISK = 64 << 20
-STALE_AFTER_S = 3600.0
 
 PATTERN = "attention.sliding_window_pattern"
 REPLACED_KEYS = {
@@ -63,7 +60,7 @@ def write(
     on_progress: Progress,
 ) -> None:
     """Write the tensors of `source` grown to `shape`, under a header made from the source's."""
-    _remove_stale(destination)
+    remove_left(destination)
     try:
         with replacing(destination) as aside:
             writer = GGUFWriter(aside, source.architecture)
@@ -75,14 +72,6 @@ def write(
                     file.close()
     except OSError as error:
         raise GrowError(f"{destination} was not written ({error}); make room or choose another") from None
-
-
-def _remove_stale(destination: Path) -> None:
-    """Remove what a killed process left; a living one keeps writing, so its file is never an hour old."""
-    for part in destination.parent.glob(f"{destination.name}.*.part"):
-        with suppress(OSError):  # another process may be removing it too
-            if time.time() - part.stat().st_mtime > STALE_AFTER_S:
-                part.unlink()
 
 
 def _write_header(
