@@ -1,5 +1,6 @@
 """The network and its file: what torch computes, llama.cpp computes. Skipped where torch is absent."""
 
+import ctypes
 import random
 
 import gguf
@@ -74,7 +75,12 @@ def test_control_tokens_have_their_roles(file, tokenizer):
         for text in (marks.TURN_END, marks.END_OF_TEXT):
             assert api.llama_vocab_is_eog(native.vocab, token_id(tokenizer, text))
         call = token_id(tokenizer, "<tool_call>")
-        assert native.detokenise([call, token_id(tokenizer, marks.TURN_END)]) == b"<tool_call>"
+        ids, room = (
+            (api.llama_token * 2)(call, token_id(tokenizer, marks.TURN_END)),
+            ctypes.create_string_buffer(64),
+        )
+        count = api.llama_detokenize(native.vocab, ids, 2, room, len(room), False, False)
+        assert room.raw[:count] == b"<tool_call>"
         assert native.tokenise("<tool_call>", special=False) == [call]
         assert len(native.tokenise(marks.TURN_END, special=False)) > 1
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from edgespec.commands.pull.words import table
+from edgespec.commands.table import table
 from edgespec.errors import ModelFileError
 from edgespec.pairs.check import check_pair
 from edgespec.pairs.found import name_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from edgespec.commands.pull.words import table
+from edgespec.commands.table import table
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.settings import PairSettings

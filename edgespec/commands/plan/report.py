@@ -11,6 +11,7 @@ from typing import Any
 
 from edgespec import __version__
 from edgespec.commands.plan.pair_plan import PairPlan
+from edgespec.commands.table import table
 from edgespec_models.fit.fit import Fit, gib
 
 WIDTH = 100  # of lines, if the terminal is no narrower
@@ -34,7 +35,7 @@ def lines(found: Sequence[Planned]) -> list[str]:
         ("pair", "memory", "plain", "expected", "gain", "guesses", "if they are accepted")
     ]
     rows += [_row(planned) for planned in found if planned.plan]
-    said = _table(rows) if len(rows) > 1 else []
+    said = table(rows) if len(rows) > 1 else []
     troubles = [f"{planned.name}: {planned.trouble}" for planned in found if planned.trouble]
     notes = [*troubles, *_notes(found)]
     width = max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
@@ -93,11 +94,6 @@ def _notes(found: Sequence[Planned]) -> list[str]:
         f"{p.name}: {p.fit.sentence(p.name)}" for p in found if p.fit and (p.fit.gave_up or not p.fit.fits)
     ]
     return said
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def document(found: Sequence[Planned]) -> str:

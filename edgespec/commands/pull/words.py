@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from edgespec.commands.table import table
 from edgespec.system.terminal import one_line
 from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import Header
@@ -12,12 +13,6 @@ from edgespec_models.hub.propose import Proposal
 from edgespec_models.hub.pull import PullPlan
 from edgespec_models.shelf.catalogue import CatalogueEntry
 from edgespec_models.shelf.sizes import size_text
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns rows as lines whose columns are as wide as they have to be."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def catalogue_lines(entries: Iterable[CatalogueEntry], installed: frozenset[str]) -> list[str]:

@@ -77,13 +77,6 @@ class Native:
             raise RuntimeError(f"llama_tokenize wanted room for {-count} tokens")
         return list(room[:count])
 
-    def detokenise(self, ids: list[int], special: bool = False) -> bytes:
-        """Return the bytes of token ids, control tokens only with `special`."""
-        tokens = (api.llama_token * len(ids))(*ids)
-        room = ctypes.create_string_buffer(32 * len(ids) + 64)
-        count = api.llama_detokenize(self.vocab, tokens, len(ids), room, len(room), False, special)
-        return room.raw[:count]
-
     def ends(self) -> set[int]:
         """Return the tokens that end a text."""
         return {token for token in range(self.size) if api.llama_vocab_is_eog(self.vocab, token)}

@@ -4,15 +4,17 @@ An eighth of each source is held out, by name: figures are measured on these, an
 """
 
 import importlib.metadata
+import json
 import random
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from pydoc_data.topics import topics as reference
 
-from edgespec_models.distill import topics as words
-
+# plain words, written by hand
+WORDS = json.loads(Path(__file__).with_name("topics.json").read_text(encoding="utf-8"))
 SHARES = {"topic": 30, "fact": 6, "code": 8, "sum": 12, "german": 5, "text": 11}
 HELD_OUT = 8  # one source in so many
 LONGEST = 1500  # characters of a passage
@@ -52,30 +54,32 @@ def passages() -> tuple[str, ...]:
 def made(kind: str, rng: random.Random) -> tuple[str, Turns]:
     """Make a question of a kind of SHARES; return its topic, and its turns."""
     if kind == "topic":
-        topic, other = rng.sample(words.TOPICS, 2)
-        return topic, [rng.choice(words.FORMS).format(topic, other=other)]
+        topic, other = rng.sample(WORDS["topics"], 2)
+        return topic, [rng.choice(WORDS["forms"]).format(topic, other=other)]
     if kind == "fact":
-        work, land = rng.choice(words.WORKS), rng.choice(words.LANDS)
-        form = rng.choice(words.FACTS)
+        work, land = rng.choice(WORDS["works"]), rng.choice(WORDS["lands"])
+        form = rng.choice(WORDS["facts"])
         return work if "{work}" in form else land, [form.format(work=work, land=land)]
     if kind == "code":
-        what, form = rng.choice(words.CODE), rng.choice(words.CODE_FORMS)
-        return what, [form.format(what, lang=rng.choice(words.CODE_LANGUAGES))]
+        what, form = rng.choice(WORDS["code"]), rng.choice(WORDS["code_forms"])
+        return what, [form.format(what, lang=rng.choice(WORDS["code_languages"]))]
     if kind == "sum":
-        a, b = rng.sample(words.NAMES, 2)
+        a, b = rng.sample(WORDS["names"], 2)
         j, k, n, m = (rng.randrange(*span) for span in ((2, 7), (2, 12), (5, 30), (30, 200)))
-        text = rng.choice(words.SUMS).format(a=a, b=b, things=rng.choice(words.THINGS), j=j, k=k, n=n, m=m)
+        text = rng.choice(WORDS["sums"]).format(
+            a=a, b=b, things=rng.choice(WORDS["things"]), j=j, k=k, n=n, m=m
+        )
         return text, [text]
     if kind == "german":
         who, did, what = (
-            rng.choice(part) for part in (words.GERMAN_WHO, words.GERMAN_DID, words.GERMAN_WHAT)
+            rng.choice(part) for part in (WORDS["german_who"], WORDS["german_did"], WORDS["german_what"])
         )
         return what, [f"Translate German to English: {who} {did} , {what} ."]
     passage = rng.choice(passages())
     if rng.random() < 0.3:
         context = "\n".join((passage, rng.choice(passages())))[:1800]
         return passage, [
-            f"{context}\n\nAnswer from the text above: {rng.choice(words.FORMS[:7]).format('it')}"
+            f"{context}\n\nAnswer from the text above: {rng.choice(WORDS['forms'][:7]).format('it')}"
         ]
     return passage, [rng.choice(OVER_TEXT).format(passage)]
 
