@@ -33,6 +33,7 @@ from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, ModelName, Reach, Ro
 from edgespec.core.verify import Independent, Rule, Target
 from edgespec.engine.alone import alone
 from edgespec.engine.slots import Cache
+from edgespec.grammar.grammar import Grammar
 from edgespec.llama.saved import Saved
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling
 
@@ -211,8 +212,9 @@ def rounds_of(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Round]:
     """Runs a loop over fakes in the real engine; yields its rounds."""
-    pair = Alone(contexts, Stream(loop, text or TextRelease(letter), pace, grammar))
-    return alone(pair, prompt, Request(), cancelled=cancelled, costs=costs, scorers=scorers, clock=clock)
+    pair = Alone(contexts, Stream(loop, text or TextRelease(letter), pace))
+    request = Request(grammar=Grammar("regex", ".*") if grammar else None)
+    return alone(pair, prompt, request, cancelled=cancelled, costs=costs, scorers=scorers, clock=clock)
 
 
 def speculate(

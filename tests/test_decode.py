@@ -801,7 +801,7 @@ def test_a_prompt_that_leaves_room_for_one_token_gets_one() -> None:
     assert [len(r.tokens) for r in refused([1] * 9)] == [1]
 
 
-@pytest.mark.parametrize("n", [0, -1, 1.5, None])
+@pytest.mark.parametrize("n", [0, -1, 1.5, "4"])
 def test_a_number_of_tokens_that_makes_no_sense_is_refused(n: object) -> None:
     with pytest.raises(SettingError, match="number of tokens wanted is"):
         Limits(n, 10)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from served import until
 
+from edgespec.core.request import Request
 from edgespec.engine import intake as taking
 from edgespec.engine.intake import QUICK, THREADS, Intake
 from edgespec.engine.messages import (
@@ -27,7 +28,6 @@ from edgespec.engine.messages import (
 from edgespec.engine.outlet import Outlet
 from edgespec.errors import GivenUpError
 from edgespec.llama.cuts import Cuts
-from edgespec.sampling.sampler import Sampling
 from edgespec.system.limited_child import GIVEN_UP
 
 LONG = "x" * (QUICK + 1)
@@ -67,7 +67,9 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Intake, Target, H
     monkeypatch.setattr(Intake, "_listen", lambda self: None)
     target, heard = Target(), Heard()
     intake = Intake(cast(Any, io.BytesIO()), heard, most=64)
-    intake.pair = cast(Any, SimpleNamespace(n_ctx=64, target=target, prepare=lambda *_: None))
+    intake.pair = cast(
+        Any, SimpleNamespace(n_ctx=64, target=target, prepare=lambda _: None, is_prepared=lambda _: True)
+    )
     yield intake, target, heard
     target.go.set()
     until(lambda: not intake.busy)
@@ -78,10 +80,7 @@ def asked(id: str, text: str = LONG) -> Tokenize:
 
 
 def submit(prompt: str) -> Submit:
-    return Submit(
-        id="a", prompt=prompt, add_bos=False, sampling=Sampling(), max_tokens=4, stop=(), seed=None, choice=0,
-        drafter="none", draft_length=None, pieces=False,
-    )  # fmt: skip
+    return Submit("a", prompt, False, Request(max_tokens=4, drafter="none"))
 
 
 def test_given_up_requests_hold_no_thread(at_work: tuple[Intake, Target, Heard]) -> None:
@@ -113,7 +112,7 @@ def test_the_trial_of_a_given_up_grammar_is_told(at_work: tuple[Intake, Target, 
         assert given_up and given_up.wait(10)
         raise GivenUpError
 
-    intake.pair = cast(Any, SimpleNamespace(target=target, prepare=prepare))
+    intake.pair = cast(Any, SimpleNamespace(target=target, prepare=prepare, is_prepared=lambda _: False))
     intake._take(submit(LONG))
     assert tried.wait(10)
     intake._take(Cancel("a"))

@@ -97,7 +97,8 @@ def test_the_worker_keeps_whole_answers(tmp_path: Path) -> None:
     assert texts.texts() == []
     for id in ("whole", "failed", "cancelled"):
         who._tell(0.0, [Emitted(id, Round((7, 1), "b", 0, 0, ("target",) * 2, "stop"))])
-    assert texts.texts() == [OwnText((1, 2), (1, 7, 1), submitted("whole").message.sampling.temperature)]
+    temperature = submitted("whole").message.request.sampling.temperature
+    assert texts.texts() == [OwnText((1, 2), (1, 7, 1), temperature)]
 
 
 def test_one_text_in_eight_is_held_out(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ class FakePair:
         fixed = request.fixed_length
         controller = Controller(self.record, max_tokens=request.max_tokens)
         pace = controller if fixed is None else FixedLength(fixed)
-        return Stream(loop, text, pace, fresh=request.fresh, lane=request.lane)
+        return Stream(loop, text, pace)
 
     def rule(self, request: Request) -> Rule:
         if request.seed is not None:

@@ -9,29 +9,24 @@ from typing import Any, cast
 
 import pytest
 
+from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed, Round
 from edgespec.engine.intake import Intake, Ready, refused
 from edgespec.engine.messages import Refused, StepReport, Submit, receive
 from edgespec.engine.outlet import Outlet
 from edgespec.engine.worker import Worker
 from edgespec.errors import EngineError
-from edgespec.sampling.sampler import Sampling
 
 SAID, CONTROL = 1, 7
 
 
-def spelling(shown: frozenset[int]) -> Any:
-    return lambda token: {SAID: "é".encode(), CONTROL: b"<call>" if CONTROL in shown else b""}[token]
-
-
-def tokenize(text: bytes, *, special: bool, add_bos: bool) -> Any:
-    return SimpleNamespace(size=1, item=lambda _: CONTROL)
+def spelling(shown: tuple[str, ...]) -> Any:
+    return lambda token: {SAID: "é".encode(), CONTROL: b"<call>" if "<call>" in shown else b""}[token]
 
 
 PAIR: Any = SimpleNamespace(
     spelling=spelling,
     n_ctx=64,
-    target=SimpleNamespace(tokenize=tokenize, end_tokens=frozenset()),
     busy=lambda: (0.0, 0.0),
     costs=lambda: SimpleNamespace(target=SimpleNamespace(seconds=lambda n: 0.1)),
 )
@@ -54,10 +49,7 @@ def worker() -> tuple[Worker, FakeEngine, io.BytesIO]:
 
 
 def submitted(id: str) -> Ready:
-    message = Submit(
-        id=id, prompt="a", add_bos=False, sampling=Sampling(), max_tokens=4, stop=(), seed=None, choice=0,
-        drafter="none", draft_length=None, pieces=True, shown=("<call>",),
-    )  # fmt: skip
+    message = Submit(id, "a", False, Request(max_tokens=4, drafter="none", shown=("<call>",)), pieces=True)
     return Ready(message, cast(Any, (1, 2)))
 
 

@@ -23,7 +23,7 @@ class Request:
     """The settings of one generation."""
 
     sampling: Sampling = field(default_factory=Sampling)
-    max_tokens: int = 512
+    max_tokens: int | None = 512  # None: as many as fit
     stop: Sequence[str] = ()  # texts that end it
     # Selects coupled mode: the text depends on seed, choice, prompt and target alone, not on the draft.
     seed: int | None = None
@@ -33,8 +33,9 @@ class Request:
     drafter: DrafterName = "auto"  # who may guess; "auto": all compete
     draft_length: int | None = None  # tokens; None: chosen anew each round
     scoring: Scoring | None = None  # log probabilities of the tokens, if wanted
-    shown: frozenset[int] = frozenset()  # control tokens whose text belongs to the answer
+    shown: tuple[str, ...] = ()  # texts of control tokens that belong to the answer
     grammar: Grammar | None = None  # the form of the text
+    ignore_eos: bool = False  # the model may not end it
     fresh: bool = False  # reuse only what a fresh evaluation of the prompt would have computed bit for bit
     lane: str = ""  # requests of several lanes run in turn, a few rounds each; "" runs beside all others
 

@@ -144,7 +144,7 @@ class Engine:
         ask = next(stream.loop)  # this evaluates nothing, but checks prompt and settings
         assert isinstance(ask, Ask)
         self._submitted += 1
-        self._queue.append(Running(id, prompt, stream, ask, self._submitted, self._clock()))
+        self._queue.append(Running(id, prompt, request, stream, ask, self._submitted, self._clock()))
 
     def cancel(self, id: str) -> None:
         """Ends a request; its last round comes with the next step. An unknown one is ignored."""
@@ -231,10 +231,10 @@ class Engine:
         for running in list(self._queue):
             if all(slot.running for slot in self._slots) or not self._fits(running):
                 return
-            if not running.stream.fresh and self._prefixes.is_being_read(running.ask.tokens):
+            if not running.wanted.fresh and self._prefixes.is_being_read(running.ask.tokens):
                 continue
             self._queue.remove(running)
-            place = self._prefixes.place_fresh if running.stream.fresh else self._prefixes.place
+            place = self._prefixes.place_fresh if running.wanted.fresh else self._prefixes.place
             slot, cached = place(running.ask.tokens)
             slot.lend(running)
             if not running.told:

@@ -175,14 +175,8 @@ class Intake:
 
     def is_prepared(self, message: Submit) -> bool:
         """True if all that a vocabulary needs once for this request is there already."""
-        if message.grammar is None and not message.sampling.repeats_dry:
-            return True
         assert self.pair
-        try:
-            shown = shown_tokens(self.pair, message.shown)
-        except UnicodeEncodeError:
-            return False
-        return self.pair.is_prepared(message.grammar, message.sampling, shown)
+        return self.pair.is_prepared(message.request)
 
     def _make_ready(self, message: Submit | Tokenize | Spell) -> None:
         """Passes a request on; whatever is wrong with it, only this request is refused."""
@@ -207,8 +201,7 @@ class Intake:
             piece = self.pair.target.piece
             return Spelt(message.id, tuple(piece(token, special=True) for token in message.tokens))
         if isinstance(message, Submit):
-            shown = shown_tokens(self.pair, message.shown)
-            self.pair.prepare(message.grammar, message.sampling, shown)
+            self.pair.prepare(message.request)
             return Ready(message, self._tokens(message))
         tokens = self._tokens(message)
         sent = tokens if tokens.size <= MOST_TOKENS else tokens[:0]
@@ -250,13 +243,6 @@ class Intake:
         assert self.pair
         target = self.pair.target
         return max(len(target.piece(token, special=True)) for token in range(target.n_vocab))
-
-
-def shown_tokens(pair: Pair, texts: tuple[str, ...]) -> frozenset[int]:
-    """Returns the tokens with these texts; texts that are no single token are shown anyway."""
-    tokenize = pair.target.tokenize
-    found = (tokenize(text.encode(), special=True, add_bos=False) for text in texts)
-    return frozenset(tokens.item(0) for tokens in found if tokens.size == 1)
 
 
 def refused(id: str, error: Exception) -> Refused:

@@ -36,7 +36,6 @@ from edgespec.engine.loading import OnProgress, load_what_fits
 from edgespec.engine.measuring import SecondLook, believable, costs_path, measure_costs, time_again
 from edgespec.engine.placing import Place
 from edgespec.errors import EngineError, SettingError
-from edgespec.grammar.grammar import Grammar
 from edgespec.grammar.matchers import CONTROL, Matchers
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cards, place_of
@@ -224,20 +223,22 @@ class Pair:
 
     def _pieces(self, shown: frozenset[int]) -> list[bytes]:
         """Returns the text of every token; tokens that are not text have theirs after CONTROL."""
-        piece, every = self.spelling(shown), range(self.target.n_vocab)
+        piece, every = self._spelling(shown), range(self.target.n_vocab)
         named = partial(self.target.piece, special=True)
         return [piece(i) or (CONTROL + name if (name := named(i)) else b"") for i in every]
 
-    def prepare(self, grammar: Grammar | None, sampling: Sampling, shown: frozenset[int]) -> None:
+    def prepare(self, request: Request) -> None:
         """Does what a vocabulary needs once for a request. From any thread. Raises GrammarError."""
-        if grammar:
-            self.matchers.compile(grammar, shown)
-        self._repetition(sampling)
+        shown = self._tokens_of(request.shown)
+        if request.grammar:
+            self.matchers.compile(request.grammar, shown)
+        self._repetition(request.sampling)
 
-    def is_prepared(self, grammar: Grammar | None, sampling: Sampling, shown: frozenset[int]) -> bool:
+    def is_prepared(self, request: Request) -> bool:
         """True if `prepare` would do nothing, or refuse at once."""
+        sampling, grammar = request.sampling, request.grammar
         known = not sampling.repeats_dry or self._breakers.knows(sampling.dry_sequence_breakers)
-        return known and (grammar is None or self.matchers.knows(grammar, shown))
+        return known and (grammar is None or self.matchers.knows(grammar, self._tokens_of(request.shown)))
 
     def control_pieces(self) -> list[bytes]:
         """Returns the control tokens' names, as a grammar may name them."""
@@ -251,7 +252,7 @@ class Pair:
         """Returns the masks of a text after a prompt of so many tokens, if a grammar is asked for."""
         if request.grammar is None:
             return None
-        masks = self.matchers.masks(request.grammar, start, request.shown)
+        masks = self.matchers.masks(request.grammar, start, self._tokens_of(request.shown))
         bias = request.sampling.logit_bias
         masks.banned = frozenset(token for token, value in bias.items() if value == -math.inf)
         return masks
@@ -300,15 +301,22 @@ class Pair:
 
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
         """Prepares a generation for an engine. Raises PromptTooLongError or SettingError."""
-        text = TextRelease(self.spelling(request.shown), request.stop)
-        pace = self._pace(request)
-        loop = self._loop(prompt, request, text, pace)
-        return Stream(loop, text, pace, request.grammar is not None, request.fresh, request.lane)
+        text, pace = TextRelease(self.spelling(request.shown), request.stop), self._pace(request)
+        return Stream(self._loop(prompt, request, text, pace), text, pace)
 
-    def spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
+    def spelling(self, shown: tuple[str, ...]) -> Callable[[int], bytes]:
         """Returns a function for the bytes of a token; of the control tokens, only those `shown` have any."""
+        return self._spelling(self._tokens_of(shown))
+
+    def _spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
         piece = self.target.piece
         return (lambda token: piece(token, special=token in shown)) if shown else piece
+
+    def _tokens_of(self, shown: tuple[str, ...]) -> frozenset[int]:
+        """Returns the tokens with these texts; texts that are no single token are shown anyway."""
+        tokenize = self.target.tokenize
+        found = (tokenize(text.encode("utf-8", "replace"), special=True, add_bos=False) for text in shown)
+        return frozenset(tokens.item(0) for tokens in found if tokens.size == 1)
 
     def _record(self, kind: str, streams: int) -> Record:
         """Returns the record of a kind of request at about so many streams: each power of two has its own."""
@@ -323,8 +331,8 @@ class Pair:
         pace: Pace,
     ) -> Loop:
         known = self._known.at(request.kind)
+        request = replace(request, sampling=self._sampling(request))
         masks = self._masks(request, len(prompt))
-        request = replace(request, sampling=request.sampling.in_context(self.n_ctx))
         sampler = Sampler(request.sampling, self.target.n_vocab, masks, self._repetition(request.sampling))
         guessers = self._free(request, known)
         if masks:
@@ -338,6 +346,14 @@ class Pair:
             limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
             scoring=request.scoring,
         )
+
+    def _sampling(self, request: Request) -> Sampling:
+        """Returns the sampling with all that depends on the pair."""
+        sampling = request.sampling.in_context(self.n_ctx)
+        if not request.ignore_eos:
+            return sampling
+        never = dict.fromkeys(self._end_tokens, -math.inf)
+        return replace(sampling, logit_bias={**sampling.logit_bias, **never})
 
     def _pace(self, request: Request) -> Pace:
         if request.fixed_length is not None:

@@ -93,7 +93,7 @@ class Step:
             if request.first and ask.model == "target":
                 self._prompts.add(slot.seq)
                 least[slot.seq] = target.missing(slot.want()) - request.drawn
-            elif request.stream.grammar:  # what it settled is read with what follows
+            elif request.wanted.grammar:  # what it settled is read with what follows
                 least[slot.seq] = target.missing(Want(ask.tokens, (), 1, slot.seq))
         beside = sum(target.missing(want) for _, want in self._joining)
         fills = target.fills and not self._joining

@@ -22,10 +22,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from edgespec.core.pace.worth import break_even
-from edgespec.core.request import Request
 from edgespec.core.values import Candidate, Emitted, Failed, Happening, Reading, Started, TokenScore
 from edgespec.engine.engine import Engine
-from edgespec.engine.intake import Intake, Ready, refused, shown_tokens
+from edgespec.engine.intake import Intake, Ready, refused
 from edgespec.engine.messages import (
     Accepted,
     Cancel,
@@ -36,7 +35,6 @@ from edgespec.engine.messages import (
     Refused,
     Stage,
     StepReport,
-    Submit,
     receive,
 )  # fmt: skip
 from edgespec.engine.outlet import Outlet
@@ -126,7 +124,7 @@ class Worker:
             self._intake.prepare(message)
             return
         try:
-            self._engine.submit(message.id, item.tokens, self._request(message))
+            self._engine.submit(message.id, item.tokens, message.request)
         except EdgeSpecError as error:
             self._outlet.send(refused(message.id, error))
             return
@@ -135,30 +133,10 @@ class Worker:
             self._outlet.send(refused(message.id, error))
             return
         if message.pieces:
-            self._pieces[message.id] = _Pieces(self._pair.spelling(shown_tokens(self._pair, message.shown)))
-        if self._overheard and message.grammar is None and not message.ignore_eos:
-            self._overheard.begin(message.id, item.tokens.tolist(), message.sampling.temperature)
+            self._pieces[message.id] = _Pieces(self._pair.spelling(message.request.shown))
+        if self._overheard and message.request.grammar is None and not message.request.ignore_eos:
+            self._overheard.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
         self._outlet.send(Accepted(message.id, len(item.tokens)))
-
-    def _request(self, message: Submit) -> Request:
-        sampling = message.sampling
-        if message.ignore_eos:
-            never = dict.fromkeys(self._pair.target.end_tokens, float("-inf"))
-            sampling = replace(sampling, logit_bias={**sampling.logit_bias, **never})
-        return Request(
-            sampling=sampling,
-            max_tokens=self._pair.n_ctx if message.max_tokens is None else message.max_tokens,
-            stop=message.stop,
-            seed=message.seed,
-            choice=message.choice,
-            drafter=message.drafter,
-            draft_length=message.draft_length,
-            scoring=message.scoring,
-            shown=shown_tokens(self._pair, message.shown),
-            grammar=message.grammar,
-            fresh=message.fresh,
-            lane=message.lane,
-        )
 
     def _tell(self, began: float, happenings: Iterable[Happening]) -> None:
         said: list[Started | Reading | Emitted | Refused] = []

@@ -165,7 +165,7 @@ class AnswerChoices:
         self._unread = 0
         self.failed: str | None = None  # why it ended before its time
         self.choices = [ChoiceResults() for _ in wanted]
-        self._scores = [ScoreRelease() if submit.scoring else None for submit in wanted]
+        self._scores = [ScoreRelease() if submit.request.scoring else None for submit in wanted]
 
     async def submit(self) -> None:
         """Submits all choices to the worker; returns once they are in its queue.
@@ -298,11 +298,11 @@ class AnswerChoices:
         i = self._index[id]
         self.choices[i].measured_s = self._audience.plain_s()
         if self.choices[i].started:  # a choice that never got a slot is not an answer
-            self._audience.ended(self.choices[i], plain=self._wanted[i].drafter == "none")
+            self._audience.ended(self.choices[i], plain=self._wanted[i].request.drafter == "none")
 
     def usage(self) -> dict[str, Any]:
         """Returns the counts as OpenAI has them: a prompt counts once, however many choices it has."""
-        prompts = [c for s, c in zip(self._wanted, self.choices, strict=True) if s.choice == 0]
+        prompts = [c for s, c in zip(self._wanted, self.choices, strict=True) if s.request.choice == 0]
         prompt = sum(choice.prompt_tokens for choice in prompts)
         completion = sum(choice.n_tokens for choice in self.choices)
         return {

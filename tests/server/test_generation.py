@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from edgespec.core.request import Request
 from edgespec.core.values import Candidate, Emitted, Round, Started, TokenScore
 from edgespec.engine.messages import Accepted, Submit
-from edgespec.sampling.sampler import Sampling
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.generation import UNREAD_MOST, AnswerChoices, ChoiceResults
 from edgespec.server.metrics import ENOUGH, Plain
@@ -48,7 +48,7 @@ class Nobody:
 
 
 async def begun(worker: Any, seconds: float | None = None) -> AnswerChoices:
-    submit = Submit("", "a", True, Sampling(), None, (), None, 0, "auto", None, False)
+    submit = Submit("", "a", True, Request())
     generation = AnswerChoices(worker, [submit], Nobody(), seconds=seconds)
     await generation.submit()
     worker.say()

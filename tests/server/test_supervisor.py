@@ -18,6 +18,7 @@ import pytest
 from served import served, until
 from tiny_gguf import CONTROL, write_llama
 
+from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Round, Started
 from edgespec.engine.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.pairs.settings import PairSettings
@@ -30,11 +31,7 @@ from edgespec.server.worker_process import WorkerProcess, new_worker
 
 WAIT_S = 30.0
 NO_END = {token: -1e9 for token in range(512 - len(CONTROL), 512)}
-SUBMIT = Submit(
-    id="", prompt="the water", add_bos=False, sampling=Sampling(temperature=0, logit_bias=NO_END),
-    max_tokens=4, stop=(),
-    seed=None, choice=0, drafter="auto", draft_length=None, pieces=False,
-)  # fmt: skip
+SUBMIT = Submit("", "the water", False, Request(Sampling(temperature=0, logit_bias=NO_END), max_tokens=4))
 
 
 @dataclass(slots=True)
@@ -51,10 +48,11 @@ class Asker:
         if isinstance(said, Refusal) or (isinstance(said, Emitted) and said.round.finish):
             self.ended.set()
 
-    async def ask(self, load: LoadRequest | None = None, **changed: Any) -> str:
+    async def ask(self, load: LoadRequest | None = None, max_tokens: int = 4) -> str:
         """Has a pair, asks it for an answer, and returns the name of its target once that is on its way."""
         async with self.worker.lease(load) as about:
-            self.worker.submit(replace(SUBMIT, id=self.id, **changed), self.hear)
+            request = replace(SUBMIT.request, max_tokens=max_tokens)
+            self.worker.submit(replace(SUBMIT, id=self.id, request=request), self.hear)
             return about.name
 
     @property

@@ -13,6 +13,7 @@ EXACTNESS: decisions see positions, costs and reach, which never depend on a tok
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -145,11 +146,11 @@ class FixedLength:
 class Controller:
     """The pace of one stream: weighs costs against acceptance, and plain decoding against both."""
 
-    def __init__(self, records: Callable[[int], Record], *, max_tokens: int) -> None:
-        """records: of such requests so far, by the number of streams; max_tokens: of this request."""
+    def __init__(self, records: Callable[[int], Record], *, max_tokens: int | None) -> None:
+        """records: of such requests so far, by the number of streams; max_tokens: of this one."""
         self._records = records
         self._streams = 0
-        self._left = max_tokens
+        self._left = sys.maxsize if max_tokens is None else max_tokens
         self._by: Literal["plain", "model", "free"] = "plain"
         self._gain = 1.0  # expected of this round
         self._planned = 1.0  # expected of it, should the model draft

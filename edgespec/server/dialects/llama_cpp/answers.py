@@ -9,6 +9,7 @@ from typing import Any
 
 from sse_starlette import ServerSentEvent
 
+from edgespec.core.request import Request
 from edgespec.core.scores import Scoring
 from edgespec.engine.messages import Submit
 from edgespec.sampling.sampler import Sampling
@@ -173,7 +174,7 @@ class LlamaAnswer:
             "model": self.model,
             "tokens_predicted": n_tokens,
             "tokens_evaluated": choice.prompt_tokens,
-            "generation_settings": generation_settings(submit, streamed=self.streamed),
+            "generation_settings": generation_settings(submit.request, streamed=self.streamed),
             "prompt": self.prompts[i],
             "has_new_line": "\n" in written.text,
             "truncated": full,
@@ -199,19 +200,19 @@ def picked(answer: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def generation_settings(submit: Submit, *, streamed: bool = False) -> dict[str, Any]:
+def generation_settings(request: Request, *, streamed: bool = False) -> dict[str, Any]:
     """Returns the settings of a generation as llama-server shows them."""
-    limit = -1 if submit.max_tokens is None else submit.max_tokens
+    limit = -1 if request.max_tokens is None else request.max_tokens
     return {
-        **sampling_settings(submit.sampling),
-        "seed": -1 if submit.seed is None else submit.seed,
-        "stop": list(submit.stop),
+        **sampling_settings(request.sampling),
+        "seed": -1 if request.seed is None else request.seed,
+        "stop": list(request.stop),
         "max_tokens": limit,
         "n_predict": limit,
         "stream": streamed,
-        "ignore_eos": submit.ignore_eos,
-        "n_probs": submit.scoring.top if submit.scoring else 0,
-        "post_sampling_probs": bool(submit.scoring and submit.scoring.sampled),
+        "ignore_eos": request.ignore_eos,
+        "n_probs": request.scoring.top if request.scoring else 0,
+        "post_sampling_probs": bool(request.scoring and request.scoring.sampled),
     }
 
 

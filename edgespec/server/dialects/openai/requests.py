@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
+from edgespec.core.request import Request
 from edgespec.core.scores import Scoring
 from edgespec.core.values import LONGEST_DRAFT, DrafterName
 from edgespec.engine.messages import Submit
@@ -187,26 +189,22 @@ class GenerationRequest(FormFields):
         seed = (
             unsaid.seed if self.seed is None else None if self.seed == -1 else self.seed
         )  # -1 is llama.cpp's word for "anew every time"
+        request = Request(
+            sampling=sampling,
+            max_tokens=limit,
+            stop=(*stop, *stops),
+            seed=seed,
+            drafter=(how.drafter or unsaid.drafter) if how.speculation else "none",
+            draft_length=how.draft_length,
+            scoring=scoring,
+            grammar=form,
+            shown=shown,
+            ignore_eos=bool(self.ignore_eos),
+            fresh=unsaid.fresh if self.cache_prompt is None else not self.cache_prompt,
+            lane=how.lane,
+        )
         return [
-            Submit(
-                id="",
-                prompt=prompt,
-                add_bos=add_bos,
-                sampling=sampling,
-                max_tokens=limit,
-                stop=(*stop, *stops),
-                seed=seed,
-                choice=choice,
-                drafter=(how.drafter or unsaid.drafter) if how.speculation else "none",
-                draft_length=how.draft_length,
-                pieces=how.events or scoring is not None,
-                scoring=scoring,
-                grammar=form,
-                shown=shown,
-                ignore_eos=bool(self.ignore_eos),
-                fresh=unsaid.fresh if self.cache_prompt is None else not self.cache_prompt,
-                lane=how.lane,
-            )
+            Submit("", prompt, add_bos, replace(request, choice=choice), how.events or scoring is not None)
             for choice in range(self.n or 1)
         ]
 
