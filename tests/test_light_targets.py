@@ -16,8 +16,8 @@ from streams import Clock
 
 from edgespec.core.drafters import Offer
 from edgespec.core.drafters.competition import Competition
+from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, Rows, Want, generate
 from edgespec.core.pace.controller import Controller, FixedLength
 from edgespec.core.pace.cost_table import CostTable

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from edgespec.core.drafters import Drafter, Drafting, Guesser, NoDrafter
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, Rows, Scorer, Want, generate
 from edgespec.core.pace.controller import Controller, FixedLength
 from edgespec.core.pace.cost_table import CostTable

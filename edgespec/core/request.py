@@ -9,12 +9,11 @@ from typing import Literal, get_args
 from edgespec.core.pace.controller import FixedLength
 from edgespec.core.scores import Scoring
 from edgespec.core.text import TextRelease
-from edgespec.core.values import DrafterName
+from edgespec.core.values import DRAFTERS, DrafterName
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.sampling.sampler import Sampling
 
-FREE = ("lookup", "recycling", "lookahead")  # drafters that need neither a draft nor a head
 RuleName = Literal["block", "token"]
 
 
@@ -46,9 +45,8 @@ class Request:
                 raise SettingError(f"the {name} is {value!r}: it must be a whole number")
         if self.rng_seed is not None and self.rng_seed < 0:
             raise SettingError(f"the rng_seed is {self.rng_seed}: it must be 0 or more")
-        if self.drafter not in get_args(DrafterName):
-            drafters = ", ".join(get_args(DrafterName))
-            raise SettingError(f"the drafter is {self.drafter!r}: it must be one of {drafters}")
+        if self.drafter not in DRAFTERS:
+            raise SettingError(f"the drafter is {self.drafter!r}: it must be one of {', '.join(DRAFTERS)}")
         if self.rule not in get_args(RuleName):
             raise SettingError(f"the acceptance rule is {self.rule!r}: it must be block or token")
         if self.draft_length is not None:

@@ -8,7 +8,7 @@ emitted tokens leave as a `Round`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from edgespec.sampling.sampler import Distribution
 
 ModelName = Literal["target", "draft"]
-DrafterName = Literal[
-    "auto", "model", "mtp", "eagle", "dflash", "lookup", "recycling", "lookahead", "none"
-]  # who guesses, as requests and flags name it; "auto": all that are there compete
+HeadName = Literal["mtp", "eagle", "dflash"]
+FreeName = Literal["lookup", "recycling", "lookahead"]  # each has a file in `core/drafters`
+# who guesses, as requests, flags, settings and pages name it; "auto": all that are there compete
+DrafterName = Literal["auto", "model", HeadName, FreeName, "none"]
+FREE: tuple[FreeName, ...] = get_args(FreeName)  # these need neither a draft nor a head
+DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
 # tokens, for settings, flags and endpoint alike; batches past 63 rows may use other kernels
 LONGEST_DRAFT = 48
 FinishReason = Literal["stop", "length", "cancelled"]

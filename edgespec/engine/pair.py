@@ -24,10 +24,10 @@ from edgespec.core.loop import Limits, Loop, Scorer, generate
 from edgespec.core.pace.controller import Controller, FixedLength, Pace
 from edgespec.core.pace.costs import Costs, unmeasured
 from edgespec.core.pace.record import Record
-from edgespec.core.request import FREE, Request
+from edgespec.core.request import Request
 from edgespec.core.stream import Stream
 from edgespec.core.text import TextRelease
-from edgespec.core.values import LONGEST_DRAFT, ModelName, Round
+from edgespec.core.values import FREE, LONGEST_DRAFT, ModelName, Round
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.engine.ahead import Ahead
 from edgespec.engine.alone import alone

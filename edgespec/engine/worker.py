@@ -46,6 +46,7 @@ from edgespec.llama import remote
 from edgespec.llama.thread_count import Threads
 from edgespec.memory.free import free_memory
 from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.settings import IN_FILE
 from edgespec.system import config
 
 MOST_CACHE_RAM = 8 * 2**30
@@ -253,7 +254,7 @@ def about(pair: Pair) -> Loaded:
         chat_template=target.chat_template,
         bos=target.bos_text,
         eos=target.eos_text,
-        sampling={k: v for k, v in target.metadata.items() if k.startswith("general.sampling.")},
+        sampling={k: v for k, v in target.metadata.items() if k.startswith(IN_FILE)},
         plain_s=plain.seconds(1),
         plain_growth_s=(plain.seconds(1, FAR) - plain.seconds(1)) / FAR,
         path=str(target.path),

@@ -13,12 +13,11 @@ from importlib import import_module
 
 from edgespec.commands import flags
 from edgespec.commands.serve.listening import addresses, listening, refuse_strangers
-from edgespec.core.request import FREE
-from edgespec.core.values import DrafterName
+from edgespec.core.values import DRAFTERS, FREE, DrafterName
 from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
-from edgespec.sampling.sampler import Sampling
+from edgespec.sampling.settings import IN_FILE, Sampling
 from edgespec.server.logs import say, set_up
 from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
@@ -128,7 +127,7 @@ def _add_unsaid(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--drafter",
-        choices=flags.DRAFTERS,
+        choices=DRAFTERS,
         default="auto",
         help="what makes the guesses (auto)",
     )
@@ -275,7 +274,7 @@ def _unsaid(arguments: argparse.Namespace) -> Unsaid:
     sampling = {}
     if arguments.temperature is not None:
         Sampling(temperature=arguments.temperature)
-        sampling["general.sampling.temp"] = str(arguments.temperature)
+        sampling[IN_FILE + "temp"] = str(arguments.temperature)
     if arguments.reproducible and (arguments.slots > 1 or arguments.drafter != "auto"):
         flag = f"--slots {arguments.slots}" if arguments.slots > 1 else f"--drafter {arguments.drafter}"
         raise SettingError(f"--reproducible answers one at a time and without drafts: leave out {flag}")

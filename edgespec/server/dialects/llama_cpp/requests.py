@@ -20,19 +20,15 @@ from pydantic import (
 
 from edgespec.core.scores import Scoring
 from edgespec.engine.messages import Submit
+from edgespec.sampling.settings import NUMBERS
 from edgespec.server.dialects.lists import Biases, Listed
 from edgespec.server.dialects.llama_cpp.filling import GapFields
 from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId, unsupported
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import Unsaid
 
-ALIASES = {
-    "repeat_last_n": "penalty_last_n",
-    "n_cmpl": "n",
-    "logprobs": "n_probs",
-    "typ_p": "typical_p",
-    "logit_bias": "llama_bias",
-}
+ALIASES = {number.also: name for name, number in NUMBERS.items() if number.also}
+ALIASES |= {"n_cmpl": "n", "logprobs": "n_probs", "logit_bias": "llama_bias"}
 Bias = StrictInt | StrictFloat | StrictBool
 Pair = tuple[StrictInt | StrictStr, Bias]
 

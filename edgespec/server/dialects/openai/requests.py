@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.core.request import Request
 from edgespec.core.scores import Scoring
@@ -22,13 +22,13 @@ from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
 from edgespec.server.dialects.lists import Biases, Listed
+from edgespec.server.dialects.numbers import Number, with_numbers
 from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import Unsaid
 
 MOST_CHOICES = 16
-Number = StrictFloat | StrictInt
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 Top = Annotated[StrictInt, Field(ge=0, le=20)]
@@ -56,6 +56,7 @@ class Speculation(_Lenient):
     lane: Annotated[StrictStr, Field(max_length=64)] = ""
 
 
+@with_numbers
 class GenerationRequest(FormFields):
     """What chats and completions share."""
 
@@ -68,24 +69,6 @@ class GenerationRequest(FormFields):
     stop: StopText | Annotated[Listed[StopText], Field(max_length=64)] | None = None
     seed: Seed | None = None
     logit_bias: Biases[Number | Literal[False]] | None = None  # false: never, as llama-server has it
-    temperature: Number | None = None
-    top_k: StrictInt | None = None
-    top_p: Number | None = None
-    min_p: Number | None = None
-    typical_p: Number | None = None
-    top_n_sigma: Number | None = None
-    repeat_penalty: Number | None = None
-    frequency_penalty: Number | None = None
-    presence_penalty: Number | None = None
-    penalty_last_n: StrictInt | None = None
-    xtc_probability: Number | None = None
-    xtc_threshold: Number | None = None
-    dynatemp_range: Number | None = None
-    dynatemp_exponent: Number | None = None
-    dry_multiplier: Number | None = None
-    dry_base: Number | None = None
-    dry_allowed_length: StrictInt | None = None
-    dry_penalty_last_n: StrictInt | None = None
     dry_sequence_breakers: Listed[StrictStr] | None = None
     samplers: StrictStr | Listed[StrictStr] | None = None
     post_sampling_probs: StrictBool | None = None
@@ -131,7 +114,7 @@ class GenerationRequest(FormFields):
     def sampling(self, of_model: Mapping[str, str]) -> Sampling:
         """Returns the requested sampling, over the model's own settings over the defaults; raises Refusal."""
         wanted: dict[str, object] = {name: getattr(self, name) for name in NUMBERS}
-        if self.top_k == -1:  # several servers write "no limit" so
+        if wanted["top_k"] == -1:  # several servers write "no limit" so
             wanted["top_k"] = 0
         try:
             bias = {

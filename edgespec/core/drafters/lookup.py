@@ -110,3 +110,8 @@ class SuffixLookup:
         for token in tokens[held:].tolist():
             self._automaton.append(token)
         self._held = said
+
+
+def guesser(n_vocab: int) -> SuffixLookup:
+    """Returns one in its state at a pair's first request. n_vocab: tokens of the target."""
+    return SuffixLookup()
