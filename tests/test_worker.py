@@ -67,7 +67,7 @@ def test_control_tokens_that_are_shown_are_part_of_their_tokens_texts() -> None:
     one._take(submitted("a"))
     one._tell(0.0, [Emitted("a", Round((SAID, CONTROL), "é<call>", 0, 0, ()))])
     step = heard(out)[-1]
-    assert isinstance(step, StepReport) and step.pieces["a"] == ("é", "<call>")
+    assert isinstance(step, StepReport) and cast(Any, step.happenings[0]).pieces == ("é", "<call>")
 
 
 def test_nothing_is_kept_of_a_request_that_failed() -> None:

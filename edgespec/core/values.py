@@ -163,10 +163,11 @@ class Reading(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """A round of one request; the last has a finish reason."""
+    """A round of one request; the last has a finish reason. pieces: the text of each token, if asked for."""
 
     id: str
     round: Round
+    pieces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from edgespec.core.pace.worth import break_even
-from edgespec.core.values import Candidate, Emitted, Failed, Happening, Reading, Started, TokenScore
+from edgespec.core.values import Candidate, Emitted, Failed, Happening, Reading, Round, Started, TokenScore
 from edgespec.engine.engine import Engine
 from edgespec.engine.intake import Intake, Ready, refused
 from edgespec.engine.messages import (
@@ -111,10 +111,7 @@ class Worker:
     def _take(self, item: Ready | Cancel) -> None:
         if isinstance(item, Cancel):
             self._engine.cancel(item.id)
-            if self._overheard:
-                self._overheard.drop(item.id)
-            self._pieces.pop(item.id, None)
-            self._speaking.discard(item.id)
+            self._forget(item.id)
             return
         message = item.message
         if self.draining:
@@ -141,30 +138,17 @@ class Worker:
 
     def _tell(self, began: float, happenings: Iterable[Happening]) -> None:
         said: list[Started | Reading | Emitted | Refused] = []
-        pieces: dict[str, tuple[str, ...]] = {}
         for happening in happenings:
             if isinstance(happening, Failed):
-                self._pieces.pop(happening.id, None)
-                self._speaking.discard(happening.id)
-                if self._overheard:
-                    self._overheard.drop(happening.id)
+                self._forget(happening.id)
                 said.append(refused(happening.id, happening.error))
-                continue
-            if isinstance(happening, Emitted) and happening.round.scores:
-                happening = self._spelt(happening)
-            said.append(happening)
-            if isinstance(happening, Emitted) and self._overheard:
-                ended = happening.round.finish is not None
-                self._overheard.add(happening.id, happening.round.tokens, ended=ended)
-            if isinstance(happening, Emitted) and (spelt := self._pieces.get(happening.id)):
-                pieces[happening.id] = tuple(map(spelt.of, happening.round.tokens))
-                if happening.round.finish:
-                    del self._pieces[happening.id]
+            else:
+                said.append(self._emitted(happening) if isinstance(happening, Emitted) else happening)
         if said:
             busy, plain_s = self._pair.busy(), self._pair.costs().target.seconds(1)
             counts = self._decodes, self._in_slots
             self._decodes = self._in_slots = 0
-            step = StepReport(began, time.monotonic(), tuple(said), pieces, busy, plain_s, *counts)
+            step = StepReport(began, time.monotonic(), tuple(said), busy, plain_s, *counts)
             (self._outlet.hold if self._may_wait(step) else self._outlet.send)(step)
         else:
             self._outlet.release()
@@ -188,16 +172,30 @@ class Worker:
             self._held_since = step.at
         return usual and 2 * step.at - step.began - self._held_since < TOGETHER_S
 
-    def _spelt(self, emitted: Emitted) -> Emitted:
+    def _emitted(self, emitted: Emitted) -> Emitted:
+        """Keeps a round's text if that is wanted; returns it with the texts that its request asked for."""
+        id, round_ = emitted.id, emitted.round
+        if self._overheard:
+            self._overheard.add(id, round_.tokens, ended=round_.finish is not None)
+        spelt = self._pieces.pop(id, None) if round_.finish else self._pieces.get(id)
+        pieces = tuple(map(spelt.of, round_.tokens)) if spelt else ()
+        return Emitted(id, self._spelt(round_) if round_.scores else round_, pieces)
+
+    def _forget(self, id: str) -> None:
+        """Forgets a request that will not be answered to its end."""
+        self._pieces.pop(id, None)
+        self._speaking.discard(id)
+        if self._overheard:
+            self._overheard.drop(id)
+
+    def _spelt(self, round_: Round) -> Round:
         """Returns a round with the bytes of the tokens that its scores name."""
 
         def spell(candidate: Candidate) -> Candidate:
             return replace(candidate, spelt=self._pair.target.piece(candidate.token))
 
-        scores = tuple(
-            TokenScore(spell(score.said), tuple(map(spell, score.top))) for score in emitted.round.scores
-        )
-        return Emitted(emitted.id, emitted.round._replace(scores=scores))
+        scores = (TokenScore(spell(one.said), tuple(map(spell, one.top))) for one in round_.scores)
+        return round_._replace(scores=tuple(scores))
 
 
 class _Pieces:

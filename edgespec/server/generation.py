@@ -160,7 +160,7 @@ class AnswerChoices:
         self._wanted = [replace(submit, id=f"r{next(_ids)}") for submit in wanted]
         self._index = {submit.id: i for i, submit in enumerate(self._wanted)}
         self._open = set(self._index)
-        self._said: asyncio.Queue[tuple[str, Said, float, tuple[str, ...]]] = asyncio.Queue()
+        self._said: asyncio.Queue[tuple[str, Said, float]] = asyncio.Queue()
         self._until = asyncio.get_running_loop().time() + seconds if seconds else None
         self._unread = 0
         self.failed: str | None = None  # why it ended before its time
@@ -201,14 +201,14 @@ class AnswerChoices:
         for item in early + later:
             self._said.put_nowait(item)
 
-    def _hear(self, id: str, said: Said, at: float, pieces: tuple[str, ...]) -> None:
+    def _hear(self, id: str, said: Said, at: float) -> None:
         if isinstance(said, Emitted):
             self._unread += _weight(said.round)
             if self._unread > UNREAD_MOST:  # others go on, but what waits for this client takes memory
                 said = Refusal(408, "this client does not read its answer: it was ended", code="not_read")
                 for other in self._open:
                     self._worker.cancel(other)
-        self._said.put_nowait((id, said, at, pieces))
+        self._said.put_nowait((id, said, at))
 
     async def parts(self) -> AsyncIterator[Part]:
         """Yields the rounds of all choices as they come. Raises Refusal if the worker fails.
@@ -221,7 +221,7 @@ class AnswerChoices:
                     async with asyncio.timeout_at(self._until):
                         if self._late():  # nobody waits any longer for what is still unread either
                             raise TimeoutError
-                        id, said, at, pieces = await self._said.get()
+                        id, said, at = await self._said.get()
                 except TimeoutError:
                     for part in self._out_of_time():
                         yield part
@@ -251,8 +251,8 @@ class AnswerChoices:
                     if said.round.finish:
                         self._end(id)
                     scores = self._scores[self._index[id]]
-                    scored = scores.feed(said.round, pieces) if scores else ()
-                    yield Part(self._index[id], said.round, pieces, scored)
+                    scored = scores.feed(said.round, said.pieces) if scores else ()
+                    yield Part(self._index[id], said.round, said.pieces, scored)
         finally:
             self.close()
 

@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -66,7 +66,7 @@ SWITCHED = Refusal(
     retry_s=1,
 )
 Said = Accepted | Started | Reading | Emitted | Tokenized | Spelt | Refusal
-Listener = Callable[[str, Said, float, tuple[str, ...]], None]  # id, what, the worker's clock, token texts
+Listener = Callable[[str, Said, float], None]  # id, what, the worker's clock
 
 
 class Supervisor:
@@ -369,7 +369,7 @@ class Supervisor:
             raise self.absence()
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
 
-        def hear(_id: str, said: Said, _at: float, _pieces: tuple[str, ...]) -> None:
+        def hear(_id: str, said: Said, _at: float) -> None:
             if isinstance(said, Refusal) and not answer.done():
                 answer.set_exception(said)
             elif not answer.done():
@@ -388,7 +388,7 @@ class Supervisor:
         for id, listener in waiting.items():
             if self.state == "ready":
                 self._send(Cancel(id))
-            listener(id, reason, 0.0, ())
+            listener(id, reason, 0.0)
 
     def absence(self) -> Refusal:
         """Returns why there is no engine now, and when to come again."""
@@ -516,14 +516,14 @@ class Supervisor:
             for happening in message.happenings:
                 said = from_worker(happening) if isinstance(happening, Refused) else happening
                 at = message.began if isinstance(said, Started) else message.at
-                self._hand_on(happening.id, said, at, message.pieces)
+                self._hand_on(happening.id, said, at)
                 if isinstance(said, Emitted) and said.round.notice and not self._noticed:
                     self._noticed = True
                     self._tell(said.round.notice)
         elif isinstance(message, Accepted | Tokenized | Spelt):
-            self._hand_on(message.id, message, 0.0, {})
+            self._hand_on(message.id, message, 0.0)
         elif isinstance(message, Refused):
-            self._hand_on(message.id, from_worker(message), 0.0, {})
+            self._hand_on(message.id, from_worker(message), 0.0)
         elif isinstance(message, Pong):
             if heard := self._heard.get(message.number):
                 heard.set()
@@ -540,14 +540,14 @@ class Supervisor:
             self._become("ready")
             self.settled.set()
 
-    def _hand_on(self, id: str, said: Said, at: float, pieces: Mapping[str, tuple[str, ...]]) -> None:
+    def _hand_on(self, id: str, said: Said, at: float) -> None:
         listener = self._listeners.get(id)
         if not listener:
             return
         if isinstance(said, Refusal) or (isinstance(said, Emitted) and said.round.finish):
             del self._listeners[id]
             self._moved()
-        listener(id, said, at, pieces.get(id, ()))
+        listener(id, said, at)
 
     def _mourn(self, code: int, pause: float) -> None:
         """Tells all requests that the worker is gone, and why."""

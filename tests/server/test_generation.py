@@ -27,14 +27,14 @@ class Worker:
 
     def submit(self, message: Submit, listener: Any) -> None:
         self.listeners[message.id] = listener
-        listener(message.id, Accepted(message.id, 3), 0.0, ())
+        listener(message.id, Accepted(message.id, 3), 0.0)
 
     def cancel(self, id: str) -> None:
         self.listeners.pop(id, None)
 
     def say(self, what: Round | None = None) -> None:
         for id, listener in tuple(self.listeners.items()):
-            listener(id, Emitted(id, what) if what else Started(id, 3, 0), 1.0, ())
+            listener(id, Emitted(id, what) if what else Started(id, 3, 0), 1.0)
 
 
 class Nobody:

@@ -43,7 +43,7 @@ class Asker:
     heard: list[Said] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def hear(self, _id: str, said: Said, _at: float, _pieces: tuple[str, ...]) -> None:
+    def hear(self, _id: str, said: Said, _at: float) -> None:
         self.heard.append(said)
         if isinstance(said, Refusal) or (isinstance(said, Emitted) and said.round.finish):
             self.ended.set()
@@ -418,7 +418,7 @@ def test_the_cause_of_a_failed_draft_is_logged_once_for_each_load(
         rounds = [
             Round((1,), "a", 0, 0, ("target",), notice=notice) for notice in ("", "it broke", "it broke")
         ]
-        step = StepReport(0.0, 1.0, tuple(Emitted("id", round_) for round_ in rounds), {}, (0.0, 0.0), 0.01)
+        step = StepReport(0.0, 1.0, tuple(Emitted("id", round_) for round_ in rounds), (0.0, 0.0), 0.01)
         worker._note(step)
         assert told == ["it broke"]
 
