@@ -38,7 +38,8 @@ ROOMS = (
 )
 SERVER = (  # one process, one request, one dialect, all of it: what stands where in the web process
     {"refusal", "logs", "logprobs", "situation", "owner", "settings", "pairs", "worker_process", "events"},
-    {"json_body", "presence"},
+    {"json_body", "presence", "worker_requests"},
+    {"worker_life"},
     {"supervisor", "bodies", "body_child", "front_page"},
     {"turns", "generation", "announcing", "gate"},
     {"dialects.lists", "dialects.numbers"},

@@ -13,7 +13,8 @@ from edgespec.core.values import Emitted, FinishReason, Reading, Round, Started
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.refusal import Refusal, unavailable
-from edgespec.server.supervisor import Said, Supervisor
+from edgespec.server.supervisor import Supervisor
+from edgespec.server.worker_requests import Said
 
 _ids = itertools.count(1)
 UNREAD_MOST = 50_000  # tokens, and their alternatives, that may wait for a client: some 10 MB

@@ -23,11 +23,12 @@ from edgespec.core.values import Emitted, Round, Started
 from edgespec.engine.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
-from edgespec.server import supervisor
+from edgespec.server import worker_life
 from edgespec.server.refusal import Refusal
 from edgespec.server.situation import Situation
-from edgespec.server.supervisor import Said, Supervisor
+from edgespec.server.supervisor import Supervisor
 from edgespec.server.worker_process import WorkerProcess, new_worker
+from edgespec.server.worker_requests import Said
 
 WAIT_S = 30.0
 NO_END = {token: -1e9 for token in range(512 - len(CONTROL), 512)}
@@ -353,7 +354,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(
         async with supervised(loads[0], tell=told.append) as worker:
             assert worker.state == "ready" and worker.restarts == 1
 
-    monkeypatch.setattr(supervisor, "new_worker", new)
+    monkeypatch.setattr(worker_life, "new_worker", new)
     asyncio.run(play())
     assert told[0] == "its process cannot be started (Cannot allocate memory); it is being restarted"
 
