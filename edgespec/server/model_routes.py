@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
+from pydantic import BaseModel, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.engine.messages import Loaded, LoadRequest
@@ -27,8 +27,6 @@ from edgespec_models.shelf.sizes import size_text
 
 class ModelChange(BaseModel):
     """POST /edgespec/models. force: ends running answers instead of waiting for them."""
-
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
     action: Literal["load", "unload"] = "load"
     model: StrictStr | None = None

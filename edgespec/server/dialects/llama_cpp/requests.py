@@ -7,7 +7,6 @@ from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     PrivateAttr,
@@ -35,8 +34,6 @@ Pair = tuple[StrictInt | StrictStr, Bias]
 
 class JsonPrompt(BaseModel):
     """A prompt in an object, which could carry pictures."""
-
-    model_config = ConfigDict(extra="ignore")
 
     prompt_string: StrictStr
     multimodal_data: Listed[StrictStr] | StrictStr | None = None
@@ -151,8 +148,6 @@ class InfillRequest(LlamaGenerationRequest, GapFields):
 class TokenizeRequest(BaseModel):
     """POST /tokenize."""
 
-    model_config = ConfigDict(extra="ignore")
-
     content: StrictStr | Listed[TokenId | StrictStr] = ""
     add_special: StrictBool = False
     parse_special: StrictBool = True
@@ -161,8 +156,6 @@ class TokenizeRequest(BaseModel):
 
 class DetokenizeRequest(BaseModel):
     """POST /detokenize."""
-
-    model_config = ConfigDict(extra="ignore")
 
     tokens: Listed[TokenId] = []
 

@@ -36,17 +36,13 @@ StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 READABLE = frozenset({"text", "refusal"})  # types of parts that contain text
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
-
-
-class StreamOptions(_Lenient):
+class StreamOptions(BaseModel):
     """What a stream contains besides the text."""
 
     include_usage: StrictBool = False
 
 
-class Speculation(_Lenient):
+class Speculation(BaseModel):
     """The `edgespec` object: how to draft for this request, and what its stream reports."""
 
     speculation: StrictBool = True
@@ -192,7 +188,7 @@ class GenerationRequest(FormFields):
         ]
 
 
-class TextPart(_Lenient):
+class TextPart(BaseModel):
     """A part of a message; only text can be read."""
 
     type: StrictStr
@@ -203,14 +199,14 @@ class TextPart(_Lenient):
         return {"type": "text", "text": self.text or self.refusal or ""}
 
 
-class MadeFunction(_Lenient):
+class MadeFunction(BaseModel):
     """The function called. arguments: JSON text, or the object itself as some clients send it."""
 
     name: StrictStr
     arguments: StrictStr | dict[str, Any] | None = None
 
 
-class MadeCall(_Lenient):
+class MadeCall(BaseModel):
     """A call that the assistant made."""
 
     id: StrictStr = ""

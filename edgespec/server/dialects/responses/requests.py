@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.openai.requests import (
@@ -31,11 +31,7 @@ ROLES = {"developer": "system"}
 TEXTS = frozenset({"input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text"})
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
-
-
-class ContentPart(_Lenient):
+class ContentPart(BaseModel):
     """A part of a message or of an output."""
 
     type: StrictStr
@@ -46,7 +42,7 @@ class ContentPart(_Lenient):
 Content = StrictStr | Listed[ContentPart]
 
 
-class InputItem(_Lenient):
+class InputItem(BaseModel):
     """An item of the conversation of any type; the type decides which fields count."""
 
     type: StrictStr = "message"
@@ -60,7 +56,7 @@ class InputItem(_Lenient):
     summary: Listed[ContentPart] | None = None
 
 
-class ResponseTool(_Lenient):
+class ResponseTool(BaseModel):
     """A tool of any type."""
 
     type: StrictStr
@@ -70,7 +66,7 @@ class ResponseTool(_Lenient):
     tools: Listed[ResponseTool] | None = None
 
 
-class TextFormat(_Lenient):
+class TextFormat(BaseModel):
     """The form of the answer."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -79,11 +75,11 @@ class TextFormat(_Lenient):
     strict: StrictBool | None = None
 
 
-class TextOptions(_Lenient):
+class TextOptions(BaseModel):
     format: TextFormat | None = None
 
 
-class ReasoningOptions(_Lenient):
+class ReasoningOptions(BaseModel):
     effort: StrictStr | None = None
 
 
@@ -95,7 +91,7 @@ class KnownTool:
     namespace: str
 
 
-class InputRequest(_Lenient):
+class InputRequest(BaseModel):
     """POST /v1/responses/input_tokens; /v1/responses shares these fields."""
 
     model: StrictStr | None = None
