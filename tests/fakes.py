@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from edgespec.core import verify
 from edgespec.core.drafters import Drafter, NoDrafter
 from edgespec.core.loop import Limits, Loop, Rows, Scorer, Want, generate
+from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import FixedLength, Pace
 from edgespec.core.pace.costs import Costs, unmeasured
-from edgespec.core.pace.load import Load
 from edgespec.core.request import Request
 from edgespec.core.scores import Scoring
 from edgespec.core.stream import Stream
@@ -298,7 +298,7 @@ class Restless:
             return False
         return len(ask.tail) < self.length
 
-    def enter(self, load: Load, slot: int) -> None:
+    def enter(self, load: BatchPlan, slot: int) -> None:
         pass
 
     def drafted(self) -> None:

@@ -22,10 +22,10 @@ from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.free import free_guessers
 from edgespec.core.loop import Limits, generate
+from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import FixedLength, Pace
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
-from edgespec.core.pace.load import Load
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.scores import Scoring
 from edgespec.core.text import TextRelease
@@ -639,7 +639,7 @@ def test_a_round_is_charged_with_all_the_time_there_was_but_for_what_the_reader_
         def read(self, seconds: float) -> None:
             charged[-1] += seconds
 
-        def enter(self, load: Load, slot: int) -> None:
+        def enter(self, load: BatchPlan, slot: int) -> None:
             load.weigh()
             self.began = now
             charged.append(0.0)

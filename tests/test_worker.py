@@ -11,9 +11,9 @@ import pytest
 
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed, Round
-from edgespec.engine.intake import Intake, Ready, refused
 from edgespec.engine.messages import Refused, StepReport, Submit, receive
-from edgespec.engine.outlet import Outlet
+from edgespec.engine.outbox import Outbox
+from edgespec.engine.request_reader import Ready, RequestReader, refused
 from edgespec.engine.worker import Worker
 from edgespec.errors import EngineError
 
@@ -44,8 +44,8 @@ class FakeEngine:
 
 def worker() -> tuple[Worker, FakeEngine, io.BytesIO]:
     out, engine = io.BytesIO(), FakeEngine()
-    intake = SimpleNamespace(is_prepared=lambda message: True, items=queue.SimpleQueue())
-    return Worker(PAIR, cast(Any, engine), cast(Intake, intake), Outlet(cast(Any, out))), engine, out
+    reader = SimpleNamespace(is_prepared=lambda message: True, items=queue.SimpleQueue())
+    return Worker(PAIR, cast(Any, engine), cast(RequestReader, reader), Outbox(cast(Any, out))), engine, out
 
 
 def submitted(id: str) -> Ready:
@@ -67,7 +67,7 @@ def test_control_tokens_that_are_shown_are_part_of_their_tokens_texts() -> None:
     one._take(submitted("a"))
     one._tell(0.0, [Emitted("a", Round((SAID, CONTROL), "é<call>", 0, 0, ()))])
     step = heard(out)[-1]
-    assert isinstance(step, StepReport) and cast(Any, step.happenings[0]).pieces == ("é", "<call>")
+    assert isinstance(step, StepReport) and cast(Any, step.events[0]).pieces == ("é", "<call>")
 
 
 def test_nothing_is_kept_of_a_request_that_failed() -> None:
@@ -95,7 +95,7 @@ def round_of(text: str, **more: Any) -> Emitted:
 
 def texts(out: io.BytesIO) -> list[str]:
     steps = [step for step in heard(out) if isinstance(step, StepReport)]
-    return [said.round.text for step in steps for said in step.happenings if isinstance(said, Emitted)]
+    return [said.round.text for step in steps for said in step.events if isinstance(said, Emitted)]
 
 
 class Steps:
@@ -142,5 +142,5 @@ def test_what_is_held_goes_with_whatever_comes_next(monkeypatch: pytest.MonkeyPa
     assert steps.take(7, round_of("4")) == "123"
     steps.take(7, Failed("a", EngineError("it cannot go on")))
     *_, round_, failure = heard(steps.out)
-    assert round_.happenings[0].round.text == "4"
-    assert isinstance(failure.happenings[0], Refused)
+    assert round_.events[0].round.text == "4"
+    assert isinstance(failure.events[0], Refused)

@@ -178,4 +178,4 @@ class Failed:
     error: EdgeSpecError
 
 
-Happening = Started | Reading | Emitted | Failed  # what one step of the engine may report of its requests
+EngineEvent = Started | Reading | Emitted | Failed  # what one step of the engine may report of its requests

@@ -181,7 +181,7 @@ class StepReport(NamedTuple):  # see `Round`
 
     began: float  # begin and end, seconds on the worker's clock
     at: float
-    happenings: tuple[Started | Reading | Emitted | Refused, ...]
+    events: tuple[Started | Reading | Emitted | Refused, ...]
     busy: tuple[float, float]  # seconds spent so far inside llama.cpp, (draft, target)
     plain_s: float  # current estimate of a token of plain decoding
     decodes: int = 0  # evaluations of the target since the previous `StepReport`

@@ -17,12 +17,12 @@ from edgespec.core.loop import Scorer
 from edgespec.core.pace.costs import Costs, unmeasured
 from edgespec.core.request import Request
 from edgespec.core.values import LONGEST_DRAFT, ModelName, Round
-from edgespec.engine.ahead import Ahead
 from edgespec.engine.alone import alone
+from edgespec.engine.draft_placement import DraftPlacement
 from edgespec.engine.experience import load, save
 from edgespec.engine.loading import OnProgress, load_what_fits
 from edgespec.engine.measuring import SecondLook, believable, costs_path, measure_costs, time_again
-from edgespec.engine.placing import Place
+from edgespec.engine.parallel_draft import ParallelDraft
 from edgespec.engine.stream_maker import StreamMaker
 from edgespec.errors import EngineError
 from edgespec.llama.context import Context
@@ -57,7 +57,7 @@ class Pair(StreamMaker):
         self.translation = check_pair(target, draft) if draft is not None and head is None else None
         small = Path(draft) if draft is not None else None
         self.n_rows = LONGEST_DRAFT + 1 if settings.slots == 1 else MOST_ROWS
-        place = Place(Path(target), None if head else small, settings, cards())
+        place = DraftPlacement(Path(target), None if head else small, settings, cards())
         known = place.known()
         if known == 0:  # else on the card, if it fits
             settings = replace(settings, draft_gpu_layers=0)
@@ -81,7 +81,7 @@ class Pair(StreamMaker):
             self._opened = opened.pop_all()
         self._costs_checked = False
         self._second_look: SecondLook | None = None
-        self._ahead: Ahead | None = None
+        self._ahead: ParallelDraft | None = None
 
     def __enter__(self) -> Pair:
         return self
@@ -172,7 +172,7 @@ class Pair(StreamMaker):
         if self._ahead is None and isinstance(self._draft_context, Context) and self._known.costs:
             beside = self._known.costs.beside
             if beside and beside.pays(1.0):
-                self._ahead = Ahead(
+                self._ahead = ParallelDraft(
                     self._target_context,
                     self._draft_context,
                     beside,

@@ -1,9 +1,9 @@
 """The engine in its own process: requests come in at stdin, results go out at stdout.
 
 It runs the engine and nothing else: no HTTP, no JSON, no templates. One thread reads and has requests
-prepared (`intake.py`), the main thread submits, cancels and steps. When the owner ends, even by kill -9,
-the pipe closes and the worker ends. Ctrl+C is for the owner; SIGTERM ends the worker
-once all accepted requests are answered.
+prepared (`request_reader.py`), the main thread submits, cancels and steps. When the owner ends, even by
+kill -9, the pipe closes and the worker ends. Ctrl+C is for the owner; SIGTERM ends the worker once all
+accepted requests are answered.
 
 stdout is for the messages alone: it is moved aside before llama.cpp is loaded, and whatever else is
 printed goes to stderr, whose last lines the owner shows when a worker died.
@@ -22,9 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from edgespec.core.pace.worth import break_even
-from edgespec.core.values import Candidate, Emitted, Failed, Happening, Reading, Round, Started, TokenScore
+from edgespec.core.values import Candidate, Emitted, EngineEvent, Failed, Reading, Round, Started, TokenScore
 from edgespec.engine.engine import Engine
-from edgespec.engine.intake import Intake, Ready, refused
 from edgespec.engine.messages import (
     Accepted,
     Cancel,
@@ -37,9 +36,10 @@ from edgespec.engine.messages import (
     StepReport,
     receive,
 )  # fmt: skip
-from edgespec.engine.outlet import Outlet
-from edgespec.engine.own_texts import Overheard, texts_for
+from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
+from edgespec.engine.request_reader import Ready, RequestReader, refused
+from edgespec.engine.text_log import TextRecorder, text_log_of
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
@@ -68,13 +68,13 @@ class Worker:
         self,
         pair: Pair,
         engine: Engine,
-        intake: Intake,
-        outlet: Outlet,
-        overheard: Overheard | None = None,
+        reader: RequestReader,
+        outbox: Outbox,
+        recorder: TextRecorder | None = None,
     ) -> None:
-        """overheard: keeps the texts, if wanted."""
-        self._overheard = overheard
-        self._pair, self._engine, self._intake, self._outlet = pair, engine, intake, outlet
+        """recorder: keeps the texts, if wanted."""
+        self._recorder = recorder
+        self._pair, self._engine, self._reader, self._outbox = pair, engine, reader, outbox
         self._pieces: dict[str, _Pieces] = {}  # of those that want them
         self._speaking: set[str] = set()  # requests whose first round was sent
         self._held_since = 0.0  # when the oldest held round was held
@@ -84,11 +84,11 @@ class Worker:
 
     def run(self) -> None:
         """Works until the owner is gone, or, after SIGTERM, until nothing is left to answer."""
-        while not (self.draining and self._engine.idle and self._intake.idle):
+        while not (self.draining and self._engine.idle and self._reader.idle):
             try:
                 while True:
-                    wait = self._engine.idle and not (self.draining and self._intake.idle)
-                    item = self._intake.items.get(wait, timeout=0.5 if wait else None)
+                    wait = self._engine.idle and not (self.draining and self._reader.idle)
+                    item = self._reader.items.get(wait, timeout=0.5 if wait else None)
                     if item is None:
                         return
                     self._take(item)
@@ -99,14 +99,14 @@ class Worker:
                     self._pair.look_again()
             if not self._engine.idle:
                 self._used = True
-                Threads.own_work = self._intake.own_work
+                Threads.own_work = self._reader.own_work
                 began, calls = time.monotonic(), self._pair.decodes
-                self._intake.step_began = began
-                happenings = self._engine.step()
-                self._intake.step_began = None
+                self._reader.step_began = began
+                events = self._engine.step()
+                self._reader.step_began = None
                 self._decodes += self._pair.decodes - calls
                 self._in_slots += (self._pair.decodes - calls) * self._engine.in_slots
-                self._tell(began, happenings)
+                self._tell(began, events)
 
     def _take(self, item: Ready | Cancel) -> None:
         if isinstance(item, Cancel):
@@ -116,42 +116,42 @@ class Worker:
         message = item.message
         if self.draining:
             sentence = "the engine is stopping: try again in a moment"
-            self._outlet.send(Refused(message.id, "draining", sentence))
+            self._outbox.send(Refused(message.id, "draining", sentence))
             return
-        if not self._intake.is_prepared(message):  # too many others came in between
-            self._intake.prepare(message)
+        if not self._reader.is_prepared(message):  # too many others came in between
+            self._reader.prepare(message)
             return
         try:
             self._engine.submit(message.id, item.tokens, message.request)
         except EdgeSpecError as error:
-            self._outlet.send(refused(message.id, error))
+            self._outbox.send(refused(message.id, error))
             return
         except Exception as error:  # ours: nothing was begun, so others continue
             traceback.print_exc()
-            self._outlet.send(refused(message.id, error))
+            self._outbox.send(refused(message.id, error))
             return
         if message.pieces:
             self._pieces[message.id] = _Pieces(self._pair.spelling(message.request.shown))
-        if self._overheard and message.request.grammar is None and not message.request.ignore_eos:
-            self._overheard.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
-        self._outlet.send(Accepted(message.id, len(item.tokens)))
+        if self._recorder and message.request.grammar is None and not message.request.ignore_eos:
+            self._recorder.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
+        self._outbox.send(Accepted(message.id, len(item.tokens)))
 
-    def _tell(self, began: float, happenings: Iterable[Happening]) -> None:
+    def _tell(self, began: float, events: Iterable[EngineEvent]) -> None:
         said: list[Started | Reading | Emitted | Refused] = []
-        for happening in happenings:
-            if isinstance(happening, Failed):
-                self._forget(happening.id)
-                said.append(refused(happening.id, happening.error))
+        for event in events:
+            if isinstance(event, Failed):
+                self._forget(event.id)
+                said.append(refused(event.id, event.error))
             else:
-                said.append(self._emitted(happening) if isinstance(happening, Emitted) else happening)
+                said.append(self._emitted(event) if isinstance(event, Emitted) else event)
         if said:
             busy, plain_s = self._pair.busy(), self._pair.costs().target.seconds(1)
             counts = self._decodes, self._in_slots
             self._decodes = self._in_slots = 0
             step = StepReport(began, time.monotonic(), tuple(said), busy, plain_s, *counts)
-            (self._outlet.hold if self._may_wait(step) else self._outlet.send)(step)
+            (self._outbox.hold if self._may_wait(step) else self._outbox.send)(step)
         else:
-            self._outlet.release()
+            self._outbox.release()
 
     def _may_wait(self, step: StepReport) -> bool:
         """Returns whether this may be sent with the next step, which will take as long as this one took.
@@ -159,24 +159,24 @@ class Worker:
         First and last rounds, and whatever is no round, are sent at once.
         """
         usual = True
-        for happening in step.happenings:
-            if not isinstance(happening, Emitted):
+        for event in step.events:
+            if not isinstance(event, Emitted):
                 usual = False
-            elif happening.round.finish:
-                self._speaking.discard(happening.id)
+            elif event.round.finish:
+                self._speaking.discard(event.id)
                 usual = False
-            elif happening.id not in self._speaking:
-                self._speaking.add(happening.id)
+            elif event.id not in self._speaking:
+                self._speaking.add(event.id)
                 usual = False
-        if not self._outlet.held:
+        if not self._outbox.held:
             self._held_since = step.at
         return usual and 2 * step.at - step.began - self._held_since < TOGETHER_S
 
     def _emitted(self, emitted: Emitted) -> Emitted:
         """Keeps a round's text if that is wanted; returns it with the texts that its request asked for."""
         id, round_ = emitted.id, emitted.round
-        if self._overheard:
-            self._overheard.add(id, round_.tokens, ended=round_.finish is not None)
+        if self._recorder:
+            self._recorder.add(id, round_.tokens, ended=round_.finish is not None)
         spelt = self._pieces.pop(id, None) if round_.finish else self._pieces.get(id)
         pieces = tuple(map(spelt.of, round_.tokens)) if spelt else ()
         return Emitted(id, self._spelt(round_) if round_.scores else round_, pieces)
@@ -185,8 +185,8 @@ class Worker:
         """Forgets a request that will not be answered to its end."""
         self._pieces.pop(id, None)
         self._speaking.discard(id)
-        if self._overheard:
-            self._overheard.drop(id)
+        if self._recorder:
+            self._recorder.drop(id)
 
     def _spelt(self, round_: Round) -> Round:
         """Returns a round with the bytes of the tokens that its scores name."""
@@ -212,18 +212,18 @@ class _Pieces:
 class ProgressReports:
     """Reports loading to the owner: each new stage, and every hundredth of the whole."""
 
-    def __init__(self, outlet: Outlet) -> None:
-        self._outlet, self._said = outlet, ("", -1)
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox, self._said = outbox, ("", -1)
 
     def __call__(self, stage: Stage, progress: float) -> None:
         if (stage, round(100 * progress)) != self._said:
             self._said = stage, round(100 * progress)
-            self._outlet.send(Loading(stage, progress))
+            self._outbox.send(Loading(stage, progress))
 
 
-def open_pair(load: LoadRequest, outlet: Outlet) -> Pair:
+def open_pair(load: LoadRequest, outbox: Outbox) -> Pair:
     """Loads what the owner asks for, and measures it if its costs are unknown."""
-    progress = ProgressReports(outlet)
+    progress = ProgressReports(outbox)
     pair = Pair(load.target, load.draft, load.settings, on_progress=progress)
     progress("measuring", LAST_STAGE)
     pair.costs()
@@ -278,31 +278,31 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_S)
     _wake_at_the_end_of_our_owner()
-    pipe, outlet = os.fdopen(os.dup(0), "rb"), Outlet(os.fdopen(os.dup(1), "wb"))
+    pipe, outbox = os.fdopen(os.dup(0), "rb"), Outbox(os.fdopen(os.dup(1), "wb"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     load = receive(pipe)
     if not isinstance(load, LoadRequest):
         return 2
-    intake = Intake(pipe, outlet, most=load.queue + load.settings.slots)
+    reader = RequestReader(pipe, outbox, most=load.queue + load.settings.slots)
     try:
-        pair = open_pair(load, outlet)
+        pair = open_pair(load, outbox)
     except EdgeSpecError as error:
-        outlet.send(LoadFailed(str(error), error.exit_code))
+        outbox.send(LoadFailed(str(error), error.exit_code))
         return error.exit_code
     with pair, Trials(pair.control_pieces) as trials:
         pair.matchers.lark = trials.lark
-        intake.pair = pair
+        reader.pair = pair
         ram = cache_ram(load.settings)
         engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram)
         most = load.settings.keep_texts
-        overheard = Overheard(texts_for(config.data_folder(), pair.target.path, most)) if most else None
-        worker = Worker(pair, engine, intake, outlet, overheard)
+        recorder = TextRecorder(text_log_of(config.data_folder(), pair.target.path, most)) if most else None
+        worker = Worker(pair, engine, reader, outbox, recorder)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
-        outlet.send(about(pair))
+        outbox.send(about(pair))
         worker.run()
-        if intake.busy:  # nobody waits for that, and the pair must not be freed meanwhile
+        if reader.busy:  # nobody waits for that, and the pair must not be freed meanwhile
             trials.close()
             os._exit(0)
     return 0

@@ -29,11 +29,11 @@ from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.events import NEWLINE
-from edgespec.server.generation import AnswerChoices, Audience
+from edgespec.server.generation import AnswerChoices, GenerationObserver
 from edgespec.server.json_body import n_characters
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, unavailable
-from edgespec.server.settings import ServerSettings, Unsaid
+from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.system.limited_child import GIVEN_UP
 
@@ -54,10 +54,10 @@ class Answering:
     """The pair, as the dialects see it."""
 
     def __init__(
-        self, worker: Supervisor, settings: ServerSettings, audience: Audience, pairs: Pairs
+        self, worker: Supervisor, settings: ServerSettings, observer: GenerationObserver, pairs: Pairs
     ) -> None:
         self.worker, self.settings, self.pairs = worker, settings, pairs
-        self._audience = audience
+        self._observer = observer
         self._random = random.Random()
 
     def loaded(self) -> Loaded:
@@ -68,17 +68,17 @@ class Answering:
 
     def name(self) -> str:
         """Returns the model's name for clients."""
-        return self.pairs.name_of(self.worker.situation.load)
+        return self.pairs.name_of(self.worker.status.load)
 
-    def unsaid(self) -> Unsaid:
+    def defaults(self) -> RequestDefaults:
         """Returns the defaults of a request. A share of the requests gets no drafter, for comparison."""
-        unsaid = self.settings.unsaid
-        drafter = "none" if self._random.random() < self.settings.canary else unsaid.drafter
-        return replace(unsaid, sampling={**self.loaded().sampling, **unsaid.sampling}, drafter=drafter)
+        defaults = self.settings.defaults
+        drafter = "none" if self._random.random() < self.settings.canary else defaults.drafter
+        return replace(defaults, sampling={**self.loaded().sampling, **defaults.sampling}, drafter=drafter)
 
     def longest(self) -> tuple[int | None, list[str]]:
         """Returns how many characters a text may have, if known, and the names of models that may differ."""
-        load, about = self.worker.situation.load, self.worker.about
+        load, about = self.worker.status.load, self.worker.about
         if about is None or self.worker.state != "ready":
             return None, []
         others = [pair for pair in self.pairs.known() if pair.load != load]
@@ -86,14 +86,14 @@ class Answering:
 
     def template(self, about: Loaded) -> str:
         """Returns the chat template: the one given, the model's own, or ChatML."""
-        return self._given(self.worker.situation.load) or template_or_fallback(about.chat_template)
+        return self._given(self.worker.status.load) or template_or_fallback(about.chat_template)
 
     def _given(self, load: LoadRequest) -> str | None:
         return self.settings.chat_template if self.pairs.is_first(load) else None
 
     def template_source(self, about: Loaded) -> Literal["given", "model", "chatml"]:
         """Returns where the chat template comes from."""
-        if self._given(self.worker.situation.load):
+        if self._given(self.worker.status.load):
             return "given"
         return "model" if about.chat_template else "chatml"
 
@@ -106,7 +106,7 @@ class Answering:
         if (size := n_characters(messages)) > (most := longest_text(about.n_ctx)):
             sentence = f"the messages have {size:,} characters, and {most:,} are read at once: shorten them"
             raise Refusal(400, sentence, param="messages", code="context_length_exceeded")
-        thinking = self.settings.unsaid.thinking
+        thinking = self.settings.defaults.thinking
         usual = {} if thinking is None else {"enable_thinking": thinking}
 
         def work() -> Composed:
@@ -145,7 +145,7 @@ class Answering:
         submits = body.submits(
             composed.text,
             add_bos=self.wants_bos(composed.text),
-            unsaid=self.unsaid(),
+            defaults=self.defaults(),
             shown=composed.shown,
             stops=(*composed.stops, *turn_end(self.template(self.loaded()))),
             form=form,
@@ -173,7 +173,7 @@ class Answering:
 
     def _check_number(self, n: int) -> None:
         """Refuses more answers at once than ever have room, which "try again later" would not help."""
-        most = self.worker.situation.load.queue + self.loaded().slots
+        most = self.worker.status.load.queue + self.loaded().slots
         if n > most:
             sentence = f"{n} answers are asked for at once: slots and queue of this server hold {most}"
             raise Refusal(400, f"{sentence} (--slots, --queue)", code="invalid_value")
@@ -193,7 +193,7 @@ class Answering:
         generation = AnswerChoices(
             self.worker,
             submits,
-            self._audience,
+            self._observer,
             seconds=self.settings.request_s,
             progress=progress and stream,
         )

@@ -179,7 +179,7 @@ class WebEndpoint:
         submits = [
             submit
             for prompt in prompts
-            for submit in body.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
+            for submit in body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
         ]
         answer = CompletionAnswer(
             self.answering.name(),
@@ -203,7 +203,7 @@ class WebEndpoint:
             body.seed = body.random_seed
         gap = GapFields(input_prefix=body.prompt, input_suffix=body.suffix)
         prompt = await FillIn(self.answering).prompt(gap, body.limit())
-        submits = body.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
+        submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
         answer = FillAnswer(
             self.answering.name(),
             about.plain_s,

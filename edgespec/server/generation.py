@@ -14,13 +14,13 @@ from edgespec.engine.messages import Accepted, Submit
 from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.supervisor import Supervisor
-from edgespec.server.worker_requests import Said
+from edgespec.server.worker_requests import WorkerEvent
 
 _ids = itertools.count(1)
 UNREAD_MOST = 50_000  # tokens, and their alternatives, that may wait for a client: some 10 MB
 
 
-class Audience(Protocol):
+class GenerationObserver(Protocol):
     """Counts what generations do; `metrics.Metrics` is one."""
 
     def emitted(self, round_: Round) -> None: ...
@@ -147,7 +147,7 @@ class AnswerChoices:
         self,
         worker: Supervisor,
         wanted: Sequence[Submit],
-        audience: Audience,
+        observer: GenerationObserver,
         *,
         seconds: float | None = None,
         progress: bool = False,
@@ -157,11 +157,11 @@ class AnswerChoices:
         progress: `parts` also reports how much of the prompts has been read.
         """
         self._progress = progress
-        self._worker, self._audience = worker, audience
+        self._worker, self._observer = worker, observer
         self._wanted = [replace(submit, id=f"r{next(_ids)}") for submit in wanted]
         self._index = {submit.id: i for i, submit in enumerate(self._wanted)}
         self._open = set(self._index)
-        self._said: asyncio.Queue[tuple[str, Said, float]] = asyncio.Queue()
+        self._said: asyncio.Queue[tuple[str, WorkerEvent, float]] = asyncio.Queue()
         self._until = asyncio.get_running_loop().time() + seconds if seconds else None
         self._unread = 0
         self.failed: str | None = None  # why it ended before its time
@@ -202,7 +202,7 @@ class AnswerChoices:
         for item in early + later:
             self._said.put_nowait(item)
 
-    def _hear(self, id: str, said: Said, at: float) -> None:
+    def _hear(self, id: str, said: WorkerEvent, at: float) -> None:
         if isinstance(said, Emitted):
             self._unread += _weight(said.round)
             if self._unread > UNREAD_MOST:  # others go on, but what waits for this client takes memory
@@ -248,7 +248,7 @@ class AnswerChoices:
                         yield Part(self._index[id], NO_ROUND, (), reading=True)
                     choice.note(said.round, at)
                     choice.plain_s = self._worker.about.plain_s if self._worker.about else None
-                    self._audience.emitted(said.round)
+                    self._observer.emitted(said.round)
                     if said.round.finish:
                         self._end(id)
                     scores = self._scores[self._index[id]]
@@ -297,9 +297,9 @@ class AnswerChoices:
     def _end(self, id: str) -> None:
         self._open.discard(id)
         i = self._index[id]
-        self.choices[i].measured_s = self._audience.plain_s()
+        self.choices[i].measured_s = self._observer.plain_s()
         if self.choices[i].started:  # a choice that never got a slot is not an answer
-            self._audience.ended(self.choices[i], plain=self._wanted[i].request.drafter == "none")
+            self._observer.ended(self.choices[i], plain=self._wanted[i].request.drafter == "none")
 
     def usage(self) -> dict[str, Any]:
         """Returns the counts as OpenAI has them: a prompt counts once, however many choices it has."""

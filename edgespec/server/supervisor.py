@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Literal
 
 from edgespec.engine.messages import Loaded, LoadRequest
+from edgespec.server.engine_status import EngineStatus
 from edgespec.server.refusal import Refusal
-from edgespec.server.situation import Situation
 from edgespec.server.worker_life import PING_S, WorkerLife
 
 LAST_LINES_S = 1.0
@@ -50,19 +50,19 @@ class Supervisor(WorkerLife):
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def situation(self) -> Situation:
+    def status(self) -> EngineStatus:
         """The current state."""
         stage, progress = (self._loading.stage, self._loading.progress) if self._loading else (None, 0.0)
         if self.state != "loading":
             stage, progress = None, float(self.state == "ready")
         error = self.failed.message if self.failed else None
-        return Situation(self.state, self._load, stage, progress, self._next, self.requests, error)
+        return EngineStatus(self.state, self._load, stage, progress, self._next, self.requests, error)
 
-    async def changes(self) -> AsyncIterator[Situation]:
+    async def changes(self) -> AsyncIterator[EngineStatus]:
         """Yields the state now and after each change; ends with the supervisor."""
         last = None
         while True:
-            news, now = self._news, self.situation
+            news, now = self._news, self.status
             if now != last:
                 last = now
                 yield now

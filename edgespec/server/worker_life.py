@@ -28,8 +28,8 @@ from edgespec.engine.messages import (
     StepReport,
     Tokenized,
 )
+from edgespec.server.engine_status import State
 from edgespec.server.refusal import Refusal, from_worker, unavailable
-from edgespec.server.situation import State
 from edgespec.server.worker_process import WorkerProcess, new_worker
 from edgespec.server.worker_requests import WorkerRequests
 from edgespec.system.isolate import card_was_full, cause_of_death, kills_for_memory, telling
@@ -177,10 +177,10 @@ class WorkerLife(WorkerRequests):
             self.decodes += message.decodes
             self.in_slots += message.in_slots
             self.about = self.about and self.about._replace(plain_s=message.plain_s)
-            for happening in message.happenings:
-                said = from_worker(happening) if isinstance(happening, Refused) else happening
+            for event in message.events:
+                said = from_worker(event) if isinstance(event, Refused) else event
                 at = message.began if isinstance(said, Started) else message.at
-                self._hand_on(happening.id, said, at)
+                self._hand_on(event.id, said, at)
                 if isinstance(said, Emitted) and said.round.notice and not self._noticed:
                     self._noticed = True
                     self._tell(said.round.notice)

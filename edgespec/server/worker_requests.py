@@ -21,12 +21,12 @@ from edgespec.engine.messages import (
     Tokenized,
     ToWorker,
 )
+from edgespec.server.engine_status import State
 from edgespec.server.refusal import Refusal
-from edgespec.server.situation import State
 from edgespec.server.worker_process import WorkerProcess
 
-Said = Accepted | Started | Reading | Emitted | Tokenized | Spelt | Refusal
-Listener = Callable[[str, Said, float], None]  # id, what, the worker's clock
+WorkerEvent = Accepted | Started | Reading | Emitted | Tokenized | Spelt | Refusal
+Listener = Callable[[str, WorkerEvent, float], None]  # id, what, the worker's clock
 
 
 class WorkerRequests:
@@ -104,12 +104,12 @@ class WorkerRequests:
         assert isinstance(said, Spelt)
         return said.pieces
 
-    async def _ask(self, message: Tokenize | Spell) -> Said:
+    async def _ask(self, message: Tokenize | Spell) -> WorkerEvent:
         if self.state != "ready":
             raise self.absence()
-        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[WorkerEvent] = asyncio.get_running_loop().create_future()
 
-        def hear(_id: str, said: Said, _at: float) -> None:
+        def hear(_id: str, said: WorkerEvent, _at: float) -> None:
             if isinstance(said, Refusal) and not answer.done():
                 answer.set_exception(said)
             elif not answer.done():
@@ -149,7 +149,7 @@ class WorkerRequests:
             del self._heard[number]
         return True
 
-    def _hand_on(self, id: str, said: Said, at: float) -> None:
+    def _hand_on(self, id: str, said: WorkerEvent, at: float) -> None:
         listener = self._listeners.get(id)
         if not listener:
             return

@@ -19,9 +19,9 @@ from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.sampling.settings import IN_FILE, Sampling
 from edgespec.server.logs import say, set_up
-from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
-from edgespec.server.settings import ServerSettings, Unsaid
+from edgespec.server.parent_process import ParentProcess
+from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import config
 from edgespec.system.cores import threads_wanted
@@ -109,7 +109,7 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
         default="quiet",
         help="text: also a line per request; json: everything, as one object per line (quiet)",
     )
-    group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/owner.py
+    group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/parent_process.py
 
 
 def _add_unsaid(command: argparse.ArgumentParser) -> None:
@@ -169,14 +169,14 @@ def _add_safety(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Listens, loads and answers until it is told to end; returns the exit code."""
-    owner = Owner() if arguments.owned else None
+    parent = ParentProcess() if arguments.owned else None
     if arguments.slots is None:
         arguments.slots = 1 if arguments.reproducible else SLOTS
     if arguments.reproducible and arguments.threads is None:  # else fewer while the machine is busy
         arguments.threads = threads_wanted()
     settings = _settings(arguments)
-    if owner:
-        settings = replace(settings, keys=(*settings.keys, owner.key))
+    if parent:
+        settings = replace(settings, keys=(*settings.keys, parent.key))
     load = _load(arguments)
     wants_draft = not arguments.no_draft and arguments.drafter not in ("none", *FREE)
     pairs = Pairs(load, Store(config.data_folder()), alias=settings.alias, drafts=wants_draft)
@@ -184,7 +184,7 @@ def run(arguments: argparse.Namespace) -> int:
         listeners = listening(arguments.host, arguments.port, opened)
         for listener in listeners:
             refuse_strangers(listener, settings)
-        return asyncio.run(_serve(listeners, load, settings, pairs, owner, arguments.config))
+        return asyncio.run(_serve(listeners, load, settings, pairs, parent, arguments.config))
 
 
 async def _serve(
@@ -192,7 +192,7 @@ async def _serve(
     load: LoadRequest,
     settings: ServerSettings,
     pairs: Pairs,
-    owner: Owner | None,
+    parent: ParentProcess | None,
     settings_file: str | None,
 ) -> int:
     """Starts the engine's worker, then the web application: each takes half a second to import."""
@@ -205,7 +205,7 @@ async def _serve(
     try:
         from edgespec.client.attach import lock_for_starting  # late: the worker loads meanwhile
 
-        lock = None if owner else lock_for_starting()  # an owner has it
+        lock = None if parent else lock_for_starting()  # a parent has it
         web = await asyncio.to_thread(import_module, "edgespec.commands.serve.web_process")
     except BaseException as error:
         await worker.stop()
@@ -213,7 +213,7 @@ async def _serve(
             say("stopped before the model was loaded")
             return 0
         raise
-    code: int = await web.serve(worker, listeners, load, settings, pairs, owner, lock)
+    code: int = await web.serve(worker, listeners, load, settings, pairs, parent, lock)
     return code
 
 
@@ -255,7 +255,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         max_body=arguments.max_body * 2**20,
         request_s=arguments.max_seconds,
         canary=arguments.canary,
-        unsaid=_unsaid(arguments),
+        defaults=_unsaid(arguments),
         verbose=arguments.verbose,
         no_slots=arguments.no_slots,
         no_metrics=arguments.no_metrics,
@@ -264,7 +264,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     )
 
 
-def _unsaid(arguments: argparse.Namespace) -> Unsaid:
+def _unsaid(arguments: argparse.Namespace) -> RequestDefaults:
     """Returns the defaults of requests; raises SettingError."""
     longest = None if arguments.n == -1 else arguments.n  # llama.cpp's way to write "what fits"
     if longest is not None and not 1 <= longest <= 2**31 - 1:
@@ -281,7 +281,7 @@ def _unsaid(arguments: argparse.Namespace) -> Unsaid:
     plain = arguments.no_draft or arguments.reproducible
     drafter: DrafterName = "none" if plain else arguments.drafter
     thinking = {"auto": None, "on": True, "off": False}[arguments.reasoning]
-    return Unsaid(sampling, arguments.seed, longest, drafter, thinking, arguments.reproducible)
+    return RequestDefaults(sampling, arguments.seed, longest, drafter, thinking, arguments.reproducible)
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from edgespec.server.dialects.lists import Biases, Listed
 from edgespec.server.dialects.llama_cpp.filling import GapFields
 from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId, unsupported
 from edgespec.server.refusal import Refusal
-from edgespec.server.settings import Unsaid
+from edgespec.server.settings import RequestDefaults
 
 ALIASES = {number.also: name for name, number in NUMBERS.items() if number.also}
 ALIASES |= {"n_cmpl": "n", "logprobs": "n_probs", "logit_bias": "llama_bias"}
@@ -169,8 +169,8 @@ def llama_submits(
     prompt: str | tuple[int, ...],
     *,
     bias: Mapping[int, float],
-    unsaid: Unsaid,
+    defaults: RequestDefaults,
 ) -> list[Submit]:
     """Returns the generations of one prompt. bias: all of `logit_bias`, by token."""
     body.logit_bias = {str(token): value for token, value in bias.items()} or None
-    return body.submits(prompt, add_bos=True, unsaid=unsaid)
+    return body.submits(prompt, add_bos=True, defaults=defaults)

@@ -95,7 +95,7 @@ class LlamaCppDialect:
         bias = await self._bias(body)
         submits, texts = [], []
         for prompt in prompts:
-            made = llama_submits(body, prompt, bias=bias, unsaid=self.answering.unsaid())
+            made = llama_submits(body, prompt, bias=bias, defaults=self.answering.defaults())
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
         answer = LlamaAnswer(
@@ -190,10 +190,10 @@ class LlamaCppDialect:
         if about is None:
             raise worker.absence()
         template = self.answering.template(about)
-        unsaid = self.answering.settings.unsaid
-        sampling = sampling_settings(sampling_for({**about.sampling, **unsaid.sampling}))
-        seed = -1 if unsaid.seed is None else unsaid.seed
-        limit = -1 if unsaid.max_tokens is None else unsaid.max_tokens
+        defaults = self.answering.settings.defaults
+        sampling = sampling_settings(sampling_for({**about.sampling, **defaults.sampling}))
+        seed = -1 if defaults.seed is None else defaults.seed
+        limit = -1 if defaults.max_tokens is None else defaults.max_tokens
         return {
             "default_generation_settings": {
                 "params": {**sampling, "seed": seed, "n_predict": limit},

@@ -26,7 +26,7 @@ from edgespec.server.dialects.numbers import Number, with_numbers
 from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
 from edgespec.server.refusal import Refusal
-from edgespec.server.settings import Unsaid
+from edgespec.server.settings import RequestDefaults
 
 MOST_CHOICES = 16
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
@@ -146,40 +146,40 @@ class GenerationRequest(FormFields):
         prompt: str | tuple[int, ...],
         *,
         add_bos: bool,
-        unsaid: Unsaid,
+        defaults: RequestDefaults,
         shown: tuple[str, ...] = (),
         stops: tuple[str, ...] = (),
         form: Grammar | None = None,
     ) -> list[Submit]:
-        """Returns the generations of one prompt, `n` of them. unsaid: the defaults.
+        """Returns the generations of one prompt, `n` of them. defaults: the defaults.
 
         shown, stops: control tokens to show, and stop strings besides the request's own. form: of the
         answer, in place of the request's.
         """
-        sampling, how, scoring = self.sampling(unsaid.sampling), self.speculation, self.scoring()
+        sampling, how, scoring = self.sampling(defaults.sampling), self.speculation, self.scoring()
         form = form or self.form()
         if self.ignore_eos and form:
             sentence = "structured output has an end: leave out ignore_eos, or the form"
             raise unsupported("ignore_eos", sentence)
         limit = self.limit()
         if limit is None and not self.says_limit:
-            limit = unsaid.max_tokens
+            limit = defaults.max_tokens
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         seed = (
-            unsaid.seed if self.seed is None else None if self.seed == -1 else self.seed
+            defaults.seed if self.seed is None else None if self.seed == -1 else self.seed
         )  # -1 is llama.cpp's word for "anew every time"
         request = Request(
             sampling=sampling,
             max_tokens=limit,
             stop=(*stop, *stops),
             seed=seed,
-            drafter=(how.drafter or unsaid.drafter) if how.speculation else "none",
+            drafter=(how.drafter or defaults.drafter) if how.speculation else "none",
             draft_length=how.draft_length,
             scoring=scoring,
             grammar=form,
             shown=shown,
             ignore_eos=bool(self.ignore_eos),
-            fresh=unsaid.fresh if self.cache_prompt is None else not self.cache_prompt,
+            fresh=defaults.fresh if self.cache_prompt is None else not self.cache_prompt,
             lane=how.lane,
         )
         return [
