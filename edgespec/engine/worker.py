@@ -21,36 +21,28 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from edgespec.core.pace.worth import break_even
 from edgespec.core.values import Candidate, Emitted, EngineEvent, Failed, Reading, Round, Started, TokenScore
 from edgespec.engine.engine import Engine
 from edgespec.engine.messages import (
     Accepted,
     Cancel,
-    Loaded,
     LoadFailed,
-    Loading,
     LoadRequest,
     Refused,
-    Stage,
     StepReport,
     receive,
 )  # fmt: skip
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
+from edgespec.engine.pair_opening import about, cache_ram, open_pair
 from edgespec.engine.request_reader import Ready, RequestReader, refused
 from edgespec.engine.text_log import TextRecorder, text_log_of
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
 from edgespec.llama.thread_count import Threads
-from edgespec.memory.free import free_memory
-from edgespec.pairs.settings import PairSettings
-from edgespec.sampling.settings import IN_FILE
 from edgespec.system import config
 
-MOST_CACHE_RAM = 8 * 2**30
-LAST_STAGE = 0.95  # of loading is done when measuring begins
 # Rounds within so many seconds are sent together: each message wakes the owner and its client, which take a
 # core from the evaluation; a reader does not notice a fiftieth of a second.
 TOGETHER_S = 0.02
@@ -58,7 +50,6 @@ TOGETHER_S = 0.02
 # times in a round: with Python's 5 ms, a long text that somebody else has tokenised halves an answer's speed.
 SWITCH_S = 0.0005
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-FAR = 1000  # tokens; how much longer a token takes after so many is reported per token
 
 
 class Worker:
@@ -207,62 +198,6 @@ class _Pieces:
 
     def of(self, token: int) -> str:
         return self._decoder.decode(self._spelling(token))
-
-
-class ProgressReports:
-    """Reports loading to the owner: each new stage, and every hundredth of the whole."""
-
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox, self._said = outbox, ("", -1)
-
-    def __call__(self, stage: Stage, progress: float) -> None:
-        if (stage, round(100 * progress)) != self._said:
-            self._said = stage, round(100 * progress)
-            self._outbox.send(Loading(stage, progress))
-
-
-def open_pair(load: LoadRequest, outbox: Outbox) -> Pair:
-    """Loads what the owner asks for, and measures it if its costs are unknown."""
-    progress = ProgressReports(outbox)
-    pair = Pair(load.target, load.draft, load.settings, on_progress=progress)
-    progress("measuring", LAST_STAGE)
-    pair.costs()
-    return pair
-
-
-def cache_ram(settings: PairSettings) -> int:
-    """Returns how many bytes of host memory may keep prompts that are in no slot."""
-    if settings.cache_ram is not None:
-        return settings.cache_ram
-    free, _ = free_memory()
-    return min(free // 4, MOST_CACHE_RAM)
-
-
-def about(pair: Pair) -> Loaded:
-    """Returns what the owner has to know of a pair."""
-    target = pair.target
-    plain = pair.costs().target
-    return Loaded(
-        name=target.path.stem,
-        draft_name=pair.draft_name,
-        n_ctx=pair.n_ctx,
-        n_ctx_train=target.n_ctx_train,
-        n_vocab=target.n_vocab,
-        n_bytes=target.path.stat().st_size,
-        chat_template=target.chat_template,
-        bos=target.bos_text,
-        eos=target.eos_text,
-        sampling={k: v for k, v in target.metadata.items() if k.startswith(IN_FILE)},
-        plain_s=plain.seconds(1),
-        plain_growth_s=(plain.seconds(1, FAR) - plain.seconds(1)) / FAR,
-        path=str(target.path),
-        slots=pair.slots,
-        bos_token=target.vocabulary.bos if target.vocabulary.add_bos else None,
-        fill=target.fill_tokens,
-        place=pair.place,
-        break_even=break_even(pair.costs(), drafts=pair.draft_name is not None),
-        beyond_trained=pair.beyond_trained or "",
-    )
 
 
 def _wake_at_the_end_of_our_owner() -> None:
