@@ -38,7 +38,7 @@ LONGEST_KEYS = 2**16  # characters of a file of keys
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags of the endpoint; the command line adds the model's."""
     _add_endpoint(command)
-    _add_unsaid(command)
+    _add_defaults(command)
     _add_safety(command)
     flags.add_model(command, pair_flag=False)
     flags.add_template(command)
@@ -112,7 +112,7 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
     group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/parent_process.py
 
 
-def _add_unsaid(command: argparse.ArgumentParser) -> None:
+def _add_defaults(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("defaults for requests")
     group.add_argument("-n", type=int, metavar="N", help="longest answer, in tokens")
     group.add_argument(
@@ -255,7 +255,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         max_body=arguments.max_body * 2**20,
         request_s=arguments.max_seconds,
         canary=arguments.canary,
-        defaults=_unsaid(arguments),
+        defaults=_defaults(arguments),
         verbose=arguments.verbose,
         no_slots=arguments.no_slots,
         no_metrics=arguments.no_metrics,
@@ -264,7 +264,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     )
 
 
-def _unsaid(arguments: argparse.Namespace) -> RequestDefaults:
+def _defaults(arguments: argparse.Namespace) -> RequestDefaults:
     """Returns the defaults of requests; raises SettingError."""
     longest = None if arguments.n == -1 else arguments.n  # llama.cpp's way to write "what fits"
     if longest is not None and not 1 <= longest <= 2**31 - 1:
