@@ -37,8 +37,8 @@ from edgespec.core.values import (
     Failed,
     Judged,
     ModelName,
+    PromptProgress,
     Reach,
-    Reading,
     Round,
     Started,
 )
@@ -207,7 +207,7 @@ class Told:
                 self.started[one.id] = one
             elif isinstance(one, Emitted):
                 self.rounds.setdefault(one.id, []).append(one.round)
-            elif isinstance(one, Reading):
+            elif isinstance(one, PromptProgress):
                 assert one.id in self.started
                 self.known.setdefault(one.id, []).append(one.known_tokens)
             else:
@@ -605,7 +605,7 @@ def test_running_streams_stand_still_for_a_short_time_only(slower: int) -> None:
     while not engine.idle:
         before = {id: len(rounds) for id, rounds in told.rounds.items()}
         happened = engine.step()
-        joined += {type(one) for one in happened} >= {Reading, Emitted}
+        joined += {type(one) for one in happened} >= {PromptProgress, Emitted}
         told.take(happened)
         for id, rounds in told.rounds.items():
             if len(rounds) > before.get(id, 0):

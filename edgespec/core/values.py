@@ -152,7 +152,7 @@ class Started(NamedTuple):
     cached_tokens: int
 
 
-class Reading(NamedTuple):
+class PromptProgress(NamedTuple):
     """A piece of a long prompt has been read. known_tokens: of the prompt, those that the target has now.
 
     A request that lost its cells reads again, and reports it.
@@ -178,4 +178,6 @@ class Failed:
     error: EdgeSpecError
 
 
-EngineEvent = Started | Reading | Emitted | Failed  # what one step of the engine may report of its requests
+EngineEvent = (
+    Started | PromptProgress | Emitted | Failed
+)  # what one step of the engine may report of its requests

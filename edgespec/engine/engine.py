@@ -35,7 +35,7 @@ from edgespec.core.values import (
     EngineEvent,
     Failed,
     ModelName,
-    Reading,
+    PromptProgress,
     Round,
     Started,
 )
@@ -292,4 +292,4 @@ class Engine:
         for slot, want in parts:
             request = slot.request
             if request.reading and slot not in fallen:
-                events.append(Reading(request.id, min(want.tokens.size, request.prompt.size)))
+                events.append(PromptProgress(request.id, min(want.tokens.size, request.prompt.size)))

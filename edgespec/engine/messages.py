@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from edgespec.chat.fill_in import FillTokens
 from edgespec.core.request import Request
-from edgespec.core.values import BreakEven, Emitted, Reading, Started
+from edgespec.core.values import BreakEven, Emitted, PromptProgress, Started
 from edgespec.pairs.settings import PairSettings
 
 Stage = Literal["target", "draft", "caches", "measuring"]
@@ -181,7 +181,7 @@ class StepReport(NamedTuple):  # see `Round`
 
     began: float  # begin and end, seconds on the worker's clock
     at: float
-    events: tuple[Started | Reading | Emitted | Refused, ...]
+    events: tuple[Started | PromptProgress | Emitted | Refused, ...]
     busy: tuple[float, float]  # seconds spent so far inside llama.cpp, (draft, target)
     plain_s: float  # current estimate of a token of plain decoding
     decodes: int = 0  # evaluations of the target since the previous `StepReport`

@@ -21,7 +21,16 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from edgespec.core.values import Candidate, Emitted, EngineEvent, Failed, Reading, Round, Started, TokenScore
+from edgespec.core.values import (
+    Candidate,
+    Emitted,
+    EngineEvent,
+    Failed,
+    PromptProgress,
+    Round,
+    Started,
+    TokenScore,
+)
 from edgespec.engine.engine import Engine
 from edgespec.engine.messages import (
     Accepted,
@@ -66,7 +75,7 @@ class Worker:
         """recorder: keeps the texts, if wanted."""
         self._recorder = recorder
         self._pair, self._engine, self._reader, self._outbox = pair, engine, reader, outbox
-        self._pieces: dict[str, _Pieces] = {}  # of those that want them
+        self._pieces: dict[str, _TokenTexts] = {}  # of those that want them
         self._speaking: set[str] = set()  # requests whose first round was sent
         self._held_since = 0.0  # when the oldest held round was held
         self.draining = False
@@ -122,13 +131,13 @@ class Worker:
             self._outbox.send(refused(message.id, error))
             return
         if message.pieces:
-            self._pieces[message.id] = _Pieces(self._pair.spelling(message.request.shown))
+            self._pieces[message.id] = _TokenTexts(self._pair.spelling(message.request.shown))
         if self._recorder and message.request.grammar is None and not message.request.ignore_eos:
             self._recorder.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
         self._outbox.send(Accepted(message.id, len(item.tokens)))
 
     def _tell(self, began: float, events: Iterable[EngineEvent]) -> None:
-        said: list[Started | Reading | Emitted | Refused] = []
+        said: list[Started | PromptProgress | Emitted | Refused] = []
         for event in events:
             if isinstance(event, Failed):
                 self._forget(event.id)
@@ -189,7 +198,7 @@ class Worker:
         return round_._replace(scores=tuple(scores))
 
 
-class _Pieces:
+class _TokenTexts:
     """The text of single tokens: what each adds to the text so far."""
 
     def __init__(self, spelling: Callable[[int], bytes]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from edgespec.core.stats import Counts
-from edgespec.core.values import Emitted, FinishReason, Reading, Round, Started
+from edgespec.core.values import Emitted, FinishReason, PromptProgress, Round, Started
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.refusal import Refusal, unavailable
@@ -239,7 +239,7 @@ class AnswerChoices:
                     choice.began(said, at)
                     if self._progress:
                         yield Part(self._index[id], NO_ROUND, (), reading=True)
-                elif isinstance(said, Reading):
+                elif isinstance(said, PromptProgress):
                     if choice.read(said.known_tokens, at) and self._progress:
                         yield Part(self._index[id], NO_ROUND, (), reading=True)
                 elif isinstance(said, Emitted):

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 
-from edgespec.core.values import Emitted, Reading, Started
+from edgespec.core.values import Emitted, PromptProgress, Started
 from edgespec.engine.messages import (
     MOST_TOKENS,
     Accepted,
@@ -25,7 +25,7 @@ from edgespec.server.engine_status import State
 from edgespec.server.refusal import Refusal
 from edgespec.server.worker_process import WorkerProcess
 
-WorkerEvent = Accepted | Started | Reading | Emitted | Tokenized | Spelt | Refusal
+WorkerEvent = Accepted | Started | PromptProgress | Emitted | Tokenized | Spelt | Refusal
 Listener = Callable[[str, WorkerEvent, float], None]  # id, what, the worker's clock
 
 
