@@ -178,6 +178,4 @@ class Failed:
     error: EdgeSpecError
 
 
-EngineEvent = (
-    Started | PromptProgress | Emitted | Failed
-)  # what one step of the engine may report of its requests
+EngineEvent = Started | PromptProgress | Emitted | Failed  # of one request, in one step of the engine

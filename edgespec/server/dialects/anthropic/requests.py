@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.lists import Listed
-from edgespec.server.dialects.openai.requests import ChatRequest, Number, Speculation, StopText, unreadable
+from edgespec.server.dialects.openai.requests import ChatRequest, SharedFields, StopText, unreadable
 from edgespec.server.dialects.tools import Name
 from edgespec.server.dialects.translation import as_chat
 from edgespec.server.refusal import Refusal
@@ -112,24 +112,15 @@ class CountRequest(BaseModel):
         return as_chat(self.fields())
 
 
-class MessagesRequest(CountRequest):
+class MessagesRequest(CountRequest, SharedFields):
     """POST /v1/messages."""
 
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     stop_sequences: Listed[StopText] | None = None
-    stream: StrictBool | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: StrictInt | None = None
-    min_p: Number | None = None
     seed: StrictInt | None = None
-    edgespec: Speculation | None = None
 
     def fields(self) -> dict[str, Any]:
-        kept = self.model_dump(
-            include={"max_tokens", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "edgespec"},
-            exclude_none=True,
-        )
+        kept = self.shared("max_tokens", "seed")
         return {**super().fields(), **kept, "stop": self.stop_sequences or None}
 
 

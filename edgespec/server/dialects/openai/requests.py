@@ -52,6 +52,21 @@ class Speculation(BaseModel):
     lane: Annotated[StrictStr, Field(max_length=64)] = ""
 
 
+class SharedFields(BaseModel):
+    """What the other dialects have under the same names."""
+
+    stream: StrictBool | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: StrictInt | None = None
+    min_p: Number | None = None
+    edgespec: Speculation | None = None
+
+    def shared(self, *others: str) -> dict[str, Any]:
+        """Returns these fields, and others that are the same in a chat request."""
+        return self.model_dump(include={*SharedFields.model_fields, *others}, exclude_none=True)
+
+
 @with_numbers
 class GenerationRequest(FormFields):
     """What chats and completions share."""

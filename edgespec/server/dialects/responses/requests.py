@@ -17,9 +17,8 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.openai.requests import (
     ChatRequest,
-    Number,
     Seed,
-    Speculation,
+    SharedFields,
     StopText,
     unreadable,
 )
@@ -135,26 +134,18 @@ class InputRequest(BaseModel):
         return as_chat(self.fields())
 
 
-class ResponsesRequest(InputRequest):
+class ResponsesRequest(InputRequest, SharedFields):
     """POST /v1/responses."""
 
-    stream: StrictBool | None = None
     max_output_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: StrictInt | None = None
-    min_p: Number | None = None
     seed: Seed | None = None
     timings_per_token: StrictBool | None = None
     return_progress: StrictBool | None = None
     stop: StopText | Listed[StopText] | None = None
     metadata: dict[str, Any] | None = None
-    edgespec: Speculation | None = None
 
     def fields(self) -> dict[str, Any]:
-        names = {"stream", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "edgespec"}
-        kept = self.model_dump(include=names, exclude_none=True)
-        return {**super().fields(), **kept, "max_tokens": self.max_output_tokens}
+        return {**super().fields(), **self.shared("seed", "stop"), "max_tokens": self.max_output_tokens}
 
     def echoed(self) -> dict[str, Any]:
         """Returns what a response repeats of its request."""
