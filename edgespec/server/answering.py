@@ -50,6 +50,16 @@ class Answerer(Protocol):
     async def whole(self, generation: AnswerChoices) -> object: ...
 
 
+class Streamable(Protocol):
+    """A request whose answer may be a stream, which may report how much of the prompt has been read."""
+
+    @property
+    def stream(self) -> bool | None: ...
+
+    @property
+    def return_progress(self) -> bool | None: ...
+
+
 class Answering:
     """The pair, as the dialects see it."""
 
@@ -131,9 +141,9 @@ class Answering:
         finally:
             given_up.set()
 
-    async def chat_submits(self, body: ChatRequest, composed: Composed) -> tuple[list[Submit], Composed]:
+    async def chat_submits(self, body: ChatRequest) -> tuple[list[Submit], Composed]:
         """Returns the generations that a conversation asks for, and how to read them. Raises Refusal."""
-        form = None
+        composed, form = await self.composed(body), None
         if body.must_call:
             composed, schema = forced(composed)
             try:
@@ -183,23 +193,20 @@ class Answering:
         request: Request,
         submits: Sequence[Submit],
         answerer: Answerer,
-        *,
-        stream: bool,
-        progress: bool = False,
+        body: Streamable,
     ) -> Response:
-        """Answers a request. progress: a stream reports how much of its prompt has been read. Raises Refusal
-        if it cannot be started."""
+        """Answers a request. Raises Refusal if it cannot be started."""
         self._check_number(len(submits))
         generation = AnswerChoices(
             self.worker,
             submits,
             self._observer,
             seconds=self.settings.request_s,
-            progress=progress and stream,
+            progress=bool(body.stream and body.return_progress),
         )
         request.state.generation = generation  # for its line in the log
         await generation.submit()
-        if stream:
+        if body.stream:
             return EventStream(answerer.stream(generation), generation, self.settings.send_s)
         return JSONResponse(await answerer.whole(generation))
 

@@ -17,7 +17,7 @@ from edgespec.errors import TemplateError
 from edgespec.sampling.sampler import sampling_for
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.bodies import CheckedRoute
-from edgespec.server.dialects.llama_cpp.answers import EndConditions, LlamaAnswer, sampling_settings
+from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
 from edgespec.server.dialects.llama_cpp.filling import FillIn, fill_tokens
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
@@ -98,24 +98,8 @@ class LlamaCppDialect:
             made = llama_submits(body, prompt, bias=bias, defaults=self.answering.defaults())
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
-        answer = LlamaAnswer(
-            self.answering.name(),
-            about.plain_s,
-            about.n_ctx,
-            submits,
-            texts,
-            EndConditions(max(0, body.t_max_predict_ms or 0), body.n_indent or 0),
-            body.scoring(),
-            several,
-            silent=body.warms_up,
-            return_tokens=bool(body.return_tokens),
-            timings_per_token=bool(body.timings_per_token),
-            streamed=bool(body.stream),
-            fields=tuple(body.response_fields or ()),
-        )
-        return await self.answering.answer(
-            request, submits, answer, stream=bool(body.stream), progress=bool(body.return_progress)
-        )
+        answer = LlamaAnswer(self.answering.name(), about.plain_s, about.n_ctx, body, submits, texts, several)
+        return await self.answering.answer(request, submits, answer, body)
 
     async def _prompt(self, given: Prompt) -> str | tuple[int, ...]:
         """Returns a prompt as the worker takes it; turns texts among token ids into tokens."""

@@ -145,7 +145,8 @@ class ResponsesRequest(InputRequest, SharedFields):
     metadata: dict[str, Any] | None = None
 
     def fields(self) -> dict[str, Any]:
-        return {**super().fields(), **self.shared("seed", "stop"), "max_tokens": self.max_output_tokens}
+        kept = self.shared("seed", "stop", "timings_per_token", "return_progress")
+        return {**super().fields(), **kept, "max_tokens": self.max_output_tokens}
 
     def echoed(self) -> dict[str, Any]:
         """Returns what a response repeats of its request."""
