@@ -25,8 +25,7 @@ from edgespec.core.loop import Limits, Loop, Rows, Scorer, Want, generate
 from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import FixedLength, Pace
 from edgespec.core.pace.costs import Costs, unmeasured
-from edgespec.core.request import Request
-from edgespec.core.scores import Scoring
+from edgespec.core.request import Request, Scoring
 from edgespec.core.stream import Stream
 from edgespec.core.text import TextRelease
 from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, ModelName, Reach, Round

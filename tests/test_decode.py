@@ -27,7 +27,7 @@ from edgespec.core.pace.controller import FixedLength, Pace
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.odds import BINS, Odds, proportional
-from edgespec.core.scores import Scoring
+from edgespec.core.request import Scoring
 from edgespec.core.text import TextRelease
 from edgespec.core.values import FREE, LONGEST_DRAFT, Ask, Draft, Judged, Reach, Round
 from edgespec.core.verify import Coupled, Independent, Rule, Verdict, verify_block, verify_tokens

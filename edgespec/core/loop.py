@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafters import Drafter
-from edgespec.core.scores import Scoring, of_distribution, of_logits
+from edgespec.core.request import Scoring
+from edgespec.core.scores import of_distribution, of_logits
 from edgespec.core.text import TextRelease
 from edgespec.core.values import LONGEST_DRAFT, NO_DRAFT, Ask, Draft, FinishReason, Judged, Round, TokenScore
 from edgespec.core.verify import Rule, Verdict

@@ -6,15 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from edgespec.core.pace.controller import FixedLength
-from edgespec.core.scores import Scoring
 from edgespec.core.text import TextRelease
-from edgespec.core.values import DRAFTERS, DrafterName
+from edgespec.core.values import DRAFT_LENGTHS, DRAFTERS, DrafterName
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
-from edgespec.sampling.sampler import Sampling
+from edgespec.sampling.settings import Number, Sampling
 
 RuleName = Literal["block", "token"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Which log probabilities are wanted."""
+
+    top: int = 0  # how many of the likeliest tokens to report beside the emitted one
+    sampled: bool = False  # of the distribution after sampling, instead of the raw logits
+
+    def __post_init__(self) -> None:
+        Number(0, 0, 100).check("the number of likeliest tokens", self.top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,7 @@ class Request:
         if self.rule not in get_args(RuleName):
             raise SettingError(f"the acceptance rule is {self.rule!r}: it must be block or token")
         if self.draft_length is not None:
-            FixedLength(self.draft_length)
+            DRAFT_LENGTHS.check("the draft length", self.draft_length)
         TextRelease(lambda _: b"", self.stop)
 
     @property

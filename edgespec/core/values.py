@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
+from edgespec.sampling.settings import Number
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -26,6 +28,7 @@ FREE: tuple[FreeName, ...] = get_args(FreeName)  # these need neither a draft no
 DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
 # tokens, for settings, flags and endpoint alike; batches past 63 rows may use other kernels
 LONGEST_DRAFT = 48
+DRAFT_LENGTHS = Number(0, 0, LONGEST_DRAFT)
 FinishReason = Literal["stop", "length", "cancelled"]
 Reach = tuple[float, ...]  # for each token of a guess, the probability that it and all before it are accepted
 

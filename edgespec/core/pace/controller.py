@@ -30,8 +30,7 @@ from edgespec.core.pace.worth import (
     gains,
     round_costs,
 )
-from edgespec.core.values import LONGEST_DRAFT, Ask, Reach, Round
-from edgespec.errors import SettingError
+from edgespec.core.values import DRAFT_LENGTHS, LONGEST_DRAFT, Ask, Reach, Round
 
 
 class Pace(Protocol):
@@ -110,8 +109,7 @@ class FixedLength:
         return 2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.length, int) or not 0 <= self.length <= LONGEST_DRAFT:
-            raise SettingError(f"the draft length is {self.length!r}: it must be from 0 to {LONGEST_DRAFT}")
+        DRAFT_LENGTHS.check("the draft length", self.length)
 
     def enter(self, batch: BatchPlan, slot: int) -> None:
         pass

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.core.values import LONGEST_DRAFT
+from edgespec.core.values import DRAFT_LENGTHS
 from edgespec.errors import SessionError, SettingError
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order
 from edgespec.system import config
@@ -50,8 +50,8 @@ def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Be
     explicit = {name: _number(arguments, name) for name in ANSWER if getattr(arguments, name) is not None}
     sampling = {name: value for name, value in explicit.items() if name in NUMBERS}
     length = arguments.draft_length
-    if length is not None and not 0 <= length <= LONGEST_DRAFT:
-        raise SettingError(f"the draft length is {length}: it must be from 0 to {LONGEST_DRAFT}")
+    if length is not None:
+        DRAFT_LENGTHS.check("the draft length", length)
     if not all(arguments.stop):
         raise SettingError(f"the stop strings are {arguments.stop!r}: none of them may be empty")
     drafter = arguments.drafter if arguments.drafter != "auto" else settings.drafter

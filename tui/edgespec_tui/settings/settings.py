@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgespec.core.values import DRAFTERS, LONGEST_DRAFT, DrafterName
+from edgespec.core.values import DRAFT_LENGTHS, DRAFTERS, DrafterName
 from edgespec.errors import SettingError
 from edgespec.sampling.settings import NUMBERS, Number
 from edgespec.system.named_file import regular_content
@@ -163,7 +163,7 @@ def _settings(tables: dict[str, Any], complaints: list[Complaint], known: AppNam
         sampling={name: value for name, value in numbers.items() if value is not None},
         speculation=speculation.flag("on", True),
         drafter=speculation.take("drafter", lambda value: value in DRAFTERS, f"one of {', '.join(DRAFTERS)}"),
-        draft_length=speculation.number("draft_length", Number(0, 0, LONGEST_DRAFT)),
+        draft_length=speculation.number("draft_length", DRAFT_LENGTHS),
         theme=_theme(screen, known),
         panel=screen.flag("panel", True),
         tint=screen.flag("tint", False),

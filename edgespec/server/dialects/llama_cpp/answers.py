@@ -11,7 +11,7 @@ from sse_starlette import ServerSentEvent
 
 from edgespec.core.request import Request
 from edgespec.engine.messages import Submit
-from edgespec.sampling.sampler import Sampling
+from edgespec.sampling.settings import Sampling
 from edgespec.server.dialects.llama_cpp.requests import LlamaGenerationRequest
 from edgespec.server.events import event
 from edgespec.server.generation import AnswerChoices, Part

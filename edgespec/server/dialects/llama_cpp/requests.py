@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from edgespec.core.scores import Scoring
+from edgespec.core.request import Scoring
 from edgespec.engine.messages import Submit
 from edgespec.sampling.settings import NUMBERS
 from edgespec.server.dialects.lists import Biases, Listed

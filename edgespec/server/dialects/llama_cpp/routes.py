@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from edgespec.chat.traits import traits_of
 from edgespec.engine.messages import Loaded
 from edgespec.errors import TemplateError
-from edgespec.sampling.sampler import sampling_for
+from edgespec.sampling.settings import sampling_for
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.bodies import CheckedRoute
 from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings

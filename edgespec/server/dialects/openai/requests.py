@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from edgespec.core.request import Request
-from edgespec.core.scores import Scoring
+from edgespec.core.request import Request, Scoring
 from edgespec.core.values import LONGEST_DRAFT, DrafterName
 from edgespec.engine.messages import Submit
 from edgespec.errors import SettingError
