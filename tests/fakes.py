@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from edgespec.core import verify
 from edgespec.core.drafters import Drafter, NoDrafter
 from edgespec.core.loop import Limits, Loop, Rows, Scorer, Want, generate
+from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import FixedLength, Pace
 from edgespec.core.pace.costs import Costs, unmeasured
-from edgespec.core.pace.load import Load
-from edgespec.core.request import Request
-from edgespec.core.scores import Scoring
+from edgespec.core.request import Request, Scoring
 from edgespec.core.stream import Stream
 from edgespec.core.text import TextRelease
 from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, ModelName, Reach, Round
 from edgespec.core.verify import Independent, Rule, Target
 from edgespec.engine.alone import alone
 from edgespec.engine.slots import Cache
+from edgespec.grammar.grammar import Grammar
 from edgespec.llama.saved import Saved
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling
 
@@ -211,8 +211,9 @@ def rounds_of(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Round]:
     """Runs a loop over fakes in the real engine; yields its rounds."""
-    pair = Alone(contexts, Stream(loop, text or TextRelease(letter), pace, grammar))
-    return alone(pair, prompt, Request(), cancelled=cancelled, costs=costs, scorers=scorers, clock=clock)
+    pair = Alone(contexts, Stream(loop, text or TextRelease(letter), pace))
+    request = Request(grammar=Grammar("regex", ".*") if grammar else None)
+    return alone(pair, prompt, request, cancelled=cancelled, costs=costs, scorers=scorers, clock=clock)
 
 
 def speculate(
@@ -296,7 +297,7 @@ class Restless:
             return False
         return len(ask.tail) < self.length
 
-    def enter(self, load: Load, slot: int) -> None:
+    def enter(self, load: BatchPlan, slot: int) -> None:
         pass
 
     def drafted(self) -> None:

@@ -6,9 +6,9 @@ import re
 import tomllib
 from pathlib import Path
 
+from edgespec.sampling.settings import NUMBERS
 from edgespec_tui.key_bindings import bindings, known_to_app
 from edgespec_tui.settings.settings import read
-from edgespec_tui.settings.values import SAMPLING
 from edgespec_tui.widgets.slash_commands import COMMANDS
 
 TEXT = (Path(__file__).resolve().parent.parent / "docs" / "chat.md").read_text()
@@ -39,4 +39,4 @@ def test_the_settings_that_it_shows_hold_and_none_is_missing(tmp_path: Path) -> 
     settings, complaints = read(path, known=known_to_app())
     assert complaints == () and settings.keys
     assert set(tomllib.loads(example[1])) == {"chat", "sampling", "speculation", "screen", "keys"}
-    assert all(name in example[1] for name in SAMPLING)
+    assert all(name in example[1] for name in NUMBERS)

@@ -20,18 +20,16 @@ from wrong_rules import flipped, without_residual
 from edgespec.core.drafters import Drafter, Drafting, NoDrafter
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
-from edgespec.core.drafters.lookahead import Lookahead
-from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.drafters.suffix_lookup import SuffixLookup
+from edgespec.core.drafters.free import free_guessers
 from edgespec.core.loop import Limits, generate
+from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import FixedLength, Pace
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
-from edgespec.core.pace.load import Load
 from edgespec.core.pace.odds import BINS, Odds, proportional
-from edgespec.core.scores import Scoring
+from edgespec.core.request import Scoring
 from edgespec.core.text import TextRelease
-from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, Judged, Reach, Round
+from edgespec.core.values import FREE, LONGEST_DRAFT, Ask, Draft, Judged, Reach, Round
 from edgespec.core.verify import Coupled, Independent, Rule, Verdict, verify_block, verify_tokens
 from edgespec.errors import FatalDecodeError, PromptTooLongError, SettingError
 from edgespec.sampling.sampler import Sampler, Sampling, point_mass
@@ -42,7 +40,7 @@ PUNISHING = Sampling(
     temperature=0.8, top_p=0.95, min_p=0.02, repeat_penalty=1.2, frequency_penalty=0.3, penalty_last_n=3
 )
 RULES = pytest.mark.parametrize("judge", [verify_block, verify_tokens])
-DRAFTERS = ("model", "lookup", "recycling", "lookahead", "all")
+DRAFTERS = ("model", *FREE, "all")
 
 
 def drafter_named(name: str, s: Sampling, n_vocab: int, n_ctx: int = 512) -> Drafter:
@@ -53,16 +51,13 @@ def drafter_named(name: str, s: Sampling, n_vocab: int, n_ctx: int = 512) -> Dra
     model = DraftModel(
         Remembering(s, n_vocab), n_ctx=n_ctx, n_vocab=n_vocab, odds=proportional(0.0, 1.0), places=places
     )
-    lookup = SuffixLookup(Odds((0.7,) * BINS))
-    recycling = TokenRecycling(n_vocab, Odds((0.65,) * BINS))
-    lookahead = Lookahead(Odds((0.6,) * BINS))
-    return {
-        "model": Competition([], model),
-        "lookup": Competition([lookup]),
-        "recycling": Competition([recycling]),
-        "lookahead": Competition([lookahead]),
-        "all": Competition([lookup, recycling, lookahead], model),
-    }[name]
+    free = free_guessers(n_vocab)
+    for i, one in enumerate(free):
+        one.odds = Odds((max(0.6, 0.7 - 0.05 * i),) * BINS)
+    if name == "all":
+        return Competition(free, model)
+    only = [one for one in free if one.name == name]
+    return Competition(only, None if only else model)
 
 
 class Reciter:
@@ -401,12 +396,10 @@ CASES = [
     (verify_block, "all", 1, PUNISHING),
     (verify_block, "all", 5, PUNISHING),
     (verify_block, "all", Restless((4, 2, 5), least=0.15), USUAL),
+    *((verify_block, name, 4, USUAL) for name in FREE[3:]),  # each new one
 ]
 SAMPLE = [
-    case
-    if case[1] in ("recycling", "lookahead") or case[2] == 2
-    else pytest.param(*case, marks=pytest.mark.slow)
-    for case in CASES
+    case if case[1] in FREE or case[2] == 2 else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
 ]
 
 
@@ -646,7 +639,7 @@ def test_a_round_is_charged_with_all_the_time_there_was_but_for_what_the_reader_
         def read(self, seconds: float) -> None:
             charged[-1] += seconds
 
-        def enter(self, load: Load, slot: int) -> None:
+        def enter(self, load: BatchPlan, slot: int) -> None:
             load.weigh()
             self.began = now
             charged.append(0.0)
@@ -801,7 +794,7 @@ def test_a_prompt_that_leaves_room_for_one_token_gets_one() -> None:
     assert [len(r.tokens) for r in refused([1] * 9)] == [1]
 
 
-@pytest.mark.parametrize("n", [0, -1, 1.5, None])
+@pytest.mark.parametrize("n", [0, -1, 1.5, "4"])
 def test_a_number_of_tokens_that_makes_no_sense_is_refused(n: object) -> None:
     with pytest.raises(SettingError, match="number of tokens wanted is"):
         Limits(n, 10)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from edgespec.commands.distill.installing import CurrentPair, install, known
 from edgespec.commands.distill.room import choose_width
 from edgespec.commands.distill.sitting import Sitting, claim
 from edgespec.commands.distill.trial import Trial
-from edgespec.engine.own_texts import OwnText
+from edgespec.engine.text_log import LoggedText
 from edgespec.errors import DoesNotFitError, ModelFileError, SettingError
 from edgespec.pairs.store import open_store
 from edgespec_models import tiny
@@ -125,7 +125,7 @@ class Speaker:
 
 def test_the_users_own_prompts_are_asked_again(tmp_path: Path) -> None:
     """A few texts of the user's were read once, and the rest of the time went into questions of ours."""
-    own = [OwnText((n, n + 1), (7, 8), 0.0) for n in range(1, 40)]
+    own = [LoggedText((n, n + 1), (7, 8), 0.0) for n in range(1, 40)]
     asked = TrainingPrompts(None, "", "", (), tuple(own))
     mine = {text.prompt for text in own if not is_held_out(text)}
     said = list(islice(asked.training(Speaker(), 0, frozenset()), len(mine) + 8 * len(mine)))  # type: ignore[arg-type]

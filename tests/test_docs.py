@@ -6,14 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 import edgespec
 from edgespec.core.drafters.free import free_guessers
-from edgespec.core.request import FREE
-from edgespec.core.values import DrafterName
+from edgespec.core.values import DRAFTERS, FREE
+from edgespec.sampling.settings import NUMBERS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -39,11 +38,17 @@ def test_every_page_is_on_the_list_of_pages() -> None:
 @pytest.mark.parametrize("page", ["serve.md", "python.md", "options.md"])
 def test_every_drafter_can_be_asked_for_and_is_on_the_pages(page: str) -> None:
     """Recycling competed and could not be named; the pages had four of the others."""
-    assert {guesser.name for guesser in free_guessers(8)} == set(FREE) <= set(get_args(DrafterName))
+    assert tuple(guesser.name for guesser in free_guessers(8)) == FREE
     lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
     line = next(line for line in lines if "drafter" in line and "auto" in line)
-    assert not [name for name in get_args(DrafterName) if not re.search(rf"\b{name}\b", line)]
+    assert not [name for name in DRAFTERS if not re.search(rf"\b{name}\b", line)]
     edgespec.Request(drafter="recycling")
+
+
+def test_every_sampling_setting_is_on_the_page_of_options_as_it_is() -> None:
+    page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8").splitlines()
+    for name, number in NUMBERS.items():
+        assert f"| `{name}` | {number.help} | {number.allowed} | {number.default:g} |" in page
 
 
 def python_of(page: str) -> list[str]:

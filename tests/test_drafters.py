@@ -14,8 +14,8 @@ from edgespec.core.drafters import HOPELESS, Drafter, Drafting, Guesser, NoDraft
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel, lead
 from edgespec.core.drafters.draft_temperature import DraftTemperature
+from edgespec.core.drafters.lookup import MIN_MATCH, SURE, SuffixAutomaton, SuffixLookup
 from edgespec.core.drafters.recycling import LONGEST_WALK, PLACES, STEADY, TokenRecycling
-from edgespec.core.drafters.suffix_lookup import MIN_MATCH, SURE, SuffixAutomaton, SuffixLookup
 from edgespec.core.loop import NO_ROWS
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.values import Ask, Draft, Judged, Reach

@@ -29,7 +29,7 @@ from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.core.values import Draft
 from edgespec.core.verify import Coupled, Independent, Verdict
-from edgespec.engine import pair as engine
+from edgespec.engine import stream_maker
 from edgespec.engine.pair import Pair
 from edgespec.errors import (
     EdgeSpecError,
@@ -206,7 +206,7 @@ def test_auto_lets_all_guess(plain: Pair) -> None:
 def test_equality_fails_under_a_wrong_rule(
     plain: Pair, monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Verdict]
 ) -> None:
-    monkeypatch.setattr(engine, "verify_block", wrong)
+    monkeypatch.setattr(stream_maker, "verify_block", wrong)
     requests = [(some_prompt(0), Request(GREEDY, N_TOKENS, drafter="model", draft_length=4))]
     [found] = differences(plain, requests)
     assert found and not found.explained
@@ -299,7 +299,7 @@ def test_the_first_tokens_have_the_targets_distribution_on_a_hybrid_model(pairs:
 def test_the_distribution_test_fails_under_a_wrong_rule(
     pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Verdict]
 ) -> None:
-    monkeypatch.setattr(engine, "verify_block", wrong)
+    monkeypatch.setattr(stream_maker, "verify_block", wrong)
     assert p_value(pairs["far"], sampled) < FALSE_ALARM / 1000
 
 
@@ -749,10 +749,10 @@ def test_text_that_is_no_unicode_becomes_tokens_all_the_same(plain: Pair) -> Non
 
 
 def test_the_rule_without_a_seed_is_block_verification() -> None:
-    rule = engine._rule(Request())
+    rule = stream_maker._rule(Request())
     assert isinstance(rule, Independent)
-    assert rule.judge is engine.verify_block
-    assert isinstance(engine._rule(Request(seed=0)), Coupled)
+    assert rule.judge is stream_maker.verify_block
+    assert isinstance(stream_maker._rule(Request(seed=0)), Coupled)
 
 
 def test_text_held_back_for_a_stop_text_is_given_when_the_answer_is_cancelled(plain: Pair) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.pace.cost_table import CostTable, Pulse
 from edgespec.core.pace.costs import Beside, Costs
 from edgespec.core.pace.record import Gain, Record

@@ -37,11 +37,13 @@ ROOMS = (
     "__main__",
 )
 SERVER = (  # one process, one request, one dialect, all of it: what stands where in the web process
-    {"refusal", "logs", "logprobs", "situation", "owner", "settings", "pairs", "worker_process", "events"},
-    {"json_body", "presence"},
+    {"refusal", "logs", "logprobs", "engine_status", "parent_process", "settings", "pairs", "events"},
+    {"json_body", "presence", "worker_process"},
+    {"worker_requests"},
+    {"worker_life"},
     {"supervisor", "bodies", "body_child", "front_page"},
     {"turns", "generation", "announcing", "gate"},
-    {"dialects.lists"},
+    {"dialects.lists", "dialects.numbers"},
     {"dialects.structured", "dialects.tools"},
     {"dialects.openai"},
     {"metrics", "answering"},
@@ -78,6 +80,7 @@ TUI_MAY_SEE = {
     "edgespec.pairs.grown",
     "edgespec.pairs.planned",
     "edgespec.pairs.store",
+    "edgespec.sampling.settings",
     "edgespec.system.config",
     "edgespec.system.named_file",
     "edgespec.system.odd_text",
@@ -227,7 +230,7 @@ def test_few_modules_touch_llama_cpp() -> None:
 def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
     every = {**OURS, **TERMINAL, **OF_MODELS}
     broad = {name for name, path in every.items() if re.search(r"except Exception\b", path.read_text())}
-    assert broad == {"server.logs", "engine.worker", "engine.intake", "terminal.guarded_app"}
+    assert broad == {"server.logs", "engine.worker", "engine.request_reader", "terminal.guarded_app"}
 
 
 def reach(name: str) -> set[str]:

@@ -16,13 +16,13 @@ from streams import Clock
 
 from edgespec.core.drafters import Offer
 from edgespec.core.drafters.competition import Competition
+from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, Rows, Want, generate
+from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import Controller, FixedLength
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
-from edgespec.core.pace.load import Load
 from edgespec.core.pace.record import Record, Watch
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.text import TextRelease
@@ -166,7 +166,7 @@ def test_a_stream_that_rests_asks_nobody_for_guesses() -> None:
     """Its rounds are those of plain decoding: one ask, of the target. Being asked took a tenth of a token."""
     record, costs = Record(watch=Watch(left=20)), costs_of(ONE, 1.0)
     controller = Controller(lambda streams: record, max_tokens=100)
-    controller.enter(Load(costs, {0: 1}, LONGEST_DRAFT + 1, 3), 0)
+    controller.enter(BatchPlan(costs, {0: 1}, LONGEST_DRAFT + 1, 3), 0)
     drafter, tokens = Competition([SuffixLookup()], looks=controller.looks), np.array([1, 2, 3], np.int32)
     with pytest.raises(StopIteration) as ended:
         next(drafter.draft(tokens, 8, Independent(np.random.default_rng(5))))
@@ -180,7 +180,7 @@ def test_a_target_that_has_become_slow_is_not_left_to_rest() -> None:
     controller = Controller(lambda streams: record, max_tokens=100)
     for slower, looks in ((1, False), (1, False), (100, True), (100, True)):
         costs.target.pulse.level = float(slower)
-        controller.enter(Load(costs, {0: 1}, LONGEST_DRAFT + 1, 3), 0)
+        controller.enter(BatchPlan(costs, {0: 1}, LONGEST_DRAFT + 1, 3), 0)
         assert controller.looks() == looks
 
 

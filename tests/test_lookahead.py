@@ -14,8 +14,8 @@ from streams import MACHINES, Clock
 from edgespec.core.drafters import Guesser
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.lookahead import BLANK, GRAM, ITERATE, MOST, PIECE, WINDOW, Lookahead
+from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, Rows, Want, generate
 from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import CostTable

@@ -30,7 +30,8 @@ from edgespec.llama.model import Model
 from edgespec.memory import answer, at_load
 from edgespec.pairs import files
 from edgespec.pairs.settings import PairSettings
-from edgespec.server import supervisor
+from edgespec.server import worker_life
+from edgespec.server.supervisor import Supervisor
 from edgespec.system import machines
 from edgespec.system.builds import here
 from edgespec.system.isolate import cause_of_death
@@ -313,14 +314,14 @@ def test_a_machine_that_hung_up_is_missed_while_nothing_is_evaluated(
 
 
 def test_a_server_waits_for_a_machine_that_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "MACHINE_S", 0.02)
-    monkeypatch.setattr(supervisor, "absent", lambda machines, seconds: missing.pop(0))
+    monkeypatch.setattr(worker_life, "MACHINE_S", 0.02)
+    monkeypatch.setattr(worker_life, "absent", lambda machines, seconds: missing.pop(0))
     missing = [["10.0.0.1:1"], ["10.0.0.1:1"], ["10.0.0.2:2"], []]
     told: list[str] = []
     load = LoadRequest("target.gguf", None, PairSettings(rpc=("10.0.0.1:1", "10.0.0.2:2")), 1)
 
     async def wait() -> str:
-        worker = supervisor.Supervisor(load, tell=told.append)
+        worker = Supervisor(load, tell=told.append)
         worker.state = "down"
         await worker._until_machines_are_there(load.settings.rpc)
         return worker.absence().message

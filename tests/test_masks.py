@@ -23,8 +23,8 @@ from edgespec.core.drafters import Drafter, Drafting, NoDrafter
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.demanded import DemandedText
 from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.values import Draft, Round
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens

@@ -19,7 +19,7 @@ from edgespec.core.pace.costs import Beside, measure_beside
 from edgespec.core.text import TextRelease
 from edgespec.core.values import Round
 from edgespec.core.verify import Coupled, Independent, Rule
-from edgespec.engine.ahead import Ahead
+from edgespec.engine.parallel_draft import ParallelDraft
 from edgespec.errors import FatalDecodeError
 from edgespec.sampling.sampler import Sampler, Sampling
 
@@ -44,10 +44,10 @@ def pair(spread: float, *, slow: bool = True) -> tuple[TableModel, TableModel]:
 
 def rounds_of(
     sampling: Sampling, rule: Rule, beside: Beside | None, *, spread: float = 0.1, k: int = 3
-) -> tuple[list[Round], Ahead | None, TableModel]:
+) -> tuple[list[Round], ParallelDraft | None, TableModel]:
     """One text of 60 tokens, with the draft ahead or (None) as ever; with who read and what it read."""
     target, draft = pair(spread, slow=beside is not None)
-    ahead = Ahead(target, draft, beside, n_ctx=500, n_vocab=N_VOCAB) if beside else None
+    ahead = ParallelDraft(target, draft, beside, n_ctx=500, n_vocab=N_VOCAB) if beside else None
     sampler = Sampler(sampling, N_VOCAB)
     prompt = np.array([1, 2, 3], np.int32)
     loop = generate(
@@ -119,7 +119,7 @@ def test_the_thread_is_done_when_the_target_is() -> None:
 
     target = Slow(N_VOCAB, seed=5)
     draft = Guarded(N_VOCAB, seed=6, near=target, spread=0.2)
-    ahead = Ahead(target, draft, ALWAYS, n_ctx=500, n_vocab=N_VOCAB)
+    ahead = ParallelDraft(target, draft, ALWAYS, n_ctx=500, n_vocab=N_VOCAB)
     tokens = np.array([1, 2, 3], np.int32)
     for _ in range(10):
         ahead.draft.score([Want(tokens, (), 1)])
@@ -140,7 +140,7 @@ def test_a_draft_that_fails_in_the_thread_leaves_the_verification_alone() -> Non
             return super().score(wants)
 
     draft = Failing(N_VOCAB, seed=6, near=target, spread=0.0)
-    ahead = Ahead(target, draft, ALWAYS, n_ctx=500, n_vocab=N_VOCAB)
+    ahead = ParallelDraft(target, draft, ALWAYS, n_ctx=500, n_vocab=N_VOCAB)
     tokens = np.array([1, 2, 3], np.int32)
     ahead.draft.score([Want(tokens, (), 1)])
     rows = ahead.target.score([Want(tokens, (4,), 2)])[0].copy()
@@ -152,7 +152,7 @@ def test_a_draft_that_fails_in_the_thread_leaves_the_verification_alone() -> Non
 def test_a_row_is_given_out_only_for_exactly_the_tokens_it_follows() -> None:
     """The mutant that looks at the length alone answers for another text."""
     target, draft = pair(0.0)
-    ahead = Ahead(target, draft, ALWAYS, n_ctx=500, n_vocab=N_VOCAB)
+    ahead = ParallelDraft(target, draft, ALWAYS, n_ctx=500, n_vocab=N_VOCAB)
     tokens = np.array([1, 2, 3], np.int32)
     ahead.draft.score([Want(tokens, (), 1)])
     ahead.target.score([Want(tokens, (4,), 2)])
@@ -168,7 +168,7 @@ def test_a_row_is_given_out_only_for_exactly_the_tokens_it_follows() -> None:
 
 def test_reading_ahead_stops_where_the_draft_is_full() -> None:
     target, draft = pair(0.0)
-    ahead = Ahead(target, draft, ALWAYS, n_ctx=5, n_vocab=N_VOCAB)
+    ahead = ParallelDraft(target, draft, ALWAYS, n_ctx=5, n_vocab=N_VOCAB)
     tokens = np.array([1, 2, 3], np.int32)
     ahead.draft.score([Want(tokens, (), 1)])
     ahead.target.score([Want(tokens, (4,), 2)])
@@ -208,7 +208,7 @@ def test_a_draft_with_a_short_memory_is_of_use_to_the_end_of_a_long_text(
 
     target = TableModel(N_VOCAB, seed=5)
     draft = TableModel(N_VOCAB, seed=6, near=target, spread=0.1)
-    ahead = Ahead(target, draft, beside, n_ctx=80, n_vocab=N_VOCAB) if beside else None
+    ahead = ParallelDraft(target, draft, beside, n_ctx=80, n_vocab=N_VOCAB) if beside else None
     sampler = Sampler(GREEDY, N_VOCAB)
     prompt = np.random.default_rng(1).integers(0, N_VOCAB, 50).astype(np.int32)
     loop = generate(

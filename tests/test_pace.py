@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import Controller, FixedLength
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
-from edgespec.core.pace.load import Load
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.pace.worth import best_length
@@ -60,7 +60,7 @@ def test_a_fixed_pace_learns_nothing_and_lets_the_draft_read_everything() -> Non
 
 @pytest.mark.parametrize("length", [-1, LONGEST_DRAFT + 1, 1.5, "4", None])
 def test_a_length_that_makes_no_sense_is_refused(length: object) -> None:
-    with pytest.raises(SettingError, match=f"length is {length!r}: it must be from 0 to {LONGEST_DRAFT}"):
+    with pytest.raises(SettingError, match=f"length is {length!r}: it must be a whole number"):
         FixedLength(length)  # type: ignore[arg-type]
 
 
@@ -74,14 +74,14 @@ def costs_of(points: dict[int, float], step: float, slope: float = 0.0) -> Costs
 def controller_of(costs: Costs, record: Record, max_tokens: int = 100, n_ctx: int = 0) -> Controller:
     """Returns the controller of a stream that is alone, at the beginning of a round."""
     controller = Controller(lambda streams: record, max_tokens=max_tokens)
-    controller.enter(Load(costs, {0: 1}, LONGEST_DRAFT + 1, n_ctx), 0)
+    controller.enter(BatchPlan(costs, {0: 1}, LONGEST_DRAFT + 1, n_ctx), 0)
     return controller
 
 
 def verified(controller: Controller, ask: Ask) -> int:
     """Returns how many guesses of a free offer are verified with nothing beside them."""
     taken, weighed = controller.offer(ask)
-    return taken or controller._load.allot({0: weighed})[0][0]
+    return taken or controller._batch.allot({0: weighed})[0][0]
 
 
 def brute_force(reach: Sequence[float], prices: Sequence[float], step: float) -> dict[int, float]:
@@ -222,8 +222,8 @@ def test_no_decision_depends_on_a_token_that_is_not_kept(seed: int) -> None:
             guess = lambda k: tuple(tails.integers(0, 99, k).tolist())  # noqa: E731
             k, reach = 0, rng.uniform(0.3, 1)
             plan = tuple(np.cumprod(rng.uniform(0.5, 1, 8)).tolist())
-            load = Load(costs, {0: 1}, LONGEST_DRAFT + 1, n)
-            controller.enter(load, 0)
+            batch = BatchPlan(costs, {0: 1}, LONGEST_DRAFT + 1, n)
+            controller.enter(batch, 0)
             while controller.grants_step(Ask("draft", tokens, guess(k), 1, plan if not k else (reach,)), 1):
                 controller.drafted()
                 if not controller.grants_step(Ask("draft", tokens, guess(k), 0, (reach,)), 0):
@@ -231,7 +231,7 @@ def test_no_decision_depends_on_a_token_that_is_not_kept(seed: int) -> None:
                 k, reach = k + 1, reach * rng.uniform(0.5, 1)
             rows = k or verified(controller, Ask("target", tokens, guess(len(plan)), 9, plan))
             controller.took(0 if k else rows, 1.1)
-            load.take(0, rows)
+            batch.take(0, rows)
             accepted, seconds = int(rng.integers(0, rows + 1)), rng.uniform(0.9, 2)
             said.append((k, rows, controller.observe(Round((0,), "", rows, accepted, ()), seconds)))
         return said
@@ -268,8 +268,8 @@ def test_what_a_head_reads_again_each_round_counts_and_is_no_reading_of_old_toke
 
 def test_guesses_beyond_the_limit_of_an_evaluation_have_their_price() -> None:
     """Drawn before the evaluation was interrupted, they were more than the next one had prices for."""
-    load = Load(costs_of(MEMORY_BOUND, 0.05, 0.03), {0: 70}, 63, 70)
-    load.weigh()
-    one = load.prices[70]
-    load.take(0, 5)
-    assert load.parts(1.0, [0])[0] > 0 and load.prices[75] > one and not load.allot({0: (0.9,)})[0]
+    batch = BatchPlan(costs_of(MEMORY_BOUND, 0.05, 0.03), {0: 70}, 63, 70)
+    batch.weigh()
+    one = batch.prices[70]
+    batch.take(0, 5)
+    assert batch.parts(1.0, [0])[0] > 0 and batch.prices[75] > one and not batch.allot({0: (0.9,)})[0]

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from edgespec.core.drafters import Drafter, Drafting, Guesser, NoDrafter
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.drafters.suffix_lookup import SuffixLookup
 from edgespec.core.loop import Limits, Rows, Scorer, Want, generate
+from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import Controller, FixedLength
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Beside, Costs
-from edgespec.core.pace.load import Load
 from edgespec.core.pace.record import Record
 from edgespec.core.request import Request
 from edgespec.core.stream import Stream
@@ -33,21 +33,21 @@ from edgespec.core.text import TextRelease
 from edgespec.core.values import (
     Draft,
     Emitted,
+    EngineEvent,
     Failed,
-    Happening,
     Judged,
     ModelName,
+    PromptProgress,
     Reach,
-    Reading,
     Round,
     Started,
 )
 from edgespec.core.verify import Coupled, Independent, Rule
 from edgespec.engine import engine as scheduler
-from edgespec.engine.ahead import Ahead
 from edgespec.engine.engine import Engine
 from edgespec.engine.lanes import BLOCK, MOST_TURNS
 from edgespec.engine.pair import MOST_ROWS
+from edgespec.engine.parallel_draft import ParallelDraft
 from edgespec.engine.prompt_reader import PAUSE_S
 from edgespec.engine.slots import Cache
 from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
@@ -156,7 +156,7 @@ class FakePair:
         fixed = request.fixed_length
         controller = Controller(self.record, max_tokens=request.max_tokens)
         pace = controller if fixed is None else FixedLength(fixed)
-        return Stream(loop, text, pace, fresh=request.fresh, lane=request.lane)
+        return Stream(loop, text, pace)
 
     def rule(self, request: Request) -> Rule:
         if request.seed is not None:
@@ -199,7 +199,7 @@ class Told:
     known: dict[str, list[int]] = field(default_factory=dict)  # tokens of its prompt, chunk by chunk
     steps: int = 0
 
-    def take(self, happened: Sequence[Happening]) -> None:
+    def take(self, happened: Sequence[EngineEvent]) -> None:
         for one in happened:
             ended = self.failed.keys() | {k for k, rounds in self.rounds.items() if rounds[-1].finish}
             assert one.id not in ended, "nothing is told of a request that has ended"
@@ -207,7 +207,7 @@ class Told:
                 self.started[one.id] = one
             elif isinstance(one, Emitted):
                 self.rounds.setdefault(one.id, []).append(one.round)
-            elif isinstance(one, Reading):
+            elif isinstance(one, PromptProgress):
                 assert one.id in self.started
                 self.known.setdefault(one.id, []).append(one.known_tokens)
             else:
@@ -247,7 +247,7 @@ def make(pair: FakePair, *, queue: int = 64, chunk: int = 512) -> Engine:
 def test_a_draft_that_reads_ahead_changes_no_text_alone_or_in_company(spread: float) -> None:
     """Streams that come and go: it reads ahead where there is one, and is of use where the draft is good."""
     pair = FakePair(drafter="model", spread=spread)
-    ahead = Ahead(pair.target, pair.draft, Beside(0.0, 1.0, 0.0), n_ctx=N_CTX, n_vocab=8)
+    ahead = ParallelDraft(pair.target, pair.draft, Beside(0.0, 1.0, 0.0), n_ctx=N_CTX, n_vocab=8)
     pair.scorers = {"target": ahead.target, "draft": ahead.draft}
     asked = {str(i): prompt for i, prompt in enumerate(prompts(6))}
     request = Request(sampling=GREEDY, max_tokens=40, draft_length=3)
@@ -605,7 +605,7 @@ def test_running_streams_stand_still_for_a_short_time_only(slower: int) -> None:
     while not engine.idle:
         before = {id: len(rounds) for id, rounds in told.rounds.items()}
         happened = engine.step()
-        joined += {type(one) for one in happened} >= {Reading, Emitted}
+        joined += {type(one) for one in happened} >= {PromptProgress, Emitted}
         told.take(happened)
         for id, rounds in told.rounds.items():
             if len(rounds) > before.get(id, 0):
@@ -741,7 +741,7 @@ def test_rows_go_where_they_are_worth_most() -> None:
     costs = Costs(CostTable({1: 1.0, 4: 1.2, 5: 3.0, 63: 60.0}, slope=0.0), CostTable({1: 0.1}))
 
     def allotted(streams: int, most: int, *offers: Reach) -> tuple[Counter[int], float]:
-        load = Load(costs, dict.fromkeys(range(streams), 1), most, 0)
+        load = BatchPlan(costs, dict.fromkeys(range(streams), 1), most, 0)
         load.weigh()
         return load.allot(dict(enumerate(offers)))
 
@@ -758,7 +758,7 @@ def test_rows_are_added_where_a_larger_evaluation_is_cheaper() -> None:
     costs = Costs(CostTable(GROUPS, slope=0.0), CostTable({1: 0.1}))
 
     def filling(streams: int, guesses: int, *, most: int = 63, fills: bool = True) -> int:
-        load = Load(costs, dict.fromkeys(range(streams), 1), most, 0, fills=fills)
+        load = BatchPlan(costs, dict.fromkeys(range(streams), 1), most, 0, fills=fills)
         load.weigh()
         load.take(0, guesses)
         return load.filling()
@@ -770,7 +770,7 @@ def test_rows_are_added_where_a_larger_evaluation_is_cheaper() -> None:
 
 def test_a_draft_goes_on_where_rows_would_be_added_anyway() -> None:
     costs = Costs(CostTable(GROUPS, slope=0.0), CostTable({1: 0.01}))
-    load = Load(costs, {0: 1}, 63, 0, fills=True)
+    load = BatchPlan(costs, {0: 1}, 63, 0, fills=True)
     load.weigh()
     lengths, _ = load.allot({0: (0.9, 0.9, 0.9, 0.9, 0.8, 0.1, 0.1, 0.1)})
     assert lengths == {0: 7}, "the last two cost nothing"
@@ -802,7 +802,7 @@ def test_a_draft_reads_two_tokens_one_after_the_other_where_that_is_cheaper(
 @pytest.mark.parametrize("streams", [1, 2, 4])
 def test_the_prices_of_one_stream_are_those_of_a_larger_evaluation(streams: int) -> None:
     costs = Costs(CostTable({1: 1.0, 4: 1.2, 8: 3.0, 63: 60.0}, slope=0.0), CostTable({1: 0.1}))
-    load = Load(costs, dict.fromkeys(range(streams), 1), 63, 0)
+    load = BatchPlan(costs, dict.fromkeys(range(streams), 1), 63, 0)
     load.weigh()
     prices = load.prices_for(0)
     assert prices[0] == 0 and prices[1] == pytest.approx(load.one)

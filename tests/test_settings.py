@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
 import pytest
 
+from edgespec.commands import flags
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import SettingError
-from edgespec.sampling.sampler import Sampling
+from edgespec.sampling.settings import NUMBERS, Sampling
 from edgespec.server.dialects.openai.requests import Speculation
 from edgespec_tui.settings import file as settings_file
+from edgespec_tui.settings.beginning import begin
 from edgespec_tui.settings.settings import AppNames, Settings, read, strictly
-from edgespec_tui.settings.values import SAMPLING, from_text
+from edgespec_tui.settings.values import from_text
 from edgespec_tui.widgets.external_editor import editor
 
 A_KEY = "a key like f2, ctrl+r or escape, several with commas"
@@ -157,15 +160,27 @@ def test_a_file_that_is_no_toml_is_told_with_its_line(path: Path) -> None:
     assert "cannot be read" in read(path)[1][0]
 
 
-@pytest.mark.parametrize("name", SAMPLING)
+@pytest.mark.parametrize("name", NUMBERS)
 def test_the_engine_accepts_what_the_app_accepts(name: str) -> None:
-    ranged = SAMPLING[name]
-    step = 1 if ranged.whole else 0.001
+    ranged = NUMBERS[name]
+    step = 1 if ranged.kind is int else 0.001
     for value in (ranged.low, ranged.high):
         Sampling(**{name: value})
     for value in (ranged.low - step, ranged.high + step):
         with pytest.raises(SettingError):
             Sampling(**{name: value})
+
+
+def test_every_sampling_flag_of_a_chat_is_in_its_requests() -> None:
+    """XTC, DRY, `--dry-breaker` and `--samplers` were taken, and had no effect."""
+    parser = argparse.ArgumentParser()
+    for add in (flags.add_conversation, flags.add_model, flags.add_sampling, flags.add_speculation):
+        add(parser)
+    numbers = {name: number.low for name, number in NUMBERS.items()}
+    given = [f"--{name.replace('_', '-')}={low}" for name, low in numbers.items()]
+    begun = begin(parser.parse_args([*given, "--dry-breaker", ".", "--samplers", "top_k;temp"]))
+    assert begun.settings.sampling == numbers
+    assert begun.options.beside == {"dry_sequence_breakers": ["."], "samplers": ["top_k", "temperature"]}
 
 
 def test_a_setting_is_understood_as_it_is_typed() -> None:

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from edgespec.core.scores import Scoring, of_distribution, of_logits
+from edgespec.core.request import Scoring
+from edgespec.core.scores import of_distribution, of_logits
 from edgespec.core.values import Candidate
 from edgespec.errors import SettingError
 from edgespec.sampling.distribution import Distribution, point_mass

@@ -12,11 +12,13 @@ import pytest
 from fake_endpoint import FakeEndpoint
 
 from edgespec.client.answer import AnswerOptions, Ended, Told
-from edgespec.core.values import BreakEven, Round
+from edgespec.core.values import FREE, BreakEven, Round
 from edgespec.errors import EndpointError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.bench import summary
 from edgespec_tui.screens.race import Lane, Race, compared, drawn, together, verdict
+from edgespec_tui.settings.themes import DARK_TINTS, LIGHT_TINTS
+from edgespec_tui.widgets.answer_markdown import MARKS, TINTS
 from edgespec_tui.widgets.attached_files import read_file
 from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
 from edgespec_tui.widgets.drawing_pace import LATEST_S, SHARE, SOONEST_S, DrawingPace
@@ -79,6 +81,13 @@ def test_the_newest_code_block_is_the_last_of_the_last_answer_that_has_one() -> 
 
 
 # --- origins
+
+
+def test_every_origin_has_a_colour_in_both_themes() -> None:
+    """The panel's list had none for lookahead, nor for what a grammar demanded."""
+    origins = {f"origin-{name}" for name in ("target", "grammar", "model", *FREE)}
+    assert set(DARK_TINTS) == set(LIGHT_TINTS) == origins
+    assert set(TINTS) == set(MARKS) == {"model", *FREE}
 
 
 def test_runs_of_a_round_are_as_long_as_its_text() -> None:

@@ -33,7 +33,7 @@ from edgespec.commands.verify.texts import Comparison, Way
 from edgespec.core import verify
 from edgespec.core.values import Draft
 from edgespec.core.verify import Independent, Verdict
-from edgespec.engine import pair as engine
+from edgespec.engine import stream_maker
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Distribution, draw
@@ -163,9 +163,9 @@ def argmax_draft(rule: Independent, q: Distribution, position: int) -> int:
 
 
 WRONG: dict[str, tuple[Any, str, Any]] = {
-    "everything is accepted": (engine, "verify_block", accept_always),
-    "a rejected token is drawn from p anew": (engine, "verify_block", without_residual),
-    "what is likely enough is accepted": (engine, "verify_block", accept_where_likely),
+    "everything is accepted": (stream_maker, "verify_block", accept_always),
+    "a rejected token is drawn from p anew": (stream_maker, "verify_block", without_residual),
+    "what is likely enough is accepted": (stream_maker, "verify_block", accept_where_likely),
     "the likeliest token as if it were drawn": (Independent, "draw", argmax_draft),
     "the residual is p": (verify, "residual", lambda p, q, scale=1.0: (p, 1.0)),
 }  # fmt: skip
@@ -183,7 +183,7 @@ def test_a_wrong_rule_fails(
 
 
 def test_a_wrong_rule_fails_the_whole_command(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "verify_block", accept_always)
+    monkeypatch.setattr(stream_maker, "verify_block", accept_always)
     report = run_checks(pair, replace(QUICK, samples=200), rng_seed=1)
     assert report.exit_code == BROKEN
     assert report.verdict().startswith("NOT LOSSLESS: of the greedy texts")

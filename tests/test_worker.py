@@ -9,29 +9,24 @@ from typing import Any, cast
 
 import pytest
 
+from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed, Round
-from edgespec.engine.intake import Intake, Ready, refused
 from edgespec.engine.messages import Refused, StepReport, Submit, receive
-from edgespec.engine.outlet import Outlet
+from edgespec.engine.outbox import Outbox
+from edgespec.engine.request_reader import Ready, RequestReader, refused
 from edgespec.engine.worker import Worker
 from edgespec.errors import EngineError
-from edgespec.sampling.sampler import Sampling
 
 SAID, CONTROL = 1, 7
 
 
-def spelling(shown: frozenset[int]) -> Any:
-    return lambda token: {SAID: "é".encode(), CONTROL: b"<call>" if CONTROL in shown else b""}[token]
-
-
-def tokenize(text: bytes, *, special: bool, add_bos: bool) -> Any:
-    return SimpleNamespace(size=1, item=lambda _: CONTROL)
+def spelling(shown: tuple[str, ...]) -> Any:
+    return lambda token: {SAID: "é".encode(), CONTROL: b"<call>" if "<call>" in shown else b""}[token]
 
 
 PAIR: Any = SimpleNamespace(
     spelling=spelling,
     n_ctx=64,
-    target=SimpleNamespace(tokenize=tokenize, end_tokens=frozenset()),
     busy=lambda: (0.0, 0.0),
     costs=lambda: SimpleNamespace(target=SimpleNamespace(seconds=lambda n: 0.1)),
 )
@@ -49,15 +44,12 @@ class FakeEngine:
 
 def worker() -> tuple[Worker, FakeEngine, io.BytesIO]:
     out, engine = io.BytesIO(), FakeEngine()
-    intake = SimpleNamespace(is_prepared=lambda message: True, items=queue.SimpleQueue())
-    return Worker(PAIR, cast(Any, engine), cast(Intake, intake), Outlet(cast(Any, out))), engine, out
+    reader = SimpleNamespace(is_prepared=lambda message: True, items=queue.SimpleQueue())
+    return Worker(PAIR, cast(Any, engine), cast(RequestReader, reader), Outbox(cast(Any, out))), engine, out
 
 
 def submitted(id: str) -> Ready:
-    message = Submit(
-        id=id, prompt="a", add_bos=False, sampling=Sampling(), max_tokens=4, stop=(), seed=None, choice=0,
-        drafter="none", draft_length=None, pieces=True, shown=("<call>",),
-    )  # fmt: skip
+    message = Submit(id, "a", False, Request(max_tokens=4, drafter="none", shown=("<call>",)), pieces=True)
     return Ready(message, cast(Any, (1, 2)))
 
 
@@ -75,7 +67,7 @@ def test_control_tokens_that_are_shown_are_part_of_their_tokens_texts() -> None:
     one._take(submitted("a"))
     one._tell(0.0, [Emitted("a", Round((SAID, CONTROL), "é<call>", 0, 0, ()))])
     step = heard(out)[-1]
-    assert isinstance(step, StepReport) and step.pieces["a"] == ("é", "<call>")
+    assert isinstance(step, StepReport) and cast(Any, step.events[0]).pieces == ("é", "<call>")
 
 
 def test_nothing_is_kept_of_a_request_that_failed() -> None:
@@ -103,7 +95,7 @@ def round_of(text: str, **more: Any) -> Emitted:
 
 def texts(out: io.BytesIO) -> list[str]:
     steps = [step for step in heard(out) if isinstance(step, StepReport)]
-    return [said.round.text for step in steps for said in step.happenings if isinstance(said, Emitted)]
+    return [said.round.text for step in steps for said in step.events if isinstance(said, Emitted)]
 
 
 class Steps:
@@ -150,5 +142,5 @@ def test_what_is_held_goes_with_whatever_comes_next(monkeypatch: pytest.MonkeyPa
     assert steps.take(7, round_of("4")) == "123"
     steps.take(7, Failed("a", EngineError("it cannot go on")))
     *_, round_, failure = heard(steps.out)
-    assert round_.happenings[0].round.text == "4"
-    assert isinstance(failure.happenings[0], Refused)
+    assert round_.events[0].round.text == "4"
+    assert isinstance(failure.events[0], Refused)

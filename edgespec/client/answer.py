@@ -57,7 +57,7 @@ class Span:
     """A stretch of shown text, and who produced it.
 
     source: "target" (recovered or bonus token), "grammar" (no other token was allowed), or whose guess it
-    was: "model", "lookup", "recycling", "lookahead"; "" if the server does not say.
+    was: "model" or a `FreeName`; "" if the server does not say.
     """
 
     text: str

@@ -5,33 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from edgespec.core.values import DrafterName
+from edgespec.core.values import DRAFTERS, FREE
 from edgespec.pairs.rope import Scaling
+from edgespec.sampling.settings import NUMBERS
 
 FILES = """Without a pair or --target, EdgeSpec uses the pair you pulled last; if there is none, the embedded
 pair, a tiny model trained on Python's source and documentation."""
-DRAFTERS = get_args(DrafterName)
-SAMPLING = (
-    ("--top-k", int, "keep the N likeliest tokens"),
-    ("--top-p", float, "keep the likeliest tokens that together have probability X"),
-    ("--min-p", float, "keep tokens at least X times as likely as the likeliest"),
-    ("--typical-p", float, "keep the most typical tokens that together have probability X"),
-    ("--top-n-sigma", float, "keep tokens within X standard deviations of the largest logit"),
-    ("--repeat-penalty", float, "make recent tokens less likely by the factor X"),
-    ("--frequency-penalty", float, "subtract X from a logit for each recent occurrence of its token"),
-    ("--presence-penalty", float, "subtract X from the logit of every recent token"),
-    ("--penalty-last-n", int, "how many tokens count as recent (64; -1: all)"),
-    ("--dynatemp-range", float, "let the temperature vary with the entropy, by up to this much"),
-    ("--dynatemp-exponent", float, "exponent of that dependence (1)"),
-    ("--xtc-probability", float, "probability of leaving out the likeliest tokens"),
-    ("--xtc-threshold", float, "leave out tokens likelier than this, except the least likely of them (0.1)"),
-    ("--dry-multiplier", float, "penalty on tokens that would continue a repetition"),
-    ("--dry-base", float, "how fast the penalty grows with the length of the repetition (1.75)"),
-    ("--dry-allowed-length", int, "longest repetition without a penalty (2)"),
-    ("--dry-penalty-last-n", int, "tokens to search for repetitions (64; -1: all)"),
-)
-
-
 ROPE = (
     ("--rope-scale", float, "read N times as far as the model was trained for"),
     ("--rope-freq-base", float, "base of the frequencies (default: what the file says)"),
@@ -168,11 +147,11 @@ def add_sampling(command: argparse.ArgumentParser, *, longest: int | None = 512)
         metavar="N",
         help=f"longest answer, in tokens ({longest or 'as long as the context allows'})",
     )
-    group.add_argument(
-        "--temperature", "--temp", type=float, metavar="T", help="0 always picks the likeliest token"
-    )
-    for name, kind, text in SAMPLING:
-        group.add_argument(name, type=kind, metavar="N" if kind is int else "X", help=text)
+    for name, number in NUMBERS.items():
+        flags = ["--" + name.replace("_", "-"), *["--temp"] * (name == "temperature")]
+        default = "" if number.off == number.default else f" (default {number.default:g})"
+        metavar = "N" if number.kind is int else "X"
+        group.add_argument(*flags, type=number.kind, metavar=metavar, help=number.help + default)
     group.add_argument(
         "--logit-bias",
         action="append",
@@ -213,5 +192,5 @@ def add_speculation(command: argparse.ArgumentParser) -> None:
         "--drafter",
         choices=DRAFTERS,
         default="auto",
-        help="what makes the guesses (auto: draft model or head, lookup, recycling and lookahead compete)",
+        help=f"what makes the guesses (auto: draft model or head, {', '.join(FREE)} compete)",
     )

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafters import Drafter
-from edgespec.core.scores import Scoring, of_distribution, of_logits
+from edgespec.core.request import Scoring
+from edgespec.core.scores import of_distribution, of_logits
 from edgespec.core.text import TextRelease
 from edgespec.core.values import LONGEST_DRAFT, NO_DRAFT, Ask, Draft, FinishReason, Judged, Round, TokenScore
 from edgespec.core.verify import Rule, Verdict
@@ -32,13 +33,14 @@ Loop = Generator[Ask | Round, Rows | None, None]
 class Limits:
     """Where generation ends: after `max_tokens`, where prompt + output fill `n_ctx`, or at an end token."""
 
-    max_tokens: int
+    max_tokens: int | None  # None: as many as fit
     n_ctx: int
     end_tokens: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_tokens, int) or self.max_tokens < 1:
-            raise SettingError(f"the number of tokens wanted is {self.max_tokens!r}: it must be 1 or more")
+        most = self.max_tokens
+        if most is not None and (not isinstance(most, int) or most < 1):
+            raise SettingError(f"the number of tokens wanted is {most!r}: it must be 1 or more")
 
 
 def generate(
@@ -62,7 +64,7 @@ def generate(
     _check_prompt(prompt, limits, sampler.n_vocab)
     tokens, n = np.zeros(limits.n_ctx + LONGEST_DRAFT + 1, np.int32), len(prompt)
     tokens[:n] = prompt
-    end = min(n + limits.max_tokens, limits.n_ctx)
+    end = min(n + (limits.max_tokens or limits.n_ctx), limits.n_ctx)
     masks = sampler.masks
     settling = None if scoring else masks  # a token that is scored needs a row
     lead = _settled(settling, tokens, n, (), end - 1)  # reported with the first round

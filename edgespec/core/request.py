@@ -6,16 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from edgespec.core.pace.controller import FixedLength
-from edgespec.core.scores import Scoring
 from edgespec.core.text import TextRelease
-from edgespec.core.values import DrafterName
+from edgespec.core.values import DRAFT_LENGTHS, DRAFTERS, DrafterName
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
-from edgespec.sampling.sampler import Sampling
+from edgespec.sampling.settings import Number, Sampling
 
-FREE = ("lookup", "recycling", "lookahead")  # drafters that need neither a draft nor a head
 RuleName = Literal["block", "token"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Which log probabilities are wanted."""
+
+    top: int = 0  # how many of the likeliest tokens to report beside the emitted one
+    sampled: bool = False  # of the distribution after sampling, instead of the raw logits
+
+    def __post_init__(self) -> None:
+        Number(0, 0, 100).check("the number of likeliest tokens", self.top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +31,7 @@ class Request:
     """The settings of one generation."""
 
     sampling: Sampling = field(default_factory=Sampling)
-    max_tokens: int = 512
+    max_tokens: int | None = 512  # None: as many as fit
     stop: Sequence[str] = ()  # texts that end it
     # Selects coupled mode: the text depends on seed, choice, prompt and target alone, not on the draft.
     seed: int | None = None
@@ -33,8 +41,9 @@ class Request:
     drafter: DrafterName = "auto"  # who may guess; "auto": all compete
     draft_length: int | None = None  # tokens; None: chosen anew each round
     scoring: Scoring | None = None  # log probabilities of the tokens, if wanted
-    shown: frozenset[int] = frozenset()  # control tokens whose text belongs to the answer
+    shown: tuple[str, ...] = ()  # texts of control tokens that belong to the answer
     grammar: Grammar | None = None  # the form of the text
+    ignore_eos: bool = False  # the model may not end it
     fresh: bool = False  # reuse only what a fresh evaluation of the prompt would have computed bit for bit
     lane: str = ""  # requests of several lanes run in turn, a few rounds each; "" runs beside all others
 
@@ -45,13 +54,12 @@ class Request:
                 raise SettingError(f"the {name} is {value!r}: it must be a whole number")
         if self.rng_seed is not None and self.rng_seed < 0:
             raise SettingError(f"the rng_seed is {self.rng_seed}: it must be 0 or more")
-        if self.drafter not in get_args(DrafterName):
-            drafters = ", ".join(get_args(DrafterName))
-            raise SettingError(f"the drafter is {self.drafter!r}: it must be one of {drafters}")
+        if self.drafter not in DRAFTERS:
+            raise SettingError(f"the drafter is {self.drafter!r}: it must be one of {', '.join(DRAFTERS)}")
         if self.rule not in get_args(RuleName):
             raise SettingError(f"the acceptance rule is {self.rule!r}: it must be block or token")
         if self.draft_length is not None:
-            FixedLength(self.draft_length)
+            DRAFT_LENGTHS.check("the draft length", self.draft_length)
         TextRelease(lambda _: b"", self.stop)
 
     @property

@@ -7,28 +7,12 @@ or grammar. Or after sampling: the distribution that the token was really drawn 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.values import Candidate, TokenScore
-from edgespec.errors import SettingError
 from edgespec.sampling.distribution import Distribution
-
-MOST = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """Which log probabilities are wanted."""
-
-    top: int = 0  # how many of the likeliest tokens to report beside the emitted one
-    sampled: bool = False  # of the distribution after sampling, instead of the raw logits
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.top, int) or not 0 <= self.top <= MOST:
-            raise SettingError(f"the number of likeliest tokens is {self.top!r}: it must be from 0 to {MOST}")
 
 
 def of_logits(row: NDArray[np.float32], token: int, top: int) -> TokenScore:

@@ -16,6 +16,3 @@ class Stream:
     loop: Loop
     text: TextRelease  # gives held-back text after a cancellation
     pace: Pace
-    grammar: bool = False  # the text follows one, which may settle tokens that the target has not seen
-    fresh: bool = False  # see `Request`
-    lane: str = ""

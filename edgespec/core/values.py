@@ -8,7 +8,9 @@ emitted tokens leave as a `Round`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from edgespec.sampling.settings import Number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,11 +20,15 @@ if TYPE_CHECKING:
     from edgespec.sampling.sampler import Distribution
 
 ModelName = Literal["target", "draft"]
-DrafterName = Literal[
-    "auto", "model", "mtp", "eagle", "dflash", "lookup", "recycling", "lookahead", "none"
-]  # who guesses, as requests and flags name it; "auto": all that are there compete
+HeadName = Literal["mtp", "eagle", "dflash"]
+FreeName = Literal["lookup", "recycling", "lookahead"]  # each has a file in `core/drafters`
+# who guesses, as requests, flags, settings and pages name it; "auto": all that are there compete
+DrafterName = Literal["auto", "model", HeadName, FreeName, "none"]
+FREE: tuple[FreeName, ...] = get_args(FreeName)  # these need neither a draft nor a head
+DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
 # tokens, for settings, flags and endpoint alike; batches past 63 rows may use other kernels
 LONGEST_DRAFT = 48
+DRAFT_LENGTHS = Number(0, 0, LONGEST_DRAFT)
 FinishReason = Literal["stop", "length", "cancelled"]
 Reach = tuple[float, ...]  # for each token of a guess, the probability that it and all before it are accepted
 
@@ -149,7 +155,7 @@ class Started(NamedTuple):
     cached_tokens: int
 
 
-class Reading(NamedTuple):
+class PromptProgress(NamedTuple):
     """A piece of a long prompt has been read. known_tokens: of the prompt, those that the target has now.
 
     A request that lost its cells reads again, and reports it.
@@ -160,10 +166,11 @@ class Reading(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """A round of one request; the last has a finish reason."""
+    """A round of one request; the last has a finish reason. pieces: the text of each token, if asked for."""
 
     id: str
     round: Round
+    pieces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,4 +181,4 @@ class Failed:
     error: EdgeSpecError
 
 
-Happening = Started | Reading | Emitted | Failed  # what one step of the engine may report of its requests
+EngineEvent = Started | PromptProgress | Emitted | Failed  # of one request, in one step of the engine

@@ -32,10 +32,10 @@ from edgespec.core.values import (
     LONGEST_DRAFT,
     Ask,
     Emitted,
+    EngineEvent,
     Failed,
-    Happening,
     ModelName,
-    Reading,
+    PromptProgress,
     Round,
     Started,
 )
@@ -123,7 +123,7 @@ class Engine:
         self._longest_queue, self._chunk, self._clock = queue, chunk, clock
         self._reader = PromptReader(self._contexts["target"], self._costs, chunk=chunk, n_rows=pair.n_rows)
         self._lanes = Lanes(clock)
-        self._pending: list[Happening] = []
+        self._pending: list[EngineEvent] = []
         self._trust = defaultdict[int, Trust](Trust)  # in free offers, by the number of streams
         self._keeps_cells: bool | None = None
         self._submitted = self._steps = 0
@@ -144,7 +144,7 @@ class Engine:
         ask = next(stream.loop)  # this evaluates nothing, but checks prompt and settings
         assert isinstance(ask, Ask)
         self._submitted += 1
-        self._queue.append(Running(id, prompt, stream, ask, self._submitted, self._clock()))
+        self._queue.append(Running(id, prompt, request, stream, ask, self._submitted, self._clock()))
 
     def cancel(self, id: str) -> None:
         """Ends a request; its last round comes with the next step. An unknown one is ignored."""
@@ -155,12 +155,12 @@ class Engine:
                 self._leave(running)
                 return
 
-    def step(self) -> list[Happening]:
-        """Does one step, and returns what happened in it."""
-        happened, self._pending = self._pending, []
+    def step(self) -> list[EngineEvent]:
+        """Does one step, and returns what events in it."""
+        events, self._pending = self._pending, []
         self._steps += 1
         if self._queue:
-            self._admit(happened)
+            self._admit(events)
         running = self._running()
         self.in_slots = len(running)
         self._keep_cells(len(running) + len(self._queue) > 1)
@@ -168,8 +168,8 @@ class Engine:
         target, reading = self._contexts["target"], [slot for slot in running if slot.request.reading]
         joining: list[tuple[Slot, Want]] = []
         if reading and (chunk := self._reader.next_chunk(running, joining)):
-            self._show(*chunk, happened)
-            return happened
+            self._show(*chunk, events)
+            return events
         left = self._reader.end_pause(sum(target.missing(slot.want()) for slot in reading))
         ready = [slot for slot in running if not slot.request.reading]
         ready = self._fitting(ready, len(running) + sum(target.missing(want) for _, want in joining))
@@ -179,9 +179,9 @@ class Engine:
             step.speculate(self._pair.n_rows, left, joining)
             if reading:
                 self._reader.note(*step.verified)
-            self._tell_reading(step, joining, happened)
-            self._tell(step, happened)
-        return happened
+            self._tell_reading(step, joining, events)
+            self._tell(step, events)
+        return events
 
     def _keep_cells(self, on: bool) -> None:
         """on: several sequences are written in turn."""
@@ -194,20 +194,20 @@ class Engine:
         """Does work that saves later requests time, while nobody waits; False if nothing is left to do."""
         return self.idle and self._prefixes.tidy()
 
-    def _tell(self, step: Step, happened: list[Happening]) -> None:
+    def _tell(self, step: Step, events: list[EngineEvent]) -> None:
         """Reports what a step brought; finished requests leave."""
         ended = []
         for slot, round_ in step.rounds:
-            happened.append(Emitted(slot.request.id, self._lanes.timed(slot, round_)))
+            events.append(Emitted(slot.request.id, self._lanes.timed(slot, round_)))
             if round_.finish:
                 ended.append(slot)
         for slot, error in step.failures:
-            happened.append(Failed(slot.request.id, error))
+            events.append(Failed(slot.request.id, error))
             ended.append(slot)
         for slot in step.suspended:
             running, slot.running = slot.request, None
             if not self._running():
-                happened.append(Failed(running.id, NoRoomError("the KV cache is too small for one request")))
+                events.append(Failed(running.id, NoRoomError("the KV cache is too small for one request")))
                 continue
             running.reading = running.first = True
             running.read_from = 0
@@ -223,7 +223,7 @@ class Engine:
     def _known(self) -> list[Running]:
         return [*(slot.request for slot in self._running()), *self._queue]
 
-    def _admit(self, happened: list[Happening]) -> None:
+    def _admit(self, events: list[EngineEvent]) -> None:
         """Gives free slots to those who wait, first come, first served.
 
         A request whose beginning another is reading waits until it can be shared; others go first.
@@ -231,16 +231,16 @@ class Engine:
         for running in list(self._queue):
             if all(slot.running for slot in self._slots) or not self._fits(running):
                 return
-            if not running.stream.fresh and self._prefixes.is_being_read(running.ask.tokens):
+            if not running.wanted.fresh and self._prefixes.is_being_read(running.ask.tokens):
                 continue
             self._queue.remove(running)
-            place = self._prefixes.place_fresh if running.stream.fresh else self._prefixes.place
+            place = self._prefixes.place_fresh if running.wanted.fresh else self._prefixes.place
             slot, cached = place(running.ask.tokens)
             slot.lend(running)
             if not running.told:
                 running.told = True
                 known = min(cached, running.prompt.size)  # a grammar may have settled the tokens after it
-                happened.append(Started(running.id, running.prompt.size, known))
+                events.append(Started(running.id, running.prompt.size, known))
 
     def _fits(self, running: Running) -> bool:
         """Returns whether one more fits beside the running ones. Idle sequences do not count."""
@@ -275,21 +275,21 @@ class Engine:
 
     # ---- prompts -----------------------------------------------------------------------------------------
 
-    def _show(self, slot: Slot, want: Want, happened: list[Happening]) -> None:
+    def _show(self, slot: Slot, want: Want, events: list[EngineEvent]) -> None:
         """Has the target read a chunk of a prompt, by itself."""
         step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
         n, began = self._contexts["target"].missing(want), self._clock()
         step.read(slot, want)
         self._reader.note(n, self._clock() - began)
-        self._tell_reading(step, [(slot, want)], happened)
-        self._tell(step, happened)
+        self._tell_reading(step, [(slot, want)], events)
+        self._tell(step, events)
 
     def _tell_reading(
-        self, step: Step, parts: Sequence[tuple[Slot, Want]], happened: list[Happening]
+        self, step: Step, parts: Sequence[tuple[Slot, Want]], events: list[EngineEvent]
     ) -> None:
         """Reports progress on prompts that are not fully read."""
         fallen = [*step.suspended, *(slot for slot, _ in step.failures)]
         for slot, want in parts:
             request = slot.request
             if request.reading and slot not in fallen:
-                happened.append(Reading(request.id, min(want.tokens.size, request.prompt.size)))
+                events.append(PromptProgress(request.id, min(want.tokens.size, request.prompt.size)))

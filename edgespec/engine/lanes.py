@@ -27,7 +27,7 @@ class Lanes:
 
     def taking_part(self, running: list[Slot]) -> list[Slot]:
         """Returns who takes part in the next step. The lane that has run for the shortest time is next."""
-        present = sorted({lane for slot in running if (lane := slot.request.stream.lane)})
+        present = sorted({lane for slot in running if (lane := slot.request.wanted.lane)})
         if not present:
             self._spent, self._left, self._since = {}, 0, None
             return running
@@ -38,7 +38,7 @@ class Lanes:
             self._spent.setdefault(lane, least)
         if self._left <= 0 or self._lane not in present:
             self._next_turn(present)
-        return [slot for slot in running if slot.request.stream.lane in ("", self._lane)]
+        return [slot for slot in running if slot.request.wanted.lane in ("", self._lane)]
 
     def _next_turn(self, present: list[str]) -> None:
         chosen = min(present, key=self._spent.__getitem__)
@@ -50,7 +50,7 @@ class Lanes:
 
     def timed(self, slot: Slot, round_: Round) -> Round:
         """Charges a lane with its round, and adds the seconds to that."""
-        lane, now = slot.request.stream.lane, self._clock()
+        lane, now = slot.request.wanted.lane, self._clock()
         if not lane or self._since is None:
             return round_
         seconds, self._since = now - self._since, now

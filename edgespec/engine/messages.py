@@ -17,11 +17,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from edgespec.chat.fill_in import FillTokens
-from edgespec.core.scores import Scoring
-from edgespec.core.values import BreakEven, DrafterName, Emitted, Reading, Started
-from edgespec.grammar.grammar import Grammar
+from edgespec.core.request import Request
+from edgespec.core.values import BreakEven, Emitted, PromptProgress, Started
 from edgespec.pairs.settings import PairSettings
-from edgespec.sampling.sampler import Sampling
 
 Stage = Literal["target", "draft", "caches", "measuring"]
 RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining", "fault"]
@@ -51,20 +49,8 @@ class Submit:
     id: str
     prompt: str | tuple[int, ...]  # text as a template rendered it, or token ids
     add_bos: bool  # put the start token before text
-    sampling: Sampling
-    max_tokens: int | None  # None: as many as fit
-    stop: tuple[str, ...]
-    seed: int | None
-    choice: int
-    drafter: DrafterName
-    draft_length: int | None
-    pieces: bool  # send the text of every single token as well
-    scoring: Scoring | None = None  # log probabilities of the tokens, if wanted
-    shown: tuple[str, ...] = ()  # texts of control tokens to show in the answer's text
-    grammar: Grammar | None = None  # the form of the text
-    ignore_eos: bool = False  # the model may not end it
-    fresh: bool = False  # as in `Request`
-    lane: str = ""  # as in `Request`
+    request: Request
+    pieces: bool = False  # send the text of every single token as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +181,7 @@ class StepReport(NamedTuple):  # see `Round`
 
     began: float  # begin and end, seconds on the worker's clock
     at: float
-    happenings: tuple[Started | Reading | Emitted | Refused, ...]
-    # the text of each token of an `Emitted`, if asked for
-    pieces: Mapping[str, tuple[str, ...]]
+    events: tuple[Started | PromptProgress | Emitted | Refused, ...]
     busy: tuple[float, float]  # seconds spent so far inside llama.cpp, (draft, target)
     plain_s: float  # current estimate of a token of plain decoding
     decodes: int = 0  # evaluations of the target since the previous `StepReport`

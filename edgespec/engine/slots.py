@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.loop import Scorer, Want
 from edgespec.core.pace.controller import Pace
+from edgespec.core.request import Request
 from edgespec.core.stream import Stream
 from edgespec.core.values import Ask
 from edgespec.llama.saved import Saved
@@ -72,6 +73,7 @@ class Running:
 
     id: str
     prompt: NDArray[np.int32]
+    wanted: Request
     stream: Stream
     ask: Ask
     number: int  # of the requests so far

@@ -1,6 +1,6 @@
 """One step of the streams: steps of the draft until nobody is granted another, then one verification.
 
-Each one's pace decides what it is granted, seeing what all the others hold by now (`core.pace.load`). Drawn
+Each one's pace decides what it is granted, seeing what all the others hold by now (`BatchPlan`). Drawn
 guesses are refused before they are drawn or not at all; free offers are cut at the end, all together.
 """
 
@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
-from edgespec.core.loop import NO_ROWS, Rows, Scorer, Want
+from edgespec.core.loop import Rows, Scorer, Want
+from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.costs import Costs
-from edgespec.core.pace.load import Load
 from edgespec.core.pace.record import Trust
 from edgespec.core.values import ModelName, Reach, Round
-from edgespec.engine.participants import Participants
+from edgespec.engine.active_streams import ActiveStreams
+from edgespec.engine.drafting import Drafting
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.slots import Cache, Slot
 from edgespec.errors import EdgeSpecError
@@ -38,15 +37,15 @@ class Step:
         trust: Trust | None = None,
         scorers: Mapping[ModelName, Scorer] | None = None,
     ) -> None:
-        """prefixes: see `Participants`. trust: in free offers, among as many streams.
+        """prefixes: see `ActiveStreams`. trust: in free offers, among as many streams.
 
         scorers: what evaluates, if not the contexts alone: the draft may read ahead.
         """
         self.rounds: list[tuple[Slot, Round]] = []
         self.verified = 0, 0.0
         self._scorers: Mapping[ModelName, Scorer] = scorers or contexts
-        self._who = Participants(slots, self._scorers, prefixes)
-        self.failures, self.suspended = self._who.failures, self._who.suspended
+        self._active = ActiveStreams(slots, self._scorers, prefixes)
+        self.failures, self.suspended = self._active.failures, self._active.suspended
         self._contexts, self._costs, self._clock = contexts, costs, clock
         self._trust = trust or Trust()
         self._prompts: set[int] = set()  # slots whose prompt is evaluated with this step
@@ -60,7 +59,7 @@ class Step:
         whole = want.tokens.size + len(want.tail) == slot.request.ask.tokens.size + len(slot.request.ask.tail)
         if whole:
             self._enter(0)
-        rows = self._who.score("target", [want], [slot])
+        rows = self._active.score("target", [want], [slot])
         if rows and whole and slot.request.ask.model == "target":
             self._end([slot], rows)
             for _, round_ in self.rounds:
@@ -73,219 +72,86 @@ class Step:
         joining: parts of the prompts of others, read in the same evaluation; they bring no round.
         """
         began, self._joining = self._clock(), joining
-        load = self._enter(most)
+        batch = self._enter(most)
         self._entering = self._clock() - began
-        while asking := [slot for slot in self._who.slots if slot.request.ask.model == "draft"]:
-            if drawing := [slot for slot in asking if not slot.request.ask.rows]:
-                self._draw(drawing, load)
-            else:
-                left -= self._guess(asking, load, left)
-        self._verify(load)
-        self._settle(load, self._clock() - began - self._aside)
+        if "draft" in self._contexts:
+            draft, scorer = self._contexts["draft"], self._scorers["draft"]
+            drafting = Drafting(self._active, draft, scorer, batch, self._costs, self._clock)
+            drafting.run(left)
+            self._aside += drafting.aside
+        self._verify(batch)
+        self._settle(batch, self._clock() - began - self._aside)
 
-    def _enter(self, most: int) -> Load:
+    def _enter(self, most: int) -> BatchPlan:
         """Begins the step for all, without any guess."""
         target, least, n_ctx = self._contexts["target"], {}, 0
-        for slot in self._who.slots:
+        for slot in self._active.slots:
             request, ask = slot.request, slot.request.ask
             least[slot.seq] = 1
             n_ctx += ask.tokens.size
             if request.first and ask.model == "target":
                 self._prompts.add(slot.seq)
                 least[slot.seq] = target.missing(slot.want()) - request.drawn
-            elif request.stream.grammar:  # what it settled is read with what follows
+            elif request.wanted.grammar:  # what it settled is read with what follows
                 least[slot.seq] = target.missing(Want(ask.tokens, (), 1, slot.seq))
         beside = sum(target.missing(want) for _, want in self._joining)
         fills = target.fills and not self._joining
-        load = Load(self._costs, least, most, n_ctx // max(len(least), 1), beside, fills=fills)
-        for slot in self._who.slots:
+        batch = BatchPlan(self._costs, least, most, n_ctx // max(len(least), 1), beside, fills=fills)
+        for slot in self._active.slots:
             if slot.request.first:  # it may have drawn before it was suspended
-                load.take(slot.seq, slot.request.drawn)
-            slot.request.pace.enter(load, slot.seq)
+                batch.take(slot.seq, slot.request.drawn)
+            slot.request.pace.enter(batch, slot.seq)
         if self._prompts:
-            load.most = load.total
-        return load
+            batch.most = batch.total
+        return batch
 
-    # ---- drafting ----------------------------------------------------------------------------------------
-
-    def _draw(self, slots: Sequence[Slot], load: Load) -> None:
-        """Says who may draw a guess, those first whose guess is worth most."""
-        for slot in slots if len(slots) < 2 else _by_worth(slots):
-            reach = slot.request.ask.reach
-            granted = _grants(slot, 0, load)
-            if granted:
-                load.granted(slot.seq, reach[0])
-            self._who.advance(slot, NO_ROWS if granted else None)
-
-    def _guess(self, asking: Sequence[Slot], load: Load, left: int) -> int:
-        """Evaluates the draft once for all who are granted a guess; returns how many tokens it read."""
-        wants: dict[Slot, tuple[Want, int]] = {}
-        read = 0
-        for slot in asking if len(asking) < 2 else _by_worth(asking):
-            if slot.request.notice:
-                continue
-            want, lag = self._wanted(slot)
-            # a head reads its last round again, whoever else is reading
-            usual = slot.request.pace.usual if lag > 1 else 1
-            if lag <= usual or lag <= left - read:
-                wants[slot] = want, lag
-                read += lag if lag > usual else 0
-            elif read < left and _grants(slot, lag, load):
-                self._show(slot, want, lag, left - read)
-                read = left
-        chosen = self._choose(wants, load)
-        for slot in asking:
-            if slot not in chosen:
-                self._who.advance(slot, None)
-        if chosen:
-            self._evaluate(chosen, wants, load)
-        return read
-
-    def _wanted(self, slot: Slot) -> tuple[Want, int]:
-        """Returns what a slot wants of the draft, and how many tokens of it are missing there."""
-        running, ask = slot.request, slot.request.ask
-        if running.read_from > ask.skipped:
-            window, before = ask.tokens[running.read_from - ask.skipped :], running.read_from
-        else:
-            window, before = ask.tokens, ask.skipped
-        want = Want(window, ask.tail, ask.rows, slot.seq, before)
-        if ask.tail:
-            return want, 1
-        lag = self._scorers["draft"].missing(want)
-        goes_on, running.catching_up = running.catching_up, False
-        if not goes_on and (allowed := running.pace.window(lag)) < lag:
-            window = ask.tokens[ask.tokens.size - allowed :]  # earlier tokens are left out from now on
-            running.read_from = ask.skipped + ask.tokens.size - allowed
-            return Want(window, (), ask.rows, slot.seq, running.read_from), allowed
-        return want, lag
-
-    def _show(self, slot: Slot, want: Want, lag: int, left: int) -> None:
-        """Has the draft read a chunk of what it has not read; it may guess when it has read all."""
-        slot.request.catching_up = True
-        started = self._clock()
-        end = want.tokens.size - lag + min(left, lag - 1)
-        self._who.score("draft", [Want(want.tokens[:end], (), 1, slot.seq, want.before)], [slot])
-        self._set_aside([slot], self._clock() - started)
-
-    def _choose(self, wants: Mapping[Slot, tuple[Want, int]], load: Load) -> list[Slot]:
-        """Returns who may guess. Fewer of them share the evaluation than asked, so they are asked twice."""
-        chosen = list(wants)
-        for _ in range(2):
-            load.together, load.tries = max(len(chosen), 1), 0
-            granted = []
-            for slot in chosen:
-                if _grants(slot, wants[slot][1], load):
-                    granted.append(slot)
-                    load.tries += 1
-            if len(granted) == len(chosen):
-                break
-            chosen = granted
-        return granted
-
-    def _evaluate(self, slots: list[Slot], wants: Mapping[Slot, tuple[Want, int]], load: Load) -> None:
-        """Evaluates the draft for all of them, and says who may draw."""
-        draft, started = self._contexts["draft"], self._clock()
-        before, tried = draft.evaluated, draft.tried
-        load.together = len(slots)
-        apart = self._read_apart(slots, wants, load)
-        rows = self._who.score("draft", [wants[slot][0] for slot in slots], slots)
-        readers, drawing = [], []
-        for i, slot in enumerate(slots):
-            self._who.advance(slot, rows[i] if rows else None)
-            ask = slot.request.ask
-            if not ask.rows:
-                drawing.append(slot)
-            if (lag := wants[slot][1]) > 1 and lag > slot.request.pace.usual:
-                readers.append(slot)
-        if not rows:
-            return
-        if load.weighed:
-            tried = draft.tried - tried
-            self._aside += tried
-            evaluated, seconds, step = (
-                draft.evaluated - before,
-                self._clock() - started - tried,
-                load.evaluation(),
-            )
-            if evaluated:  # else it was read ahead
-                self._costs.draft.learn(max(1, evaluated // apart), load.n_ctx, seconds / apart)
-                load.drafting += step * len(slots)
-            for slot in slots:
-                slot.request.pace.drafted()
-                load.drafted(slot.seq, step)
-            if readers:
-                self._set_aside(readers, max(0.0, seconds - step * len(slots)))
-        self._draw(drawing, load)
-
-    def _read_apart(self, slots: list[Slot], wants: Mapping[Slot, tuple[Want, int]], load: Load) -> int:
-        """Has the draft read the first of two tokens alone, if one after the other is cheaper than at once.
-
-        As after each draft that was accepted whole. Returns in how many evaluations the tokens are read.
-        """
-        want, lag = wants[slots[0]]
-        draft, costs = self._contexts["draft"], self._costs.draft
-        if len(slots) > 1 or lag != 2 or not load.weighed or not draft.fills:
-            return 1
-        if costs.seconds(2, load.n_ctx) <= 2 * costs.seconds(1, load.n_ctx):
-            return 1
-        first = want._replace(tokens=np.append(want.tokens, np.array(want.tail, np.int32))[:-1], tail=())
-        return 2 if self._who.score("draft", [first], slots) else 1
-
-    def _set_aside(self, readers: Sequence[Slot], seconds: float) -> None:
-        """Excludes the seconds of reading from what the step is charged with."""
-        self._aside += seconds
-        for slot in readers:
-            slot.request.pace.read(seconds / len(readers))
-
-    # ---- verification ------------------------------------------------------------------------------------
-
-    def _verify(self, load: Load) -> None:
+    def _verify(self, batch: BatchPlan) -> None:
         """Evaluates the rows of all in one call, and has each judged."""
-        self._allot(load)
-        if not self._who.slots:
+        self._allot(batch)
+        if not self._active.slots:
             return
         target, started = self._contexts["target"], self._clock()
         before, tried = target.evaluated, target.tried
-        slots = [*self._who.slots, *(slot for slot, _ in self._joining)]
-        wants = [slot.want(load.guesses[slot.seq]) for slot in self._who.slots]
+        slots = [*self._active.slots, *(slot for slot, _ in self._joining)]
+        wants = [slot.want(batch.guesses[slot.seq]) for slot in self._active.slots]
         wants += [want for _, want in self._joining]
-        if filling := load.filling():
+        if filling := batch.filling():
             wants[0] = wants[0]._replace(filling=filling)
-        rows = self._who.score("target", wants, slots)
+        rows = self._active.score("target", wants, slots)
         if rows is None:
             return
         self.verified = target.evaluated - before, self._clock() - started
-        n = len(self._who.slots)  # first, and as many rows: who joins is asked nothing
+        n = len(self._active.slots)  # first, and as many rows: who joins is asked nothing
         self._end(slots[:n], rows[:n])
-        if load.weighed and not self._joining:
+        if batch.weighed and not self._joining:
             self._aside += (tried := target.tried - tried)
             seconds = self._clock() - started - tried + self._entering
-            self._learn(load, slots, wants, target.evaluated - before, seconds, filling)
+            self._learn(batch, slots, wants, target.evaluated - before, seconds, filling)
 
-    def _allot(self, load: Load) -> None:
+    def _allot(self, batch: BatchPlan) -> None:
         """Cuts the free offers, all together."""
         offers: dict[int, Reach] = {}
-        for slot in self._who.slots:
+        for slot in self._active.slots:
             ask = slot.request.ask
             if ask.reach:
                 taken, weighed = slot.request.pace.offer(ask)
-                load.take(slot.seq, min(taken, max(load.room, 0)))
+                batch.take(slot.seq, min(taken, max(batch.room, 0)))
                 if weighed:
                     offers[slot.seq] = weighed
-            elif len(ask.tail) > load.guesses[slot.seq]:  # drawn by a drafter that asked nobody: kept whole
-                load.take(slot.seq, len(ask.tail) - load.guesses[slot.seq])
+            elif len(ask.tail) > batch.guesses[slot.seq]:  # drawn by a drafter that asked nobody: kept whole
+                batch.take(slot.seq, len(ask.tail) - batch.guesses[slot.seq])
         if not offers:
             return
-        lengths, gain = load.allot(offers, self._trust.factor)
-        for slot in self._who.slots:
+        lengths, gain = batch.allot(offers, self._trust.factor)
+        for slot in self._active.slots:
             if n := lengths[slot.seq]:
-                load.take(slot.seq, n)
+                batch.take(slot.seq, n)
                 slot.request.pace.took(n, gain)
         self._expected = gain / self._trust.factor if lengths else 0.0
 
     def _learn(
         self,
-        load: Load,
+        batch: BatchPlan,
         slots: Sequence[Slot],
         wants: Sequence[Want],
         evaluated: int,
@@ -293,18 +159,18 @@ class Step:
         filling: int,
     ) -> None:
         """Learns the evaluation's cost; what a recurrent target evaluated again is nobody's round."""
-        wanted = load.total + filling
-        if len(slots) < len(load.least):  # somebody had to wait
+        wanted = batch.total + filling
+        if len(slots) < len(batch.least):  # somebody had to wait
             return
         if self._costs.light and evaluated == 1:  # maybe after another size; see `Costs.note_plain`
             return
         together = len(wants) == 1 or self._contexts["target"].batches  # else rows cost as if alone
         going_on = [slot for slot in slots if slot.seq not in self._prompts]
         if evaluated == wanted and together and len(going_on) == len(slots):
-            self._costs.target.learn(evaluated, load.n_ctx, seconds, plain=load.total == load.streams)
+            self._costs.target.learn(evaluated, batch.n_ctx, seconds, plain=batch.total == batch.streams)
         elif evaluated > wanted and going_on:
             table, sizes = self._costs.target, [want.rows for want in wants]
-            expected = sum(table.seconds(n, load.n_ctx) for n in ([sum(sizes)] if together else sizes))
+            expected = sum(table.seconds(n, batch.n_ctx) for n in ([sum(sizes)] if together else sizes))
             again = max(0.0, seconds - expected)
             self._aside += again
             for slot in going_on:
@@ -313,22 +179,22 @@ class Step:
     def _end(self, slots: Sequence[Slot], rows: Sequence[Rows]) -> None:
         """Answers the loops with their rows, takes their rounds, and continues to their next asks."""
         for slot, answer in zip(slots, rows, strict=True):
-            round_ = self._who.advance(slot, answer)
+            round_ = self._active.advance(slot, answer)
             if round_ is None:
                 continue
             self.rounds.append((slot, round_))
             try:
                 slot.request.go_on()
             except EdgeSpecError as error:
-                self._who.fail(slot, error)
+                self._active.fail(slot, error)
 
-    def _settle(self, load: Load, seconds: float) -> None:
+    def _settle(self, batch: BatchPlan, seconds: float) -> None:
         """Charges each stream with its share of the seconds, and reports the expected gain of its round."""
-        if not load.weighed:
+        if not batch.weighed:
             for slot, round_ in self.rounds:
                 slot.request.pace.observe(round_, 0.0)
-            if load.total == 1 and not self._prompts:
-                self._costs.note_plain(load.n_ctx, seconds)
+            if batch.total == 1 and not self._prompts:
+                self._costs.note_plain(batch.n_ctx, seconds)
             else:
                 self._costs.steady = False
             return
@@ -337,21 +203,10 @@ class Step:
             self._trust.rest()
         elif not (self.failures or self.suspended):  # tokens of theirs were expected, too
             tokens = sum(round_.accepted + 1 for _, round_ in self.rounds)
-            self._trust.note(self._expected, tokens * load.one / seconds)
-        parts = load.parts(seconds, [slot.seq for slot, _ in self.rounds])
+            self._trust.note(self._expected, tokens * batch.one / seconds)
+        parts = batch.parts(seconds, [slot.seq for slot, _ in self.rounds])
         for i, (slot, round_) in enumerate(self.rounds):
             part = 0.0 if slot.seq in self._prompts else parts[slot.seq]
             gain = slot.request.pace.observe(round_, part)
             if gain != round_.gain:  # making a round anew takes its time
                 self.rounds[i] = slot, round_._replace(gain=gain)
-
-
-def _by_worth(slots: Sequence[Slot]) -> Sequence[Slot]:
-    """Returns those first whose next guess is likeliest to count; those whose reach is unknown before all."""
-    return sorted(slots, key=lambda slot: -(*slot.request.ask.reach, 1.0)[0])
-
-
-def _grants(slot: Slot, lag: int, load: Load) -> bool:
-    """Returns whether a slot may guess one token more, after `lag` tokens that the draft reads first."""
-    running = slot.request
-    return load.total < load.most and running.pace.grants_step(running.ask, lag)

@@ -1,9 +1,9 @@
 """The engine in its own process: requests come in at stdin, results go out at stdout.
 
 It runs the engine and nothing else: no HTTP, no JSON, no templates. One thread reads and has requests
-prepared (`intake.py`), the main thread submits, cancels and steps. When the owner ends, even by kill -9,
-the pipe closes and the worker ends. Ctrl+C is for the owner; SIGTERM ends the worker
-once all accepted requests are answered.
+prepared (`request_reader.py`), the main thread submits, cancels and steps. When the owner ends, even by
+kill -9, the pipe closes and the worker ends. Ctrl+C is for the owner; SIGTERM ends the worker once all
+accepted requests are answered.
 
 stdout is for the messages alone: it is moved aside before llama.cpp is loaded, and whatever else is
 printed goes to stderr, whose last lines the owner shows when a worker died.
@@ -21,37 +21,37 @@ import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from edgespec.core.pace.worth import break_even
-from edgespec.core.request import Request
-from edgespec.core.values import Candidate, Emitted, Failed, Happening, Reading, Started, TokenScore
+from edgespec.core.values import (
+    Candidate,
+    Emitted,
+    EngineEvent,
+    Failed,
+    PromptProgress,
+    Round,
+    Started,
+    TokenScore,
+)
 from edgespec.engine.engine import Engine
-from edgespec.engine.intake import Intake, Ready, refused, shown_tokens
 from edgespec.engine.messages import (
     Accepted,
     Cancel,
-    Loaded,
     LoadFailed,
-    Loading,
     LoadRequest,
     Refused,
-    Stage,
     StepReport,
-    Submit,
     receive,
 )  # fmt: skip
-from edgespec.engine.outlet import Outlet
-from edgespec.engine.own_texts import Overheard, texts_for
+from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
+from edgespec.engine.pair_opening import about, cache_ram, open_pair
+from edgespec.engine.request_reader import Ready, RequestReader, refused
+from edgespec.engine.text_log import TextRecorder, text_log_of
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
 from edgespec.llama.thread_count import Threads
-from edgespec.memory.free import free_memory
-from edgespec.pairs.settings import PairSettings
 from edgespec.system import config
 
-MOST_CACHE_RAM = 8 * 2**30
-LAST_STAGE = 0.95  # of loading is done when measuring begins
 # Rounds within so many seconds are sent together: each message wakes the owner and its client, which take a
 # core from the evaluation; a reader does not notice a fiftieth of a second.
 TOGETHER_S = 0.02
@@ -59,7 +59,6 @@ TOGETHER_S = 0.02
 # times in a round: with Python's 5 ms, a long text that somebody else has tokenised halves an answer's speed.
 SWITCH_S = 0.0005
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-FAR = 1000  # tokens; how much longer a token takes after so many is reported per token
 
 
 class Worker:
@@ -69,14 +68,14 @@ class Worker:
         self,
         pair: Pair,
         engine: Engine,
-        intake: Intake,
-        outlet: Outlet,
-        overheard: Overheard | None = None,
+        reader: RequestReader,
+        outbox: Outbox,
+        recorder: TextRecorder | None = None,
     ) -> None:
-        """overheard: keeps the texts, if wanted."""
-        self._overheard = overheard
-        self._pair, self._engine, self._intake, self._outlet = pair, engine, intake, outlet
-        self._pieces: dict[str, _Pieces] = {}  # of those that want them
+        """recorder: keeps the texts, if wanted."""
+        self._recorder = recorder
+        self._pair, self._engine, self._reader, self._outbox = pair, engine, reader, outbox
+        self._pieces: dict[str, _TokenTexts] = {}  # of those that want them
         self._speaking: set[str] = set()  # requests whose first round was sent
         self._held_since = 0.0  # when the oldest held round was held
         self.draining = False
@@ -85,11 +84,11 @@ class Worker:
 
     def run(self) -> None:
         """Works until the owner is gone, or, after SIGTERM, until nothing is left to answer."""
-        while not (self.draining and self._engine.idle and self._intake.idle):
+        while not (self.draining and self._engine.idle and self._reader.idle):
             try:
                 while True:
-                    wait = self._engine.idle and not (self.draining and self._intake.idle)
-                    item = self._intake.items.get(wait, timeout=0.5 if wait else None)
+                    wait = self._engine.idle and not (self.draining and self._reader.idle)
+                    item = self._reader.items.get(wait, timeout=0.5 if wait else None)
                     if item is None:
                         return
                     self._take(item)
@@ -100,95 +99,59 @@ class Worker:
                     self._pair.look_again()
             if not self._engine.idle:
                 self._used = True
-                Threads.own_work = self._intake.own_work
+                Threads.own_work = self._reader.own_work
                 began, calls = time.monotonic(), self._pair.decodes
-                self._intake.step_began = began
-                happenings = self._engine.step()
-                self._intake.step_began = None
+                self._reader.step_began = began
+                events = self._engine.step()
+                self._reader.step_began = None
                 self._decodes += self._pair.decodes - calls
                 self._in_slots += (self._pair.decodes - calls) * self._engine.in_slots
-                self._tell(began, happenings)
+                self._tell(began, events)
 
     def _take(self, item: Ready | Cancel) -> None:
         if isinstance(item, Cancel):
             self._engine.cancel(item.id)
-            if self._overheard:
-                self._overheard.drop(item.id)
-            self._pieces.pop(item.id, None)
-            self._speaking.discard(item.id)
+            self._forget(item.id)
             return
         message = item.message
         if self.draining:
             sentence = "the engine is stopping: try again in a moment"
-            self._outlet.send(Refused(message.id, "draining", sentence))
+            self._outbox.send(Refused(message.id, "draining", sentence))
             return
-        if not self._intake.is_prepared(message):  # too many others came in between
-            self._intake.prepare(message)
+        if not self._reader.is_prepared(message):  # too many others came in between
+            self._reader.prepare(message)
             return
         try:
-            self._engine.submit(message.id, item.tokens, self._request(message))
+            self._engine.submit(message.id, item.tokens, message.request)
         except EdgeSpecError as error:
-            self._outlet.send(refused(message.id, error))
+            self._outbox.send(refused(message.id, error))
             return
         except Exception as error:  # ours: nothing was begun, so others continue
             traceback.print_exc()
-            self._outlet.send(refused(message.id, error))
+            self._outbox.send(refused(message.id, error))
             return
         if message.pieces:
-            self._pieces[message.id] = _Pieces(self._pair.spelling(shown_tokens(self._pair, message.shown)))
-        if self._overheard and message.grammar is None and not message.ignore_eos:
-            self._overheard.begin(message.id, item.tokens.tolist(), message.sampling.temperature)
-        self._outlet.send(Accepted(message.id, len(item.tokens)))
+            self._pieces[message.id] = _TokenTexts(self._pair.spelling(message.request.shown))
+        if self._recorder and message.request.grammar is None and not message.request.ignore_eos:
+            self._recorder.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
+        self._outbox.send(Accepted(message.id, len(item.tokens)))
 
-    def _request(self, message: Submit) -> Request:
-        sampling = message.sampling
-        if message.ignore_eos:
-            never = dict.fromkeys(self._pair.target.end_tokens, float("-inf"))
-            sampling = replace(sampling, logit_bias={**sampling.logit_bias, **never})
-        return Request(
-            sampling=sampling,
-            max_tokens=self._pair.n_ctx if message.max_tokens is None else message.max_tokens,
-            stop=message.stop,
-            seed=message.seed,
-            choice=message.choice,
-            drafter=message.drafter,
-            draft_length=message.draft_length,
-            scoring=message.scoring,
-            shown=shown_tokens(self._pair, message.shown),
-            grammar=message.grammar,
-            fresh=message.fresh,
-            lane=message.lane,
-        )
-
-    def _tell(self, began: float, happenings: Iterable[Happening]) -> None:
-        said: list[Started | Reading | Emitted | Refused] = []
-        pieces: dict[str, tuple[str, ...]] = {}
-        for happening in happenings:
-            if isinstance(happening, Failed):
-                self._pieces.pop(happening.id, None)
-                self._speaking.discard(happening.id)
-                if self._overheard:
-                    self._overheard.drop(happening.id)
-                said.append(refused(happening.id, happening.error))
-                continue
-            if isinstance(happening, Emitted) and happening.round.scores:
-                happening = self._spelt(happening)
-            said.append(happening)
-            if isinstance(happening, Emitted) and self._overheard:
-                ended = happening.round.finish is not None
-                self._overheard.add(happening.id, happening.round.tokens, ended=ended)
-            if isinstance(happening, Emitted) and (spelt := self._pieces.get(happening.id)):
-                pieces[happening.id] = tuple(map(spelt.of, happening.round.tokens))
-                if happening.round.finish:
-                    del self._pieces[happening.id]
+    def _tell(self, began: float, events: Iterable[EngineEvent]) -> None:
+        said: list[Started | PromptProgress | Emitted | Refused] = []
+        for event in events:
+            if isinstance(event, Failed):
+                self._forget(event.id)
+                said.append(refused(event.id, event.error))
+            else:
+                said.append(self._emitted(event) if isinstance(event, Emitted) else event)
         if said:
             busy, plain_s = self._pair.busy(), self._pair.costs().target.seconds(1)
             counts = self._decodes, self._in_slots
             self._decodes = self._in_slots = 0
-            step = StepReport(began, time.monotonic(), tuple(said), pieces, busy, plain_s, *counts)
-            (self._outlet.hold if self._may_wait(step) else self._outlet.send)(step)
+            step = StepReport(began, time.monotonic(), tuple(said), busy, plain_s, *counts)
+            (self._outbox.hold if self._may_wait(step) else self._outbox.send)(step)
         else:
-            self._outlet.release()
+            self._outbox.release()
 
     def _may_wait(self, step: StepReport) -> bool:
         """Returns whether this may be sent with the next step, which will take as long as this one took.
@@ -196,32 +159,46 @@ class Worker:
         First and last rounds, and whatever is no round, are sent at once.
         """
         usual = True
-        for happening in step.happenings:
-            if not isinstance(happening, Emitted):
+        for event in step.events:
+            if not isinstance(event, Emitted):
                 usual = False
-            elif happening.round.finish:
-                self._speaking.discard(happening.id)
+            elif event.round.finish:
+                self._speaking.discard(event.id)
                 usual = False
-            elif happening.id not in self._speaking:
-                self._speaking.add(happening.id)
+            elif event.id not in self._speaking:
+                self._speaking.add(event.id)
                 usual = False
-        if not self._outlet.held:
+        if not self._outbox.held:
             self._held_since = step.at
         return usual and 2 * step.at - step.began - self._held_since < TOGETHER_S
 
-    def _spelt(self, emitted: Emitted) -> Emitted:
+    def _emitted(self, emitted: Emitted) -> Emitted:
+        """Keeps a round's text if that is wanted; returns it with the texts that its request asked for."""
+        id, round_ = emitted.id, emitted.round
+        if self._recorder:
+            self._recorder.add(id, round_.tokens, ended=round_.finish is not None)
+        spelt = self._pieces.pop(id, None) if round_.finish else self._pieces.get(id)
+        pieces = tuple(map(spelt.of, round_.tokens)) if spelt else ()
+        return Emitted(id, self._spelt(round_) if round_.scores else round_, pieces)
+
+    def _forget(self, id: str) -> None:
+        """Forgets a request that will not be answered to its end."""
+        self._pieces.pop(id, None)
+        self._speaking.discard(id)
+        if self._recorder:
+            self._recorder.drop(id)
+
+    def _spelt(self, round_: Round) -> Round:
         """Returns a round with the bytes of the tokens that its scores name."""
 
         def spell(candidate: Candidate) -> Candidate:
             return replace(candidate, spelt=self._pair.target.piece(candidate.token))
 
-        scores = tuple(
-            TokenScore(spell(score.said), tuple(map(spell, score.top))) for score in emitted.round.scores
-        )
-        return Emitted(emitted.id, emitted.round._replace(scores=scores))
+        scores = (TokenScore(spell(one.said), tuple(map(spell, one.top))) for one in round_.scores)
+        return round_._replace(scores=tuple(scores))
 
 
-class _Pieces:
+class _TokenTexts:
     """The text of single tokens: what each adds to the text so far."""
 
     def __init__(self, spelling: Callable[[int], bytes]) -> None:
@@ -230,62 +207,6 @@ class _Pieces:
 
     def of(self, token: int) -> str:
         return self._decoder.decode(self._spelling(token))
-
-
-class ProgressReports:
-    """Reports loading to the owner: each new stage, and every hundredth of the whole."""
-
-    def __init__(self, outlet: Outlet) -> None:
-        self._outlet, self._said = outlet, ("", -1)
-
-    def __call__(self, stage: Stage, progress: float) -> None:
-        if (stage, round(100 * progress)) != self._said:
-            self._said = stage, round(100 * progress)
-            self._outlet.send(Loading(stage, progress))
-
-
-def open_pair(load: LoadRequest, outlet: Outlet) -> Pair:
-    """Loads what the owner asks for, and measures it if its costs are unknown."""
-    progress = ProgressReports(outlet)
-    pair = Pair(load.target, load.draft, load.settings, on_progress=progress)
-    progress("measuring", LAST_STAGE)
-    pair.costs()
-    return pair
-
-
-def cache_ram(settings: PairSettings) -> int:
-    """Returns how many bytes of host memory may keep prompts that are in no slot."""
-    if settings.cache_ram is not None:
-        return settings.cache_ram
-    free, _ = free_memory()
-    return min(free // 4, MOST_CACHE_RAM)
-
-
-def about(pair: Pair) -> Loaded:
-    """Returns what the owner has to know of a pair."""
-    target = pair.target
-    plain = pair.costs().target
-    return Loaded(
-        name=target.path.stem,
-        draft_name=pair.draft_name,
-        n_ctx=pair.n_ctx,
-        n_ctx_train=target.n_ctx_train,
-        n_vocab=target.n_vocab,
-        n_bytes=target.path.stat().st_size,
-        chat_template=target.chat_template,
-        bos=target.bos_text,
-        eos=target.eos_text,
-        sampling={k: v for k, v in target.metadata.items() if k.startswith("general.sampling.")},
-        plain_s=plain.seconds(1),
-        plain_growth_s=(plain.seconds(1, FAR) - plain.seconds(1)) / FAR,
-        path=str(target.path),
-        slots=pair.slots,
-        bos_token=target.vocabulary.bos if target.vocabulary.add_bos else None,
-        fill=target.fill_tokens,
-        place=pair.place,
-        break_even=break_even(pair.costs(), drafts=pair.draft_name is not None),
-        beyond_trained=pair.beyond_trained or "",
-    )
 
 
 def _wake_at_the_end_of_our_owner() -> None:
@@ -301,31 +222,31 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_S)
     _wake_at_the_end_of_our_owner()
-    pipe, outlet = os.fdopen(os.dup(0), "rb"), Outlet(os.fdopen(os.dup(1), "wb"))
+    pipe, outbox = os.fdopen(os.dup(0), "rb"), Outbox(os.fdopen(os.dup(1), "wb"))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     load = receive(pipe)
     if not isinstance(load, LoadRequest):
         return 2
-    intake = Intake(pipe, outlet, most=load.queue + load.settings.slots)
+    reader = RequestReader(pipe, outbox, most=load.queue + load.settings.slots)
     try:
-        pair = open_pair(load, outlet)
+        pair = open_pair(load, outbox)
     except EdgeSpecError as error:
-        outlet.send(LoadFailed(str(error), error.exit_code))
+        outbox.send(LoadFailed(str(error), error.exit_code))
         return error.exit_code
     with pair, Trials(pair.control_pieces) as trials:
         pair.matchers.lark = trials.lark
-        intake.pair = pair
+        reader.pair = pair
         ram = cache_ram(load.settings)
         engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram)
         most = load.settings.keep_texts
-        overheard = Overheard(texts_for(config.data_folder(), pair.target.path, most)) if most else None
-        worker = Worker(pair, engine, intake, outlet, overheard)
+        recorder = TextRecorder(text_log_of(config.data_folder(), pair.target.path, most)) if most else None
+        worker = Worker(pair, engine, reader, outbox, recorder)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
-        outlet.send(about(pair))
+        outbox.send(about(pair))
         worker.run()
-        if intake.busy:  # nobody waits for that, and the pair must not be freed meanwhile
+        if reader.busy:  # nobody waits for that, and the pair must not be freed meanwhile
             trials.close()
             os._exit(0)
     return 0

@@ -175,17 +175,17 @@ class Context:
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this, with the cache as it is."""
-        tokens = _bytes_of(want)
-        return len(tokens) // 4 - self._reached(want.seq, self._staying(want.seq, tokens, want.rows))
+        n = want.tokens.size + len(want.tail)
+        return n - self._reached(want.seq, self._staying(want))
 
-    def _staying(self, s: int, tokens: bytes, rows: int) -> int:
+    def _staying(self, want: Want) -> int:
         """Returns how many first tokens stay.
 
         The last of them is read again if a head wants its hidden row and that is no longer kept.
         """
-        keep = _shared(self._sequences[s].tokens, tokens, rows)
+        keep = _shared(self._sequences[want.seq].tokens, want)
         if self._hidden and keep and not self.model.has_recurrent_state:
-            return keep - (self._hidden.row(s, keep - 1) is None)
+            return keep - (self._hidden.row(want.seq, keep - 1) is None)
         return keep
 
     def _window_is_whole(self, s: int, keep: int) -> bool:
@@ -279,22 +279,22 @@ class Context:
     def _sync(self, want: Want) -> bytes:
         """Rewinds the sequence to what it shares with `want`; returns the tokens still to be decoded."""
         seq = self._sequences[want.seq]
-        tokens = _bytes_of(want)
-        keep = self._staying(want.seq, tokens, want.rows)
-        fresh = memoryview(tokens)[4 * keep :].cast("i")
+        keep = self._staying(want)
+        missing = _bytes_of(want, keep)
+        fresh = memoryview(missing).cast("i")
         if min(fresh) < 0 or max(fresh) >= self.model.n_vocab:
             wrong = next(token for token in fresh if not 0 <= token < self.model.n_vocab)
             raise SettingError(f"token {wrong} does not exist: the model has {self.model.n_vocab:,} tokens")
         if 4 * keep < len(seq.tokens):
             self._rewind(want.seq, keep)
         if self.model.has_recurrent_state and len(want.tail) > self._n_rs_seq:
-            settled = min(want.tokens.size, len(tokens) // 4 - want.rows)
+            settled = min(want.tokens.size, want.tokens.size + len(want.tail) - want.rows)
             if seq.held <= settled:
-                self._decode_unread(want.seq, tokens[4 * seq.held : 4 * settled])
+                self._decode_unread(want.seq, _bytes_of(want, seq.held)[: 4 * (settled - seq.held)])
                 self._save_checkpoint(want.seq)
         if self.model.architecture in FIRST_ROWS:  # all that is evaluated together is asked for
-            self._decode_unread(want.seq, tokens[4 * seq.held : -4 * want.rows])
-        return tokens[len(seq.tokens) :]
+            self._decode_unread(want.seq, _bytes_of(want, seq.held)[: -4 * want.rows])
+        return missing if seq.held == keep else _bytes_of(want, seq.held)
 
     def _rewind(self, s: int, keep: int) -> None:
         """Makes the sequence hold its first `keep` tokens, or fewer if the model cannot go back there."""
@@ -505,16 +505,27 @@ class Context:
         return kind(f"llama.cpp failed with code {code} on {n} tokens: {last_complaint()}")
 
 
-def _bytes_of(want: Want) -> bytes:
-    """Returns tokens + tail."""
+def _bytes_of(want: Want, start: int) -> bytes:
+    """Returns tokens + tail from place `start` on."""
+    tokens = want.tokens[start:].astype(np.int32, copy=False).tobytes()
+    tail = want.tail[max(0, start - want.tokens.size) :]
+    return tokens + array("i", tail).tobytes() if tail else tokens
+
+
+def _shared(held: bytearray, want: Want) -> int:
+    """Returns how many first tokens of tokens + tail, but the last `rows`, are the held ones.
+
+    Compares in place: a long text is not copied for each guess.
+    """
+    n = want.tokens.size
+    end = min(len(held) // 4, n + len(want.tail) - want.rows)
+    settled = min(end, n)
     tokens = want.tokens if want.tokens.dtype == np.int32 else want.tokens.astype(np.int32)
-    return tokens.tobytes() + array("i", want.tail).tobytes() if want.tail else tokens.tobytes()
-
-
-def _shared(held: bytearray, tokens: bytes, rows: int) -> int:
-    """Returns how many first tokens of `tokens` but the last `rows` are the held ones."""
-    end = min(len(held), len(tokens) - 4 * rows)
-    if held.startswith(memoryview(tokens)[:end]):  # the usual case, at the speed of memory
-        return end // 4
-    differs = np.frombuffer(held, np.int32, end // 4) != np.frombuffer(tokens, np.int32, end // 4)
-    return int(differs.argmax())
+    if settled and not held.startswith(tokens.data[:settled].cast("B")):
+        return int((np.frombuffer(held, np.int32, settled) != tokens[:settled]).argmax())
+    if end > n:
+        tail = np.array(want.tail[: end - n], np.int32)
+        differs = np.frombuffer(held, np.int32, end - n, 4 * n) != tail
+        if differs.any():
+            return n + int(differs.argmax())
+    return end

@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from edgespec.chat.well_known import well_known
-from edgespec.core.request import FREE
+from edgespec.core.values import FREE
 from edgespec.errors import SettingError
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair

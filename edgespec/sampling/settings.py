@@ -11,6 +11,8 @@ from edgespec.errors import SettingError
 
 MOST_BIAS = 1e9  # far past any logit, and safe to add to one in float32
 MOST_BREAKERS = 64
+ANY = 2**31 - 1  # as a limit: none
+IN_FILE = "general.sampling."  # what a model's file recommends
 ORDER = (
     "penalties",
     "dry",
@@ -35,19 +37,56 @@ OTHER_NAMES = {
     "top-n-sigma": "top_n_sigma",
     "typical_p": "typ_p",
 }
-OFF: Mapping[str, Mapping[str, Any]] = {
-    "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
-    "dry": {"dry_multiplier": 0.0},
-    "top_n_sigma": {"top_n_sigma": 0.0},
-    "top_k": {"top_k": 0},
-    "typ_p": {"typical_p": 1.0},
-    "top_p": {"top_p": 1.0},
-    "min_p": {"min_p": 0.0},
-    "xtc": {"xtc_probability": 0.0},
-    "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
-}
 NO_STAGES = {"infill"}  # of llama.cpp's, for filling in: ignored
 LETTERS = dict(zip("edskypmxt", ORDER, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A row of the table of settings: flags, fields of requests, `/set` and the pages come from it.
+
+    default: a whole number if only those are allowed. stage: of `samplers`; `off` is what this number is
+    where the stage does nothing. in_file: its name in a model file's metadata, behind `IN_FILE`.
+    also: another name of its field in llama-server.
+    """
+
+    default: float
+    low: float
+    high: float
+    help: str = ""
+    stage: str = ""
+    off: float | None = None
+    in_file: str = ""
+    also: str = ""
+
+    @property
+    def kind(self) -> type[int] | type[float]:
+        return type(self.default)
+
+    @property
+    def allowed(self) -> str:
+        """Says what is allowed."""
+        whole = self.kind is int
+        low, high = (f"{limit:,}" if whole else f"{limit:g}" for limit in (self.low, self.high))
+        kind = "a whole number" if whole else "a number"
+        return f"{kind} of {low} or more" if self.high >= ANY else f"{kind} from {low} to {high}"
+
+    def holds(self, value: object) -> bool:
+        """True where a value is allowed."""
+        kinds = (int,) if self.kind is int else (int, float)
+        return isinstance(value, kinds) and not isinstance(value, bool) and self.low <= value <= self.high
+
+    def check(self, name: str, value: object) -> None:
+        """Raises SettingError for a value that is not allowed."""
+        if not self.holds(value):
+            raise SettingError(f"{name} is {value!r}: it must be {self.allowed}")
+
+
+TOKEN = Number(0, 0, ANY)
+
+
+def _row(default: float, *row: Any) -> Any:
+    return field(default=default, metadata={"number": Number(default, *row)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,55 +96,56 @@ class Sampling:
     Raises SettingError for values that make no sense.
     """
 
-    temperature: float = 0.8
-    top_k: int = 0
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    top_n_sigma: float = 0.0
-    repeat_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    penalty_last_n: int = 64  # -1 is the whole context
+    temperature: float = _row(0.8, 0, 100, "0 always picks the likeliest token", "temperature", 1.0, "temp")
+    top_k: int = _row(0, 0, ANY, "keep the N likeliest tokens", "top_k", 0, "top_k")
+    top_p: float = _row(
+        0.95, 0, 1, "keep the likeliest tokens that together have probability X", "top_p", 1.0, "top_p"
+    )
+    min_p: float = _row(
+        0.05, 0, 1, "keep tokens at least X times as likely as the likeliest", "min_p", 0.0, "min_p"
+    )
+    typical_p: float = _row(
+        1.0, 0, 1, "keep the most typical tokens that together have probability X", "typ_p", 1.0, "", "typ_p"
+    )
+    top_n_sigma: float = _row(
+        0.0, 0, 1000, "keep tokens within X standard deviations of the largest logit", "top_n_sigma", 0.0
+    )
+    repeat_penalty: float = _row(
+        1.0, 0.01, 100, "make recent tokens less likely by the factor X", "penalties", 1.0, "penalty_repeat"
+    )
+    frequency_penalty: float = _row(
+        0.0, -100, 100, "subtract X from a logit for each recent occurrence of its token", "penalties", 0.0
+    )
+    presence_penalty: float = _row(
+        0.0, -100, 100, "subtract X from the logit of every recent token", "penalties", 0.0
+    )
+    penalty_last_n: int = _row(
+        64, -1, ANY, "how many tokens are recent (-1: all)", "", None, "penalty_last_n", "repeat_last_n"
+    )
+    xtc_probability: float = _row(0.0, 0, 1, "probability of leaving out the likeliest tokens", "xtc", 0.0)
+    xtc_threshold: float = _row(
+        0.1, 0, 1, "leave out tokens likelier than this, except the least likely of them"
+    )
+    dynatemp_range: float = _row(
+        0.0, 0, 100, "let the temperature vary with the entropy, by up to this much", "temperature", 0.0
+    )
+    dynatemp_exponent: float = _row(1.0, 0, 100, "exponent of that dependence")
+    dry_multiplier: float = _row(0.0, 0, 1000, "penalty on tokens that continue a repetition", "dry", 0.0)
+    dry_base: float = _row(1.75, 0, 100, "how fast the penalty grows with the length of the repetition")
+    dry_allowed_length: int = _row(2, 0, ANY, "longest repetition without a penalty")
+    dry_penalty_last_n: int = _row(64, -1, ANY, "tokens to search for repetitions (-1: all)")
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exponent: float = 1.0
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = 64
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     samplers: tuple[str, ...] = ORDER  # the stages in their order; one that is not named is left out
 
     def __post_init__(self) -> None:
-        _within("temperature", self.temperature, 0, 100)
-        _within("top_k", self.top_k, 0, 2**31 - 1, whole=True)
-        _within("top_p", self.top_p, 0, 1)
-        _within("min_p", self.min_p, 0, 1)
-        _within("typical_p", self.typical_p, 0, 1)
-        _within("top_n_sigma", self.top_n_sigma, 0, 1000)
-        _within("repeat_penalty", self.repeat_penalty, 0.01, 100)
-        _within("frequency_penalty", self.frequency_penalty, -100, 100)
-        _within("presence_penalty", self.presence_penalty, -100, 100)
-        _within("penalty_last_n", self.penalty_last_n, -1, 2**31 - 1, whole=True)
+        for name, number in NUMBERS.items():
+            number.check(name, getattr(self, name))
         for token, bias in self.logit_bias.items():
-            _within("a token of logit_bias", token, 0, 2**31 - 1, whole=True)
+            TOKEN.check("a token of logit_bias", token)
             if not isinstance(bias, (int, float)) or not (abs(bias) <= MOST_BIAS or bias == -math.inf):
                 limits = f"from -{MOST_BIAS:g} to {MOST_BIAS:g}, or -inf"
                 raise SettingError(f"logit_bias of token {token} is {bias!r}: it must be {limits}")
-        self._check_rarer()
-
-    def _check_rarer(self) -> None:
-        _within("xtc_probability", self.xtc_probability, 0, 1)
-        _within("xtc_threshold", self.xtc_threshold, 0, 1)
-        _within("dynatemp_range", self.dynatemp_range, 0, 100)
-        _within("dynatemp_exponent", self.dynatemp_exponent, 0, 100)
-        _within("dry_multiplier", self.dry_multiplier, 0, 1000)
-        _within("dry_base", self.dry_base, 0, 100)
-        _within("dry_allowed_length", self.dry_allowed_length, 0, 2**31 - 1, whole=True)
-        _within("dry_penalty_last_n", self.dry_penalty_last_n, -1, 2**31 - 1, whole=True)
         breakers = self.dry_sequence_breakers
         if not isinstance(breakers, tuple) or not all(isinstance(b, str) and b for b in breakers):
             raise SettingError(f"dry_sequence_breakers is {breakers!r}: give texts of at least one character")
@@ -127,9 +167,8 @@ class Sampling:
             return self
         if tuple(name for name in ORDER if name in self.samplers) != self.samplers:
             return None
-        off: dict[str, Any] = {}
-        for name in set(ORDER) - set(self.samplers):
-            off |= OFF[name]
+        missing = set(ORDER) - set(self.samplers)
+        off: dict[str, Any] = {name: one.off for name, one in NUMBERS.items() if one.stage in missing}
         return replace(self, samplers=ORDER, **off)
 
     @property
@@ -150,42 +189,8 @@ class Sampling:
         return wanted and self.penalty_last_n != 0 and "penalties" in self.samplers
 
 
-NUMBERS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "repeat_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-    "penalty_last_n",
-    "xtc_probability",
-    "xtc_threshold",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-)
-
-
-def _within(name: str, value: float, low: float, high: float, *, whole: bool = False) -> None:
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not number or not low <= value <= high:
-        kind = "a whole number" if whole else "a number"
-        raise SettingError(f"{name} is {value!r}: it must be {kind} from {low:g} to {high:g}")
-
-
-_METADATA = {
-    "general.sampling.temp": "temperature",
-    "general.sampling.top_k": "top_k",
-    "general.sampling.top_p": "top_p",
-    "general.sampling.min_p": "min_p",
-    "general.sampling.penalty_last_n": "penalty_last_n",
-    "general.sampling.penalty_repeat": "repeat_penalty",
+NUMBERS: Mapping[str, Number] = {
+    one.name: one.metadata["number"] for one in fields(Sampling) if "number" in one.metadata
 }
 
 
@@ -195,11 +200,10 @@ def sampling_for(metadata: Mapping[str, str], **wanted: object) -> Sampling:
     metadata: the GGUF's values as text. wanted: fields of Sampling; None means unset.
     A value in the file that makes no sense is ignored; one from the user raises SettingError.
     """
-    kinds = {f.name: type(f.default) for f in fields(Sampling) if isinstance(f.default, (int, float))}
     chosen = Sampling()
-    for key, name in _METADATA.items():
+    for name, number in NUMBERS.items():
         try:
-            value: Any = kinds[name](float(metadata[key]))
+            value: Any = number.kind(float(metadata[IN_FILE + number.in_file]))
             chosen = replace(chosen, **{name: value})
         except (KeyError, ValueError, OverflowError, SettingError):
             continue

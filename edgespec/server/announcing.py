@@ -1,4 +1,4 @@
-"""Announces the endpoint and its pair: in the terminal, in the server's file, and to its owner."""
+"""Announces the endpoint and its pair: in the terminal, in the server's file, and to its parent."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from edgespec.client.state_file import Announcement, ServerState, digest
 from edgespec.engine.messages import LoadRequest, Stage
+from edgespec.server.engine_status import EngineStatus
 from edgespec.server.logs import say
-from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
-from edgespec.server.situation import Situation
+from edgespec.server.parent_process import ParentProcess
 from edgespec.server.supervisor import Supervisor
 from edgespec.system.self_test import self_test
 
@@ -44,10 +44,10 @@ class Announcer:
     """Follows the engine's state until the server ends."""
 
     def __init__(
-        self, worker: Supervisor, pairs: Pairs, state: ServerState, owner: Owner | None, lock: Any
+        self, worker: Supervisor, pairs: Pairs, state: ServerState, parent: ParentProcess | None, lock: Any
     ) -> None:
         """lock: see `lock_for_starting`; released when the engine can be found, or never will be."""
-        self._worker, self._pairs, self._state, self._owner = worker, pairs, state, owner
+        self._worker, self._pairs, self._state, self._parent = worker, pairs, state, parent
         self._file = Announcement()
         self._ready: LoadRequest | None = None
         self._before: tuple[str, LoadRequest | None] = ("", None)
@@ -80,7 +80,7 @@ class Announcer:
             self._lock.release()
             self._lock = None
 
-    def _tell_progress(self, now: Situation) -> None:
+    def _tell_progress(self, now: EngineStatus) -> None:
         load = now.load
         target, draft = Path(load.target).name, Path(load.draft).name if load.draft else ""
         if self._before != ("loading", load):
@@ -88,8 +88,8 @@ class Announcer:
         text = f"loading {target}"
         if now.stage:
             text = STAGES[now.stage].format(target=target, draft=draft, n=load.settings.slots)
-        if self._owner:
-            self._owner.tell("loading", text=text, fraction=now.progress, target=target, draft=draft or None)
+        if self._parent:
+            self._parent.tell("loading", text=text, fraction=now.progress, target=target, draft=draft or None)
 
     def _tell_ready(self, load: LoadRequest) -> None:
         about, first = self._worker.about, self._ready is None
@@ -104,8 +104,8 @@ class Announcer:
         self._let_others_start()
         host = f"[{self._state.host}]" if ":" in self._state.host else self._state.host
         where = f"http://{host}:{self._state.port}/v1"
-        if self._owner and first:
-            self._owner.tell("ready", host=self._state.host, port=self._state.port, model=self._state.model)
+        if self._parent and first:
+            self._parent.tell("ready", host=self._state.host, port=self._state.port, model=self._state.model)
         guessing = f", {about.draft_name} guesses" if about.draft_name else ""
         on = f", on {about.place}" if about.place else ""
         say(f"{self._state.model} answers at {where} ({about.n_ctx:,} tokens of context{guessing}{on})")

@@ -29,11 +29,11 @@ from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.events import NEWLINE
-from edgespec.server.generation import AnswerChoices, Audience
+from edgespec.server.generation import AnswerChoices, GenerationObserver
 from edgespec.server.json_body import n_characters
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, unavailable
-from edgespec.server.settings import ServerSettings, Unsaid
+from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.system.limited_child import GIVEN_UP
 
@@ -50,14 +50,24 @@ class Answerer(Protocol):
     async def whole(self, generation: AnswerChoices) -> object: ...
 
 
+class Streamable(Protocol):
+    """A request whose answer may be a stream, which may report how much of the prompt has been read."""
+
+    @property
+    def stream(self) -> bool | None: ...
+
+    @property
+    def return_progress(self) -> bool | None: ...
+
+
 class Answering:
     """The pair, as the dialects see it."""
 
     def __init__(
-        self, worker: Supervisor, settings: ServerSettings, audience: Audience, pairs: Pairs
+        self, worker: Supervisor, settings: ServerSettings, observer: GenerationObserver, pairs: Pairs
     ) -> None:
         self.worker, self.settings, self.pairs = worker, settings, pairs
-        self._audience = audience
+        self._observer = observer
         self._random = random.Random()
 
     def loaded(self) -> Loaded:
@@ -68,17 +78,17 @@ class Answering:
 
     def name(self) -> str:
         """Returns the model's name for clients."""
-        return self.pairs.name_of(self.worker.situation.load)
+        return self.pairs.name_of(self.worker.status.load)
 
-    def unsaid(self) -> Unsaid:
+    def defaults(self) -> RequestDefaults:
         """Returns the defaults of a request. A share of the requests gets no drafter, for comparison."""
-        unsaid = self.settings.unsaid
-        drafter = "none" if self._random.random() < self.settings.canary else unsaid.drafter
-        return replace(unsaid, sampling={**self.loaded().sampling, **unsaid.sampling}, drafter=drafter)
+        defaults = self.settings.defaults
+        drafter = "none" if self._random.random() < self.settings.canary else defaults.drafter
+        return replace(defaults, sampling={**self.loaded().sampling, **defaults.sampling}, drafter=drafter)
 
     def longest(self) -> tuple[int | None, list[str]]:
         """Returns how many characters a text may have, if known, and the names of models that may differ."""
-        load, about = self.worker.situation.load, self.worker.about
+        load, about = self.worker.status.load, self.worker.about
         if about is None or self.worker.state != "ready":
             return None, []
         others = [pair for pair in self.pairs.known() if pair.load != load]
@@ -86,14 +96,14 @@ class Answering:
 
     def template(self, about: Loaded) -> str:
         """Returns the chat template: the one given, the model's own, or ChatML."""
-        return self._given(self.worker.situation.load) or template_or_fallback(about.chat_template)
+        return self._given(self.worker.status.load) or template_or_fallback(about.chat_template)
 
     def _given(self, load: LoadRequest) -> str | None:
         return self.settings.chat_template if self.pairs.is_first(load) else None
 
     def template_source(self, about: Loaded) -> Literal["given", "model", "chatml"]:
         """Returns where the chat template comes from."""
-        if self._given(self.worker.situation.load):
+        if self._given(self.worker.status.load):
             return "given"
         return "model" if about.chat_template else "chatml"
 
@@ -106,7 +116,7 @@ class Answering:
         if (size := n_characters(messages)) > (most := longest_text(about.n_ctx)):
             sentence = f"the messages have {size:,} characters, and {most:,} are read at once: shorten them"
             raise Refusal(400, sentence, param="messages", code="context_length_exceeded")
-        thinking = self.settings.unsaid.thinking
+        thinking = self.settings.defaults.thinking
         usual = {} if thinking is None else {"enable_thinking": thinking}
 
         def work() -> Composed:
@@ -131,9 +141,9 @@ class Answering:
         finally:
             given_up.set()
 
-    async def chat_submits(self, body: ChatRequest, composed: Composed) -> tuple[list[Submit], Composed]:
+    async def chat_submits(self, body: ChatRequest) -> tuple[list[Submit], Composed]:
         """Returns the generations that a conversation asks for, and how to read them. Raises Refusal."""
-        form = None
+        composed, form = await self.composed(body), None
         if body.must_call:
             composed, schema = forced(composed)
             try:
@@ -145,7 +155,7 @@ class Answering:
         submits = body.submits(
             composed.text,
             add_bos=self.wants_bos(composed.text),
-            unsaid=self.unsaid(),
+            defaults=self.defaults(),
             shown=composed.shown,
             stops=(*composed.stops, *turn_end(self.template(self.loaded()))),
             form=form,
@@ -173,7 +183,7 @@ class Answering:
 
     def _check_number(self, n: int) -> None:
         """Refuses more answers at once than ever have room, which "try again later" would not help."""
-        most = self.worker.situation.load.queue + self.loaded().slots
+        most = self.worker.status.load.queue + self.loaded().slots
         if n > most:
             sentence = f"{n} answers are asked for at once: slots and queue of this server hold {most}"
             raise Refusal(400, f"{sentence} (--slots, --queue)", code="invalid_value")
@@ -183,23 +193,20 @@ class Answering:
         request: Request,
         submits: Sequence[Submit],
         answerer: Answerer,
-        *,
-        stream: bool,
-        progress: bool = False,
+        body: Streamable,
     ) -> Response:
-        """Answers a request. progress: a stream reports how much of its prompt has been read. Raises Refusal
-        if it cannot be started."""
+        """Answers a request. Raises Refusal if it cannot be started."""
         self._check_number(len(submits))
         generation = AnswerChoices(
             self.worker,
             submits,
-            self._audience,
+            self._observer,
             seconds=self.settings.request_s,
-            progress=progress and stream,
+            progress=bool(body.stream and body.return_progress),
         )
         request.state.generation = generation  # for its line in the log
         await generation.submit()
-        if stream:
+        if body.stream:
             return EventStream(answerer.stream(generation), generation, self.settings.send_s)
         return JSONResponse(await answerer.whole(generation))
 

@@ -136,25 +136,18 @@ class WebEndpoint:
         """Answers with the assistant's next turn."""
         body.check()
         about = self.answering.loaded()
-        composed = await self.answering.composed(body)
-        submits, composed = await self.answering.chat_submits(body, composed)
+        submits, composed = await self.answering.chat_submits(body)
         several = body.parallel_tool_calls is not False
         verbose = self.answering.settings.verbose if body.verbose is None else body.verbose
         answer = ChatAnswer(
             self.answering.name(),
             about.plain_s,
-            usage=body.usage_in_stream,
-            events=body.speculation.events,
-            scoring=body.scoring(),
+            body,
             turns=readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several),
             prompt=composed.text if verbose else None,
-            timings=bool(body.timings_per_token),
-            silent=body.warms_up,
             functions=body.calls_functions,
         )
-        return await self.answering.answer(
-            request, submits, answer, stream=bool(body.stream), progress=bool(body.return_progress)
-        )
+        return await self.answering.answer(request, submits, answer, body)
 
     @with_pair
     async def count(self, body: ChatRequest) -> dict[str, int]:
@@ -179,21 +172,11 @@ class WebEndpoint:
         submits = [
             submit
             for prompt in prompts
-            for submit in body.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
+            for submit in body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
         ]
-        answer = CompletionAnswer(
-            self.answering.name(),
-            about.plain_s,
-            usage=body.usage_in_stream,
-            events=body.speculation.events,
-            echo=[_shown(submit) for submit in submits] if body.echo else (),
-            scoring=body.scoring(),
-            timings=bool(body.timings_per_token),
-            silent=body.warms_up,
-        )
-        return await self.answering.answer(
-            request, submits, answer, stream=bool(body.stream), progress=bool(body.return_progress)
-        )
+        echo = [_shown(submit) for submit in submits] if body.echo else ()
+        answer = CompletionAnswer(self.answering.name(), about.plain_s, body, echo)
+        return await self.answering.answer(request, submits, answer, body)
 
     @with_pair
     async def fill(self, body: FillRequest, request: Request) -> Response:
@@ -203,15 +186,9 @@ class WebEndpoint:
             body.seed = body.random_seed
         gap = GapFields(input_prefix=body.prompt, input_suffix=body.suffix)
         prompt = await FillIn(self.answering).prompt(gap, body.limit())
-        submits = body.submits(prompt, add_bos=True, unsaid=self.answering.unsaid())
-        answer = FillAnswer(
-            self.answering.name(),
-            about.plain_s,
-            usage=body.usage_in_stream,
-            events=body.speculation.events,
-            silent=body.warms_up,
-        )
-        return await self.answering.answer(request, submits, answer, stream=bool(body.stream))
+        submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
+        answer = FillAnswer(self.answering.name(), about.plain_s, body)
+        return await self.answering.answer(request, submits, answer, body)
 
 
 def _shown(submit: Submit) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 
 from edgespec import __version__
-from edgespec.server.situation import State
+from edgespec.server.engine_status import State
 
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",

@@ -9,17 +9,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from edgespec.core.stats import Counts
-from edgespec.core.values import Emitted, FinishReason, Reading, Round, Started
+from edgespec.core.values import Emitted, FinishReason, PromptProgress, Round, Started
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.refusal import Refusal, unavailable
-from edgespec.server.supervisor import Said, Supervisor
+from edgespec.server.supervisor import Supervisor
+from edgespec.server.worker_requests import WorkerEvent
 
 _ids = itertools.count(1)
 UNREAD_MOST = 50_000  # tokens, and their alternatives, that may wait for a client: some 10 MB
 
 
-class Audience(Protocol):
+class GenerationObserver(Protocol):
     """Counts what generations do; `metrics.Metrics` is one."""
 
     def emitted(self, round_: Round) -> None: ...
@@ -146,7 +147,7 @@ class AnswerChoices:
         self,
         worker: Supervisor,
         wanted: Sequence[Submit],
-        audience: Audience,
+        observer: GenerationObserver,
         *,
         seconds: float | None = None,
         progress: bool = False,
@@ -156,16 +157,16 @@ class AnswerChoices:
         progress: `parts` also reports how much of the prompts has been read.
         """
         self._progress = progress
-        self._worker, self._audience = worker, audience
+        self._worker, self._observer = worker, observer
         self._wanted = [replace(submit, id=f"r{next(_ids)}") for submit in wanted]
         self._index = {submit.id: i for i, submit in enumerate(self._wanted)}
         self._open = set(self._index)
-        self._said: asyncio.Queue[tuple[str, Said, float, tuple[str, ...]]] = asyncio.Queue()
+        self._said: asyncio.Queue[tuple[str, WorkerEvent, float]] = asyncio.Queue()
         self._until = asyncio.get_running_loop().time() + seconds if seconds else None
         self._unread = 0
         self.failed: str | None = None  # why it ended before its time
         self.choices = [ChoiceResults() for _ in wanted]
-        self._scores = [ScoreRelease() if submit.scoring else None for submit in wanted]
+        self._scores = [ScoreRelease() if submit.request.scoring else None for submit in wanted]
 
     async def submit(self) -> None:
         """Submits all choices to the worker; returns once they are in its queue.
@@ -201,14 +202,14 @@ class AnswerChoices:
         for item in early + later:
             self._said.put_nowait(item)
 
-    def _hear(self, id: str, said: Said, at: float, pieces: tuple[str, ...]) -> None:
+    def _hear(self, id: str, said: WorkerEvent, at: float) -> None:
         if isinstance(said, Emitted):
             self._unread += _weight(said.round)
             if self._unread > UNREAD_MOST:  # others go on, but what waits for this client takes memory
                 said = Refusal(408, "this client does not read its answer: it was ended", code="not_read")
                 for other in self._open:
                     self._worker.cancel(other)
-        self._said.put_nowait((id, said, at, pieces))
+        self._said.put_nowait((id, said, at))
 
     async def parts(self) -> AsyncIterator[Part]:
         """Yields the rounds of all choices as they come. Raises Refusal if the worker fails.
@@ -221,7 +222,7 @@ class AnswerChoices:
                     async with asyncio.timeout_at(self._until):
                         if self._late():  # nobody waits any longer for what is still unread either
                             raise TimeoutError
-                        id, said, at, pieces = await self._said.get()
+                        id, said, at = await self._said.get()
                 except TimeoutError:
                     for part in self._out_of_time():
                         yield part
@@ -238,7 +239,7 @@ class AnswerChoices:
                     choice.began(said, at)
                     if self._progress:
                         yield Part(self._index[id], NO_ROUND, (), reading=True)
-                elif isinstance(said, Reading):
+                elif isinstance(said, PromptProgress):
                     if choice.read(said.known_tokens, at) and self._progress:
                         yield Part(self._index[id], NO_ROUND, (), reading=True)
                 elif isinstance(said, Emitted):
@@ -247,12 +248,12 @@ class AnswerChoices:
                         yield Part(self._index[id], NO_ROUND, (), reading=True)
                     choice.note(said.round, at)
                     choice.plain_s = self._worker.about.plain_s if self._worker.about else None
-                    self._audience.emitted(said.round)
+                    self._observer.emitted(said.round)
                     if said.round.finish:
                         self._end(id)
                     scores = self._scores[self._index[id]]
-                    scored = scores.feed(said.round, pieces) if scores else ()
-                    yield Part(self._index[id], said.round, pieces, scored)
+                    scored = scores.feed(said.round, said.pieces) if scores else ()
+                    yield Part(self._index[id], said.round, said.pieces, scored)
         finally:
             self.close()
 
@@ -296,13 +297,13 @@ class AnswerChoices:
     def _end(self, id: str) -> None:
         self._open.discard(id)
         i = self._index[id]
-        self.choices[i].measured_s = self._audience.plain_s()
+        self.choices[i].measured_s = self._observer.plain_s()
         if self.choices[i].started:  # a choice that never got a slot is not an answer
-            self._audience.ended(self.choices[i], plain=self._wanted[i].drafter == "none")
+            self._observer.ended(self.choices[i], plain=self._wanted[i].request.drafter == "none")
 
     def usage(self) -> dict[str, Any]:
         """Returns the counts as OpenAI has them: a prompt counts once, however many choices it has."""
-        prompts = [c for s, c in zip(self._wanted, self.choices, strict=True) if s.choice == 0]
+        prompts = [c for s, c in zip(self._wanted, self.choices, strict=True) if s.request.choice == 0]
         prompt = sum(choice.prompt_tokens for choice in prompts)
         completion = sum(choice.n_tokens for choice in self.choices)
         return {

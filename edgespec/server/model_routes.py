@@ -11,24 +11,22 @@ from typing import Any, Literal
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, StrictBool, StrictStr
+from pydantic import BaseModel, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.engine.messages import Loaded, LoadRequest
 from edgespec.server.answering import PING_S, Answering
+from edgespec.server.engine_status import EngineStatus
 from edgespec.server.events import NEWLINE, done, event
 from edgespec.server.front_page import HEADERS, ShownModel, front_page
 from edgespec.server.pairs import KnownPair
 from edgespec.server.refusal import Refusal
-from edgespec.server.situation import Situation
 from edgespec.system.self_test import self_test
 from edgespec_models.shelf.sizes import size_text
 
 
 class ModelChange(BaseModel):
     """POST /edgespec/models. force: ends running answers instead of waiting for them."""
-
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
     action: Literal["load", "unload"] = "load"
     model: StrictStr | None = None
@@ -64,7 +62,7 @@ class ModelRoutes:
 
     async def all(self) -> dict[str, Any]:
         """Lists the pairs, with the engine's state."""
-        return {"object": "list", "data": self._models(), "engine": self._told(self._worker.situation)}
+        return {"object": "list", "data": self._models(), "engine": self._told(self._worker.status)}
 
     async def change(self, body: ModelChange) -> Response:
         """Loads or unloads; answers when it is done, or with events until it is."""
@@ -79,7 +77,7 @@ class ModelRoutes:
         if body.stream:
             return EventSourceResponse(self._progress(work), ping=PING_S, sep=NEWLINE)
         await work()
-        return JSONResponse(self._told(self._worker.situation))
+        return JSONResponse(self._told(self._worker.status))
 
     async def _progress(
         self, work: Callable[[], Coroutine[Any, Any, None]]
@@ -99,14 +97,14 @@ class ModelRoutes:
             except Refusal as refusal:
                 yield event(refusal.body())
                 return
-            yield event(self._told(self._worker.situation))
+            yield event(self._told(self._worker.status))
             yield done()
         finally:
             for task in (working, coming):
                 task.cancel()
             await asyncio.gather(working, coming, return_exceptions=True)
 
-    def _told(self, now: Situation) -> dict[str, Any]:
+    def _told(self, now: EngineStatus) -> dict[str, Any]:
         return {
             "state": now.state,
             "model": self._pairs.name_of(now.load),
@@ -118,7 +116,7 @@ class ModelRoutes:
         }
 
     def _models(self) -> list[dict[str, Any]]:
-        now = self._worker.situation
+        now = self._worker.status
         about = self._worker.about if now.state == "ready" else None
         models = [self._model(pair, now.load, now.state, about) for pair in self._pairs.known()]
         return sorted(models, key=lambda model: model["status"]["value"] == "unloaded")

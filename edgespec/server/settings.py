@@ -10,7 +10,7 @@ from edgespec.server.logs import LogFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Unsaid:
+class RequestDefaults:
     """The defaults of a request."""
 
     sampling: Mapping[str, str] = field(default_factory=dict)  # under the names of a model file's metadata
@@ -37,7 +37,7 @@ class ServerSettings:
     request_s: float | None = None
     send_s: float = 60.0
     canary: float = 0.0
-    unsaid: Unsaid = Unsaid()
+    defaults: RequestDefaults = RequestDefaults()
     log: LogFormat = "quiet"
     idle_s: float | None = None  # seconds without a request after which the model is unloaded; None keeps it
     verbose: bool = False  # chats show prompts

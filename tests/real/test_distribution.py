@@ -19,7 +19,7 @@ from edgespec.commands.verify import goodness
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.core.verify import Verdict
-from edgespec.engine import pair as engine
+from edgespec.engine import stream_maker
 from edgespec.engine.pair import Pair
 from edgespec.llama.context import Context
 from edgespec.sampling.sampler import Sampler, Sampling
@@ -99,5 +99,5 @@ def test_the_check_fails_under_a_wrong_rule(
     wrong: Callable[..., Verdict],
     samples: int,
 ) -> None:
-    monkeypatch.setattr(engine, "verify_block", wrong)
+    monkeypatch.setattr(stream_maker, "verify_block", wrong)
     assert p_value(pair, prompt, samples) < FALSE_ALARM

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edgespec.core.request import Request
-from edgespec.core.scores import Scoring
+from edgespec.core.request import Request, Scoring
 from edgespec.core.values import Emitted
 from edgespec.engine.engine import Engine
 from edgespec.engine.measuring import SecondLook

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from edgespec.core.request import Request
 from edgespec.core.values import Candidate, Emitted, Round, Started, TokenScore
 from edgespec.engine.messages import Accepted, Submit
-from edgespec.sampling.sampler import Sampling
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.generation import UNREAD_MOST, AnswerChoices, ChoiceResults
 from edgespec.server.metrics import ENOUGH, Plain
@@ -27,14 +27,14 @@ class Worker:
 
     def submit(self, message: Submit, listener: Any) -> None:
         self.listeners[message.id] = listener
-        listener(message.id, Accepted(message.id, 3), 0.0, ())
+        listener(message.id, Accepted(message.id, 3), 0.0)
 
     def cancel(self, id: str) -> None:
         self.listeners.pop(id, None)
 
     def say(self, what: Round | None = None) -> None:
         for id, listener in tuple(self.listeners.items()):
-            listener(id, Emitted(id, what) if what else Started(id, 3, 0), 1.0, ())
+            listener(id, Emitted(id, what) if what else Started(id, 3, 0), 1.0)
 
 
 class Nobody:
@@ -48,7 +48,7 @@ class Nobody:
 
 
 async def begun(worker: Any, seconds: float | None = None) -> AnswerChoices:
-    submit = Submit("", "a", True, Sampling(), None, (), None, 0, "auto", None, False)
+    submit = Submit("", "a", True, Request())
     generation = AnswerChoices(worker, [submit], Nobody(), seconds=seconds)
     await generation.submit()
     worker.say()

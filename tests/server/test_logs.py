@@ -86,7 +86,7 @@ class Broken:
     count_large_body = None
 
     @property
-    def situation(self) -> None:
+    def status(self) -> None:
         raise RuntimeError("a wire is loose")
 
 

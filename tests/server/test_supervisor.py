@@ -18,23 +18,21 @@ import pytest
 from served import served, until
 from tiny_gguf import CONTROL, write_llama
 
+from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Round, Started
 from edgespec.engine.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
-from edgespec.server import supervisor
+from edgespec.server import worker_life
+from edgespec.server.engine_status import EngineStatus
 from edgespec.server.refusal import Refusal
-from edgespec.server.situation import Situation
-from edgespec.server.supervisor import Said, Supervisor
+from edgespec.server.supervisor import Supervisor
 from edgespec.server.worker_process import WorkerProcess, new_worker
+from edgespec.server.worker_requests import WorkerEvent
 
 WAIT_S = 30.0
 NO_END = {token: -1e9 for token in range(512 - len(CONTROL), 512)}
-SUBMIT = Submit(
-    id="", prompt="the water", add_bos=False, sampling=Sampling(temperature=0, logit_bias=NO_END),
-    max_tokens=4, stop=(),
-    seed=None, choice=0, drafter="auto", draft_length=None, pieces=False,
-)  # fmt: skip
+SUBMIT = Submit("", "the water", False, Request(Sampling(temperature=0, logit_bias=NO_END), max_tokens=4))
 
 
 @dataclass(slots=True)
@@ -43,18 +41,19 @@ class Asker:
 
     worker: Supervisor
     id: str
-    heard: list[Said] = field(default_factory=list)
+    heard: list[WorkerEvent] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def hear(self, _id: str, said: Said, _at: float, _pieces: tuple[str, ...]) -> None:
+    def hear(self, _id: str, said: WorkerEvent, _at: float) -> None:
         self.heard.append(said)
         if isinstance(said, Refusal) or (isinstance(said, Emitted) and said.round.finish):
             self.ended.set()
 
-    async def ask(self, load: LoadRequest | None = None, **changed: Any) -> str:
+    async def ask(self, load: LoadRequest | None = None, max_tokens: int = 4) -> str:
         """Has a pair, asks it for an answer, and returns the name of its target once that is on its way."""
         async with self.worker.lease(load) as about:
-            self.worker.submit(replace(SUBMIT, id=self.id, **changed), self.hear)
+            request = replace(SUBMIT.request, max_tokens=max_tokens)
+            self.worker.submit(replace(SUBMIT, id=self.id, request=request), self.hear)
             return about.name
 
     @property
@@ -88,10 +87,10 @@ async def supervised(
         await worker.stop()
 
 
-async def until_is(worker: Supervisor, true: Callable[[Situation], bool]) -> Situation:
-    async for situation in worker.changes():
-        if true(situation):
-            return situation
+async def until_is(worker: Supervisor, true: Callable[[EngineStatus], bool]) -> EngineStatus:
+    async for status in worker.changes():
+        if true(status):
+            return status
     raise AssertionError("it never was so")
 
 
@@ -107,8 +106,8 @@ def test_a_request_for_another_pair_waits_for_who_is_answered_and_others_wait_be
             assert await first.ask(max_tokens=300) == "one"
             other = asyncio.create_task(second.ask(two))
             same = asyncio.create_task(third.ask())
-            situation = await until_is(worker, lambda now: now.next is not None)
-            assert situation.next == two and situation.state == "ready" and situation.requests == 1
+            status = await until_is(worker, lambda now: now.next is not None)
+            assert status.next == two and status.state == "ready" and status.requests == 1
             assert await other == "two"
             assert first.ended.is_set() and isinstance(first.heard[-1], Emitted)
             assert await same == "two", "who names none has the one that is there"
@@ -142,11 +141,11 @@ def test_loading_is_told_as_it_goes_on(loads: tuple[LoadRequest, LoadRequest]) -
     async def play() -> None:
         one, two = loads
         async with supervised(one) as worker:
-            seen: list[Situation] = []
+            seen: list[EngineStatus] = []
 
             async def watch() -> None:
-                async for situation in worker.changes():
-                    seen.append(situation)
+                async for status in worker.changes():
+                    seen.append(status)
 
             watching = asyncio.create_task(watch())
             await asyncio.sleep(0)
@@ -221,7 +220,7 @@ def test_unloading_gives_the_memory_back_and_the_next_request_loads(
             assert pid and psutil.pid_exists(pid)
             await worker.unload()
             assert asker.ended.is_set() and isinstance(asker.heard[-1], Emitted), "it was waited for"
-            assert worker.situation.state == "unloaded" and not psutil.pid_exists(pid)
+            assert worker.status.state == "unloaded" and not psutil.pid_exists(pid)
             await worker.unload()  # nothing to do
             again = Asker(worker, "b")
             assert await again.ask() == "one"
@@ -242,11 +241,11 @@ def test_a_pair_that_cannot_be_loaded_gives_way_to_the_one_before(
             with pytest.raises(Refusal, match="broken.gguf") as refused:
                 await worker.load(replace(loads[1], target=str(broken)))
             assert refused.value.code == "model_load_failed"
-            assert worker.situation.state == "unloaded" and "broken.gguf" in str(worker.situation.error)
+            assert worker.status.state == "unloaded" and "broken.gguf" in str(worker.status.error)
             asker = Asker(worker, "a")
             assert await asker.ask() == "one"
             await asker.ended.wait()
-            assert worker.situation.error is None
+            assert worker.status.error is None
 
     asyncio.run(play())
 
@@ -280,7 +279,7 @@ def test_who_gives_up_waiting_leaves_the_turn_to_others(loads: tuple[LoadRequest
             impatient.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await impatient
-            assert worker.situation.next is None
+            assert worker.status.next is None
             other = Asker(worker, "b")
             assert await other.ask() == "one"
             await asyncio.gather(running.ended.wait(), other.ended.wait())
@@ -355,7 +354,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(
         async with supervised(loads[0], tell=told.append) as worker:
             assert worker.state == "ready" and worker.restarts == 1
 
-    monkeypatch.setattr(supervisor, "new_worker", new)
+    monkeypatch.setattr(worker_life, "new_worker", new)
     asyncio.run(play())
     assert told[0] == "its process cannot be started (Cannot allocate memory); it is being restarted"
 
@@ -387,7 +386,7 @@ def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it
                 await until_is(worker, lambda now: now.state == "ready")
             assert "ran out of memory" in told[0] and "with less on the graphics card" in told[0]
             assert await worker.load(loads[1]) and sent == [0, 1, 2, 0], "another pair begins anew"
-            assert worker.situation.load == loads[1]
+            assert worker.status.load == loads[1]
 
     asyncio.run(play())
 
@@ -420,7 +419,7 @@ def test_the_cause_of_a_failed_draft_is_logged_once_for_each_load(
         rounds = [
             Round((1,), "a", 0, 0, ("target",), notice=notice) for notice in ("", "it broke", "it broke")
         ]
-        step = StepReport(0.0, 1.0, tuple(Emitted("id", round_) for round_ in rounds), {}, (0.0, 0.0), 0.01)
+        step = StepReport(0.0, 1.0, tuple(Emitted("id", round_) for round_ in rounds), (0.0, 0.0), 0.01)
         worker._note(step)
         assert told == ["it broke"]
 

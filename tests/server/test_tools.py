@@ -22,6 +22,7 @@ from edgespec.chat.families.deltas import Content
 from edgespec.chat.families.known import HERMES
 from edgespec.core.values import Round
 from edgespec.server.dialects.openai.chat import ChatAnswer
+from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.generation import AnswerChoices, Part
 from edgespec.server.turns import readers
 
@@ -217,7 +218,8 @@ def test_thoughts_are_told_apart_from_words() -> None:
     composed = Composed("<think>", HERMES, True, {})
     rounds = [Round((1, 2), "Hm, let", 0, 0, ("target",)), Round((3,), " me.\n</think>\n\nYes", 0, 0, ()),
               Round((4,), ".", 0, 0, (), "stop")]  # fmt: skip
-    answer = ChatAnswer("m", 0.1, turns=readers(composed, 1))
+    body = ChatRequest.model_validate({"messages": [{"role": "user", "content": "Well?"}]})
+    answer = ChatAnswer("m", 0.1, body, turns=readers(composed, 1))
     chunks = [delta["delta"] for i in rounds for delta in answer._parts(Part(0, i, ()))]
     assert "".join(chunk.get("reasoning_content", "") for chunk in chunks) == "Hm, let me."
     assert "".join(chunk.get("content", "") for chunk in chunks) == "Yes."

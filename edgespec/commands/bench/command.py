@@ -164,7 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
         _warn_if_busy(before)
         request = request_for(arguments, pair)
         seed = 1 if arguments.seed is None else arguments.seed
-        asked = Asked(request.sampling, request.max_tokens, seed, request.stop, request.drafter)
+        asked = Asked(request.sampling, arguments.max_tokens, seed, request.stop, request.drafter)
         modes = wanted.modes if request.sampling.temperature > 0 else ("greedy",)
         prompts, tokens, left_out = _fitting(pair, wanted.prompts, asked, raw=arguments.raw)
         lines = lines_for(

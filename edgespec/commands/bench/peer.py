@@ -36,7 +36,7 @@ from edgespec.commands.bench.peer_command import (
     version,
 )
 from edgespec.errors import PeerError
-from edgespec.sampling.sampler import Sampling
+from edgespec.sampling.settings import NUMBERS, Sampling
 
 __all__ = ["NAME", "Completion", "LlamaServer", "PeerSettings", "command", "parse_peer", "version"]
 
@@ -240,16 +240,11 @@ def _understood(status: int, body: bytes) -> dict[str, Any]:
 def _sampling(sampling: Sampling) -> dict[str, Any]:
     """Returns the sampling under llama-server's names; all of it, because its defaults differ."""
     return {
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "typical_p": sampling.typical_p,
+        **{name: getattr(sampling, name) for name in NUMBERS},
         "top_n_sigma": sampling.top_n_sigma or -1.0,
-        "repeat_penalty": sampling.repeat_penalty,
         "repeat_last_n": sampling.penalty_last_n,
-        "frequency_penalty": sampling.frequency_penalty,
-        "presence_penalty": sampling.presence_penalty,
+        "dry_sequence_breakers": list(sampling.dry_sequence_breakers),
+        "samplers": list(sampling.samplers),
         "logit_bias": [
             [token, False if bias == -float("inf") else bias] for token, bias in sampling.logit_bias.items()
         ],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.chat.template import render
-from edgespec.engine.own_texts import OwnText
+from edgespec.engine.text_log import LoggedText
 from edgespec.errors import SettingError, TemplateError
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.vocabulary import NO_TOKEN, vocabulary_of
@@ -41,7 +41,7 @@ class TrainingPrompts:
     bos: str
     eos: str
     passages: tuple[str, ...]  # of the user's files
-    own: tuple[OwnText, ...]  # the target's answers to the user
+    own: tuple[LoggedText, ...]  # the target's answers to the user
 
     def watched(self, speaker: Hidden) -> Iterator[Saying]:
         """Yields held-out prompts: the user's if there are enough of them, else questions."""
@@ -98,7 +98,7 @@ class TrainingPrompts:
         return speaker.tokenise(text, bos=not (self.bos and text.startswith(self.bos)))
 
 
-def asked_of(header: Header, passages: Sequence[str], own: Sequence[OwnText]) -> TrainingPrompts:
+def asked_of(header: Header, passages: Sequence[str], own: Sequence[LoggedText]) -> TrainingPrompts:
     """Returns the prompts of a target. Raises TemplateError if its template takes no question."""
     template = header.metadata.get("tokenizer.chat_template")
     vocabulary = vocabulary_of(header)
@@ -121,11 +121,11 @@ def asked_of(header: Header, passages: Sequence[str], own: Sequence[OwnText]) ->
     return found
 
 
-def _usable(text: OwnText, n_vocab: int) -> bool:
+def _usable(text: LoggedText, n_vocab: int) -> bool:
     return len(text.prompt) + len(text.said) <= CONTEXT and max(*text.prompt, *text.said) < n_vocab
 
 
-def is_held_out(text: OwnText) -> bool:
+def is_held_out(text: LoggedText) -> bool:
     """True for one text of the user's in eight, by its prompt: nothing is trained on it."""
     from edgespec_models.distill.questions import HELD_OUT
 

@@ -17,7 +17,7 @@ from edgespec.commands.distill.asked import digest, is_held_out
 from edgespec.commands.distill.installing import CurrentPair, install, known
 from edgespec.commands.distill.sitting import Sitting, claim, prepare
 from edgespec.commands.status_line import StatusLine
-from edgespec.engine.own_texts import all_kept, name_of
+from edgespec.engine.text_log import all_kept, name_of
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import check_threads

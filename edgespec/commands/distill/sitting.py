@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from edgespec.commands.distill.asked import CONTEXT, TrainingPrompts, asked_of, passages_in
 from edgespec.commands.distill.installing import CurrentPair
 from edgespec.commands.distill.room import choose_width
-from edgespec.engine.own_texts import OwnTexts, name_of
+from edgespec.engine.text_log import TextLog, name_of
 from edgespec.errors import SettingError
 from edgespec.pairs.check import check_pair
 from edgespec.system import config
@@ -42,7 +42,7 @@ def prepare(arguments: argparse.Namespace, pair: CurrentPair, headers: list[Head
     from edgespec_models.distill.hidden import can_tap
     from edgespec_models.distill.target_file import open_target
 
-    own = OwnTexts(config.data_folder(), name_of(pair.target, headers[0]))
+    own = TextLog(config.data_folder(), name_of(pair.target, headers[0]))
     asked = asked_of(headers[0], passages_in(arguments.texts) if arguments.texts else (), own.texts())
     parts = tuple(pair.target.with_name(name) for name in split_names(pair.target.name))
     begin_with = Path(arguments.begin_with) if arguments.begin_with else None

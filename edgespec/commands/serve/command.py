@@ -13,16 +13,15 @@ from importlib import import_module
 
 from edgespec.commands import flags
 from edgespec.commands.serve.listening import addresses, listening, refuse_strangers
-from edgespec.core.request import FREE
-from edgespec.core.values import DrafterName
+from edgespec.core.values import DRAFTERS, FREE, DrafterName
 from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
-from edgespec.sampling.sampler import Sampling
+from edgespec.sampling.settings import IN_FILE, Sampling
 from edgespec.server.logs import say, set_up
-from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
-from edgespec.server.settings import ServerSettings, Unsaid
+from edgespec.server.parent_process import ParentProcess
+from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import config
 from edgespec.system.cores import threads_wanted
@@ -39,7 +38,7 @@ LONGEST_KEYS = 2**16  # characters of a file of keys
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags of the endpoint; the command line adds the model's."""
     _add_endpoint(command)
-    _add_unsaid(command)
+    _add_defaults(command)
     _add_safety(command)
     flags.add_model(command, pair_flag=False)
     flags.add_template(command)
@@ -110,10 +109,10 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
         default="quiet",
         help="text: also a line per request; json: everything, as one object per line (quiet)",
     )
-    group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/owner.py
+    group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/parent_process.py
 
 
-def _add_unsaid(command: argparse.ArgumentParser) -> None:
+def _add_defaults(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("defaults for requests")
     group.add_argument("-n", type=int, metavar="N", help="longest answer, in tokens")
     group.add_argument(
@@ -128,7 +127,7 @@ def _add_unsaid(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--drafter",
-        choices=flags.DRAFTERS,
+        choices=DRAFTERS,
         default="auto",
         help="what makes the guesses (auto)",
     )
@@ -170,14 +169,14 @@ def _add_safety(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Listens, loads and answers until it is told to end; returns the exit code."""
-    owner = Owner() if arguments.owned else None
+    parent = ParentProcess() if arguments.owned else None
     if arguments.slots is None:
         arguments.slots = 1 if arguments.reproducible else SLOTS
     if arguments.reproducible and arguments.threads is None:  # else fewer while the machine is busy
         arguments.threads = threads_wanted()
     settings = _settings(arguments)
-    if owner:
-        settings = replace(settings, keys=(*settings.keys, owner.key))
+    if parent:
+        settings = replace(settings, keys=(*settings.keys, parent.key))
     load = _load(arguments)
     wants_draft = not arguments.no_draft and arguments.drafter not in ("none", *FREE)
     pairs = Pairs(load, Store(config.data_folder()), alias=settings.alias, drafts=wants_draft)
@@ -185,7 +184,7 @@ def run(arguments: argparse.Namespace) -> int:
         listeners = listening(arguments.host, arguments.port, opened)
         for listener in listeners:
             refuse_strangers(listener, settings)
-        return asyncio.run(_serve(listeners, load, settings, pairs, owner, arguments.config))
+        return asyncio.run(_serve(listeners, load, settings, pairs, parent, arguments.config))
 
 
 async def _serve(
@@ -193,7 +192,7 @@ async def _serve(
     load: LoadRequest,
     settings: ServerSettings,
     pairs: Pairs,
-    owner: Owner | None,
+    parent: ParentProcess | None,
     settings_file: str | None,
 ) -> int:
     """Starts the engine's worker, then the web application: each takes half a second to import."""
@@ -206,7 +205,7 @@ async def _serve(
     try:
         from edgespec.client.attach import lock_for_starting  # late: the worker loads meanwhile
 
-        lock = None if owner else lock_for_starting()  # an owner has it
+        lock = None if parent else lock_for_starting()  # a parent has it
         web = await asyncio.to_thread(import_module, "edgespec.commands.serve.web_process")
     except BaseException as error:
         await worker.stop()
@@ -214,7 +213,7 @@ async def _serve(
             say("stopped before the model was loaded")
             return 0
         raise
-    code: int = await web.serve(worker, listeners, load, settings, pairs, owner, lock)
+    code: int = await web.serve(worker, listeners, load, settings, pairs, parent, lock)
     return code
 
 
@@ -256,7 +255,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         max_body=arguments.max_body * 2**20,
         request_s=arguments.max_seconds,
         canary=arguments.canary,
-        unsaid=_unsaid(arguments),
+        defaults=_defaults(arguments),
         verbose=arguments.verbose,
         no_slots=arguments.no_slots,
         no_metrics=arguments.no_metrics,
@@ -265,7 +264,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
     )
 
 
-def _unsaid(arguments: argparse.Namespace) -> Unsaid:
+def _defaults(arguments: argparse.Namespace) -> RequestDefaults:
     """Returns the defaults of requests; raises SettingError."""
     longest = None if arguments.n == -1 else arguments.n  # llama.cpp's way to write "what fits"
     if longest is not None and not 1 <= longest <= 2**31 - 1:
@@ -275,14 +274,14 @@ def _unsaid(arguments: argparse.Namespace) -> Unsaid:
     sampling = {}
     if arguments.temperature is not None:
         Sampling(temperature=arguments.temperature)
-        sampling["general.sampling.temp"] = str(arguments.temperature)
+        sampling[IN_FILE + "temp"] = str(arguments.temperature)
     if arguments.reproducible and (arguments.slots > 1 or arguments.drafter != "auto"):
         flag = f"--slots {arguments.slots}" if arguments.slots > 1 else f"--drafter {arguments.drafter}"
         raise SettingError(f"--reproducible answers one at a time and without drafts: leave out {flag}")
     plain = arguments.no_draft or arguments.reproducible
     drafter: DrafterName = "none" if plain else arguments.drafter
     thinking = {"auto": None, "on": True, "off": False}[arguments.reasoning]
-    return Unsaid(sampling, arguments.seed, longest, drafter, thinking, arguments.reproducible)
+    return RequestDefaults(sampling, arguments.seed, longest, drafter, thinking, arguments.reproducible)
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ from edgespec.engine.messages import LoadRequest
 from edgespec.server.announcing import Announcer, first_state
 from edgespec.server.app import make_app
 from edgespec.server.logs import say
-from edgespec.server.owner import Owner
 from edgespec.server.pairs import Pairs
+from edgespec.server.parent_process import ParentProcess
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
@@ -36,7 +36,7 @@ async def serve(
     load: LoadRequest,
     settings: ServerSettings,
     pairs: Pairs,
-    owner: Owner | None,
+    parent: ParentProcess | None,
     lock: Any,
 ) -> int:
     """Answers requests until it is told to end, and ends the worker; returns the exit code.
@@ -52,7 +52,7 @@ async def serve(
         host=host,
         port=port,
         pid=os.getpid(),
-        private=owner is not None,
+        private=parent is not None,
         template=settings.chat_template,
     )
     how = uvicorn.Config(
@@ -73,15 +73,15 @@ async def serve(
     gc.collect()
     gc.freeze()  # or what is there for good is looked through again during requests, for a tenth of a second
     RENDERER.warm()
-    announcer = Announcer(worker, pairs, state, owner, lock)
+    announcer = Announcer(worker, pairs, state, parent, lock)
     serving = asyncio.create_task(server.serve(sockets=listeners))
     watching = [
         asyncio.create_task(announcer.follow()),
         asyncio.create_task(_end_unless_loaded(worker, server)),
         asyncio.create_task(server.end_in_time()),
     ]
-    if owner:
-        watching.append(asyncio.create_task(_end_with(owner, server)))
+    if parent:
+        watching.append(asyncio.create_task(_end_with(parent, server)))
     try:
         await serving
     finally:
@@ -92,8 +92,8 @@ async def serve(
         await worker.stop()
     if worker.failed and not worker.about:
         say(worker.failed.message)
-        if owner:
-            owner.tell("failed", message=worker.failed.message)
+        if parent:
+            parent.tell("failed", message=worker.failed.message)
         return worker.failed.exit_code
     return INTERRUPTED if signal.SIGINT in server.signals else 0
 
@@ -104,9 +104,9 @@ async def _end_unless_loaded(worker: Supervisor, server: StoppableServer) -> Non
     server.should_exit = server.should_exit or not worker.about
 
 
-async def _end_with(owner: Owner, server: StoppableServer) -> None:
-    """Ends the server when its owner has gone; requests in progress learn why."""
-    await owner.gone()
+async def _end_with(parent: ParentProcess, server: StoppableServer) -> None:
+    """Ends the server when its parent has gone; requests in progress learn why."""
+    await parent.gone()
     sentence = "the program that started this engine has ended, so the engine ended too"
     reason = Refusal(503, sentence, type="unavailable_error", code="server_ended")
     await server.end_now(reason, LAST_WORDS_S)

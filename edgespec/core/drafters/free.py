@@ -1,17 +1,13 @@
-"""The free guessers, a line each: those listed here compete if no drafter is chosen."""
+"""The free guessers: one of each name in `core.values.FreeName`. They compete if no drafter is chosen."""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from edgespec.core.drafters import Guesser
-from edgespec.core.drafters.lookahead import Lookahead
-from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.drafters.suffix_lookup import SuffixLookup
+from edgespec.core.values import FREE
 
 
 def free_guessers(n_vocab: int) -> list[Guesser]:
-    """Returns one of each, in their state at a pair's first request. n_vocab: tokens of the target."""
-    return [
-        SuffixLookup(),
-        TokenRecycling(n_vocab),
-        Lookahead(),
-    ]
+    """Returns what `guesser` makes in the file of each name. n_vocab: tokens of the target."""
+    return [import_module(f"edgespec.core.drafters.{name}").guesser(n_vocab) for name in FREE]

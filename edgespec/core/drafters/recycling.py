@@ -80,3 +80,8 @@ class TokenRecycling:
 
 def _place(a: int, b: int) -> int:
     return (a * 0x9E3779B1 ^ b * 0x85EBCA77) % 0x1FFFFFFF % PLACES
+
+
+def guesser(n_vocab: int) -> TokenRecycling:
+    """Returns one in its state at a pair's first request. n_vocab: tokens of the target."""
+    return TokenRecycling(n_vocab)

@@ -4,8 +4,8 @@ Everything is counted in the time of one token of plain decoding. A round that c
 e tokens has the gain e / c; plain decoding has 1. A guess is worth making where the probability that it
 counts exceeds its marginal cost times the gain of that time elsewhere (Dinkelbach's rule for
 renewal-reward processes). Plain decoding always competes, and what a draft may lose against it is
-bounded by a budget, whatever the draft does (`Record`). Each round's `Load` knows what things cost;
-free offers of all streams are cut together, there (`Load.allot`).
+bounded by a budget, whatever the draft does (`Record`). Each round's `BatchPlan` knows what things cost;
+free offers of all streams are cut together, there (`BatchPlan.allot`).
 
 EXACTNESS: decisions see positions, costs and reach, which never depend on a token that is not yet kept.
 """
@@ -13,11 +13,12 @@ EXACTNESS: decisions see positions, costs and reach, which never depend on a tok
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from edgespec.core.pace.load import Load
+from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.record import Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.pace.worth import (
@@ -29,14 +30,13 @@ from edgespec.core.pace.worth import (
     gains,
     round_costs,
 )
-from edgespec.core.values import LONGEST_DRAFT, Ask, Reach, Round
-from edgespec.errors import SettingError
+from edgespec.core.values import DRAFT_LENGTHS, LONGEST_DRAFT, Ask, Reach, Round
 
 
 class Pace(Protocol):
     """Grants or refuses what one stream asks for, round by round. Its decisions never see a drafted token."""
 
-    def enter(self, load: Load, slot: int) -> None:
+    def enter(self, batch: BatchPlan, slot: int) -> None:
         """Begins a round of the stream in this slot."""
         ...
 
@@ -109,10 +109,9 @@ class FixedLength:
         return 2
 
     def __post_init__(self) -> None:
-        if not isinstance(self.length, int) or not 0 <= self.length <= LONGEST_DRAFT:
-            raise SettingError(f"the draft length is {self.length!r}: it must be from 0 to {LONGEST_DRAFT}")
+        DRAFT_LENGTHS.check("the draft length", self.length)
 
-    def enter(self, load: Load, slot: int) -> None:
+    def enter(self, batch: BatchPlan, slot: int) -> None:
         pass
 
     def window(self, lag: int) -> int:
@@ -145,11 +144,11 @@ class FixedLength:
 class Controller:
     """The pace of one stream: weighs costs against acceptance, and plain decoding against both."""
 
-    def __init__(self, records: Callable[[int], Record], *, max_tokens: int) -> None:
-        """records: of such requests so far, by the number of streams; max_tokens: of this request."""
+    def __init__(self, records: Callable[[int], Record], *, max_tokens: int | None) -> None:
+        """records: of such requests so far, by the number of streams; max_tokens: of this one."""
         self._records = records
         self._streams = 0
-        self._left = max_tokens
+        self._left = sys.maxsize if max_tokens is None else max_tokens
         self._by: Literal["plain", "model", "free"] = "plain"
         self._gain = 1.0  # expected of this round
         self._planned = 1.0  # expected of it, should the model draft
@@ -164,7 +163,7 @@ class Controller:
 
     def looks(self) -> bool:
         """If tokens are cheap, nobody looks for some rounds, or while plain decoding is timed."""
-        watch, costs = self.record.watch, self._load.costs
+        watch, costs = self.record.watch, self._batch.costs
         longest = costs.longest_rest
         if longest and not self._resting:
             watch.note(self._by != "plain", longest)
@@ -187,26 +186,26 @@ class Controller:
 
     @property
     def usual(self) -> int:
-        return max(2, self._said) if self._load.costs.rereads else 2
+        return max(2, self._said) if self._batch.costs.rereads else 2
 
-    def enter(self, load: Load, slot: int) -> None:
-        self._load, self._slot = load, slot
-        if load.streams != self._streams:
-            self._streams, self.record, self._idle = load.streams, self._records(load.streams), 0
-        pulse = load.costs.target.pulse
+    def enter(self, batch: BatchPlan, slot: int) -> None:
+        self._batch, self._slot = batch, slot
+        if batch.streams != self._streams:
+            self._streams, self.record, self._idle = batch.streams, self._records(batch.streams), 0
+        pulse = batch.costs.target.pulse
         self.record.take_up(pulse.floor)
         self._by, self._gain = "plain", 1.0
         if not self._resting:
             self._stale = not self._light and (self.record.stale or pulse.asks)
-            load.weigh()
+            batch.weigh()
 
     def window(self, lag: int) -> int:
         """Reads all if that is affordable; else what is, so that a draft can show its worth."""
         if lag <= TUNING.trial:
             return lag
-        token = self._load.costs.draft.seconds(lag) / lag / self._load.one
-        load = self._load
-        cost = round_costs(load.prices_for(self._slot), load.step(), load.once())
+        token = self._batch.costs.draft.seconds(lag) / lag / self._batch.one
+        batch = self._batch
+        cost = round_costs(batch.prices_for(self._slot), batch.step(), batch.once())
         trial = 0.0 if cheapest_try(cost) > TUNING.dear else self.record.budget / 4
         most = int(max(self._worth_reading(), trial) / token)
         return min(lag, max(most, TUNING.trial))
@@ -229,18 +228,18 @@ class Controller:
         if self._timing:
             self._timing = False
             return True
-        after = TUNING.refresh if self._load.costs.timed else TUNING.fresh
+        after = TUNING.refresh if self._batch.costs.timed else TUNING.fresh
         self._timing = self.record.since_plain >= after
         return self._timing
 
     def _grants_model(self, ask: Ask, lag: int) -> bool:
         """Decides between the draft model, the free guess, and none."""
-        prices, step, once = self._load.prices_for(self._slot), self._load.step(), self._load.once()
+        prices, step, once = self._batch.prices_for(self._slot), self._batch.step(), self._batch.once()
         one = float(prices[1])  # what is kept in the record is no numpy scalar
-        draft, evaluation = self._load.costs.draft, self._load.evaluation()
+        draft, evaluation = self._batch.costs.draft, self._batch.evaluation()
         saved = step if lag == 0 else 0.0  # what was read ahead costs nothing now
-        if self._load.costs.rereads and 1 < lag <= self.usual:
-            saved = evaluation - draft.seconds(lag, self._load.n_ctx)
+        if self._batch.costs.rereads and 1 < lag <= self.usual:
+            saved = evaluation - draft.seconds(lag, self._batch.n_ctx)
         saved -= once
         planned, _ = best_length(ask.reach, prices, step, saved)
         instead = max(1.0, best_length(ask.otherwise, prices, 0.0)[0])
@@ -256,7 +255,7 @@ class Controller:
             return False  # looking closer takes noticeable time
         reading = 0.0
         if lag > self.usual:  # with what the others read, in one evaluation
-            together = self._load.together
+            together = self._batch.together
             reading = max(0.0, draft.seconds(lag * together) / together - evaluation) / one
         reading = reading if not worth_it or reading > self._worth_reading() else 0.0
         cost = round_costs(prices, step, once)
@@ -271,7 +270,7 @@ class Controller:
         self.record.try_costs = cheapest + reading
         self.record.saving = max(TUNING.start, self.record.try_costs)
         budget = self.record.budget if worth_it else min(self.record.budget, self.record.trying)
-        self._most = affordable(cost, reading, budget / (1 + self._load.tries))
+        self._most = affordable(cost, reading, budget / (1 + self._batch.tries))
         lengths = LENGTHS[: self._most][can_pay(cost)[: self._most]]
         self._trial = 0
         if not worth_it and lengths.size:
@@ -287,7 +286,7 @@ class Controller:
         """
         self._most = self._trial = 0
         cost = reading + TUNING.silent_guesses * step if reading else step
-        missing = cost * (1 + self._load.tries) - self.record.saved
+        missing = cost * (1 + self._batch.tries) - self.record.saved
         if missing > 0:
             self._idle = min(int(missing / TUNING.silent_share), TUNING.longest_idle)
         return missing <= 0 and not self._stale
@@ -297,7 +296,7 @@ class Controller:
 
         free: it was evaluated already, and only needs verification.
         """
-        prices, step = self._load.prices_for(self._slot), self._load.step()
+        prices, step = self._batch.prices_for(self._slot), self._batch.step()
         rate = max(1.0, self.record.all.over(self._planned)) / prices[1]
         worth, cost = 0.0, -step if free else 0.0
         for m, counts in enumerate(reach[: min(TUNING.ahead, LONGEST_DRAFT - n)], 1):
@@ -311,15 +310,15 @@ class Controller:
         if self._most:
             self._by, self._gain = "model", self._planned
         else:
-            self.record.guessed_silently(self._load.evaluation() / self._load.one)
+            self.record.guessed_silently(self._batch.evaluation() / self._batch.one)
 
     def read(self, seconds: float) -> None:
-        self.record.lost += seconds / self._load.one
+        self.record.lost += seconds / self._batch.one
 
     def offer(self, ask: Ask) -> tuple[int, Reach]:
         if self._stale:
             return 0, ()
-        prices = self._load.prices_for(self._slot)
+        prices = self._batch.prices_for(self._slot)
         return 0, ask.reach[: affordable(prices[1:] / prices[1], 0.0, 2 * self.record.free_budget)]
 
     def took(self, guesses: int, gain: float) -> None:
@@ -327,7 +326,7 @@ class Controller:
             self._by, self._gain = "free", gain
 
     def rewound(self, seconds: float) -> None:
-        again = seconds / self._load.one
+        again = seconds / self._batch.one
         self.record.model.add(0.0, again)
         self.record.lost += again
 
@@ -340,7 +339,7 @@ class Controller:
         record.since_plain = 0 if by == "plain" else record.since_plain + tokens
         if seconds <= 0:
             return self._gain
-        cost = seconds / self._load.one
+        cost = seconds / self._batch.one
         record.all.add(tokens, cost)
         if by == "model":
             record.model.add(tokens, cost)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
+from pydantic import BaseModel, Field, StrictBool, StrictStr
 
 from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import Grammar, any_json_object, grammar_text, json_schema, one_of
@@ -14,11 +14,7 @@ Schema = dict[str, Any] | bool
 Choices = Annotated[list[StrictStr], Field(min_length=1, max_length=1000)]
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
-
-
-class NamedSchema(_Lenient):
+class NamedSchema(BaseModel):
     """OpenAI's `json_schema` object. strict false: what cannot be enforced is ignored."""
 
     name: StrictStr | None = None
@@ -27,7 +23,7 @@ class NamedSchema(_Lenient):
     strict: StrictBool | None = None
 
 
-class ResponseFormat(_Lenient):
+class ResponseFormat(BaseModel):
     """OpenAI's `response_format`; `schema` beside `json_object` is llama.cpp's."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -35,7 +31,7 @@ class ResponseFormat(_Lenient):
     schema_: Annotated[Schema | None, Field(alias="schema")] = None
 
 
-class StructuredOutputs(_Lenient):
+class StructuredOutputs(BaseModel):
     """vLLM's `structured_outputs` (the old `guided_*` fields mean the same)."""
 
     json_: Annotated[Schema | StrictStr | None, Field(alias="json")] = None
@@ -45,7 +41,7 @@ class StructuredOutputs(_Lenient):
     json_object: StrictBool | None = None
 
 
-class FormFields(_Lenient):
+class FormFields(BaseModel):
     """The form of an answer. At most one of the fields."""
 
     response_format: ResponseFormat | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, StrictBool, StrictStr, model_validator
+from pydantic import BaseModel, Field, PrivateAttr, StrictBool, StrictStr, model_validator
 
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.refusal import Refusal
@@ -13,11 +13,7 @@ SILENT = ("none", "minimal")  # efforts that mean: do not reason
 Name = Annotated[StrictStr, Field(min_length=1, max_length=256)]
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
-
-
-class Function(_Lenient):
+class Function(BaseModel):
     """A function that may be called. parameters: a JSON schema."""
 
     name: Name
@@ -25,18 +21,18 @@ class Function(_Lenient):
     parameters: dict[str, Any] | None = None
 
 
-class Tool(_Lenient):
+class Tool(BaseModel):
     """A tool. Types other than "function" belong to the client, and are ignored."""
 
     type: StrictStr
     function: Function | None = None
 
 
-class NamedFunction(_Lenient):
+class NamedFunction(BaseModel):
     name: Name
 
 
-class NamedTool(_Lenient):
+class NamedTool(BaseModel):
     """The one tool that must be called."""
 
     type: Literal["function"]

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.core.values import LONGEST_DRAFT
+from edgespec.core.values import DRAFT_LENGTHS
 from edgespec.errors import SessionError, SettingError
+from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order
 from edgespec.system import config
 from edgespec.system.named_file import read_text
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import short_title
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import FILE, AppNames, Settings, read
-from edgespec_tui.settings.values import ANSWER, SAMPLING
+from edgespec_tui.settings.values import ANSWER
 
 LONGEST_KEY = 2**12  # characters
 MOST_BIAS = 1e9
@@ -47,10 +48,10 @@ def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Be
     """Returns what flags and settings file ask for. Raises SettingError for a flag that makes no sense."""
     settings, complaints = read(settings_path(), known=known)
     explicit = {name: _number(arguments, name) for name in ANSWER if getattr(arguments, name) is not None}
-    sampling = {name: value for name, value in explicit.items() if name in SAMPLING}
+    sampling = {name: value for name, value in explicit.items() if name in NUMBERS}
     length = arguments.draft_length
-    if length is not None and not 0 <= length <= LONGEST_DRAFT:
-        raise SettingError(f"the draft length is {length}: it must be from 0 to {LONGEST_DRAFT}")
+    if length is not None:
+        DRAFT_LENGTHS.check("the draft length", length)
     if not all(arguments.stop):
         raise SettingError(f"the stop strings are {arguments.stop!r}: none of them may be empty")
     drafter = arguments.drafter if arguments.drafter != "auto" else settings.drafter
@@ -65,13 +66,12 @@ def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Be
         drafter=drafter,
         draft_length=settings.draft_length if length is None else length,
     )
-    bias = dict(_bias(text) for text in arguments.logit_bias)
     options = AnswerOptions(
         stop=tuple(arguments.stop),
         speculation=settings.speculation,
         drafter=None if drafter == "none" else drafter,
         draft_length=settings.draft_length,
-        beside={"logit_bias": bias} if bias else {},
+        beside=_beside(arguments),
     )
     return Beginning(settings, options, complaints, explicit, arguments.system)
 
@@ -83,6 +83,17 @@ def _number(arguments: argparse.Namespace, name: str) -> float:
         shown = "-n" if name == "max_tokens" else name
         raise SettingError(f"{shown} is {value}: it must be {ANSWER[name].allowed}")
     return value  # type: ignore[no-any-return]
+
+
+def _beside(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the fields of requests that are not numbers; raises SettingError."""
+    Sampling(dry_sequence_breakers=tuple(arguments.dry_breaker))
+    fields = {
+        "logit_bias": dict(_bias(text) for text in arguments.logit_bias),
+        "dry_sequence_breakers": arguments.dry_breaker,
+        "samplers": arguments.samplers and list(sampler_order(arguments.samplers)),
+    }
+    return {name: value for name, value in fields.items() if value}
 
 
 def _whole(value: float | None) -> int | None:

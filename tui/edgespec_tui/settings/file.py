@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from edgespec.core.values import DRAFTERS
 from edgespec.errors import SettingError
 
 TEMPLATE = """\
@@ -25,8 +26,7 @@ TEMPLATE = """\
 
 [speculation]
 # on = true              # false: plain decoding
-# drafter = "auto"       # or "model", "mtp", "eagle", "dflash", "lookup",
-#                          "recycling", "lookahead", "none"
+# drafter = "auto"       # or DRAFTERS
 # draft_length = 4       # without it: chosen each round
 
 [screen]
@@ -37,7 +37,7 @@ TEMPLATE = """\
 [keys]                   # several keys with commas
 # chat.panel = "f2"
 # chat.speculation = "f4,alt+s"
-"""
+""".replace("DRAFTERS", ", ".join(DRAFTERS[1:]))
 
 
 def begun(path: Path) -> Path:

@@ -12,13 +12,14 @@ import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from edgespec.core.values import LONGEST_DRAFT, DrafterName
+from edgespec.core.values import DRAFT_LENGTHS, DRAFTERS, DrafterName
 from edgespec.errors import SettingError
+from edgespec.sampling.settings import NUMBERS, Number
 from edgespec.system.named_file import regular_content
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.settings.values import ANSWER, SAMPLING, Ranged, meant
+from edgespec_tui.settings.values import ANSWER, meant
 
 FILE = "settings.toml"
 LARGEST = 2**16  # bytes
@@ -33,7 +34,7 @@ class Settings:
     system: str = ""
     max_tokens: int | None = None
     seed: int | None = None
-    sampling: Mapping[str, float] = field(default_factory=dict)  # by the names of `setting_values.SAMPLING`
+    sampling: Mapping[str, float] = field(default_factory=dict)  # by the names of `NUMBERS`
     speculation: bool = True
     drafter: DrafterName | None = None
     draft_length: int | None = None
@@ -135,8 +136,8 @@ class _Table:
         self.complain(key, f"{self.name}.{key} is {_shown(value)}: it must be {allowed}")
         return None
 
-    def number(self, key: str, ranged: Ranged) -> Any:
-        return self.take(key, ranged.holds, ranged.allowed)
+    def number(self, key: str, number: Number) -> Any:
+        return self.take(key, number.holds, number.allowed)
 
     def flag(self, key: str, otherwise: bool) -> bool:
         value = self.take(key, lambda value: isinstance(value, bool), "true or false")
@@ -154,23 +155,22 @@ class _Table:
 def _settings(tables: dict[str, Any], complaints: list[Complaint], known: AppNames | None) -> Settings:
     names = ("chat", "sampling", "speculation", "screen", "keys")
     chat, sampling, speculation, screen = (_Table(name, tables.get(name), complaints) for name in names[:-1])
-    numbers = {name: sampling.number(name, ranged) for name, ranged in SAMPLING.items()}
-    drafters = get_args(DrafterName)
+    numbers = {name: sampling.number(name, number) for name, number in NUMBERS.items()}
     settings = Settings(
         system=chat.text("system"),
         max_tokens=chat.number("max_tokens", ANSWER["max_tokens"]),
         seed=chat.number("seed", ANSWER["seed"]),
         sampling={name: value for name, value in numbers.items() if value is not None},
         speculation=speculation.flag("on", True),
-        drafter=speculation.take("drafter", lambda value: value in drafters, f"one of {', '.join(drafters)}"),
-        draft_length=speculation.number("draft_length", Ranged(0, LONGEST_DRAFT, whole=True)),
+        drafter=speculation.take("drafter", lambda value: value in DRAFTERS, f"one of {', '.join(DRAFTERS)}"),
+        draft_length=speculation.number("draft_length", DRAFT_LENGTHS),
         theme=_theme(screen, known),
         panel=screen.flag("panel", True),
         tint=screen.flag("tint", False),
         keys=_keys(tables.get("keys"), complaints, known),
     )
     chat.end(("system", "max_tokens", "seed"))
-    sampling.end(SAMPLING)
+    sampling.end(NUMBERS)
     speculation.end(("on", "drafter", "draft_length"))
     screen.end(("theme", "panel", "tint"))
     for name in tables.keys() - set(names):

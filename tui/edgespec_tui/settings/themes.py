@@ -6,20 +6,22 @@ its contrast.
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from textual.theme import Theme
 
-DARK_TINTS = {
-    "origin-model": "#1f5f4a",
-    "origin-lookup": "#2b4f86",
-    "origin-recycling": "#6b3f7a",
-    "origin-target": "#8a8f98",
-}
-LIGHT_TINTS = {
-    "origin-model": "#bfe8d4",
-    "origin-lookup": "#c5dcfa",
-    "origin-recycling": "#ecd2f3",
-    "origin-target": "#6b7078",
-}
+from edgespec.core.values import FREE
+
+
+def _tints(target: str, model: str, *free: str) -> dict[str, str]:
+    """Returns a colour for each origin; free guessers after the last colour share it."""
+    colours = zip_longest(FREE, free, fillvalue=free[-1])
+    found = {"target": target, "grammar": target, "model": model, **dict(colours)}
+    return {f"origin-{name}": colour for name, colour in found.items()}
+
+
+DARK_TINTS = _tints("#8a8f98", "#1f5f4a", "#2b4f86", "#6b3f7a")
+LIGHT_TINTS = _tints("#6b7078", "#bfe8d4", "#c5dcfa", "#ecd2f3")
 
 DEFAULT_THEME, LIGHT_THEME = "edgespec-dark", "edgespec-light"
 THEMES = (

@@ -1,56 +1,15 @@
-"""The allowed values of an answer's settings: one table for the settings file, `/set` and the command line.
-
-The ranges are those that the engine accepts (`edgespec.sampling`, which the app may not import; a test holds
-them together).
-"""
+"""The settings of an answer, as the settings file, `/set` and the flags name them."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
 
 from edgespec.errors import SettingError
+from edgespec.sampling.settings import ANY, NUMBERS, Number
 
-
-@dataclass(frozen=True, slots=True)
-class Ranged:
-    """A number from `low` to `high`."""
-
-    low: float
-    high: float
-    whole: bool = False
-
-    @property
-    def allowed(self) -> str:
-        """Says what is allowed."""
-        low, high = (f"{limit:,}" if self.whole else f"{limit:g}" for limit in (self.low, self.high))
-        kind = "a whole number" if self.whole else "a number"
-        return f"{kind} of {low} or more" if self.high >= 2**31 - 1 else f"{kind} from {low} to {high}"
-
-    def holds(self, value: object) -> bool:
-        """True where a value is allowed."""
-        kinds = (int,) if self.whole else (int, float)
-        return isinstance(value, kinds) and not isinstance(value, bool) and self.low <= value <= self.high
-
-
-SAMPLING = {
-    "temperature": Ranged(0, 100),
-    "top_k": Ranged(0, 2**31 - 1, whole=True),
-    "top_p": Ranged(0, 1),
-    "min_p": Ranged(0, 1),
-    "typical_p": Ranged(0, 1),
-    "top_n_sigma": Ranged(0, 1000),
-    "repeat_penalty": Ranged(0.01, 100),
-    "frequency_penalty": Ranged(-100, 100),
-    "presence_penalty": Ranged(-100, 100),
-    "penalty_last_n": Ranged(-1, 2**31 - 1, whole=True),
-}
-ANSWER = {
-    **SAMPLING,
-    "seed": Ranged(0, 2**63 - 1, whole=True),
-    "max_tokens": Ranged(1, 2**31 - 1, whole=True),
-}
+ANSWER = {**NUMBERS, "seed": Number(0, 0, 2**63 - 1), "max_tokens": Number(1, 1, ANY)}
 
 
 def told(value: float) -> str:
@@ -70,14 +29,11 @@ def from_text(text: str) -> tuple[str, float | int | None]:
         raise SettingError(f"{name} takes one value, or `default`")
     if words[1] in ("default", "none"):
         return name, None
-    ranged = ANSWER[name]
-    value: float | int | str = words[1]
-    try:
-        value = int(words[1]) if ranged.whole else float(words[1])
-    except ValueError:
-        pass
-    if not isinstance(value, int | float) or not ranged.holds(value):
-        raise SettingError(f"{name} is {words[1]!r}: it must be {ranged.allowed}")
+    value: float | str = words[1]
+    with suppress(ValueError):
+        value = ANSWER[name].kind(words[1])
+    if isinstance(value, str) or not ANSWER[name].holds(value):
+        raise SettingError(f"{name} is {words[1]!r}: it must be {ANSWER[name].allowed}")
     return name, value
 
 

@@ -13,16 +13,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from edgespec.core.values import FREE
 from edgespec_tui.widgets.block_rows import BlockRows
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.markdown_blocks import Block, Listing, blocks
 from edgespec_tui.widgets.origins import by_character, spans
 from edgespec_tui.widgets.segments import Segment
 
-TINTS = {"model": "on $origin-model", "lookup": "on $origin-lookup", "recycling": "on $origin-recycling"}
-TINTS["lookahead"] = TINTS["recycling"]  # both are earlier predictions of the target
-MARKS = {"model": "underline", "lookup": "bold underline", "recycling": "italic underline"}
-MARKS["lookahead"] = MARKS["recycling"]  # without colours
+TINTS = {name: f"on $origin-{name}" for name in ("model", *FREE)}
+MARKS = {name: "italic underline" for name in TINTS}  # without colours
+MARKS |= {"model": "underline", "lookup": "bold underline"}
 FENCES = ("```", "~~~")
 
 

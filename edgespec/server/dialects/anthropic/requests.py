@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.lists import Listed
-from edgespec.server.dialects.openai.requests import ChatRequest, Number, Speculation, StopText, unreadable
+from edgespec.server.dialects.openai.requests import ChatRequest, SharedFields, StopText, unreadable
 from edgespec.server.dialects.tools import Name
 from edgespec.server.dialects.translation import as_chat
 from edgespec.server.refusal import Refusal
@@ -20,11 +20,7 @@ from edgespec.server.refusal import Refusal
 STAMP = re.compile(r"^(x-anthropic-billing-header:[^\n]*?cch=)[0-9a-f]{5}(?=;)")
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
-
-
-class Block(_Lenient):
+class Block(BaseModel):
     """A part of a message of any type; the type decides which fields count."""
 
     type: StrictStr
@@ -37,14 +33,14 @@ class Block(_Lenient):
     content: StrictStr | Listed[Block] | None = None
 
 
-class MessageParam(_Lenient):
+class MessageParam(BaseModel):
     """One turn."""
 
     role: Literal["user", "assistant", "system"]
     content: StrictStr | Listed[Block]
 
 
-class ToolParam(_Lenient):
+class ToolParam(BaseModel):
     """A tool. One without a schema is run by the service itself, and ignored here."""
 
     name: Name
@@ -52,7 +48,7 @@ class ToolParam(_Lenient):
     input_schema: dict[str, Any] | None = None
 
 
-class ToolChoice(_Lenient):
+class ToolChoice(BaseModel):
     """Whether a tool has to be called."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -60,25 +56,25 @@ class ToolChoice(_Lenient):
     disable_parallel_tool_use: StrictBool | None = None
 
 
-class Thinking(_Lenient):
+class Thinking(BaseModel):
     """Whether to think before answering."""
 
     type: Literal["enabled", "disabled", "adaptive"]
 
 
-class OutputFormat(_Lenient):
+class OutputFormat(BaseModel):
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputConfig(_Lenient):
+class OutputConfig(BaseModel):
     """How much effort, and which form."""
 
     effort: StrictStr | None = None
     format: OutputFormat | None = None
 
 
-class CountRequest(_Lenient):
+class CountRequest(BaseModel):
     """POST /v1/messages/count_tokens; /v1/messages shares these fields."""
 
     model: StrictStr | None = None
@@ -116,24 +112,15 @@ class CountRequest(_Lenient):
         return as_chat(self.fields())
 
 
-class MessagesRequest(CountRequest):
+class MessagesRequest(CountRequest, SharedFields):
     """POST /v1/messages."""
 
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     stop_sequences: Listed[StopText] | None = None
-    stream: StrictBool | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: StrictInt | None = None
-    min_p: Number | None = None
     seed: StrictInt | None = None
-    edgespec: Speculation | None = None
 
     def fields(self) -> dict[str, Any]:
-        kept = self.model_dump(
-            include={"max_tokens", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "edgespec"},
-            exclude_none=True,
-        )
+        kept = self.shared("max_tokens", "seed")
         return {**super().fields(), **kept, "stop": self.stop_sequences or None}
 
 

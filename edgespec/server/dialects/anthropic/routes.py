@@ -32,8 +32,7 @@ class AnthropicDialect:
     async def messages(self, wanted: MessagesRequest, request: Request) -> Response:
         """Answers with the assistant's next turn."""
         body = wanted.as_chat()
-        composed = await self.answering.composed(body)
-        [submit], composed = await self.answering.chat_submits(body, composed)
+        [submit], composed = await self.answering.chat_submits(body)
         several = body.parallel_tool_calls is not False
         answer = MessageAnswer(
             self.answering.name(),
@@ -41,7 +40,7 @@ class AnthropicDialect:
             request.state.request_id,
             tuple(wanted.stop_sequences or ()),
         )
-        return await self.answering.answer(request, [submit], answer, stream=bool(wanted.stream))
+        return await self.answering.answer(request, [submit], answer, body)
 
     @with_pair
     async def count_tokens(self, wanted: CountRequest) -> dict[str, int]:

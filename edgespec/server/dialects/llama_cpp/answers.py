@@ -9,23 +9,16 @@ from typing import Any
 
 from sse_starlette import ServerSentEvent
 
-from edgespec.core.scores import Scoring
+from edgespec.core.request import Request
 from edgespec.engine.messages import Submit
-from edgespec.sampling.sampler import Sampling
+from edgespec.sampling.settings import Sampling
+from edgespec.server.dialects.llama_cpp.requests import LlamaGenerationRequest
 from edgespec.server.events import event
 from edgespec.server.generation import AnswerChoices, Part
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal
 
 ANY_SLOT = -1  # clients are not told which slot a request had
-
-
-@dataclass(frozen=True, slots=True)
-class EndConditions:
-    """When an answer ends before the model ends it."""
-
-    predict_ms: int = 0  # after the first line
-    indent: int = 0  # of lines
 
 
 @dataclass(slots=True)
@@ -39,17 +32,17 @@ class Written:
     line: int = 0  # where the last line begins
     checked: bool = True  # its indentation is known to be right
 
-    def add(self, part: Part, limits: EndConditions, ms: float) -> tuple[str, bool]:
+    def add(self, part: Part, body: LlamaGenerationRequest, ms: float) -> tuple[str, bool]:
         """Takes a round; returns the text to send, and whether it is the last."""
         before = len(self.text)
         self.text += part.round.text
         self.tokens += part.round.tokens
         self.scored += part.scored
         self.stopped_by = part.round.stopped_by
-        if limits.indent and (cut := self._too_far_left(limits.indent)) is not None:
+        if body.n_indent and (cut := self._too_far_left(body.n_indent)) is not None:
             self.text = self.text[: max(cut, before)]
             return self.text[before:], True
-        late = bool(limits.predict_ms) and ms > limits.predict_ms and "\n" in self.text
+        late = 0 < (body.t_max_predict_ms or 0) < ms and "\n" in self.text
         return self.text[before:], late
 
     def _too_far_left(self, indent: int) -> int | None:
@@ -76,16 +69,10 @@ class LlamaAnswer:
     model: str
     plain_s: float
     n_ctx: int
+    body: LlamaGenerationRequest
     submits: Sequence[Submit]
     prompts: Sequence[str]
-    limits: EndConditions
-    scoring: Scoring | None
     several: bool
-    silent: bool = False
-    return_tokens: bool = False
-    timings_per_token: bool = False
-    streamed: bool = False
-    fields: tuple[str, ...] = ()
     written: list[Written] = field(default_factory=list)
 
     async def whole(self, generation: AnswerChoices) -> object:
@@ -112,7 +99,7 @@ class LlamaAnswer:
         async for part in generation.parts():
             choice = generation.choices[part.index]
             ms = (choice.last - choice.first) * 1000
-            text, over = self.written[part.index].add(part, self.limits, ms)
+            text, over = self.written[part.index].add(part, self.body, ms)
             if over:
                 generation.stop(part.index, "length")
             yield part, text, over or part.round.finish is not None
@@ -120,7 +107,7 @@ class LlamaAnswer:
     def _chunks(self, generation: AnswerChoices, part: Part, text: str) -> list[ServerSentEvent]:
         """Returns the events of a part: one, or one for each token whose probabilities are wanted."""
         choice = generation.choices[part.index]
-        if not part.reading and (self.silent or not (part.round.tokens or text)):
+        if not part.reading and (self.body.warms_up or not (part.round.tokens or text)):
             return []
         frame = {
             "index": part.index,
@@ -131,14 +118,14 @@ class LlamaAnswer:
             "tokens_predicted": choice.n_tokens,
             "tokens_evaluated": choice.prompt_tokens,
         }
-        if self.timings_per_token:
+        if self.body.timings_per_token:
             frame["timings"] = choice.timings(self.plain_s)
         if part.reading:
             frame["prompt_progress"] = choice.progress()
         if not part.scored:
-            if self.scoring:  # its token comes with its score, once its text can be shown
+            if scoring := self.body.scoring():  # its token comes with its score, once its text can be shown
                 frame["tokens"] = []
-            return [event(frame)] if text or part.reading or not self.scoring else []
+            return [event(frame)] if text or part.reading or not scoring else []
         shown = len(self.written[part.index].text) - len(text)
         cuts = [0, *(max(0, one.offset - shown) for one in part.scored[1:]), len(text)]
         return [
@@ -154,37 +141,39 @@ class LlamaAnswer:
         ]
 
     def _probabilities(self, scored: Sequence[Scored]) -> list[Any]:
-        content: list[Any] = for_chat(scored, sampled=bool(self.scoring and self.scoring.sampled))["content"]
+        content: list[Any] = for_chat(scored, sampled=bool(self.body.post_sampling_probs))["content"]
         return content
 
     def _final(self, generation: AnswerChoices, i: int) -> dict[str, Any]:
         choice, written, submit = generation.choices[i], self.written[i], self.submits[i]
-        text = "" if self.silent or self.streamed else written.text
+        silent, streamed = self.body.warms_up, bool(self.body.stream)
+        text = "" if silent or streamed else written.text
         timings = choice.timings(self.plain_s)
-        n_tokens = 0 if self.silent else choice.n_tokens
+        n_tokens = 0 if silent else choice.n_tokens
         full = choice.finish == "length" and choice.prompt_tokens + choice.n_tokens >= self.n_ctx
         stop = "limit" if choice.finish == "length" else "word" if written.stopped_by else "eos"
         answer: dict[str, Any] = {
             "index": i,
             "content": text,
-            "tokens": list(written.tokens) if self.return_tokens and not self.streamed else [],
+            "tokens": list(written.tokens) if self.body.return_tokens and not streamed else [],
             "id_slot": ANY_SLOT,
             "stop": True,
             "model": self.model,
             "tokens_predicted": n_tokens,
             "tokens_evaluated": choice.prompt_tokens,
-            "generation_settings": generation_settings(submit, streamed=self.streamed),
+            "generation_settings": generation_settings(submit.request, streamed=streamed),
             "prompt": self.prompts[i],
             "has_new_line": "\n" in written.text,
             "truncated": full,
             "stop_type": stop,
             "stopping_word": written.stopped_by,
             "tokens_cached": choice.prompt_tokens + n_tokens,
-            "timings": {**timings, "predicted_n": n_tokens} if self.silent else timings,
+            "timings": {**timings, "predicted_n": n_tokens} if silent else timings,
         }
-        if self.scoring and not self.streamed:
+        if self.body.scoring() and not streamed:
             answer["completion_probabilities"] = self._probabilities(written.scored)
-        return picked(answer, self.fields) if self.fields else answer
+        fields = self.body.response_fields
+        return picked(answer, fields) if fields else answer
 
 
 def picked(answer: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
@@ -199,19 +188,19 @@ def picked(answer: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def generation_settings(submit: Submit, *, streamed: bool = False) -> dict[str, Any]:
+def generation_settings(request: Request, *, streamed: bool = False) -> dict[str, Any]:
     """Returns the settings of a generation as llama-server shows them."""
-    limit = -1 if submit.max_tokens is None else submit.max_tokens
+    limit = -1 if request.max_tokens is None else request.max_tokens
     return {
-        **sampling_settings(submit.sampling),
-        "seed": -1 if submit.seed is None else submit.seed,
-        "stop": list(submit.stop),
+        **sampling_settings(request.sampling),
+        "seed": -1 if request.seed is None else request.seed,
+        "stop": list(request.stop),
         "max_tokens": limit,
         "n_predict": limit,
         "stream": streamed,
-        "ignore_eos": submit.ignore_eos,
-        "n_probs": submit.scoring.top if submit.scoring else 0,
-        "post_sampling_probs": bool(submit.scoring and submit.scoring.sampled),
+        "ignore_eos": request.ignore_eos,
+        "n_probs": request.scoring.top if request.scoring else 0,
+        "post_sampling_probs": bool(request.scoring and request.scoring.sampled),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pydantic import BaseModel, ConfigDict, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, StrictFloat, StrictInt, StrictStr
 
 from edgespec.chat.fill_in import LAST_FILE, REPOSITORY, SNIPPET, Chunk, FillTokens, Gap, arranged
 from edgespec.engine.messages import Loaded
@@ -20,8 +20,6 @@ MARKS = 16  # more than the tokens that mark the parts
 class ExtraChunk(BaseModel):
     """Text from elsewhere in the project."""
 
-    model_config = ConfigDict(extra="ignore")
-
     text: StrictStr
     filename: StrictStr = "tmp"
     time: StrictInt | StrictFloat | None = None
@@ -29,8 +27,6 @@ class ExtraChunk(BaseModel):
 
 class GapFields(BaseModel):
     """The text around the gap. prompt: the part of the gap that is already written."""
-
-    model_config = ConfigDict(extra="ignore")
 
     input_prefix: StrictStr
     input_suffix: StrictStr

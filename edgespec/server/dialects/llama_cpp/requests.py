@@ -7,7 +7,6 @@ from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     ModelWrapValidatorHandler,
     PrivateAttr,
@@ -18,29 +17,23 @@ from pydantic import (
     model_validator,
 )
 
-from edgespec.core.scores import Scoring
+from edgespec.core.request import Scoring
 from edgespec.engine.messages import Submit
+from edgespec.sampling.settings import NUMBERS
 from edgespec.server.dialects.lists import Biases, Listed
 from edgespec.server.dialects.llama_cpp.filling import GapFields
 from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId, unsupported
 from edgespec.server.refusal import Refusal
-from edgespec.server.settings import Unsaid
+from edgespec.server.settings import RequestDefaults
 
-ALIASES = {
-    "repeat_last_n": "penalty_last_n",
-    "n_cmpl": "n",
-    "logprobs": "n_probs",
-    "typ_p": "typical_p",
-    "logit_bias": "llama_bias",
-}
+ALIASES = {number.also: name for name, number in NUMBERS.items() if number.also}
+ALIASES |= {"n_cmpl": "n", "logprobs": "n_probs", "logit_bias": "llama_bias"}
 Bias = StrictInt | StrictFloat | StrictBool
 Pair = tuple[StrictInt | StrictStr, Bias]
 
 
 class JsonPrompt(BaseModel):
     """A prompt in an object, which could carry pictures."""
-
-    model_config = ConfigDict(extra="ignore")
 
     prompt_string: StrictStr
     multimodal_data: Listed[StrictStr] | StrictStr | None = None
@@ -155,8 +148,6 @@ class InfillRequest(LlamaGenerationRequest, GapFields):
 class TokenizeRequest(BaseModel):
     """POST /tokenize."""
 
-    model_config = ConfigDict(extra="ignore")
-
     content: StrictStr | Listed[TokenId | StrictStr] = ""
     add_special: StrictBool = False
     parse_special: StrictBool = True
@@ -165,8 +156,6 @@ class TokenizeRequest(BaseModel):
 
 class DetokenizeRequest(BaseModel):
     """POST /detokenize."""
-
-    model_config = ConfigDict(extra="ignore")
 
     tokens: Listed[TokenId] = []
 
@@ -180,8 +169,8 @@ def llama_submits(
     prompt: str | tuple[int, ...],
     *,
     bias: Mapping[int, float],
-    unsaid: Unsaid,
+    defaults: RequestDefaults,
 ) -> list[Submit]:
     """Returns the generations of one prompt. bias: all of `logit_bias`, by token."""
     body.logit_bias = {str(token): value for token, value in bias.items()} or None
-    return body.submits(prompt, add_bos=True, unsaid=unsaid)
+    return body.submits(prompt, add_bos=True, defaults=defaults)

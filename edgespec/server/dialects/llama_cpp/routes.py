@@ -14,10 +14,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from edgespec.chat.traits import traits_of
 from edgespec.engine.messages import Loaded
 from edgespec.errors import TemplateError
-from edgespec.sampling.sampler import sampling_for
+from edgespec.sampling.settings import sampling_for
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.bodies import CheckedRoute
-from edgespec.server.dialects.llama_cpp.answers import EndConditions, LlamaAnswer, sampling_settings
+from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
 from edgespec.server.dialects.llama_cpp.filling import FillIn, fill_tokens
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
@@ -95,27 +95,11 @@ class LlamaCppDialect:
         bias = await self._bias(body)
         submits, texts = [], []
         for prompt in prompts:
-            made = llama_submits(body, prompt, bias=bias, unsaid=self.answering.unsaid())
+            made = llama_submits(body, prompt, bias=bias, defaults=self.answering.defaults())
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
-        answer = LlamaAnswer(
-            self.answering.name(),
-            about.plain_s,
-            about.n_ctx,
-            submits,
-            texts,
-            EndConditions(max(0, body.t_max_predict_ms or 0), body.n_indent or 0),
-            body.scoring(),
-            several,
-            silent=body.warms_up,
-            return_tokens=bool(body.return_tokens),
-            timings_per_token=bool(body.timings_per_token),
-            streamed=bool(body.stream),
-            fields=tuple(body.response_fields or ()),
-        )
-        return await self.answering.answer(
-            request, submits, answer, stream=bool(body.stream), progress=bool(body.return_progress)
-        )
+        answer = LlamaAnswer(self.answering.name(), about.plain_s, about.n_ctx, body, submits, texts, several)
+        return await self.answering.answer(request, submits, answer, body)
 
     async def _prompt(self, given: Prompt) -> str | tuple[int, ...]:
         """Returns a prompt as the worker takes it; turns texts among token ids into tokens."""
@@ -190,10 +174,10 @@ class LlamaCppDialect:
         if about is None:
             raise worker.absence()
         template = self.answering.template(about)
-        unsaid = self.answering.settings.unsaid
-        sampling = sampling_settings(sampling_for({**about.sampling, **unsaid.sampling}))
-        seed = -1 if unsaid.seed is None else unsaid.seed
-        limit = -1 if unsaid.max_tokens is None else unsaid.max_tokens
+        defaults = self.answering.settings.defaults
+        sampling = sampling_settings(sampling_for({**about.sampling, **defaults.sampling}))
+        seed = -1 if defaults.seed is None else defaults.seed
+        limit = -1 if defaults.max_tokens is None else defaults.max_tokens
         return {
             "default_generation_settings": {
                 "params": {**sampling, "seed": seed, "n_predict": limit},

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from sse_starlette import ServerSentEvent
 
 from edgespec import __version__
-from edgespec.core.scores import Scoring
+from edgespec.server.dialects.openai.requests import GenerationRequest
 from edgespec.server.events import done, event
 from edgespec.server.generation import AnswerChoices, Part
 from edgespec.server.logprobs import Scored, for_text
@@ -25,20 +25,16 @@ FINGERPRINT = f"build-edgespec-{__version__}"
 
 @dataclass(slots=True)
 class CompletionAnswer:
-    """How one request is answered: its identity, and what its stream carries."""
+    """How one request is answered. plain_s: see `ChoiceResults.timings`."""
 
     kind: ClassVar[str] = "cmpl"
     whole_object: ClassVar[str] = "text_completion"
     chunk_object: ClassVar[str] = "text_completion"
 
     model: str
-    plain_s: float  # see Choice.timings
-    usage: bool = False
-    events: bool = False
+    plain_s: float
+    body: GenerationRequest
     echo: Sequence[str] = ()  # the prompts' texts, before each choice
-    scoring: Scoring | None = None  # what scores of tokens mean, if they were asked for
-    timings: bool = False  # every chunk of a stream has them
-    silent: bool = False  # nothing is generated: only the prompt was to be read
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -86,7 +82,7 @@ class CompletionAnswer:
     async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
         """Returns the answer in one piece, once it has ended. Raises Refusal."""
         async for part in generation.parts():
-            if self.silent:
+            if self.body.warms_up:
                 continue
             generation.choices[part.index].text.append(part.round.text)
             generation.choices[part.index].scored.extend(part.scored)
@@ -104,7 +100,8 @@ class CompletionAnswer:
         return {**frame, "choices": choices, "usage": self._usage(generation), "timings": timings[0]}
 
     def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any] | None:
-        return self._scores(scored, self.scoring.sampled) if self.scoring else None
+        scoring = self.body.scoring()
+        return self._scores(scored, scoring.sampled) if scoring else None
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a stream; a failure in the middle is its last event."""
@@ -118,7 +115,7 @@ class CompletionAnswer:
         except Refusal as refusal:
             yield event(refusal.body())
             return
-        if self.usage:
+        if self.body.usage_in_stream:
             frame = {**self._frame(self.chunk_object), "choices": [], "usage": self._usage(generation)}
             timings = generation.choices[0].timings(self.plain_s)
             yield event({**frame, "timings": timings})
@@ -126,21 +123,21 @@ class CompletionAnswer:
 
     def _chunks(self, generation: AnswerChoices, part: Part) -> list[ServerSentEvent]:
         finish, choice = part.round.finish, generation.choices[part.index]
-        told: dict[str, Any] = {"timings": choice.timings(self.plain_s)} if self.timings else {}
+        timings = {"timings": choice.timings(self.plain_s)} if finish or self.body.timings_per_token else {}
+        told: dict[str, Any] = {**timings} if self.body.timings_per_token else {}
         if part.reading:
             progress = {"prompt_progress": choice.progress(), **told}
             return [self._chunk(part.index, self._nothing(), progress)]
-        if self.events:
+        if events := self.body.speculation.events:
             told["edgespec"] = _told(generation, part)
-        parts = ([] if self.silent else self._parts(part)) or (
-            [self._nothing()] if self.events or part.scored else []
+        parts = ([] if self.body.warms_up else self._parts(part)) or (
+            [self._nothing()] if events or part.scored else []
         )
         if part.scored:
             parts[0]["logprobs"] = self._logprobs(part.scored)
         chunks = [self._chunk(part.index, said, told if i == 0 else None) for i, said in enumerate(parts)]
         if finish:
             last = {**self._nothing(), "finish_reason": self._finish(part.index, finish)}
-            timings = {"timings": choice.timings(self.plain_s)}
             chunks.append(self._chunk(part.index, last, timings))
         return chunks
 
@@ -149,7 +146,7 @@ class CompletionAnswer:
     ) -> ServerSentEvent:
         choice = {"index": index, "logprobs": None, "finish_reason": None, **said}
         frame = self._frame(self.chunk_object)
-        nothing = {"usage": None} if self.usage else {}
+        nothing = {"usage": None} if self.body.usage_in_stream else {}
         return event({**frame, "choices": [choice], **nothing, **(beside or {})})
 
 

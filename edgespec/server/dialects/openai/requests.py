@@ -9,24 +9,25 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from edgespec.core.scores import Scoring
+from edgespec.core.request import Request, Scoring
 from edgespec.core.values import LONGEST_DRAFT, DrafterName
 from edgespec.engine.messages import Submit
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
 from edgespec.server.dialects.lists import Biases, Listed
+from edgespec.server.dialects.numbers import Number, with_numbers
 from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
 from edgespec.server.refusal import Refusal
-from edgespec.server.settings import Unsaid
+from edgespec.server.settings import RequestDefaults
 
 MOST_CHOICES = 16
-Number = StrictFloat | StrictInt
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 Top = Annotated[StrictInt, Field(ge=0, le=20)]
@@ -34,17 +35,13 @@ StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 READABLE = frozenset({"text", "refusal"})  # types of parts that contain text
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
-
-
-class StreamOptions(_Lenient):
+class StreamOptions(BaseModel):
     """What a stream contains besides the text."""
 
     include_usage: StrictBool = False
 
 
-class Speculation(_Lenient):
+class Speculation(BaseModel):
     """The `edgespec` object: how to draft for this request, and what its stream reports."""
 
     speculation: StrictBool = True
@@ -54,6 +51,22 @@ class Speculation(_Lenient):
     lane: Annotated[StrictStr, Field(max_length=64)] = ""
 
 
+class SharedFields(BaseModel):
+    """What the other dialects have under the same names."""
+
+    stream: StrictBool | None = None
+    temperature: Number | None = None
+    top_p: Number | None = None
+    top_k: StrictInt | None = None
+    min_p: Number | None = None
+    edgespec: Speculation | None = None
+
+    def shared(self, *others: str) -> dict[str, Any]:
+        """Returns these fields, and others that are the same in a chat request."""
+        return self.model_dump(include={*SharedFields.model_fields, *others}, exclude_none=True)
+
+
+@with_numbers
 class GenerationRequest(FormFields):
     """What chats and completions share."""
 
@@ -66,24 +79,6 @@ class GenerationRequest(FormFields):
     stop: StopText | Annotated[Listed[StopText], Field(max_length=64)] | None = None
     seed: Seed | None = None
     logit_bias: Biases[Number | Literal[False]] | None = None  # false: never, as llama-server has it
-    temperature: Number | None = None
-    top_k: StrictInt | None = None
-    top_p: Number | None = None
-    min_p: Number | None = None
-    typical_p: Number | None = None
-    top_n_sigma: Number | None = None
-    repeat_penalty: Number | None = None
-    frequency_penalty: Number | None = None
-    presence_penalty: Number | None = None
-    penalty_last_n: StrictInt | None = None
-    xtc_probability: Number | None = None
-    xtc_threshold: Number | None = None
-    dynatemp_range: Number | None = None
-    dynatemp_exponent: Number | None = None
-    dry_multiplier: Number | None = None
-    dry_base: Number | None = None
-    dry_allowed_length: StrictInt | None = None
-    dry_penalty_last_n: StrictInt | None = None
     dry_sequence_breakers: Listed[StrictStr] | None = None
     samplers: StrictStr | Listed[StrictStr] | None = None
     post_sampling_probs: StrictBool | None = None
@@ -129,7 +124,7 @@ class GenerationRequest(FormFields):
     def sampling(self, of_model: Mapping[str, str]) -> Sampling:
         """Returns the requested sampling, over the model's own settings over the defaults; raises Refusal."""
         wanted: dict[str, object] = {name: getattr(self, name) for name in NUMBERS}
-        if self.top_k == -1:  # several servers write "no limit" so
+        if wanted["top_k"] == -1:  # several servers write "no limit" so
             wanted["top_k"] = 0
         try:
             bias = {
@@ -165,53 +160,49 @@ class GenerationRequest(FormFields):
         prompt: str | tuple[int, ...],
         *,
         add_bos: bool,
-        unsaid: Unsaid,
+        defaults: RequestDefaults,
         shown: tuple[str, ...] = (),
         stops: tuple[str, ...] = (),
         form: Grammar | None = None,
     ) -> list[Submit]:
-        """Returns the generations of one prompt, `n` of them. unsaid: the defaults.
+        """Returns the generations of one prompt, `n` of them. defaults: the defaults.
 
         shown, stops: control tokens to show, and stop strings besides the request's own. form: of the
         answer, in place of the request's.
         """
-        sampling, how, scoring = self.sampling(unsaid.sampling), self.speculation, self.scoring()
+        sampling, how, scoring = self.sampling(defaults.sampling), self.speculation, self.scoring()
         form = form or self.form()
         if self.ignore_eos and form:
             sentence = "structured output has an end: leave out ignore_eos, or the form"
             raise unsupported("ignore_eos", sentence)
         limit = self.limit()
         if limit is None and not self.says_limit:
-            limit = unsaid.max_tokens
+            limit = defaults.max_tokens
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         seed = (
-            unsaid.seed if self.seed is None else None if self.seed == -1 else self.seed
+            defaults.seed if self.seed is None else None if self.seed == -1 else self.seed
         )  # -1 is llama.cpp's word for "anew every time"
+        request = Request(
+            sampling=sampling,
+            max_tokens=limit,
+            stop=(*stop, *stops),
+            seed=seed,
+            drafter=(how.drafter or defaults.drafter) if how.speculation else "none",
+            draft_length=how.draft_length,
+            scoring=scoring,
+            grammar=form,
+            shown=shown,
+            ignore_eos=bool(self.ignore_eos),
+            fresh=defaults.fresh if self.cache_prompt is None else not self.cache_prompt,
+            lane=how.lane,
+        )
         return [
-            Submit(
-                id="",
-                prompt=prompt,
-                add_bos=add_bos,
-                sampling=sampling,
-                max_tokens=limit,
-                stop=(*stop, *stops),
-                seed=seed,
-                choice=choice,
-                drafter=(how.drafter or unsaid.drafter) if how.speculation else "none",
-                draft_length=how.draft_length,
-                pieces=how.events or scoring is not None,
-                scoring=scoring,
-                grammar=form,
-                shown=shown,
-                ignore_eos=bool(self.ignore_eos),
-                fresh=unsaid.fresh if self.cache_prompt is None else not self.cache_prompt,
-                lane=how.lane,
-            )
+            Submit("", prompt, add_bos, replace(request, choice=choice), how.events or scoring is not None)
             for choice in range(self.n or 1)
         ]
 
 
-class TextPart(_Lenient):
+class TextPart(BaseModel):
     """A part of a message; only text can be read."""
 
     type: StrictStr
@@ -222,14 +213,14 @@ class TextPart(_Lenient):
         return {"type": "text", "text": self.text or self.refusal or ""}
 
 
-class MadeFunction(_Lenient):
+class MadeFunction(BaseModel):
     """The function called. arguments: JSON text, or the object itself as some clients send it."""
 
     name: StrictStr
     arguments: StrictStr | dict[str, Any] | None = None
 
 
-class MadeCall(_Lenient):
+class MadeCall(BaseModel):
     """A call that the assistant made."""
 
     id: StrictStr = ""

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.openai.requests import (
     ChatRequest,
-    Number,
     Seed,
-    Speculation,
+    SharedFields,
     StopText,
     unreadable,
 )
@@ -31,11 +30,7 @@ ROLES = {"developer": "system"}
 TEXTS = frozenset({"input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text"})
 
 
-class _Lenient(BaseModel):
-    model_config = ConfigDict(extra="ignore", protected_namespaces=())
-
-
-class ContentPart(_Lenient):
+class ContentPart(BaseModel):
     """A part of a message or of an output."""
 
     type: StrictStr
@@ -46,7 +41,7 @@ class ContentPart(_Lenient):
 Content = StrictStr | Listed[ContentPart]
 
 
-class InputItem(_Lenient):
+class InputItem(BaseModel):
     """An item of the conversation of any type; the type decides which fields count."""
 
     type: StrictStr = "message"
@@ -60,7 +55,7 @@ class InputItem(_Lenient):
     summary: Listed[ContentPart] | None = None
 
 
-class ResponseTool(_Lenient):
+class ResponseTool(BaseModel):
     """A tool of any type."""
 
     type: StrictStr
@@ -70,7 +65,7 @@ class ResponseTool(_Lenient):
     tools: Listed[ResponseTool] | None = None
 
 
-class TextFormat(_Lenient):
+class TextFormat(BaseModel):
     """The form of the answer."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -79,11 +74,11 @@ class TextFormat(_Lenient):
     strict: StrictBool | None = None
 
 
-class TextOptions(_Lenient):
+class TextOptions(BaseModel):
     format: TextFormat | None = None
 
 
-class ReasoningOptions(_Lenient):
+class ReasoningOptions(BaseModel):
     effort: StrictStr | None = None
 
 
@@ -95,7 +90,7 @@ class KnownTool:
     namespace: str
 
 
-class InputRequest(_Lenient):
+class InputRequest(BaseModel):
     """POST /v1/responses/input_tokens; /v1/responses shares these fields."""
 
     model: StrictStr | None = None
@@ -139,25 +134,18 @@ class InputRequest(_Lenient):
         return as_chat(self.fields())
 
 
-class ResponsesRequest(InputRequest):
+class ResponsesRequest(InputRequest, SharedFields):
     """POST /v1/responses."""
 
-    stream: StrictBool | None = None
     max_output_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    temperature: Number | None = None
-    top_p: Number | None = None
-    top_k: StrictInt | None = None
-    min_p: Number | None = None
     seed: Seed | None = None
     timings_per_token: StrictBool | None = None
     return_progress: StrictBool | None = None
     stop: StopText | Listed[StopText] | None = None
     metadata: dict[str, Any] | None = None
-    edgespec: Speculation | None = None
 
     def fields(self) -> dict[str, Any]:
-        names = {"stream", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "edgespec"}
-        kept = self.model_dump(include=names, exclude_none=True)
+        kept = self.shared("seed", "stop", "timings_per_token", "return_progress")
         return {**super().fields(), **kept, "max_tokens": self.max_output_tokens}
 
     def echoed(self) -> dict[str, Any]:

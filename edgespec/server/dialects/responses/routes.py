@@ -42,8 +42,7 @@ class ResponsesDialect:
         """Answers with the assistant's next turn."""
         body = wanted.as_chat()
         about = self.answering.loaded()
-        composed = await self.answering.composed(body)
-        [submit], composed = await self.answering.chat_submits(body, composed)
+        [submit], composed = await self.answering.chat_submits(body)
         several = body.parallel_tool_calls is not False
         answer = ResponseAnswer(
             self.answering.name(),
@@ -51,11 +50,9 @@ class ResponsesDialect:
             wanted.echoed(),
             wanted.known_tools(),
             about.plain_s,
-            timings=bool(wanted.timings_per_token),
+            timings=bool(body.timings_per_token),
         )
-        return await self.answering.answer(
-            request, [submit], answer, stream=bool(wanted.stream), progress=bool(wanted.return_progress)
-        )
+        return await self.answering.answer(request, [submit], answer, body)
 
     @with_pair
     async def input_tokens(self, wanted: InputRequest) -> dict[str, Any]:

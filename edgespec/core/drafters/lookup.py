@@ -82,7 +82,7 @@ class SuffixLookup:
         """odds: acceptance by SURE."""
         self.odds = odds or proportional(0.0, 0.95)
         self._automaton = SuffixAutomaton()
-        self._held = b""  # those tokens, int32 each
+        self._held = bytearray()  # those tokens, int32 each
 
     def for_text(self) -> SuffixLookup:
         return SuffixLookup(self.odds)
@@ -103,10 +103,14 @@ class SuffixLookup:
     def sync(self, tokens: NDArray[np.int32]) -> None:
         """Makes the automaton hold exactly `tokens`: appends what is new, starts anew after an edit."""
         held = len(self._automaton.tokens)
-        said = tokens.tobytes()
-        if not said.startswith(self._held):
-            self._automaton = SuffixAutomaton()
-            held = 0
-        for token in tokens[held:].tolist():
+        if held and not (held <= tokens.size and self._held.startswith(tokens.data[:held].cast("B"))):
+            self._automaton, self._held, held = SuffixAutomaton(), bytearray(), 0
+        fresh = tokens[held:]
+        for token in fresh.tolist():
             self._automaton.append(token)
-        self._held = said
+        self._held += fresh.tobytes()
+
+
+def guesser(n_vocab: int) -> SuffixLookup:
+    """Returns one in its state at a pair's first request. n_vocab: tokens of the target."""
+    return SuffixLookup()

@@ -11,7 +11,7 @@ State = Literal["loading", "ready", "down", "unloaded", "stopped"]
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class EngineStatus:
     """The state of the engine at one moment."""
 
     # "loading" (also after a worker died), "ready", "down" (it died, and restarts soon), "unloaded"

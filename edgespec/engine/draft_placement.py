@@ -33,7 +33,7 @@ from edgespec_models.kept_file import write_whole
 CLEARLY = 1.03  # gain that a move has to bring: less is noise
 
 
-class Place:
+class DraftPlacement:
     """The place of one pair's draft; nothing is measured or kept if the user gave a number of layers."""
 
     def __init__(

@@ -43,7 +43,7 @@ class _Share:
         return self._so / self._seen
 
 
-class Ahead:
+class ParallelDraft:
     """The draft of one pair, reading ahead; `draft` and `target` replace the two contexts.
 
     Between calls of `target.score` no thread runs, so the contexts can be used as usual.
@@ -61,7 +61,7 @@ class Ahead:
         self._path: NDArray[np.int32] = np.empty(0, np.int32)  # what was read, in the draft's window
         self._rows: list[Rows] = []  # row i follows the path without its last len(rows) - 1 - i tokens
         self._seq = 0
-        self._foretold: tuple[NDArray[np.int32], int | None] | None = None  # if all are accepted
+        self._predicted: tuple[NDArray[np.int32], int | None] | None = None  # if all are accepted
 
     def close(self) -> None:
         """Ends the thread."""
@@ -84,13 +84,13 @@ class Ahead:
 
     def beside_target(self, want: Want, last: Want | None, verify: Callable[[], list[Rows]]) -> list[Rows]:
         """Verifies, and reads ahead meanwhile if that should pay. last: the draft's last ask."""
-        self._look_back(want)
+        self._check_prediction(want)
         self._rows = []
         path = _path(want, last)
         if path is None:
-            self._foretold = None
+            self._predicted = None
             return verify()
-        self._foretold = np.append(want.tokens, np.array(want.tail, np.int32)), None
+        self._predicted = np.append(want.tokens, np.array(want.tail, np.int32)), None
         if not self.beside.pays(self.expected) or path.size >= self._n_ctx:
             return verify()
         self._path, self._seq = path, want.seq
@@ -102,7 +102,7 @@ class Ahead:
             stop.set()
             reading.result()
             if self._path.size > path.size:
-                self._foretold = self._foretold[0], int(self._path[path.size])
+                self._predicted = self._predicted[0], int(self._path[path.size])
 
     def _read(self, stop: Event, most: int) -> None:
         """Reads the likeliest tokens one by one, in the thread, until told to stop."""
@@ -117,11 +117,11 @@ class Ahead:
         except (EdgeSpecError, MemoryError):  # the next ask meets it, where it can be reported
             self._rows = []
 
-    def _look_back(self, want: Want) -> None:
+    def _check_prediction(self, want: Want) -> None:
         """Checks whether the last guess ahead was right."""
-        if self._foretold is None:
+        if self._predicted is None:
             return
-        tokens, bonus = self._foretold
+        tokens, bonus = self._predicted
         n = tokens.size
         accepted = want.tokens.size > n and np.array_equal(want.tokens[:n], tokens)
         self._accepted.note(accepted)
@@ -142,7 +142,7 @@ def _path(want: Want, last: Want | None) -> NDArray[np.int32] | None:
 class _Draft:
     """The draft's context, with what was read ahead."""
 
-    def __init__(self, ahead: Ahead, context: Scorer) -> None:
+    def __init__(self, ahead: ParallelDraft, context: Scorer) -> None:
         self._ahead, self._context = ahead, context
         self.last: Want | None = None
 
@@ -165,7 +165,7 @@ class _Draft:
 class _Target:
     """The target's context, beside which the draft reads ahead."""
 
-    def __init__(self, ahead: Ahead, context: Scorer) -> None:
+    def __init__(self, ahead: ParallelDraft, context: Scorer) -> None:
         self._ahead, self._context = ahead, context
 
     @property

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from served import until
 
-from edgespec.engine import intake as taking
-from edgespec.engine.intake import QUICK, THREADS, Intake
+from edgespec.core.request import Request
+from edgespec.engine import request_reader as taking
 from edgespec.engine.messages import (
     LONGEST_TEXT,
     Cancel,
@@ -24,10 +24,10 @@ from edgespec.engine.messages import (
     Tokenized,
     packed,
 )
-from edgespec.engine.outlet import Outlet
+from edgespec.engine.outbox import Outbox
+from edgespec.engine.request_reader import QUICK, THREADS, RequestReader
 from edgespec.errors import GivenUpError
 from edgespec.llama.cuts import Cuts
-from edgespec.sampling.sampler import Sampling
 from edgespec.system.limited_child import GIVEN_UP
 
 LONG = "x" * (QUICK + 1)
@@ -50,7 +50,7 @@ class Target:
         return b"x" * token
 
 
-class Heard(Outlet):
+class Heard(Outbox):
     """Keeps what is sent."""
 
     def __init__(self) -> None:
@@ -62,15 +62,17 @@ class Heard(Outlet):
 
 
 @pytest.fixture
-def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Intake, Target, Heard]]:
+def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RequestReader, Target, Heard]]:
     monkeypatch.setattr(taking, "cuts_of", lambda model, special: Cuts([b"<cut>"]))
-    monkeypatch.setattr(Intake, "_listen", lambda self: None)
+    monkeypatch.setattr(RequestReader, "_listen", lambda self: None)
     target, heard = Target(), Heard()
-    intake = Intake(cast(Any, io.BytesIO()), heard, most=64)
-    intake.pair = cast(Any, SimpleNamespace(n_ctx=64, target=target, prepare=lambda *_: None))
-    yield intake, target, heard
+    reader = RequestReader(cast(Any, io.BytesIO()), heard, most=64)
+    reader.pair = cast(
+        Any, SimpleNamespace(n_ctx=64, target=target, prepare=lambda _: None, is_prepared=lambda _: True)
+    )
+    yield reader, target, heard
     target.go.set()
-    until(lambda: not intake.busy)
+    until(lambda: not reader.busy)
 
 
 def asked(id: str, text: str = LONG) -> Tokenize:
@@ -78,33 +80,30 @@ def asked(id: str, text: str = LONG) -> Tokenize:
 
 
 def submit(prompt: str) -> Submit:
-    return Submit(
-        id="a", prompt=prompt, add_bos=False, sampling=Sampling(), max_tokens=4, stop=(), seed=None, choice=0,
-        drafter="none", draft_length=None, pieces=False,
-    )  # fmt: skip
+    return Submit("a", prompt, False, Request(max_tokens=4, drafter="none"))
 
 
-def test_given_up_requests_hold_no_thread(at_work: tuple[Intake, Target, Heard]) -> None:
+def test_given_up_requests_hold_no_thread(at_work: tuple[RequestReader, Target, Heard]) -> None:
     """Four of them that could not be stopped kept every later one waiting, for ever."""
-    intake, target, heard = at_work
+    reader, target, heard = at_work
     for i in range(THREADS):
-        intake._take(asked(f"old{i}"))
+        reader._take(asked(f"old{i}"))
     until(lambda: target.asked == THREADS)
-    intake._take(asked("queued"))
-    intake._take(asked("dropped"))
+    reader._take(asked("queued"))
+    reader._take(asked("dropped"))
     assert target.asked == THREADS
     for id in ("dropped", *(f"old{i}" for i in range(THREADS))):
-        intake._take(Cancel(id))
+        reader._take(Cancel(id))
     until(lambda: target.asked == THREADS + 1)
     target.go.set()
     until(lambda: heard.said)
-    until(lambda: not intake.busy)
-    assert [message.id for message in heard.said] == ["queued"] and intake.idle
+    until(lambda: not reader.busy)
+    assert [message.id for message in heard.said] == ["queued"] and reader.idle
     assert isinstance(heard.said[0], Tokenized) and target.asked == THREADS + 1
 
 
-def test_the_trial_of_a_given_up_grammar_is_told(at_work: tuple[Intake, Target, Heard]) -> None:
-    intake, target, heard = at_work
+def test_the_trial_of_a_given_up_grammar_is_told(at_work: tuple[RequestReader, Target, Heard]) -> None:
+    reader, target, heard = at_work
     tried = threading.Event()
 
     def prepare(*_: object) -> None:
@@ -113,56 +112,56 @@ def test_the_trial_of_a_given_up_grammar_is_told(at_work: tuple[Intake, Target, 
         assert given_up and given_up.wait(10)
         raise GivenUpError
 
-    intake.pair = cast(Any, SimpleNamespace(target=target, prepare=prepare))
-    intake._take(submit(LONG))
+    reader.pair = cast(Any, SimpleNamespace(target=target, prepare=prepare, is_prepared=lambda _: False))
+    reader._take(submit(LONG))
     assert tried.wait(10)
-    intake._take(Cancel("a"))
-    until(lambda: not intake.busy)
+    reader._take(Cancel("a"))
+    until(lambda: not reader.busy)
     assert not heard.said
 
 
-def test_work_beside_the_engine_is_counted(at_work: tuple[Intake, Target, Heard]) -> None:
-    intake, target, _ = at_work
-    intake._take(LargeBodies(2))
-    assert intake.own_work == 2
-    intake._take(asked("a"))
+def test_work_beside_the_engine_is_counted(at_work: tuple[RequestReader, Target, Heard]) -> None:
+    reader, target, _ = at_work
+    reader._take(LargeBodies(2))
+    assert reader.own_work == 2
+    reader._take(asked("a"))
     until(lambda: target.asked)
-    assert intake.own_work == 3
-    intake._take(LargeBodies(0))
+    assert reader.own_work == 3
+    reader._take(LargeBodies(0))
     target.go.set()
-    until(lambda: not intake.own_work)
+    until(lambda: not reader.own_work)
 
 
-def test_what_is_given_up_stops_at_its_next_piece(at_work: tuple[Intake, Target, Heard]) -> None:
-    intake, target, heard = at_work
-    intake._take(asked("a", (LONG + "<cut>") * 9))
+def test_what_is_given_up_stops_at_its_next_piece(at_work: tuple[RequestReader, Target, Heard]) -> None:
+    reader, target, heard = at_work
+    reader._take(asked("a", (LONG + "<cut>") * 9))
     until(lambda: target.asked == 1)
-    intake._take(Cancel("a"))
+    reader._take(Cancel("a"))
     target.go.set()
-    until(lambda: not intake.busy)
+    until(lambda: not reader.busy)
     assert target.asked == 1 and not heard.said
 
 
 def test_more_tokens_than_anybody_gets_are_only_counted(
-    at_work: tuple[Intake, Target, Heard], monkeypatch: pytest.MonkeyPatch
+    at_work: tuple[RequestReader, Target, Heard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixteen megabytes of them that the owner refused held up all answers in the pipe for 0.15 seconds."""
-    intake, target, heard = at_work
+    reader, target, heard = at_work
     target.go.set()
     for most in (len(LONG), len(LONG) - 1):
         monkeypatch.setattr(taking, "MOST_TOKENS", most)
-        intake._take(asked(f"of {most}"))
-        until(lambda: not intake.busy)
+        reader._take(asked(f"of {most}"))
+        until(lambda: not reader.busy)
     assert [(said.n, len(said.tokens)) for said in heard.said] == [(len(LONG), len(LONG)), (len(LONG), 0)]
 
 
-def test_a_prompt_that_cannot_fit_is_refused_unread(at_work: tuple[Intake, Target, Heard]) -> None:
-    intake, target, heard = at_work
-    intake._take(submit(LONG))
+def test_a_prompt_that_cannot_fit_is_refused_unread(at_work: tuple[RequestReader, Target, Heard]) -> None:
+    reader, target, heard = at_work
+    reader._take(submit(LONG))
     until(lambda: heard.said)
     assert isinstance(heard.said[0], Refused) and heard.said[0].kind == "too_long" and not target.asked
     assert "at least 10,923 tokens" in heard.said[0].message  # no token has more than 3 bytes
-    intake._take(asked("b", "x" * (LONGEST_TEXT + 1)))
+    reader._take(asked("b", "x" * (LONGEST_TEXT + 1)))
     until(lambda: len(heard.said) == 2)
     assert heard.said[1].kind == "setting" and "4,194,304 are read at once" in heard.said[1].message
     assert packed(heard.said[1])

@@ -11,7 +11,7 @@ from edgespec.engine.messages import FromWorker, packed
 
 
 @dataclass(slots=True)
-class Outlet:
+class Outbox:
     """The way to the owner. If the owner no longer listens, the worker ends."""
 
     pipe: BinaryIO

@@ -1,7 +1,7 @@
 """The program that started this server for itself alone, at the other end of two pipes.
 
 Its key comes in at stdin, so that it is in no process list and no environment; the engine's state
-goes out at stdout, one JSON object a line. When the owner ends, even by kill -9, stdin closes and
+goes out at stdout, one JSON object a line. When the parent ends, even by kill -9, stdin closes and
 the server ends. Other attached programs are told so.
 """
 
@@ -16,8 +16,8 @@ from typing import Any
 from edgespec.errors import SettingError
 
 
-class Owner:
-    """The owner of a private engine."""
+class ParentProcess:
+    """The parent of a private engine."""
 
     def __init__(self) -> None:
         """Takes stdin and stdout and reads the key; raises SettingError if none comes."""
@@ -31,7 +31,7 @@ class Owner:
             raise SettingError("--owned is for programs that hand over a key: leave it out")
 
     def tell(self, event: str, **about: Any) -> None:
-        """Sends the owner a message; ignores an owner that no longer listens."""
+        """Sends the parent a message; ignores a parent that no longer listens."""
         try:
             self._ears.write(json.dumps({"event": event, **about}).encode() + b"\n")
             self._ears.flush()
@@ -39,7 +39,7 @@ class Owner:
             pass
 
     async def gone(self) -> None:
-        """Waits until the owner has gone."""
+        """Waits until the parent has gone."""
         loop, end = asyncio.get_running_loop(), asyncio.Event()
 
         def listen() -> None:

@@ -25,7 +25,7 @@ from edgespec.core.pace.tuning import TUNING
 from edgespec.core.values import LONGEST_DRAFT, Reach
 
 
-class Load:
+class BatchPlan:
     """The evaluation that one step of the streams ends with. Counts in tokens, by slot."""
 
     __slots__ = (

@@ -22,7 +22,7 @@ FOLDER = "own-texts"
 
 
 @dataclass(frozen=True, slots=True)
-class OwnText:
+class LoggedText:
     """One prompt and the target's answer, as tokens."""
 
     prompt: tuple[int, ...]
@@ -35,7 +35,7 @@ def name_of(target: Path, header: Header) -> str:
     return f"{target.stem[:40]}-{zlib.crc32(header.raw):08x}"
 
 
-class OwnTexts:
+class TextLog:
     """The texts of one model. Only its engine writes them, one at a time."""
 
     def __init__(self, data: Path, name: str, most_bytes: int = 0) -> None:
@@ -68,7 +68,7 @@ class OwnTexts:
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("[0-9]" * 8 + ".jsonl"))
 
-    def texts(self) -> list[OwnText]:
+    def texts(self) -> list[LoggedText]:
         """Returns the kept texts, the oldest first; skips damaged lines."""
         found = []
         for part in self._parts():
@@ -88,10 +88,10 @@ class OwnTexts:
             self.folder.rmdir()
 
 
-class Overheard:
+class TextRecorder:
     """The answers in progress, each kept once it has ended."""
 
-    def __init__(self, texts: OwnTexts) -> None:
+    def __init__(self, texts: TextLog) -> None:
         self._texts = texts
         self._open: dict[str, tuple[tuple[int, ...], list[int], float]] = {}
 
@@ -111,22 +111,22 @@ class Overheard:
         self._open.pop(id, None)
 
 
-def texts_for(data: Path, target: Path, most_bytes: int = 0) -> OwnTexts:
+def text_log_of(data: Path, target: Path, most_bytes: int = 0) -> TextLog:
     """Returns the texts of a target. Raises HeaderError for what is no GGUF file."""
-    return OwnTexts(data, name_of(target, read_file(target)), most_bytes)
+    return TextLog(data, name_of(target, read_file(target)), most_bytes)
 
 
-def all_kept(data: Path) -> list[OwnTexts]:
+def all_kept(data: Path) -> list[TextLog]:
     """Returns the texts of every model that has some."""
     folders = sorted((data / FOLDER).glob("*/")) if (data / FOLDER).is_dir() else []
-    return [OwnTexts(data, folder.name) for folder in folders if folder.is_dir()]
+    return [TextLog(data, folder.name) for folder in folders if folder.is_dir()]
 
 
-def _text(line: bytes) -> OwnText | None:
+def _text(line: bytes) -> LoggedText | None:
     try:
         entry = json.loads(line)
         prompt, said = tuple(map(int, entry["prompt"])), tuple(map(int, entry["said"]))
         temperature = float(entry["temperature"])
     except (ValueError, KeyError, TypeError):
         return None
-    return OwnText(prompt, said, temperature) if prompt and said and min(prompt + said) >= 0 else None
+    return LoggedText(prompt, said, temperature) if prompt and said and min(prompt + said) >= 0 else None

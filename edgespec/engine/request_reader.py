@@ -40,7 +40,7 @@ from edgespec.engine.messages import (
     longest_text,
     receive,
 )  # fmt: skip
-from edgespec.engine.outlet import Outlet
+from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.llama.cuts import Cuts, cuts_of
@@ -64,12 +64,12 @@ class Ready:
     tokens: Tokens
 
 
-class Intake:
+class RequestReader:
     """Reads the owner's messages; `items` has those for the engine, and None when the owner is gone."""
 
-    def __init__(self, pipe: BinaryIO, outlet: Outlet, *, most: int) -> None:
+    def __init__(self, pipe: BinaryIO, outbox: Outbox, *, most: int) -> None:
         """most: heavy requests that may be in preparation, or wait for it, at the same time."""
-        self._pipe, self._outlet, self._most = pipe, outlet, most
+        self._pipe, self._outbox, self._most = pipe, outbox, most
         self.pair: Pair | None = None  # set before the owner learns that there is one
         self.step_began: float | None = None  # set by the engine's thread; reported to pings
         self.items: queue.SimpleQueue[Ready | Cancel | None] = queue.SimpleQueue()
@@ -105,7 +105,7 @@ class Intake:
                 self._preparing[message.id] = threading.Event()
         if full:
             sentence = f"{self._most} requests are already being prepared: try again later"
-            self._outlet.send(Refused(message.id, "queue_full", sentence))
+            self._outbox.send(Refused(message.id, "queue_full", sentence))
         elif self._is_quick(message):
             self._make_ready(message)
         else:
@@ -153,7 +153,7 @@ class Intake:
     def _take(self, message: object) -> None:
         if isinstance(message, Ping):
             began = self.step_began
-            self._outlet.send(Pong(message.number, 0.0 if began is None else time.monotonic() - began))
+            self._outbox.send(Pong(message.number, 0.0 if began is None else time.monotonic() - began))
         elif isinstance(message, Submit | Tokenize | Spell):
             self.prepare(message)
         elif isinstance(message, LargeBodies):
@@ -175,14 +175,8 @@ class Intake:
 
     def is_prepared(self, message: Submit) -> bool:
         """True if all that a vocabulary needs once for this request is there already."""
-        if message.grammar is None and not message.sampling.repeats_dry:
-            return True
         assert self.pair
-        try:
-            shown = shown_tokens(self.pair, message.shown)
-        except UnicodeEncodeError:
-            return False
-        return self.pair.is_prepared(message.grammar, message.sampling, shown)
+        return self.pair.is_prepared(message.request)
 
     def _make_ready(self, message: Submit | Tokenize | Spell) -> None:
         """Passes a request on; whatever is wrong with it, only this request is refused."""
@@ -199,7 +193,7 @@ class Intake:
             if wanted and isinstance(made, Ready):
                 self.items.put(made)  # under the lock: a `Cancel` comes before or after it, and is seen
         if wanted and not isinstance(made, Ready):
-            self._outlet.send(made)
+            self._outbox.send(made)
 
     def _made(self, message: Submit | Tokenize | Spell) -> Ready | Tokenized | Spelt:
         assert self.pair
@@ -207,8 +201,7 @@ class Intake:
             piece = self.pair.target.piece
             return Spelt(message.id, tuple(piece(token, special=True) for token in message.tokens))
         if isinstance(message, Submit):
-            shown = shown_tokens(self.pair, message.shown)
-            self.pair.prepare(message.grammar, message.sampling, shown)
+            self.pair.prepare(message.request)
             return Ready(message, self._tokens(message))
         tokens = self._tokens(message)
         sent = tokens if tokens.size <= MOST_TOKENS else tokens[:0]
@@ -250,13 +243,6 @@ class Intake:
         assert self.pair
         target = self.pair.target
         return max(len(target.piece(token, special=True)) for token in range(target.n_vocab))
-
-
-def shown_tokens(pair: Pair, texts: tuple[str, ...]) -> frozenset[int]:
-    """Returns the tokens with these texts; texts that are no single token are shown anyway."""
-    tokenize = pair.target.tokenize
-    found = (tokenize(text.encode(), special=True, add_bos=False) for text in texts)
-    return frozenset(tokens.item(0) for tokens in found if tokens.size == 1)
 
 
 def refused(id: str, error: Exception) -> Refused:

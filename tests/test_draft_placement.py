@@ -15,7 +15,7 @@ from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Beside, Costs
 from edgespec.core.pace.worth import at_load
 from edgespec.core.request import Request
-from edgespec.engine import measuring, placing
+from edgespec.engine import draft_placement, measuring
 from edgespec.engine import pair as engine
 from edgespec.engine.experience import load
 from edgespec.engine.pair import Pair
@@ -47,7 +47,7 @@ def test_the_cheaper_place_is_worth_more_where_neither_pays() -> None:
     """Two tokens cost twice one: both places counted as worth nothing, and the dearer one stayed."""
     dear = CostTable({1: 0.09, 2: 0.175, 4: 0.29, 16: 0.42})
     card, processor = (at_load(Costs(dear, CostTable({1: step}))) for step in (0.0186, 0.0001))
-    assert card * placing.CLEARLY < processor < 1
+    assert card * draft_placement.CLEARLY < processor < 1
 
 
 def test_the_place_is_no_rule() -> None:
@@ -78,7 +78,7 @@ def with_card(monkeypatch: pytest.MonkeyPatch) -> dict[bool, Costs]:
 
     monkeypatch.setattr(engine, "cards", lambda: [CARD])
     monkeypatch.setattr(Model, "__init__", on_card)
-    monkeypatch.setattr(placing, "measure_costs", measure)
+    monkeypatch.setattr(draft_placement, "measure_costs", measure)
     return measured
 
 
@@ -95,7 +95,7 @@ def test_a_draft_is_moved_where_it_is_worth_more(
         prompt = pair.prompt_tokens("def add(a, b):")
         rounds = list(pair.generate(prompt, Request(Sampling(temperature=0), 8, draft_length=4)))
         assert sum(round_.drafted for round_ in rounds) > 0
-    monkeypatch.setattr(placing, "measure_costs", None)  # it is known now
+    monkeypatch.setattr(draft_placement, "measure_costs", None)  # it is known now
     with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
         assert pair.settings.draft_gpu_layers == 0
 
@@ -132,13 +132,17 @@ def test_what_was_measured_is_kept_for_the_place_that_was_chosen(
 def test_no_place_is_chosen_for_a_draft_whose_target_lies_on_other_machines(tmp_path: Path) -> None:
     """All that was timed would be the network's."""
     files = tmp_path / "target.gguf", tmp_path / "draft.gguf"
-    assert placing.Place(*files, SETTINGS, [CARD]).open
-    assert not placing.Place(*files, replace(SETTINGS, rpc=("127.0.0.1:50052",)), [CARD]).open
+    assert draft_placement.DraftPlacement(*files, SETTINGS, [CARD]).open
+    assert not draft_placement.DraftPlacement(
+        *files, replace(SETTINGS, rpc=("127.0.0.1:50052",)), [CARD]
+    ).open
     for closed in (replace(SETTINGS, n_gpu_layers=3), replace(SETTINGS, draft_gpu_layers=-1)):
-        assert not placing.Place(*files, closed, [CARD]).open, "somebody said how many layers"
+        assert not draft_placement.DraftPlacement(*files, closed, [CARD]).open, (
+            "somebody said how many layers"
+        )
     assert (
-        not placing.Place(*files, SETTINGS, []).open
-        and not placing.Place(files[0], None, SETTINGS, [CARD]).open
+        not draft_placement.DraftPlacement(*files, SETTINGS, []).open
+        and not draft_placement.DraftPlacement(files[0], None, SETTINGS, [CARD]).open
     )
 
 

@@ -11,7 +11,7 @@ from edgespec.engine.slots import Slot
 from edgespec.errors import EdgeSpecError, EngineError, NoRoomError
 
 
-class Participants:
+class ActiveStreams:
     """Evaluates for the streams, and gives each its answer. A slot is in `failures` once at most."""
 
     def __init__(

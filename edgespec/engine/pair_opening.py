@@ -1,0 +1,71 @@
+"""Opens the pair that a worker's owner asks for, tells how far that is, and describes it."""
+
+from __future__ import annotations
+
+from edgespec.core.pace.worth import break_even
+from edgespec.engine.messages import Loaded, Loading, LoadRequest, Stage
+from edgespec.engine.outbox import Outbox
+from edgespec.engine.pair import Pair
+from edgespec.memory.free import free_memory
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.settings import IN_FILE
+
+MOST_CACHE_RAM = 8 * 2**30
+LAST_STAGE = 0.95  # of loading is done when measuring begins
+FAR = 1000  # tokens; how much longer a token takes after so many is reported per token
+
+
+class ProgressReports:
+    """Reports loading to the owner: each new stage, and every hundredth of the whole."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox, self._said = outbox, ("", -1)
+
+    def __call__(self, stage: Stage, progress: float) -> None:
+        if (stage, round(100 * progress)) != self._said:
+            self._said = stage, round(100 * progress)
+            self._outbox.send(Loading(stage, progress))
+
+
+def open_pair(load: LoadRequest, outbox: Outbox) -> Pair:
+    """Loads what the owner asks for, and measures it if its costs are unknown."""
+    progress = ProgressReports(outbox)
+    pair = Pair(load.target, load.draft, load.settings, on_progress=progress)
+    progress("measuring", LAST_STAGE)
+    pair.costs()
+    return pair
+
+
+def cache_ram(settings: PairSettings) -> int:
+    """Returns how many bytes of host memory may keep prompts that are in no slot."""
+    if settings.cache_ram is not None:
+        return settings.cache_ram
+    free, _ = free_memory()
+    return min(free // 4, MOST_CACHE_RAM)
+
+
+def about(pair: Pair) -> Loaded:
+    """Returns what the owner has to know of a pair."""
+    target = pair.target
+    plain = pair.costs().target
+    return Loaded(
+        name=target.path.stem,
+        draft_name=pair.draft_name,
+        n_ctx=pair.n_ctx,
+        n_ctx_train=target.n_ctx_train,
+        n_vocab=target.n_vocab,
+        n_bytes=target.path.stat().st_size,
+        chat_template=target.chat_template,
+        bos=target.bos_text,
+        eos=target.eos_text,
+        sampling={k: v for k, v in target.metadata.items() if k.startswith(IN_FILE)},
+        plain_s=plain.seconds(1),
+        plain_growth_s=(plain.seconds(1, FAR) - plain.seconds(1)) / FAR,
+        path=str(target.path),
+        slots=pair.slots,
+        bos_token=target.vocabulary.bos if target.vocabulary.add_bos else None,
+        fill=target.fill_tokens,
+        place=pair.place,
+        break_even=break_even(pair.costs(), drafts=pair.draft_name is not None),
+        beyond_trained=pair.beyond_trained or "",
+    )

@@ -1,0 +1,227 @@
+"""Runs an engine worker, and another when that has ended by itself.
+
+It is restarted at once the first time, then after pauses that double. If it lost another machine that
+evaluated layers for it, it is restarted when that is back; if it ran out of a graphics card's memory, with
+less on the card. Requests that were waiting get the reason and the worker's last lines; new requests are
+told when to come again.
+A worker that runs and does not answer is no better than a dead one: it is pinged all the time, and killed
+if it stays silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from edgespec.core.values import Emitted, Started
+from edgespec.engine.messages import (
+    Accepted,
+    Loaded,
+    LoadFailed,
+    Loading,
+    LoadRequest,
+    Pong,
+    Refused,
+    Spelt,
+    StepReport,
+    Tokenized,
+)
+from edgespec.server.engine_status import State
+from edgespec.server.refusal import Refusal, from_worker, unavailable
+from edgespec.server.worker_process import WorkerProcess, new_worker
+from edgespec.server.worker_requests import WorkerRequests
+from edgespec.system.isolate import card_was_full, cause_of_death, kills_for_memory, telling
+from edgespec.system.machines import absent
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+STEADY_S = 60.0  # a worker that lived this long did not die of its start
+LAST_LINES = 8
+PING_S, SILENT_PINGS = 5.0, 4  # how often it is pinged, and how many pings in a row it may miss
+MACHINE_S = 1.0  # how often a lost machine is tried, and how long that may take
+LONGEST_STEP_S = 1800.0  # of the engine; a step of a large model that is read from a slow disk takes minutes
+
+
+class WorkerLife(WorkerRequests):
+    """One worker of one pair, started again and again."""
+
+    def __init__(self, load: LoadRequest, *, tell: Callable[[str], None], ping_s: float) -> None:
+        """tell: takes messages for the person at the terminal. ping_s: how often the worker is pinged."""
+        super().__init__()
+        self._load, self._tell, self._ping_s = load, tell, ping_s
+        self._killed_for: str | None = None  # why we killed it
+        self._kills: int | None = None  # by the kernel, before it was started
+        self._plans_failed = 0  # plans with which a graphics card ran out of memory
+        self._good: LoadRequest | None = None  # what was loaded last
+        self._settled = False  # the current pair has been ready once
+        self._loading: Loading | None = None
+        self._retry_at = 0.0
+        self._why, self._noticed = "", False  # whether a draft's failure was told, once for each load
+        self.failed: LoadFailed | None = None  # the first load failed: there is nothing to wait for
+        self.settled = asyncio.Event()  # the first load has succeeded or failed
+        self.restarts = 0
+        self.busy = (0.0, 0.0)
+        self.decodes = self.in_slots = 0  # sums over the steps of all workers
+        self.lines: Iterable[str] = ()  # the worker's last lines
+        self.pid: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """True if no more workers will be started."""
+        return self.state == "stopped"
+
+    def absence(self) -> Refusal:
+        """Returns why there is no engine now, and when to come again."""
+        if self.state == "loading" and not self._why:
+            return unavailable("the model is being loaded: try again in a moment")
+        if self.state == "stopped":
+            return unavailable("the server is stopping")
+        wait = max(1.0, self._retry_at - time.monotonic())
+        return unavailable(f"the engine is being restarted ({self._why}): try again in a moment", wait)
+
+    def _become(self, state: State) -> None:
+        self.state = state
+        self._moved()
+
+    async def _keep_running(self) -> None:
+        pause = FIRST_PAUSE_S
+        while not self.ended:
+            began = time.monotonic()
+            code = await self._run_once()
+            if self.state in ("stopped", "unloaded"):
+                return
+            if not self._settled and self._give_up(code):
+                return
+            if time.monotonic() - began > STEADY_S:
+                pause = FIRST_PAUSE_S
+            self._report_death(code, pause)
+            if self._load.settings.rpc:
+                await self._until_machines_are_there(self._load.settings.rpc)
+            else:
+                await asyncio.sleep(pause)
+                pause = min(pause * 4, LONGEST_PAUSE_S)
+
+    async def _until_machines_are_there(self, machines: tuple[str, ...]) -> None:
+        """Waits for lost machines; other errors are retried every second."""
+        told: list[str] = []
+        while gone := await asyncio.to_thread(absent, machines, MACHINE_S):
+            if gone != told:
+                self._why = f"waiting for the machine of --rpc at {', '.join(gone)}"
+                self._tell(self._why)
+                told = gone
+            await asyncio.sleep(MACHINE_S)
+        await asyncio.sleep(MACHINE_S)
+
+    def _give_up(self, code: int) -> bool:
+        """Returns whether to stop retrying. A pair that never was ready gives way to the one before."""
+        if self._good is None:  # the very first
+            if not self.failed:
+                return False
+            self._become("stopped")
+            self.settled.set()
+            return True
+        if not self.failed:
+            self.failed = LoadFailed(self._cause(code), 1)
+        self._load = self._good
+        self._become("unloaded")
+        return True
+
+    async def _watch(self, process: WorkerProcess) -> None:
+        """Kills a worker that stops answering, once it has been ready."""
+        silent = 0
+        while True:
+            await asyncio.sleep(self._ping_s)
+            if self.state != "ready":
+                continue
+            silent = 0 if await self.hears(self._ping_s) else silent + 1
+            if silent >= SILENT_PINGS:  # counted, not timed: our own process may have been stopped meanwhile
+                self._kill(process, f"the engine has not answered for {2 * silent * self._ping_s:g} s")
+                return
+
+    def _kill(self, process: WorkerProcess, why: str) -> None:
+        self._killed_for = why
+        process.kill()
+
+    def _cause(self, code: int) -> str:
+        if self._killed_for:
+            return self._killed_for
+        return cause_of_death(code, "\n".join(self.lines), self._kills) or f"it ended with exit code {code}"
+
+    async def _run_once(self) -> int:
+        self.failed = self._loading = self._killed_for = None
+        self._kills = kills_for_memory()
+        self._become("loading")
+        try:
+            self._process = process = await new_worker()
+        except OSError as error:  # such as no memory for a process: that passes
+            self._killed_for = f"its process cannot be started ({error.strerror or error})"
+            return 1
+        self.pid, self.lines = process.pid, process.lines
+        watching = asyncio.create_task(self._watch(process))
+        try:
+            settings = replace(self._load.settings, plans_failed=self._plans_failed)
+            process.send(replace(self._load, settings=settings))
+            async for message in process.messages():
+                self._note(message)
+                if isinstance(message, Pong) and message.step_s > LONGEST_STEP_S:
+                    self._kill(process, f"the engine has been in one step for {message.step_s:.0f} s")
+            return await process.ended()
+        finally:
+            watching.cancel()
+            process.forget()
+
+    def _note(self, message: object) -> None:
+        if isinstance(message, StepReport):
+            self.busy = message.busy
+            self.decodes += message.decodes
+            self.in_slots += message.in_slots
+            self.about = self.about and self.about._replace(plain_s=message.plain_s)
+            for event in message.events:
+                said = from_worker(event) if isinstance(event, Refused) else event
+                at = message.began if isinstance(said, Started) else message.at
+                self._hand_on(event.id, said, at)
+                if isinstance(said, Emitted) and said.round.notice and not self._noticed:
+                    self._noticed = True
+                    self._tell(said.round.notice)
+        elif isinstance(message, Accepted | Tokenized | Spelt):
+            self._hand_on(message.id, message, 0.0)
+        elif isinstance(message, Refused):
+            self._hand_on(message.id, from_worker(message), 0.0)
+        elif isinstance(message, Pong):
+            if heard := self._heard.get(message.number):
+                heard.set()
+        elif isinstance(message, LoadFailed):
+            self.failed = message
+        elif isinstance(message, Loading):
+            self._loading = message
+            self._moved()
+        elif isinstance(message, Loaded):
+            if self._why:
+                self._tell("the engine is running again")
+            self._why, self._noticed = "", False
+            self.about, self._good, self._settled = message, self._load, True
+            self._become("ready")
+            self.settled.set()
+
+    def _report_death(self, code: int, pause: float) -> None:
+        """Tells all requests that the worker is gone, and why."""
+        self.restarts += 1
+        self._retry_at = time.monotonic() + pause
+        self._why = self.failed.message if self.failed else self._cause(code)
+        self._become("down")
+        last = "".join(f"\n  | {line}" for line in telling(self.lines)[-LAST_LINES:])
+        again = "it is being restarted"
+        if card_was_full(code, "\n".join(self.lines)) and self._load.settings.n_gpu_layers < 0:
+            self._plans_failed += 1
+            again += " with less on the graphics card"
+        self._tell(f"{self._why}; {again}" + (f"; its last lines:{last}" if last else ""))
+        self.dismiss(
+            Refusal(
+                503,
+                f"the engine stopped while answering: {self._why}",
+                type="server_error",
+                code="engine_died",
+                retry_s=1,
+            )
+        )

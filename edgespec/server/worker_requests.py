@@ -1,0 +1,159 @@
+"""What is asked of an engine worker, and who waits for its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+
+from edgespec.core.values import Emitted, PromptProgress, Started
+from edgespec.engine.messages import (
+    MOST_TOKENS,
+    Accepted,
+    Cancel,
+    LargeBodies,
+    Loaded,
+    Ping,
+    Spell,
+    Spelt,
+    Submit,
+    Tokenize,
+    Tokenized,
+    ToWorker,
+)
+from edgespec.server.engine_status import State
+from edgespec.server.refusal import Refusal
+from edgespec.server.worker_process import WorkerProcess
+
+WorkerEvent = Accepted | Started | PromptProgress | Emitted | Tokenized | Spelt | Refusal
+Listener = Callable[[str, WorkerEvent, float], None]  # id, what, the worker's clock
+
+
+class WorkerRequests:
+    """The requests of the one worker, if there is one."""
+
+    def __init__(self) -> None:
+        self.state: State = "loading"
+        self.about: Loaded | None = None
+        self._process: WorkerProcess | None = None
+        self._listeners: dict[str, Listener] = {}
+        self._heard: dict[int, asyncio.Event] = {}  # pings that wait for their answer
+        self._numbers = itertools.count(1)
+        self._large_bodies = 0
+        self._refusing: Refusal | None = None  # why no request is taken now
+
+    @property
+    def requests(self) -> int:
+        """How many requests are running or waiting."""
+        return len(self._listeners)
+
+    @property
+    def waiting(self) -> int:
+        """How many of them wait for a slot."""
+        return max(0, self.requests - (self.about.slots if self.about else 0))
+
+    def absence(self) -> Refusal:
+        """Returns why there is no engine now, and when to come again."""
+        raise NotImplementedError
+
+    def _moved(self) -> None:
+        """Wakes who waits for changes."""
+        raise NotImplementedError
+
+    def submit(self, message: Submit, listener: Listener) -> None:
+        """Submits a request to the worker; raises Refusal if there is none. Do it under a `lease`."""
+        if self._refusing:
+            raise self._refusing
+        if self.state != "ready":
+            raise self.absence()
+        self._listeners[message.id] = listener
+        self._send(message)
+
+    def cancel(self, id: str) -> None:
+        """Forgets a request, here and in the worker."""
+        if self._listeners.pop(id, None) and self.state == "ready":
+            self._send(Cancel(id))
+            self._moved()
+
+    def count_large_body(self, change: int) -> None:
+        """Notes that one large body more, or less, is being read: the engine leaves it a core."""
+        self._large_bodies += change
+        if self.state == "ready":
+            self._send(LargeBodies(self._large_bodies))
+
+    async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
+        """Returns the tokens of a text; raises Refusal if no worker answers, or they are too many."""
+        said = await self._tokenized(prompt, add_bos, special)
+        if said.n > MOST_TOKENS:
+            sentence = f"the text has {said.n:,} tokens, and {MOST_TOKENS:,} are handled at once: shorten it"
+            raise Refusal(400, sentence, code="invalid_value")
+        return tuple(said.tokens)
+
+    async def n_tokens(self, prompt: str, *, add_bos: bool) -> int:
+        """Returns how many tokens a text has; raises Refusal as `tokenize` does."""
+        return (await self._tokenized(prompt, add_bos, special=True)).n
+
+    async def _tokenized(self, prompt: str, add_bos: bool, special: bool) -> Tokenized:
+        said = await self._ask(Tokenize(f"t{next(self._numbers)}", prompt, add_bos, special))
+        assert isinstance(said, Tokenized)
+        return said
+
+    async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
+        """Returns the bytes of each token; raises Refusal, also for a token that does not exist."""
+        said = await self._ask(Spell(f"t{next(self._numbers)}", tuple(tokens)))
+        assert isinstance(said, Spelt)
+        return said.pieces
+
+    async def _ask(self, message: Tokenize | Spell) -> WorkerEvent:
+        if self.state != "ready":
+            raise self.absence()
+        answer: asyncio.Future[WorkerEvent] = asyncio.get_running_loop().create_future()
+
+        def hear(_id: str, said: WorkerEvent, _at: float) -> None:
+            if isinstance(said, Refusal) and not answer.done():
+                answer.set_exception(said)
+            elif not answer.done():
+                answer.set_result(said)
+
+        self._listeners[message.id] = hear
+        self._send(message)
+        try:
+            return await answer
+        finally:
+            self.cancel(message.id)
+
+    def dismiss(self, reason: Refusal) -> None:
+        """Ends all waiting requests, with the reason."""
+        waiting, self._listeners = self._listeners, {}
+        for id, listener in waiting.items():
+            if self.state == "ready":
+                self._send(Cancel(id))
+            listener(id, reason, 0.0)
+
+    def _send(self, message: ToWorker) -> None:
+        if self._process:
+            self._process.send(message)
+
+    async def hears(self, seconds: float) -> bool:
+        """Returns whether the worker answers within `seconds`."""
+        if self.state != "ready":
+            return False
+        number = next(self._numbers)
+        heard = self._heard[number] = asyncio.Event()
+        self._send(Ping(number))
+        try:
+            await asyncio.wait_for(heard.wait(), seconds)
+        except TimeoutError:
+            return False
+        finally:
+            del self._heard[number]
+        return True
+
+    def _hand_on(self, id: str, said: WorkerEvent, at: float) -> None:
+        listener = self._listeners.get(id)
+        if not listener:
+            return
+        if isinstance(said, Refusal) or (isinstance(said, Emitted) and said.round.finish):
+            del self._listeners[id]
+            self._moved()
+        listener(id, said, at)
