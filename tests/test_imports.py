@@ -47,8 +47,8 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"dialects.structured", "dialects.tools"},
     {"dialects.openai"},
     {"metrics", "answering"},
-    {"dialects.translation"},
-    {"dialects.anthropic", "dialects.responses", "dialects.llama_cpp"},
+    {"dialects.translation", "filling"},
+    {"dialects.anthropic", "dialects.responses", "dialects.llama_cpp", "dialects.ollama"},
     {"model_routes"},
     {"app"},
 )
@@ -185,7 +185,9 @@ def test_floors_of_the_server_import_downward() -> None:
 
 def test_dialects_know_the_chat_request_and_not_each_other() -> None:
     """All speak through OpenAI's request; a fault in one dialect stays there."""
-    dialects = {f"server.dialects.{name}" for name in ("openai", "anthropic", "responses", "llama_cpp")}
+    dialects = {
+        f"server.dialects.{name}" for name in ("openai", "anthropic", "responses", "llama_cpp", "ollama")
+    }
 
     def of(name: str) -> str:
         return ".".join(name.split(".")[:3])

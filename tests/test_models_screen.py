@@ -19,9 +19,9 @@ from tui_driver import Driven, driven
 from edgespec.errors import EndpointError, SettingError
 from edgespec_models import tiny
 from edgespec_models.hub.hub import Hub
+from edgespec_models.hub.model_pull import ModelPull
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 from edgespec_tui.app import ChatApp
-from edgespec_tui.screens.model_pull import ModelPull
 from edgespec_tui.screens.model_shelf import Shelf, fit_of, found, shelf
 
 GB = 10**9

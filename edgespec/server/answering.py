@@ -45,7 +45,7 @@ PING_S = 15
 class Answerer(Protocol):
     """Writes a generation in a dialect's format. Both raise Refusal before their first output."""
 
-    def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]: ...
+    def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent | bytes]: ...
 
     async def whole(self, generation: AnswerChoices) -> object: ...
 
@@ -194,8 +194,9 @@ class Answering:
         submits: Sequence[Submit],
         answerer: Answerer,
         body: Streamable,
+        streamed: type[EventStream] | None = None,
     ) -> Response:
-        """Answers a request. Raises Refusal if it cannot be started."""
+        """Answers a request. streamed: how, if not as events. Raises Refusal if it cannot be started."""
         self._check_number(len(submits))
         generation = AnswerChoices(
             self.worker,
@@ -207,7 +208,8 @@ class Answering:
         request.state.generation = generation  # for its line in the log
         await generation.submit()
         if body.stream:
-            return EventStream(answerer.stream(generation), generation, self.settings.send_s)
+            how = streamed or EventStream
+            return how(answerer.stream(generation), generation, self.settings.send_s)
         return JSONResponse(await answerer.whole(generation))
 
 
@@ -258,10 +260,13 @@ def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
 class EventStream(EventSourceResponse):
     """A stream that closes its generation at the end, even if it was never started."""
 
+    ping_s = PING_S
+    kind = "text/event-stream"
+
     def __init__(
-        self, events: AsyncIterator[ServerSentEvent], generation: AnswerChoices, send_s: float
+        self, events: AsyncIterator[ServerSentEvent | bytes], generation: AnswerChoices, send_s: float
     ) -> None:
-        super().__init__(events, ping=PING_S, sep=NEWLINE, send_timeout=send_s)
+        super().__init__(events, ping=self.ping_s, sep=NEWLINE, send_timeout=send_s, media_type=self.kind)
         self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -271,3 +276,10 @@ class EventStream(EventSourceResponse):
             pass
         finally:
             self._generation.close()
+
+
+class LineStream(EventStream):
+    """The same as lines of JSON, between which nothing else may be."""
+
+    ping_s = 0
+    kind = "application/x-ndjson"

@@ -18,13 +18,14 @@ from edgespec.engine.messages import Submit
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.bodies import prepare
 from edgespec.server.dialects.anthropic.routes import AnthropicDialect
-from edgespec.server.dialects.llama_cpp.filling import FillIn, GapFields
 from edgespec.server.dialects.llama_cpp.requests import ALIASES
 from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
+from edgespec.server.dialects.ollama.routes import OllamaDialect
 from edgespec.server.dialects.openai.answers import CompletionAnswer
 from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest
 from edgespec.server.dialects.responses.routes import ResponsesDialect
+from edgespec.server.filling import FillIn, GapFields
 from edgespec.server.gate import gated
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
@@ -57,7 +58,7 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
     endpoint = WebEndpoint(worker, settings, state, pairs)
     prepare(app, endpoint.answering.longest, worker.count_large_body)
     _add_routes(app, endpoint, ModelRoutes(endpoint.answering))
-    for dialect in (LlamaCppDialect, AnthropicDialect, ResponsesDialect):
+    for dialect in (LlamaCppDialect, AnthropicDialect, ResponsesDialect, OllamaDialect):
         app.include_router(dialect(endpoint.answering).routes())
     return Logged(gated(app, settings, own_key=state.key))
 

@@ -89,8 +89,8 @@ class Logged:
             return
         given = Headers(scope=scope).get(REQUEST_ID, "")
         id = given if SENSIBLE_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
-        state: dict[str, Any] = {"request_id": id}
         status, began = 0, time.monotonic()
+        state: dict[str, Any] = {"request_id": id, "began": began}
 
         async def numbered(message: Message) -> None:
             nonlocal status

@@ -46,7 +46,7 @@ class Pairs:
     ) -> None:
         """first: the pair that the server was started with; others are loaded the same way. alias: its name.
         drafts: False loads targets alone."""
-        self._first, self._store, self._alias, self._drafts = first, store, alias, drafts
+        self._first, self.store, self._alias, self._drafts = first, store, alias, drafts
         self._names: dict[LoadRequest, str] = {}
 
     def is_first(self, load: LoadRequest) -> bool:
@@ -104,7 +104,7 @@ class Pairs:
 
     def _installed(self) -> list[InstalledPair]:
         try:
-            return self._store.pairs()
+            return self.store.pairs()
         except StoreError:  # `edgespec list` says what is wrong with it; the loaded pair still answers
             return []
 

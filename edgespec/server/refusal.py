@@ -9,6 +9,7 @@ from typing import Any
 from edgespec.engine.messages import Refused
 
 ANTHROPIC_PATHS = ("/v1/messages", "/messages")
+OLLAMA_PATHS = "/api/"
 ANTHROPIC_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -56,7 +57,13 @@ class Refusal(Exception):
 
     def shaped(self, path: str, request_id: str) -> dict[str, Any]:
         """Returns the error in the format that clients of `path` read."""
+        if path.startswith(OLLAMA_PATHS):
+            return self.ollama()
         return self.anthropic(request_id) if path.startswith(ANTHROPIC_PATHS) else self.body()
+
+    def ollama(self) -> dict[str, Any]:
+        """Returns the error as Ollama has it: a sentence."""
+        return {"error": self.body()["error"]["message"]}
 
     def anthropic(self, request_id: str) -> dict[str, Any]:
         """Returns Anthropic's error object; its sentence names the wrong field."""

@@ -44,7 +44,7 @@ from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
 from edgespec_tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:
-    from edgespec_tui.screens.model_pull import ModelPull
+    from edgespec_models.hub.model_pull import ModelPull
 
 LOOK_AFTER_S = 1.0  # an engine is ready, and nobody has been kept waiting
 QUIT_TWICE_S = 2.0  # a second Ctrl+C within this time ends

@@ -12,7 +12,13 @@ from dataclasses import replace
 from importlib import import_module
 
 from edgespec.commands import flags
-from edgespec.commands.serve.listening import addresses, listening, refuse_strangers
+from edgespec.commands.serve.listening import (
+    OLLAMA,
+    addresses,
+    in_ollamas_place,
+    listening,
+    refuse_strangers,
+)
 from edgespec.core.values import DRAFTERS, FREE, DrafterName
 from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError, SettingError
@@ -59,6 +65,11 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
         help="address to listen on; 127.0.0.1,::1 takes IPv4 and IPv6 (127.0.0.1)",
     )
     group.add_argument("--port", type=int, default=8080, metavar="N", help="port; 0 picks a free one (8080)")
+    group.add_argument(
+        "--ollama",
+        action="store_true",
+        help=f"also listen on 127.0.0.1:{OLLAMA}, where many programs look for Ollama",
+    )
     group.add_argument("--alias", metavar="NAME", help="the model's name, as clients see it")
     group.add_argument("--slots", type=int, metavar="N", help="requests answered at the same time (4)")
     group.add_argument(
@@ -180,10 +191,13 @@ def run(arguments: argparse.Namespace) -> int:
     load = _load(arguments)
     wants_draft = not arguments.no_draft and arguments.drafter not in ("none", *FREE)
     pairs = Pairs(load, Store(config.data_folder()), alias=settings.alias, drafts=wants_draft)
+    set_up(settings.log)
     with ExitStack() as opened:
         listeners = listening(arguments.host, arguments.port, opened)
         for listener in listeners:
             refuse_strangers(listener, settings)
+        if arguments.ollama:
+            listeners += in_ollamas_place(opened)
         return asyncio.run(_serve(listeners, load, settings, pairs, parent, arguments.config))
 
 
@@ -196,7 +210,6 @@ async def _serve(
     settings_file: str | None,
 ) -> int:
     """Starts the engine's worker, then the web application: each takes half a second to import."""
-    set_up(settings.log)
     if settings_file:
         say(f"using the settings in {settings_file}")
     worker = Supervisor(load, tell=say)

@@ -9,7 +9,10 @@ import socket
 from contextlib import ExitStack
 
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.server.logs import say
 from edgespec.server.settings import ServerSettings
+
+OLLAMA = 11434  # Ollama's port
 
 
 def addresses(host: str) -> list[str]:
@@ -51,6 +54,15 @@ def _listener(host: str, port: int) -> socket.socket:
             reason = f"{error.strerror}: 127.0.0.1 is local only, 0.0.0.0 all addresses"
         raise EdgeSpecError(f"cannot listen on {host}:{port}: {reason}") from None
     return listener
+
+
+def in_ollamas_place(opened: ExitStack) -> list[socket.socket]:
+    """Returns a socket where programs look for Ollama; none, and says so, if that place is taken."""
+    try:
+        return [opened.enter_context(_listener("127.0.0.1", OLLAMA))]
+    except EdgeSpecError:
+        say(f"127.0.0.1:{OLLAMA} is taken, probably by Ollama: stop that, and start again, to answer there")
+        return []
 
 
 def refuse_strangers(listener: socket.socket, settings: ServerSettings) -> None:

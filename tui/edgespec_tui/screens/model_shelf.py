@@ -24,7 +24,7 @@ from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreErr
 
 if TYPE_CHECKING:
     from edgespec_models.hub.hub import Hub
-    from edgespec_tui.screens.model_pull import ModelPull
+    from edgespec_models.hub.model_pull import ModelPull
 
 TIGHT = 0.92  # share of the memory, as EASY: a machine has other things to do
 MACHINES = {"tiny": "any machine", "laptop": "a laptop"}
@@ -206,7 +206,7 @@ class Shelf:
     def begin_pull(self, what: str) -> ModelPull:
         """Starts a pull; raises SettingError while another one runs."""
         from edgespec_models.hub.hub import Hub  # half a second: most chats pull nothing
-        from edgespec_tui.screens.model_pull import ModelPull
+        from edgespec_models.hub.model_pull import ModelPull
 
         if self.pull is not None and not self.pull.over:
             raise SettingError(f"{self.pull.what} is being pulled: wait for it, or stop it first")

@@ -20,7 +20,7 @@ from edgespec_tui.screens.model_shelf import Shelf, ShelfPair, found
 from edgespec_tui.widgets.key_line import KeyLine
 
 if TYPE_CHECKING:
-    from edgespec_tui.screens.model_pull import ModelPull
+    from edgespec_models.hub.model_pull import ModelPull
 
 EVERY_S = 0.2
 NAME, SIZE, FIT, GAIN = 23, 8, 9, 21  # widths of columns; a pair's purpose has the rest

@@ -21,8 +21,8 @@ from edgespec.core.request import Scoring
 from edgespec.engine.messages import Submit
 from edgespec.sampling.settings import NUMBERS
 from edgespec.server.dialects.lists import Biases, Listed
-from edgespec.server.dialects.llama_cpp.filling import GapFields
 from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId, unsupported
+from edgespec.server.filling import GapFields
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import RequestDefaults
 

@@ -18,7 +18,6 @@ from edgespec.sampling.settings import sampling_for
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.bodies import CheckedRoute
 from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
-from edgespec.server.dialects.llama_cpp.filling import FillIn, fill_tokens
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
     InfillRequest,
@@ -31,6 +30,7 @@ from edgespec.server.dialects.llama_cpp.requests import (
 )
 from edgespec.server.dialects.openai.answers import FINGERPRINT
 from edgespec.server.dialects.openai.requests import ChatRequest, unsupported
+from edgespec.server.filling import FillIn, fill_tokens
 from edgespec.server.refusal import Refusal, closed
 
 BATCH = 2000  # tokens that are written at once

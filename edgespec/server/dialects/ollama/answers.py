@@ -1,0 +1,127 @@
+"""Turns of the assistant -> Ollama's answers: one object, or a line of JSON for each piece."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from edgespec.chat.families.deltas import Content, Reasoning
+from edgespec.server.generation import AnswerChoices
+from edgespec.server.logprobs import Scored, for_chat
+from edgespec.server.refusal import Refusal
+from edgespec.server.turns import TurnReader
+
+NANO = 1_000_000_000
+
+
+@dataclass(slots=True)
+class OllamaAnswer:
+    """How one request is answered. began: when it arrived, by `time.monotonic`.
+
+    chats: /api/chat, else /api/generate. context: returns the tokens of prompt and answer, if wanted.
+    """
+
+    model: str
+    turn: TurnReader
+    chats: bool
+    began: float
+    loaded: float  # when its model was there
+    plain_s: float
+    context: Callable[[Sequence[int]], Awaitable[list[int]]] | None = None
+    _tokens: list[int] = field(default_factory=list)
+
+    async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
+        """Returns the answer in one piece. Raises Refusal."""
+        scored: list[Scored] = []
+        async for part in generation.parts():
+            self.turn.feed(part.round)
+            self._tokens += part.round.tokens
+            scored += part.scored
+        turn = self.turn.turn
+        said = self._said(turn.content, turn.reasoning, self._calls())
+        return {**self._line(said, scored), **await self._end(generation)}
+
+    async def stream(self, generation: AnswerChoices) -> AsyncIterator[bytes]:
+        """Yields the lines of an answer; a failure in the middle is its last line."""
+        try:
+            async for part in generation.parts():
+                deltas = self.turn.feed(part.round)
+                self._tokens += part.round.tokens
+                content = "".join(delta.text for delta in deltas if isinstance(delta, Content))
+                thinking = "".join(delta.text for delta in deltas if isinstance(delta, Reasoning))
+                if content or thinking or part.scored:
+                    yield encoded({**self._line(self._said(content, thinking), part.scored), "done": False})
+            if calls := self._calls():
+                yield encoded({**self._line(self._said("", "", calls), ()), "done": False})
+            yield encoded({**self._line(self._said("", ""), ()), **await self._end(generation)})
+        except Refusal as refusal:
+            yield encoded(refusal.ollama())
+
+    def _said(self, content: str, thinking: str, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        thought = {"thinking": thinking} if thinking else {}
+        if not self.chats:
+            return {"response": content, **thought}
+        called = {"tool_calls": list(calls)} if calls else {}
+        return {"message": {"role": "assistant", "content": content, **thought, **called}}
+
+    def _line(self, said: dict[str, Any], scored: Sequence[Scored]) -> dict[str, Any]:
+        scores = {"logprobs": for_chat(scored, sampled=False)["content"]} if scored else {}
+        return {"model": self.model, "created_at": now(), **said, **scores}
+
+    def _calls(self) -> list[dict[str, Any]]:
+        return [
+            {"id": call.id, "function": {"index": i, "name": call.name, "arguments": _object(call.arguments)}}
+            for i, call in enumerate(self.turn.turn.calls)
+        ]
+
+    async def _end(self, generation: AnswerChoices) -> dict[str, Any]:
+        choice = generation.choices[0]
+        told = choice.timings(self.plain_s)
+        context = {"context": await self.context(self._tokens)} if self.context else {}
+        ours = {name: told[name] for name in ("speedup_estimated", "speedup_measured") if name in told}
+        return {
+            "done": True,
+            "done_reason": "length" if choice.finish == "length" else "stop",
+            **context,
+            "total_duration": round((time.monotonic() - self.began) * NANO),
+            "load_duration": round((self.loaded - self.began) * NANO),
+            "prompt_eval_count": choice.prompt_tokens,
+            "prompt_eval_duration": round(told["prompt_ms"] * NANO / 1000),
+            "eval_count": choice.n_tokens,
+            "eval_duration": round(told["predicted_ms"] * NANO / 1000),
+            "edgespec": {
+                "cached_tokens": choice.cached_tokens,
+                "drafted": choice.drafted,
+                "accepted": choice.accepted,
+                **ours,
+            },
+        }
+
+
+def nothing_said(model: str, *, chats: bool, reason: str) -> dict[str, Any]:
+    """Returns the answer to a request that only loads or unloads a model."""
+    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chats else {"response": ""}
+    return {"model": model, "created_at": now(), **said, "done": True, "done_reason": reason}
+
+
+def now() -> str:
+    """Returns the time as Ollama writes it."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def encoded(line: dict[str, Any]) -> bytes:
+    """Returns a line of a stream."""
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    """Returns arguments as an object; malformed ones are kept as text."""
+    try:
+        value = json.loads(arguments or "{}")
+    except ValueError:
+        return {"arguments": arguments}
+    return value if isinstance(value, dict) else {"arguments": value}

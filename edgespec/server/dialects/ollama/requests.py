@@ -1,0 +1,204 @@
+"""Requests of Ollama's clients, as pydantic models, and the chat requests they stand for.
+
+Ollama's `options` are llama.cpp's settings under names of its own. Those that belong to loading a model, or
+that no longer exist, mean nothing for a request here: the server says so once for each.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictInt, StrictStr
+
+from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.numbers import Number, with_numbers
+from edgespec.server.dialects.openai.requests import (
+    ChatRequest,
+    Seed,
+    Speculation,
+    StopText,
+    TokenId,
+    Top,
+    unreadable,
+)
+from edgespec.server.dialects.translation import as_chat
+from edgespec.server.refusal import Refusal
+
+LATEST = ":latest"  # the tag of a name without one
+RENAMED = {"num_predict": "n_predict", "repeat_last_n": "penalty_last_n"}
+
+
+def _untagged(name: object) -> object:
+    return name.removesuffix(LATEST) if isinstance(name, str) else name
+
+
+ModelName = Annotated[StrictStr, BeforeValidator(_untagged)]
+
+
+class MadeFunction(BaseModel):
+    """A function that the model called."""
+
+    name: StrictStr
+    arguments: dict[str, Any] | StrictStr = {}
+
+
+class MadeCall(BaseModel):
+    id: StrictStr = ""
+    function: MadeFunction
+
+
+class OllamaMessage(BaseModel):
+    """One turn. tool_name: the tool whose result it is; newer clients send the call's id as well."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: StrictStr | None = None
+    thinking: StrictStr | None = None
+    images: Listed[StrictStr] | None = None
+    tool_calls: Listed[MadeCall] | None = None
+    tool_name: StrictStr | None = None
+    tool_call_id: StrictStr | None = None
+
+
+@with_numbers
+class OllamaOptions(BaseModel):
+    """Ollama's `options`: the sampling settings, and some names of its own. Others are kept, to be named."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seed: Seed | None = None
+    stop: StopText | Listed[StopText] | None = None
+    num_predict: StrictInt | None = None  # below 0: as many as fit
+    repeat_last_n: StrictInt | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the corresponding fields of a chat request."""
+        said = self.model_dump(exclude_none=True, exclude=set(self.model_extra or ()))
+        return {RENAMED.get(name, name): value for name, value in said.items()}
+
+
+class OllamaFields(BaseModel):
+    """What a chat and a generation share."""
+
+    model: ModelName
+    stream: StrictBool | None = None
+    format: Literal["", "json"] | dict[str, Any] | None = None
+    options: OllamaOptions | None = None
+    think: StrictBool | StrictStr | None = None
+    keep_alive: Number | StrictStr | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: Top | None = None
+    edgespec: Speculation | None = None
+
+    @property
+    def unloads(self) -> bool:
+        """True if the model is not to be kept after this request."""
+        return self.keep_alive in (0, "0", "0s", "0m", "0h")
+
+    def unused(self) -> list[str]:
+        """Returns the options that mean nothing here."""
+        return sorted((self.options and self.options.model_extra) or ())
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the corresponding fields of a chat request."""
+        thinks = self.think if isinstance(self.think, str) else None
+        variables = {"enable_thinking": self.think} if isinstance(self.think, bool) else None
+        return {
+            **(self.options.fields() if self.options else {}),
+            **self._format(),
+            "stream": self.stream is not False,
+            "reasoning_effort": thinks,
+            "chat_template_kwargs": variables,
+            "logprobs": self.logprobs or bool(self.top_logprobs) or None,
+            "top_logprobs": self.top_logprobs,
+            "edgespec": self.edgespec,
+        }
+
+    def _format(self) -> dict[str, Any]:
+        if self.format == "json":
+            return {"response_format": {"type": "json_object"}}
+        return {"json_schema": self.format} if self.format else {}
+
+
+class OllamaChat(OllamaFields):
+    """POST /api/chat. Without messages it only loads the model, or unloads it."""
+
+    messages: Listed[OllamaMessage] | None = None
+    tools: Listed[dict[str, Any]] | None = None
+
+    def as_chat(self) -> ChatRequest:
+        """Returns it as a chat request; raises RequestValidationError or Refusal."""
+        calls: list[tuple[str, str]] = []  # id and name of those without a result so far
+        messages = [_turn(message, calls) for message in self.messages or ()]
+        return as_chat({**self.fields(), "messages": messages, "tools": self.tools or None})
+
+
+class OllamaGenerate(OllamaFields):
+    """POST /api/generate: one question, or (raw) text to continue, or (suffix) a gap to fill.
+
+    context: the tokens of earlier turns, as an answer returned them.
+    """
+
+    prompt: StrictStr | None = None
+    suffix: StrictStr | None = None
+    system: StrictStr | None = None
+    template: StrictStr | None = None
+    context: Listed[TokenId] | None = None
+    raw: StrictBool | None = None
+    images: Listed[StrictStr] | None = None
+
+    def as_chat(self) -> ChatRequest:
+        """Returns it as a chat request; raises RequestValidationError or Refusal."""
+        if self.images:
+            raise unreadable("image")
+        if self.template:
+            sentence = (
+                "template: a request brings no template here: `edgespec serve --chat-template` chooses one"
+            )
+            raise Refusal(400, sentence, param="template", code="unsupported_parameter")
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        messages = [*system, {"role": "user", "content": self.prompt or ""}]
+        return as_chat({**self.fields(), "messages": messages})
+
+
+class NamedModel(BaseModel):
+    """POST /api/show, /api/pull, DELETE /api/delete. name: the older field."""
+
+    model: ModelName = ""
+    name: ModelName = ""
+    stream: StrictBool | None = None
+
+    def called(self) -> str:
+        """Returns the name; raises Refusal if there is none."""
+        if not (self.model or self.name):
+            raise Refusal(400, "model is missing: name one", param="model", code="missing_required_parameter")
+        return self.model or self.name
+
+
+def _turn(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, Any]:
+    """Returns a turn in OpenAI's format. calls: those that wait for their results, which it changes."""
+    if message.images:
+        raise unreadable("image")
+    turn: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+    if message.thinking:
+        turn["reasoning_content"] = message.thinking
+    if message.tool_calls:
+        turn["tool_calls"] = [_call(call, calls) for call in message.tool_calls]
+    if message.role == "tool":
+        turn["tool_call_id"] = message.tool_call_id or _answered(message.tool_name, calls)
+        if message.tool_name:
+            turn["name"] = message.tool_name
+    return turn
+
+
+def _call(call: MadeCall, calls: list[tuple[str, str]]) -> dict[str, Any]:
+    id, name, arguments = call.id or f"call_{len(calls)}", call.function.name, call.function.arguments
+    calls.append((id, name))
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def _answered(tool: str | None, calls: list[tuple[str, str]]) -> str:
+    """Returns the id of the first call that this is the result of, and takes it from the list."""
+    i = next((i for i, (_, name) in enumerate(calls) if tool in (None, name)), None)
+    return calls.pop(i)[0] if i is not None else f"call_{tool or 0}"

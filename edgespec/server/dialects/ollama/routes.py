@@ -1,0 +1,332 @@
+"""Ollama's routes, for the many programs that look for nothing else: /api/chat, /api/generate, /api/tags, ...
+
+A model's name may have the tag `latest`. One that is not installed is refused, since programs choose from
+the list of /api/tags.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from edgespec.chat.families.known import PLAIN, family_of
+from edgespec.engine.messages import Submit
+from edgespec.server.answering import Answering, LineStream, with_pair
+from edgespec.server.bodies import CheckedRoute
+from edgespec.server.dialects.ollama.answers import OllamaAnswer, encoded, nothing_said
+from edgespec.server.dialects.ollama.requests import (
+    LATEST,
+    NamedModel,
+    OllamaChat,
+    OllamaFields,
+    OllamaGenerate,
+)
+from edgespec.server.dialects.openai.requests import ChatRequest
+from edgespec.server.filling import FillIn, GapFields
+from edgespec.server.logs import say
+from edgespec.server.pairs import KnownPair
+from edgespec.server.refusal import Refusal
+from edgespec.server.turns import TurnReader, readers
+from edgespec_models.gguf.facts import facts_of
+from edgespec_models.gguf.header import Header, HeaderError, read_file
+from edgespec_models.hub.model_pull import ModelPull
+
+SPOKEN = "0.13.0"  # the version of the API that this follows: clients ask whether a feature is there
+NEVER_S = 100 * 365 * 86400  # from now, a model that stays loaded expires
+MOST_TOLD = 64  # options of which the person at the terminal is told
+PULSE_S = 0.5  # between two lines of a pull
+GAPS = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")  # of a model that fills gaps
+
+
+AT_START = ("num_ctx", "num_batch", "num_gpu", "num_thread", "use_mmap", "main_gpu", "numa")
+
+
+class OllamaDialect:
+    """Answers Ollama's clients."""
+
+    def __init__(self, answering: Answering) -> None:
+        self.answering = answering
+        self._unused: set[str] = set()  # options of which the person at the terminal was told
+
+    def routes(self) -> APIRouter:
+        """Returns the routes of this dialect."""
+        router = APIRouter(route_class=CheckedRoute, prefix="/api")
+        for path, handler, method in (
+            ("/version", self.version, "GET"),
+            ("/tags", self.tags, "GET"),
+            ("/ps", self.running, "GET"),
+            ("/show", self.show, "POST"),
+            ("/chat", self.chat, "POST"),
+            ("/generate", self.generate, "POST"),
+            ("/embed", self.embed, "POST"),
+            ("/embeddings", self.embed, "POST"),
+            ("/pull", self.pull, "POST"),
+            ("/delete", self.refused, "DELETE"),
+            ("/copy", self.refused, "POST"),
+            ("/create", self.refused, "POST"),
+            ("/push", self.refused, "POST"),
+        ):
+            router.add_api_route(path, handler, methods=[method], response_model=None)
+        return router
+
+    # -- answers
+
+    @with_pair
+    async def chat(self, wanted: OllamaChat, request: Request) -> Response:
+        """Answers with the assistant's next turn."""
+        if not wanted.messages:
+            return self._nothing(wanted, chats=True)
+        body = wanted.as_chat()
+        submits, composed = await self.answering.chat_submits(body)
+        return await self._answer(wanted, body, request, submits, readers(composed, 1)[0], chats=True)
+
+    @with_pair
+    async def generate(self, wanted: OllamaGenerate, request: Request) -> Response:
+        """Answers one question, continues text, or fills a gap."""
+        if not (wanted.prompt or wanted.suffix):
+            return self._nothing(wanted, chats=False)
+        body = wanted.as_chat()
+        if not (wanted.raw or wanted.suffix):
+            submits, composed = await self.answering.chat_submits(body)
+            submits = [replace(s, prompt=await self._behind(wanted.context, s)) for s in submits]
+            turn = readers(composed, 1)[0]
+            return await self._answer(wanted, body, request, submits, turn, chats=False)
+        prompt: str | tuple[int, ...] = wanted.prompt or ""
+        if wanted.suffix:
+            gap = GapFields(input_prefix=wanted.prompt or "", input_suffix=wanted.suffix)
+            prompt = await FillIn(self.answering).prompt(gap, body.limit())
+        submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
+        return await self._answer(wanted, body, request, submits, TurnReader(PLAIN.parser({})), chats=False)
+
+    def _nothing(self, wanted: OllamaFields, *, chats: bool) -> Response:
+        """Answers a request that says nothing: its model is loaded, or unloaded if it is not to be kept."""
+        self._check(wanted)
+        if wanted.unloads:
+            self._unloading = asyncio.ensure_future(self.answering.worker.unload())
+        reason = "unload" if wanted.unloads else "load"
+        return JSONResponse(nothing_said(tagged(self.answering.name()), chats=chats, reason=reason))
+
+    async def _answer(
+        self,
+        wanted: OllamaFields,
+        body: ChatRequest,
+        request: Request,
+        submits: Sequence[Submit],
+        turn: TurnReader,
+        *,
+        chats: bool,
+    ) -> Response:
+        """Answers. After a question, it tells the tokens with which a later one goes on."""
+        self._check(wanted)
+        prompt, add_bos = submits[0].prompt, submits[0].add_bos
+
+        async def tokens(said: Sequence[int]) -> list[int]:
+            assert isinstance(prompt, str)
+            return [*await self.answering.worker.tokenize(prompt, add_bos=add_bos), *said]
+
+        goes_on = not chats and isinstance(prompt, str) and not getattr(wanted, "raw", None)
+        answer = OllamaAnswer(
+            tagged(self.answering.name()),
+            turn,
+            chats,
+            request.state.began,
+            time.monotonic(),
+            self.answering.loaded().plain_s,
+            tokens if goes_on else None,
+        )
+        return await self.answering.answer(request, submits, answer, body, LineStream)
+
+    async def _behind(self, context: Sequence[int] | None, submit: Submit) -> str:
+        """Returns a prompt with the text of earlier turns before it."""
+        assert isinstance(submit.prompt, str)
+        if not context:
+            return submit.prompt
+        earlier = b"".join(await self.answering.worker.spell(context)).decode("utf-8", "replace")
+        bos = self.answering.loaded().bos
+        return (
+            earlier.removeprefix(bos) + submit.prompt
+            if not submit.prompt.startswith(bos)
+            else (bos + earlier.removeprefix(bos) + submit.prompt.removeprefix(bos))
+        )
+
+    def _check(self, wanted: OllamaFields) -> None:
+        """Refuses a model that is not installed; says once of each option that it means nothing here."""
+        self.answering.pairs.named(wanted.model)
+        for name in wanted.unused():
+            if name not in self._unused and len(self._unused) < MOST_TOLD:
+                self._unused.add(name)
+                why = "chosen when the server starts" if name in AT_START else "not supported"
+                say(f"option {name[:40]!r} of a request in Ollama's format is ignored: it is {why}")
+
+    # -- models
+
+    async def version(self) -> dict[str, str]:
+        """Says which version of Ollama's API is spoken."""
+        return {"version": SPOKEN}
+
+    async def tags(self) -> dict[str, Any]:
+        """Lists the installed pairs."""
+        pairs = self.answering.pairs.known()
+        return {"models": await asyncio.gather(*(asyncio.to_thread(_listed, pair) for pair in pairs))}
+
+    async def running(self) -> dict[str, Any]:
+        """Lists the loaded pair."""
+        now, about = self.answering.worker.status, self.answering.worker.about
+        if about is None or now.state != "ready":
+            return {"models": []}
+        pair = next(pair for pair in self.answering.pairs.known() if pair.load == now.load)
+        until = datetime.now(UTC) + timedelta(seconds=self.answering.settings.idle_s or NEVER_S)
+        loaded = {
+            "size": about.n_bytes,
+            "size_vram": about.n_bytes if about.place else 0,
+            "context_length": about.n_ctx,
+            "expires_at": until.isoformat(),
+        }
+        return {"models": [{**await asyncio.to_thread(_listed, pair), **loaded}]}
+
+    async def show(self, wanted: NamedModel) -> dict[str, Any]:
+        """Describes a pair by its target's file."""
+        load = self.answering.pairs.named(wanted.called())
+        return await asyncio.to_thread(_shown, Path(load.target), self.answering.settings.chat_template)
+
+    async def embed(self) -> Response:
+        """Refuses: a model that generates is not a model of embeddings."""
+        raise _not_here("embeddings are not supported")
+
+    async def refused(self, request: Request) -> Response:
+        """Refuses what changes or publishes models: their files belong to the hub's cache."""
+        raise _not_here(
+            f"{request.url.path} is not supported: `edgespec remove` and `edgespec pull` manage models"
+        )
+
+    async def pull(self, wanted: NamedModel) -> Response:
+        """Downloads a pair, with the first draft that fits; tells how far it is, in lines or at its end."""
+        lines = _pulled(ModelPull(wanted.called(), self.answering.pairs.store))
+        if wanted.stream is not False:
+            return StreamingResponse(_encoded(lines), media_type=LineStream.kind)
+        *_, last = [line async for line in lines]
+        if "error" in last:
+            raise Refusal(502, last["error"], code="pull_failed")
+        return JSONResponse(last)
+
+
+def tagged(name: str) -> str:
+    """Returns a pair's name as Ollama writes names: with a tag."""
+    return name if ":" in name else name + LATEST
+
+
+def _not_here(sentence: str) -> Refusal:
+    return Refusal(501, sentence, type="not_supported_error", code="unsupported")
+
+
+def _listed(pair: KnownPair) -> dict[str, Any]:
+    """Returns a pair as /api/tags lists models."""
+    path = Path(pair.load.target)
+    name = tagged(pair.name)
+    # programs compare digests to see whether a model has changed
+    digest = hashlib.sha256(f"{name} {pair.size} {path.stat().st_mtime_ns}".encode()).hexdigest()
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _changed(path),
+        "size": pair.size,
+        "digest": digest,
+        "details": _details(_header(path)),
+    }
+
+
+def _shown(path: Path, template: str | None) -> dict[str, Any]:
+    """Returns what /api/show says of a model's file. template: in place of its own."""
+    header = _header(path)
+    if header is None:
+        raise Refusal(404, f"{path.name} cannot be read: `edgespec doctor` says more", code="model_not_found")
+    template = template or header.text("tokenizer.chat_template")
+    capable = ["completion", "tools"]
+    capable += ["thinking"] if family_of(template).thoughts else []
+    capable += ["insert"] if any(header.number(key) is not None for key in GAPS) else []
+    known = {
+        key: value for key, value in header.metadata.items() if isinstance(value, str | int | float | bool)
+    }
+    known.pop("tokenizer.chat_template", None)
+    return {
+        "license": header.text("general.license"),
+        "modelfile": f"FROM {path.name}\n",
+        "parameters": "",
+        "template": template,
+        "details": _details(header),
+        "model_info": {**known, "general.parameter_count": n_weights(header)},
+        "capabilities": capable,
+        "modified_at": _changed(path),
+    }
+
+
+def _header(path: Path) -> Header | None:
+    """Returns a file's header; None if it cannot be read."""
+    try:
+        return read_file(path)
+    except HeaderError:
+        return None
+
+
+def _details(header: Header | None) -> dict[str, Any]:
+    facts = facts_of(header) if header else None
+    family = facts.architecture if facts else ""
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": family,
+        "families": [family],
+        "parameter_size": (facts.size_label if facts else "")
+        or (_rounded(n_weights(header)) if header else ""),
+        "quantization_level": facts.quantisation if facts else "",
+    }
+
+
+def n_weights(header: Header) -> int:
+    return sum(math.prod(tensor.shape) for tensor in header.tensors)
+
+
+def _rounded(n: int) -> str:
+    """Returns a number of weights as Ollama writes it: 7.6B, 135M."""
+    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M"
+
+
+def _changed(path: Path) -> str:
+    return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat()
+
+
+async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+    async with aclosing(lines) as each:  # type: ignore[type-var]  # it is a generator
+        async for line in each:
+            yield encoded(line)
+
+
+async def _pulled(pull: ModelPull) -> AsyncIterator[dict[str, Any]]:
+    """Yields how far a pull is, in Ollama's words, until its end. Whoever leaves before that ends it."""
+    told, over = "", False
+    try:
+        while not over:
+            over = pull.over  # before it is told how far it is
+            if pull.stage == "choosing":
+                pull.choose(pull.choices[0] if pull.choices else None)
+            if pull.sentence != told:
+                told = pull.sentence
+                yield {"status": told}
+            for file in pull.progress.files if pull.progress else ():
+                at = {"digest": file.name, "total": file.size, "completed": file.done}
+                yield {"status": f"pulling {file.name}", **at}
+            await asyncio.sleep(0 if over else PULSE_S)
+        yield {"status": "success"} if pull.stage == "done" else {"error": pull.sentence}
+    finally:
+        pull.cancel()
