@@ -68,7 +68,9 @@ def _plain(value: Any) -> Any:
     try:
         return _in_dicts(value)
     except RecursionError:
-        raise TemplateError("the chat template cannot be given what lies hundreds of lists deep") from None
+        raise TemplateError(
+            "the chat template cannot be given what lies hundreds of lists deep: flatten it"
+        ) from None
 
 
 def _in_dicts(value: Any) -> Any:

@@ -177,7 +177,7 @@ class Client:
                 if data == b"[DONE]":
                     return
                 yield _state(chunk_of(data))
-        raise EndpointLostError(f"{self.where} went away while it loaded")
+        raise EndpointLostError(f"{self.where} went away while it loaded: its own terminal or log says why")
 
     def lives(self) -> bool:
         """True if it answers at all; says nothing of its engine."""

@@ -101,7 +101,7 @@ class AnswerStream:
                     self._figures.seen(told, began)
                 yield told
         if not self._figures.finish and not self._cancelled:
-            raise EndpointLostError(f"{self._server.where} went away in the middle of its answer")
+            raise EndpointLostError(f"{self._server.where} went away in the middle of its answer: ask again")
 
     def _round(self, chunk: Mapping[str, Any]) -> Told | None:
         """Returns the round of a chunk, or how far the prompt has been read; None if it has neither."""

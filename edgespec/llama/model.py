@@ -210,7 +210,9 @@ class Model:
         if kind == C.LLAMA_VOCAB_TYPE_NONE:
             raise ModelUnsupportedError(f"{name} has no vocabulary: text cannot be turned into tokens for it")
         if kind not in _TOKENISERS:
-            raise ModelUnsupportedError(f"{name} has a tokenizer of type {kind}, which is not known here")
+            raise ModelUnsupportedError(
+                f"{name} has an unknown tokenizer (type {kind}): a newer EdgeSpec may know it"
+            )
         if C.llama_model_has_encoder(self._handle) or not C.llama_model_has_decoder(self._handle):
             raise ModelUnsupportedError(
                 f"{name} is an encoder model: it does not generate text token by token"

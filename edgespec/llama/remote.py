@@ -60,7 +60,9 @@ def add(machine: str) -> list[int]:
     base.ggml_set_abort_callback(_told_of_abort)
     found = server(machine.encode())
     if not found:
-        raise MachineLostError(f"the machine of --rpc at {machine} has no device to offer")
+        raise MachineLostError(
+            f"the machine of --rpc at {machine} has no device to offer: start `edgespec rpc` there"
+        )
     count = base.ggml_backend_reg_dev_count(found)
     pointers = [base.ggml_backend_reg_dev_get(found, i) for i in range(count)]
     if machine not in _used:

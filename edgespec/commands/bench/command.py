@@ -299,7 +299,7 @@ def _tell(
         print(f"\nThe report is in {wanted.report}; `bench --compare FILES` shows several side by side.")
     if measured.samples or measured.cancelled:
         return INTERRUPTED if measured.cancelled else 0
-    raise PeerError("nothing was measured")
+    raise PeerError("nothing was measured: allow more --seconds")
 
 
 def _notes(measured: Measured, notes: list[str]) -> list[str]:

@@ -153,7 +153,7 @@ class LlamaServer:
             if status == 200:
                 return
             time.sleep(GLANCE_S)
-        raise PeerError(f"{NAME} was not ready after {LOADING_S:.0f} s")
+        raise PeerError(f"{NAME} was not ready after {LOADING_S:.0f} s: try it by itself")
 
     def _check_alive(self, when: str) -> None:
         code = self._process.poll() if self._process else 0

@@ -97,7 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingError(f"another edgespec distill is running in {sitting.folder}: wait for it") from None
     except OSError as error:
         if not known_pair.target.is_file():
-            raise ModelFileError(f"{known_pair.target} is gone; training state is kept") from None
+            raise ModelFileError(
+                f"{known_pair.target} is gone: put it back, and go on where it was"
+            ) from None
         raise EdgeSpecError(
             f"{error.filename or sitting.folder} cannot be written ({error.strerror or error}): earlier "
             "state is kept: make room, and the same command continues"
@@ -160,7 +162,7 @@ def _sit(sitting: Sitting, arguments: argparse.Namespace, pair: CurrentPair) -> 
         raise SettingError(f"{error}: give it more --minutes") from None
     except RuntimeError as error:
         if not pair.target.is_file():
-            raise ModelFileError(f"{pair.target} is gone; training state is kept") from None
+            raise ModelFileError(f"{pair.target} is gone: put it back, and go on where it was") from None
         raise EdgeSpecError(f"{error}; texts and training state are kept in {course.folder}") from None
     finally:
         take_log()

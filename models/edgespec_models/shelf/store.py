@@ -131,7 +131,9 @@ class Store:
         try:
             freed = sum(delete_file(Path(path)) for path in left)
         except OSError as error:
-            raise StoreError(f"{error.filename} cannot be deleted ({error.strerror})") from None
+            raise StoreError(
+                f"{error.filename} cannot be deleted ({error.strerror}): free it, and repeat the command"
+            ) from None
         with self._changing() as state:
             state.fetched -= left.keys()
         return freed

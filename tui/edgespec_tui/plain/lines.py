@@ -154,7 +154,7 @@ class PlainLines:
         path = self._chat.conversation.path()
         question = next((turn for turn in reversed(path) if turn.role == "user"), None)
         if question is None:
-            raise SettingError("there is no question yet")
+            raise SettingError("there is no question yet: ask one first")
         return question
 
     def _again(self) -> None:
@@ -163,7 +163,7 @@ class PlainLines:
     def _go_on(self) -> None:
         path = self._chat.conversation.path()
         if not path or path[-1].role != "assistant" or not path[-1].text:
-            raise SettingError("there is no answer to continue")
+            raise SettingError("there is no answer to continue: ask something first")
         question = path[-1].parent
         assert question is not None
         self._chat.answer_to(self._chat.conversation.turns[question], path[-1])
@@ -242,7 +242,7 @@ class PlainLines:
 
     def _rename(self, title: str) -> None:
         if not title:
-            raise SettingError("/rename needs a title")
+            raise SettingError("/rename needs a title: /rename TITLE")
         self._chat.conversation.title = " ".join(title.split())
         self._keep()
         self._chat.tell(f"This chat is called {self._chat.conversation.title!r}.")

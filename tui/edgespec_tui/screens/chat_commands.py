@@ -149,7 +149,7 @@ class ChatCommands:
 
     def _rename(self, screen: ChatScreen, title: str) -> None:
         if not title:
-            raise SettingError("/rename needs a title")
+            raise SettingError("/rename needs a title: /rename TITLE")
         screen.conversation.title = " ".join(title.split())
         screen.context.keep(screen.conversation)
         screen.refresh_state()
@@ -164,7 +164,7 @@ class ChatCommands:
         """Races a question, plain against speculative; without one, the last. Raises EdgeSpecError."""
         info = screen.context.engine.info
         if info is None or screen.context.engine.state != "ready":
-            raise SettingError("there is no engine to race yet")
+            raise SettingError("there is no engine to race yet: wait until the model is loaded")
         if not info.speculates:
             raise SettingError(f"{info.where} reports no speculation data: there is nothing to race")
         talk = screen.conversation
@@ -194,7 +194,7 @@ class ChatCommands:
         """Races several prompts. Raises EdgeSpecError."""
         info = screen.context.engine.info
         if info is None or screen.context.engine.state != "ready":
-            raise SettingError("there is no engine to measure yet")
+            raise SettingError("there is no engine to measure yet: wait until the model is loaded")
         if not info.speculates:
             raise SettingError(f"{info.where} reports no speculation data: there is nothing to compare")
         if text and not (text.isdecimal() and 1 <= int(text) <= len(PROMPTS)):

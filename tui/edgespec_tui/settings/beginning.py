@@ -172,6 +172,8 @@ def api_key(arguments: argparse.Namespace) -> str | None:
     if arguments.api_key_file:
         lines = read_text("--api-key-file", arguments.api_key_file, most=LONGEST_KEY).split()
         if len(lines) != 1:
-            raise SettingError(f"--api-key-file {arguments.api_key_file} must hold one key and nothing else")
+            raise SettingError(
+                f"--api-key-file {arguments.api_key_file} must hold one key and nothing else: remove the rest"
+            )
         return lines[0]
     return arguments.api_key or os.environ.get("EDGESPEC_API_KEY") or None

@@ -45,7 +45,7 @@ class SystemPrompts:
                 + (f"there are {known}" if known else f"/prompts save {name} saves the one in use")
             ) from None
         except UnicodeDecodeError:
-            raise SettingError(f"{path} is not a text file (UTF-8)") from None
+            raise SettingError(f"{path} is not a text file (UTF-8): save it as one") from None
         except OSError as error:
             raise SettingError(f"{path} cannot be read: {error.strerror}") from None
 

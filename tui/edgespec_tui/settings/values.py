@@ -26,7 +26,7 @@ def from_text(text: str) -> tuple[str, float | int | None]:
     if name not in ANSWER:
         raise SettingError(f"{name!r} is not a setting{meant(name, ANSWER)}")
     if len(words) != 2:
-        raise SettingError(f"{name} takes one value, or `default`")
+        raise SettingError(f"{name} takes one value, or `default`: /set {name} VALUE")
     if words[1] in ("default", "none"):
         return name, None
     value: float | str = words[1]

@@ -93,7 +93,7 @@ def fenced(path: Path, text: str) -> str:
 def read_file(name: str) -> str:
     """Returns a file as /read puts it into a question. Raises SettingError."""
     if not name:
-        raise SettingError("/read needs the name of a file")
+        raise SettingError("/read needs the name of a file: /read FILE")
     try:
         path = Path(name.strip("'\"")).expanduser()
         return fenced(path, read_text(path))

@@ -25,7 +25,9 @@ def editor(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]
             except ValueError as error:  # a quote that is not closed
                 raise SettingError(f"{name} is {wanted!r}, which is not a command ({error})") from None
             if not command or not shutil.which(command[0]):
-                raise SettingError(f"{name} is {wanted!r}, which cannot be found")
+                raise SettingError(
+                    f"{name} is {wanted!r}, which cannot be found: name an editor that is installed"
+                )
             return [*command, str(path)]
     found = next((name for name in EDITORS if shutil.which(name)), None)
     if found is None:
