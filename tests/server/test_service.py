@@ -6,6 +6,8 @@ import configparser
 import plistlib
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -92,3 +94,27 @@ def test_the_unit_and_the_agent_are_well_formed_and_start_the_same_command() -> 
     assert subprocess.run([installed, *rest, "--help"], capture_output=True, check=False).returncode == 0
     if analyse := shutil.which("systemd-analyze"):
         assert subprocess.run([analyse, "--version"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no such sockets here")
+def test_systemd_hears_when_it_is_ready_that_it_lives_and_that_it_ends(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
+        with served(tmp_path, **told) as server:
+            assert manager.recv(4096).decode() == f"READY=1\nMAINPID={server.process.pid}"
+            assert [manager.recv(4096) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+            server.worker.send_signal(signal.SIGSTOP)  # it is there and does nothing: no sign of life
+            manager.settimeout(1.0)
+            with pytest.raises(TimeoutError):
+                for _ in range(3):  # one may have been on its way
+                    manager.recv(4096)
+            server.worker.send_signal(signal.SIGCONT)
+            manager.settimeout(20)
+            assert manager.recv(4096) == b"WATCHDOG=1"
+            server.process.send_signal(signal.SIGTERM)
+            heard = manager.recv(4096)
+            while heard == b"WATCHDOG=1":
+                heard = manager.recv(4096)
+            assert heard == b"STOPPING=1"

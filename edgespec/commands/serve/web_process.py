@@ -15,6 +15,7 @@ from sse_starlette.sse import AppStatus
 from edgespec.chat.renderer import RENDERER
 from edgespec.commands.serve.connections import AT_ONCE, Connection, room_for_connections
 from edgespec.commands.serve.ending import StoppableServer
+from edgespec.commands.serve.service_manager import keep_told, tell
 from edgespec.engine.messages import LoadRequest
 from edgespec.server.announcing import Announcer, first_state
 from edgespec.server.app import make_app
@@ -80,11 +81,11 @@ async def serve(
         asyncio.create_task(_end_unless_loaded(worker, server)),
         asyncio.create_task(server.end_in_time()),
     ]
-    if parent:
-        watching.append(asyncio.create_task(_end_with(parent, server)))
+    watching.append(asyncio.create_task(_end_with(parent, server) if parent else keep_told(worker)))
     try:
         await serving
     finally:
+        tell("STOPPING=1")
         for task in watching:
             task.cancel()
         announcer.close()
