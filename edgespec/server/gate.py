@@ -29,11 +29,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.client.state_file import PROOF_PATH
 from edgespec.server.refusal import Refusal
-from edgespec.server.settings import ServerSettings
+from edgespec.server.settings import PROGRAMS, ServerSettings
 
 DRAIN_S = 5.0
 LOCAL = "localhost"  # in place of an origin: pages that this machine serves, at any port
-OF_THIS_MACHINE = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+PAGES = {
+    LOCAL: r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?",
+    PROGRAMS: r"(app|tauri|vscode-webview|vscode-file)://.*",
+}
 WHOLE_ADDRESS = re.compile(r"https?://([^/]*)(/.*)?", re.IGNORECASE)
 OPEN_PATHS = frozenset({"/", "/health", "/v1/health", PROOF_PATH})  # tell a stranger nothing useful
 
@@ -53,7 +56,7 @@ def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
             allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["*"],
             allow_credentials=True,
-            allow_origin_regex=OF_THIS_MACHINE if LOCAL in settings.origins else None,
+            allow_origin_regex=_pages(settings.origins),
         )
     return _Drain(_Door(app, settings.hosts, settings.origins))
 
@@ -151,7 +154,12 @@ class _Door:
 
     def _may(self, origin: str, host: str) -> bool:
         named = "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
-        return named or (LOCAL in self._origins and re.fullmatch(OF_THIS_MACHINE, origin) is not None)
+        return named or re.fullmatch(_pages(self._origins), origin) is not None
+
+
+def _pages(origins: Sequence[str]) -> str:
+    """Returns a regular expression of the origins that words stand for; without any, it matches none."""
+    return "|".join(PAGES[word] for word in PAGES if word in origins) or r"(?!)"
 
 
 def _name(host: str) -> str:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from edgespec.core.values import DrafterName
 from edgespec.server.logs import LogFormat
 
+# In place of an origin: pages of installed programs (Obsidian, Tauri, VS Code), which no web site can have.
+PROGRAMS = "programs"
+
 
 @dataclass(frozen=True, slots=True)
 class RequestDefaults:

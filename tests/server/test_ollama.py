@@ -29,6 +29,13 @@ DOCS: Any = {
         },
     },
 }
+PAGES = {  # of which origins pages may ask a server started with --ollama
+    "app://obsidian.md": 200,
+    "vscode-webview://1a2b": 200,
+    "https://site.example": 403,
+    "https://app.site.example": 403,
+    "http://localhost:3000": 403,
+}
 ASKED: list[Any] = [{"role": "user", "content": "What does json.dumps do?"}]
 
 
@@ -205,4 +212,6 @@ def test_where_programs_look_for_ollama_it_answers_unless_that_is_taken(tmp_path
         if not taken[0]:
             with ollama.Client(host=f"127.0.0.1:{OLLAMA}") as client:
                 assert client.generate("embedded", "What is EdgeSpec?", options=GREEDY).done
-        assert second.ask("/api/version").status == 200
+        asked = {origin: second.ask("/api/version", headers={"Origin": origin}) for origin in PAGES}
+        assert {origin: answered.status for origin, answered in asked.items()} == PAGES
+        assert asked["app://obsidian.md"].headers["access-control-allow-origin"] == "app://obsidian.md"

@@ -27,7 +27,7 @@ from edgespec.sampling.settings import IN_FILE, Sampling
 from edgespec.server.logs import say, set_up
 from edgespec.server.pairs import Pairs
 from edgespec.server.parent_process import ParentProcess
-from edgespec.server.settings import RequestDefaults, ServerSettings
+from edgespec.server.settings import PROGRAMS, RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import config
 from edgespec.system.cores import threads_wanted
@@ -162,7 +162,7 @@ def _add_safety(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="ORIGIN",
         help="web pages that may use the server, such as http://app.example; localhost allows all on this "
-        "machine; repeatable",
+        "machine, programs those of installed programs such as Obsidian; repeatable",
     )
     group.add_argument(
         "--no-slots", action="store_true", help="close /slots, which shows the requests being answered"
@@ -264,7 +264,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         keys=_keys(arguments),
         chat_template=chat_template(arguments),
         hosts=frozenset([*arguments.allowed_host, *addresses(arguments.host)]),
-        origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin),
+        origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin + [PROGRAMS] * arguments.ollama),
         max_body=arguments.max_body * 2**20,
         request_s=arguments.max_seconds,
         canary=arguments.canary,
