@@ -218,10 +218,10 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(
 ) -> None:
     """`None cannot be written`, the server said: of a full disk the system does not name the file."""
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("json.dump", full)
+    monkeypatch.setattr(Path, "write_text", full)
     state = state_file.ServerState("127.0.0.1", 8080, 1, "x")
     with pytest.raises(OSError, match="8080.json"), announced(state):
         pass
