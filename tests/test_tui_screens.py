@@ -27,6 +27,8 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import Settings
 from edgespec_tui.widgets.answer_markdown import AnswerSegment, CodeFence, Prose
+from edgespec_tui.widgets.live_figures import LiveFigures
+from edgespec_tui.widgets.panel import PanelState, SpeculationPanel
 from edgespec_tui.widgets.told_line import ToldLine
 from edgespec_tui.widgets.transcript import SHOWN
 from edgespec_tui.widgets.turn_view import AnswerView, TurnView
@@ -257,6 +259,22 @@ async def test_where_nothing_is_guessed_panel_and_race_say_so_and_why() -> None:
         await it.pilot.press("f5")
         await it.until(lambda: "same way of writing" in it.text() and "9 times in 10" in it.text())
         assert isinstance(it.app.screen, RaceScreen) and it.app.screen.measured is None
+
+
+@on_a_loop
+async def test_all_of_why_is_shown_though_nothing_else_in_the_panel_has_grown() -> None:
+    """Of `Two tokens cost 2.6 times one here, ...` the first line alone was seen."""
+    info = replace(FAKE, break_even=BreakEven(1.7, 0.2, 0.9, 0.7))
+    async with driven(ChatApp(FakeEndpoint(info=FAKE))) as it:
+        await it.ask("say")
+        panel, figures = it.chat.query_one(SpeculationPanel), LiveFigures()
+        panel.show(figures, PanelState(info=info))
+        await it.pilot.pause(0.2)
+        assert not it.shown("#panel-odds")
+        figures.over = True
+        panel.show(figures, PanelState(info=info))
+        await it.pilot.pause(0.2)
+        assert panel.query_one("#panel-odds").size.height > 3
 
 
 @on_a_loop

@@ -163,14 +163,14 @@ class SpeculationPanel(Vertical):
             spark.data = samples[-30:] or [0.0]
         spark.set_class(len(samples) < 2, "-empty")
         self._put("#origins", self._legend(figures))
-        self._put("#panel-odds", Content(odds_told(figures, info)))
+        self._put("#panel-odds", Content(odds_told(figures, info)), wraps=True)
         self._put("#panel-line", one_line(figures, state))
 
-    def _put(self, selector: str, content: Content) -> None:
-        """Shows a text; lays the screen out anew only if its height changes: that costs all widgets."""
+    def _put(self, selector: str, content: Content, *, wraps: bool = False) -> None:
+        """Shows a text; lays the screen out anew only if its height may change: that costs all widgets."""
         before = self._shown.get(selector)
         if before is None or str(before) != str(content):
-            same = before is not None and before.plain.count("\n") == content.plain.count("\n")
+            same = not wraps and before is not None and before.plain.count("\n") == content.plain.count("\n")
             self.query_one(selector, Static).update(content, layout=not same)
             self._shown[selector] = content
 
