@@ -291,6 +291,6 @@ def compared(plain: str, speculative: str, *, greedy: bool) -> str:
     choice = "two tokens were almost equally likely" if greedy else "a random draw was almost a tie"
     return (
         f"The same for {at} characters; then plain says {there}, speculative {here}. Checking several tokens "
-        f"at once changes the last digits of scores, which tips the choice where {choice}. Either is as "
-        "likely under your model; `edgespec verify` tests that."
+        "at once, or beside another text, changes the last digits of scores, which tips the choice where "
+        f"{choice}. Either is as likely under your model; `edgespec verify` tests that."
     )
