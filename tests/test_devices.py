@@ -39,8 +39,8 @@ def test_a_card_that_is_full_too_soon_has_the_pair_loaded_by_a_smaller_plan(
     load = loading.load_pair
 
     def refusing(*arguments: Any) -> Any:
-        asked.append(arguments[5].n_gpu_layers)
-        if arguments[5].n_gpu_layers:
+        asked.append(arguments[2].n_gpu_layers)
+        if arguments[2].n_gpu_layers:
             raise DeviceFullError("it is full")
         return load(*arguments)
 

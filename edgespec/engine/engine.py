@@ -156,7 +156,7 @@ class Engine:
                 return
 
     def step(self) -> list[EngineEvent]:
-        """Does one step, and returns what events in it."""
+        """Does one step, and returns what happened in it."""
         events, self._pending = self._pending, []
         self._steps += 1
         if self._queue:

@@ -15,7 +15,7 @@ from edgespec.llama.devices import cards
 from edgespec.llama.heads.guessing import DraftContext, head_context
 from edgespec.llama.heads.head_settings import OF_NEXTN
 from edgespec.llama.model import Model
-from edgespec.llama.settings import settings_for
+from edgespec.llama.settings import ContextSettings, settings_for
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.memory.at_load import plans
 from edgespec.pairs.check import headers_of
@@ -37,25 +37,36 @@ class LoadedModels:
     draft_context: DraftContext | None
 
 
+@dataclass(frozen=True, slots=True)
+class PairFiles:
+    """What a pair is loaded from.
+
+    head: in the draft's file or, without one, in the target's. translation: for a draft with another
+    vocabulary.
+    """
+
+    target: Path
+    draft: Path | None = None
+    head: Head | None = None
+    translation: Translation | None = None
+
+    @property
+    def head_in_target(self) -> bool:
+        return self.head is not None and not self.head.alone
+
+
 def load_what_fits(
-    opened: ExitStack,
-    target: Path,
-    draft: Path | None,
-    head: Head | None,
-    translation: Translation | None,
-    settings: PairSettings,
-    n_rows: int,
-    on_progress: OnProgress,
+    opened: ExitStack, files: PairFiles, settings: PairSettings, n_rows: int, on_progress: OnProgress
 ) -> tuple[LoadedModels, PairSettings, tuple[str, ...]]:
     """Loads a pair as `load_pair` does, with a smaller plan if a graphics card is full sooner than planned.
 
     Also returns the settings it was loaded with, and in words what was given up to fit into memory.
     """
     full = DeviceFullError("no plan was tried")
-    for planned, gave_up in plans(target, draft, settings, cards()):
+    for planned, gave_up in plans(files.target, files.draft, settings, cards()):
         with ExitStack() as tried:
             try:
-                loaded = load_pair(tried, target, draft, head, translation, planned, n_rows, on_progress)
+                loaded = load_pair(tried, files, planned, n_rows, on_progress)
             except DeviceFullError as error:
                 full = error
                 continue
@@ -65,61 +76,27 @@ def load_what_fits(
 
 
 def load_pair(
-    opened: ExitStack,
-    target: Path,
-    draft: Path | None,
-    head: Head | None,
-    translation: Translation | None,
-    settings: PairSettings,
-    n_rows: int,
-    on_progress: OnProgress,
+    opened: ExitStack, files: PairFiles, settings: PairSettings, n_rows: int, on_progress: OnProgress
 ) -> LoadedModels:
     """Loads the weights and makes the contexts; `opened` closes them.
 
-    head: in the draft's file or, without one, in the target's. translation: for a draft with another
-    vocabulary. n_rows: logits rows that one evaluation of the target may have. A head in the target's file
-    that this build of llama.cpp cannot run is ignored.
+    n_rows: logits rows that one evaluation of the target may have. A head in the target's file that this
+    build of llama.cpp cannot run is ignored.
     """
-    share = _share(target, draft)
-    layers = settings.n_gpu_layers
-    in_target = head is not None and not head.alone
-
-    def show(done: float) -> None:
-        on_progress("draft", share + (WEIGHTS - share) * done)
-
-    large = opened.enter_context(
-        Model(
-            target,
-            n_gpu_layers=layers,
-            mtp=in_target,
-            devices=remote.devices(settings.rpc),
-            tensor_split=settings.tensor_split,
-            on_progress=lambda done: on_progress("target", share * done),
-        )
-    )
-    small: Model | None = None
-    if draft is not None:
-        layers = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
-        mtp = head is not None and head.kind in OF_NEXTN
-        small = opened.enter_context(
-            Model(draft, n_gpu_layers=layers, mtp=mtp, head=head is not None, on_progress=show)
-        )
+    large, small = _weights(opened, files, settings, on_progress)
     remote.watch(settings.rpc)
     on_progress("caches", WEIGHTS)
     wanted = settings_for(large, settings)
-    context = opened.enter_context(Context(large, replace(wanted, n_rows=n_rows)))
-    guessing = small or (large if in_target else None)
+    of_target = replace(wanted, n_rows=n_rows)
+    context = opened.enter_context(Context(large, of_target))
+    guessing = small or (large if files.head_in_target else None)
     if guessing is None:
         return LoadedModels(large, None, context, None)
-    n_ctx, rope = wanted.n_ctx, wanted.rope
-    if not head:
-        rope = rope.of_draft(headers_of(large.path)[0], headers_of(guessing.path)[0])
-        n_ctx = min(n_ctx, rope.reach(guessing.n_ctx_train))
-    cells = min(wanted.cells, n_ctx * settings.slots) if wanted.cells else None
-    wanted = replace(wanted, n_ctx=n_ctx, cells=cells, kv_type=settings.draft_kv_type, rope=rope)
+    head, wanted = files.head, replace(wanted, kv_type=settings.draft_kv_type)
     if head is None:
+        wanted = _as_far_as_it_reads(large, guessing, wanted)
         own = opened.enter_context(Context(guessing, wanted))
-        seen = TranslatedContext(own, translation, large.n_vocab) if translation else own
+        seen = TranslatedContext(own, files.translation, large.n_vocab) if files.translation else own
         return LoadedModels(large, small, context, seen)
     try:
         made = head_context(guessing, context, wanted, head)
@@ -127,10 +104,44 @@ def load_pair(
         if head.alone:  # the user named it
             raise
         context.close()  # it may keep hidden rows already
-        context = opened.enter_context(Context(large, replace(settings_for(large, settings), n_rows=n_rows)))
-        return LoadedModels(large, None, context, None)
+        return LoadedModels(large, None, opened.enter_context(Context(large, of_target)), None)
     opened.callback(made.close)
     return LoadedModels(large, small, context, made)
+
+
+def _weights(
+    opened: ExitStack, files: PairFiles, settings: PairSettings, on_progress: OnProgress
+) -> tuple[Model, Model | None]:
+    """Loads the target, and the file beside it if there is one."""
+    share, layers = _share(files.target, files.draft), settings.n_gpu_layers
+    large = opened.enter_context(
+        Model(
+            files.target,
+            n_gpu_layers=layers,
+            mtp=files.head_in_target,
+            devices=remote.devices(settings.rpc),
+            tensor_split=settings.tensor_split,
+            on_progress=lambda done: on_progress("target", share * done),
+        )
+    )
+    if files.draft is None:
+        return large, None
+    small = Model(
+        files.draft,
+        n_gpu_layers=layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers,
+        mtp=files.head is not None and files.head.kind in OF_NEXTN,
+        head=files.head is not None,
+        on_progress=lambda done: on_progress("draft", share + (WEIGHTS - share) * done),
+    )
+    return large, opened.enter_context(small)
+
+
+def _as_far_as_it_reads(large: Model, draft: Model, wanted: ContextSettings) -> ContextSettings:
+    """Returns the settings of a draft's context: its positions may be scaled in another way."""
+    rope = wanted.rope.of_draft(headers_of(large.path)[0], headers_of(draft.path)[0])
+    n_ctx = min(wanted.n_ctx, rope.reach(draft.n_ctx_train))
+    cells = min(wanted.cells, n_ctx * wanted.n_seq) if wanted.cells else None
+    return replace(wanted, n_ctx=n_ctx, cells=cells, rope=rope)
 
 
 def _share(target: Path, draft: Path | None) -> float:

@@ -20,7 +20,7 @@ from edgespec.core.values import LONGEST_DRAFT, ModelName, Round
 from edgespec.engine.alone import alone
 from edgespec.engine.draft_placement import DraftPlacement
 from edgespec.engine.experience import load, save
-from edgespec.engine.loading import OnProgress, load_what_fits
+from edgespec.engine.loading import OnProgress, PairFiles, load_what_fits
 from edgespec.engine.measuring import SecondLook, believable, costs_path, measure_costs, time_again
 from edgespec.engine.parallel_draft import ParallelDraft
 from edgespec.engine.stream_maker import StreamMaker
@@ -62,9 +62,8 @@ class Pair(StreamMaker):
         if known == 0:  # else on the card, if it fits
             settings = replace(settings, draft_gpu_layers=0)
         with ExitStack() as opened:
-            loaded, settings, self.gave_up = load_what_fits(
-                opened, Path(target), small, head, self.translation, settings, self.n_rows, on_progress
-            )
+            files = PairFiles(Path(target), small, head, self.translation)
+            loaded, settings, self.gave_up = load_what_fits(opened, files, settings, self.n_rows, on_progress)
             if known is None:
                 loaded, settings = place.choose(opened, loaded, settings, self.translation)
             self.settings, self.draft = settings, loaded.draft

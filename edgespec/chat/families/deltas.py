@@ -50,6 +50,15 @@ class Call:
     id: str
     arguments: str = ""
 
+    @property
+    def parsed(self) -> dict[str, Any]:
+        """Returns the arguments as an object; malformed ones are kept as text."""
+        try:
+            value = json.loads(self.arguments or "{}")
+        except ValueError:
+            return {"arguments": self.arguments}
+        return value if isinstance(value, dict) else {"arguments": value}
+
 
 @dataclass(slots=True)
 class AssembledTurn:

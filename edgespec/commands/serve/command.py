@@ -44,6 +44,7 @@ LONGEST_KEYS = 2**16  # characters of a file of keys
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags of the endpoint; the command line adds the model's."""
     _add_endpoint(command)
+    _add_engine(command)
     _add_defaults(command)
     _add_safety(command)
     flags.add_model(command, pair_flag=False)
@@ -71,6 +72,29 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
         help=f"also listen on 127.0.0.1:{OLLAMA}, where many programs look for Ollama",
     )
     group.add_argument("--alias", metavar="NAME", help="the model's name, as clients see it")
+    group.add_argument(
+        "--verbose",
+        action="store_true",
+        help="add the prompt to every chat answer, as __verbose",
+    )
+    group.add_argument(
+        "--canary",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="answer this share of requests without speculation, so that /metrics can compare (0)",
+    )
+    group.add_argument(
+        "--log",
+        choices=("quiet", "text", "json"),
+        default="quiet",
+        help="text: also a line per request; json: everything, as one object per line (quiet)",
+    )
+    group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/parent_process.py
+
+
+def _add_engine(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("engine")
     group.add_argument("--slots", type=int, metavar="N", help="requests answered at the same time (4)")
     group.add_argument(
         "--reproducible",
@@ -102,25 +126,6 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
         metavar="MINUTES",
         help="unload the model after this long without a request; the next request reloads it (0: never)",
     )
-    group.add_argument(
-        "--verbose",
-        action="store_true",
-        help="add the prompt to every chat answer, as __verbose",
-    )
-    group.add_argument(
-        "--canary",
-        type=float,
-        default=0.0,
-        metavar="SHARE",
-        help="answer this share of requests without speculation, so that /metrics can compare (0)",
-    )
-    group.add_argument(
-        "--log",
-        choices=("quiet", "text", "json"),
-        default="quiet",
-        help="text: also a line per request; json: everything, as one object per line (quiet)",
-    )
-    group.add_argument("--owned", action="store_true", help=argparse.SUPPRESS)  # see server/parent_process.py
 
 
 def _add_defaults(command: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import uvicorn
 from sse_starlette.sse import AppStatus
+from starlette.types import ASGIApp
 
 from edgespec.chat.renderer import RENDERER
 from edgespec.commands.serve.connections import AT_ONCE, Connection, room_for_connections
@@ -56,20 +57,7 @@ async def serve(
         private=parent is not None,
         template=settings.chat_template,
     )
-    how = uvicorn.Config(
-        make_app(worker, settings, state, pairs),
-        http=Connection,
-        backlog=AT_ONCE,  # asyncio accepts so many at once
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
-        h11_max_incomplete_event_size=LARGEST_HEAD,
-    )
-    server = StoppableServer(how, worker)
+    server = StoppableServer(_how(make_app(worker, settings, state, pairs)), worker)
     worker.unload_after(settings.idle_s)  # not before: it would be unloaded before anybody heard of it
     gc.collect()
     gc.freeze()  # or what is there for good is looked through again during requests, for a tenth of a second
@@ -97,6 +85,22 @@ async def serve(
             parent.tell("failed", message=worker.failed.message)
         return worker.failed.exit_code
     return INTERRUPTED if signal.SIGINT in server.signals else 0
+
+
+def _how(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        backlog=AT_ONCE,  # asyncio accepts so many at once
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        h11_max_incomplete_event_size=LARGEST_HEAD,
+    )
 
 
 async def _end_unless_loaded(worker: Supervisor, server: StoppableServer) -> None:

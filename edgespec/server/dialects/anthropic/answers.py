@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -60,9 +59,7 @@ class MessageAnswer:
         if turn.content or not turn.calls:
             blocks.append({"type": "text", "text": turn.content})
         for call in turn.calls:
-            blocks.append(
-                {"type": "tool_use", "id": _id(call.id), "name": call.name, "input": _object(call.arguments)}
-            )
+            blocks.append({"type": "tool_use", "id": _id(call.id), "name": call.name, "input": call.parsed})
         return blocks
 
     def _ended(self, finish: str | None) -> dict[str, Any]:
@@ -148,12 +145,3 @@ def _event(name: str, data: dict[str, Any]) -> ServerSentEvent:
 def _id(call: str) -> str:
     """Returns a call's id as Anthropic spells ids."""
     return "toolu_" + call.removeprefix("call_")
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    """Returns arguments as an object; malformed ones are kept as text."""
-    try:
-        value = json.loads(arguments or "{}")
-    except ValueError:
-        return {"arguments": arguments}
-    return value if isinstance(value, dict) else {"arguments": value}

@@ -74,7 +74,7 @@ class OllamaAnswer:
 
     def _calls(self) -> list[dict[str, Any]]:
         return [
-            {"id": call.id, "function": {"index": i, "name": call.name, "arguments": _object(call.arguments)}}
+            {"id": call.id, "function": {"index": i, "name": call.name, "arguments": call.parsed}}
             for i, call in enumerate(self.turn.turn.calls)
         ]
 
@@ -116,12 +116,3 @@ def now() -> str:
 def encoded(line: dict[str, Any]) -> bytes:
     """Returns a line of a stream."""
     return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
-
-
-def _object(arguments: str) -> dict[str, Any]:
-    """Returns arguments as an object; malformed ones are kept as text."""
-    try:
-        value = json.loads(arguments or "{}")
-    except ValueError:
-        return {"arguments": arguments}
-    return value if isinstance(value, dict) else {"arguments": value}
