@@ -181,3 +181,22 @@ def test_weights_are_rounded_as_in_the_file(network):
     assert all(torch.equal(p, before) for p, before in zip(network.parameters(), exact, strict=True))
     assert network.embed.weight.grad is not None
     network.zero_grad()
+
+
+def test_a_block_is_made_for_the_shipped_target(tmp_path, monkeypatch, small_library):
+    """All of it, small; what is made is a target that guesses."""
+    from edgespec.pairs.check import find_head
+    from recipes import asked, corpus, mtp, stages
+
+    monkeypatch.setattr(corpus, "split", lambda: (small_library, small_library))
+    monkeypatch.setattr(asked, "WATCHED", 4)
+    monkeypatch.setattr(mtp, "PLAN", Plan(tokens=256, batch=128))
+    monkeypatch.setattr(
+        mtp, "HEARD", asked.Wanted(said=16, first_epoch=30, longest=112, limits=(6,), texts=4)
+    )
+    place = stages.WorkFolders(tmp_path, tmp_path / "out", 1, torch.device("cpu"))
+    lines = []
+    mtp.make(place, lines.append)
+    head = find_head(place.out / "target-mtp.gguf", None)
+    assert head and head.kind == "mtp" and not head.alone
+    assert "edgespec bench --target" in lines[-1]
