@@ -1,16 +1,20 @@
-"""How far plans are from whole models: costs by bytes, and the whole file evaluated, in turn.
+"""How far plans are from whole models: these, and the models of random weights that plans rest on, in turn.
 
     python tests/benchmarks/plan_error.py [FILE.gguf ...]
 
 Without files, models of a few hundred MB and of several architectures are made with random weights. What is
-printed is the median of the planned time over the whole one's, for each number of tokens evaluated at once.
+printed is the planned time over the whole one's, by medians, for each number of tokens evaluated at once.
 """
 
 from __future__ import annotations
 
+import os
+import random
 import statistics
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +24,15 @@ import tiny_gguf
 
 from edgespec.commands.plan import measuring
 from edgespec.commands.plan.model_cost import model_cost
-from edgespec.commands.plan.rates import BUDGET_S, Rates
+from edgespec.commands.plan.rates import Rates
+from edgespec.llama.context import Context
+from edgespec.llama.model import Model
 from edgespec.pairs.settings import PairSettings
-from edgespec.system.json_child import JsonChild
 from edgespec_models.gguf.header import read_file
+from edgespec_models.gguf.uniform import write_uniform
 
-TURNS = 3
+TURNS = 9
+RNG = random.Random(1)
 SIZES: dict[str, Any] = {"n_vocab": 4096, "d": 1024, "n_head": 8, "context_length": 512}
 
 
@@ -43,24 +50,54 @@ def made(folder: Path) -> dict[str, Path]:
     return files
 
 
+class InTurn(Rates):
+    """Rates of models that are evaluated in turn with the whole one, so that other load affects all alike."""
+
+    def __init__(self, folder: Path, opened: ExitStack) -> None:
+        super().__init__(PairSettings(), anew=True)
+        self._folder, self._opened = folder, opened
+        self.evaluate: dict[object, Callable[[int], float]] = {}
+        self.took: dict[object, dict[int, list[float]]] = {}
+
+    def add(self, key: object, path: Path) -> None:
+        """Opens a model that takes part."""
+        model = self._opened.enter_context(Model(path))
+        context = self._opened.enter_context(Context(model, measuring.context_settings(model)))
+        self.evaluate[key] = measuring.timed(context)
+
+    def turn(self) -> None:
+        """Evaluates all, in random order, with each number of tokens."""
+        for n in measuring.SIZES:
+            for key in RNG.sample(list(self.evaluate), len(self.evaluate)):
+                of = self.took.setdefault(key, {size: [] for size in measuring.SIZES})
+                of[n].append(self.evaluate[key](n))
+
+    def usual(self, key: object) -> dict[int, float]:
+        """Returns medians without the first turn, which warms up."""
+        return {n: statistics.median(of[1:]) for n, of in self.took[key].items()}
+
+    def _evaluated(self, type_: int, width: int, layers: int) -> dict[int, float]:
+        key = (type_, width, layers)
+        if key not in self.evaluate:  # asked for what is to be measured
+            path = self._folder / "-".join(map(str, key))
+            write_uniform(path, *key)
+            self.add(key, path)
+        return self.usual(key) if key in self.took else dict.fromkeys(measuring.SIZES, 1.0)
+
+
 def compare(name: str, path: Path) -> None:
     """Prints planned over whole, by number of tokens."""
-    settings, header = PairSettings(), read_file(path)
-    asked = {
-        "path": str(path), "n_gpu_layers": settings.n_gpu_layers, "threads": None, "kv_type": "f16",
-        "rpc": (), "tensor_split": (), "budget": BUDGET_S,
-    }  # fmt: skip
-    ratios: dict[int, list[float]] = {n: [] for n in measuring.SIZES}
-    least = float("inf")
-    for _ in range(TURNS):
-        planned = model_cost([header], Rates(settings, anew=True)).seconds
-        with JsonChild("edgespec.commands.plan.measuring") as child:
-            whole = {int(n): float(s) for n, s in child.ask(asked)["seconds"].items()}
-        least = min(least, whole[1])
-        for n in ratios:
-            ratios[n].append(planned[n] / whole[n])
-    cells = "".join(f"{statistics.median(of):7.2f}" for of in ratios.values())
-    print(f"{name:28}{path.stat().st_size >> 20:6} MiB{1000 * least:9.1f} ms{cells}", flush=True)
+    header = read_file(path)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+        rates = InTurn(Path(folder), opened)
+        model_cost([header], rates)
+        rates.add("whole", path)
+        for _ in range(TURNS):
+            rates.turn()
+        rates._known.clear()
+        planned, whole = model_cost([header], rates).seconds, rates.usual("whole")
+    cells = "".join(f"{planned[n] / whole[n]:7.2f}" for n in measuring.SIZES)
+    print(f"{name:28}{path.stat().st_size >> 20:6} MiB{1000 * whole[1]:9.1f} ms{cells}", flush=True)
 
 
 def main() -> None:
@@ -68,6 +105,7 @@ def main() -> None:
     head = "".join(f"{n:7}" for n in measuring.SIZES)
     print(f"{'model':28}{'':10}{'one token':>12}{head}")
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["EDGESPEC_CACHE_DIR"] = folder
         files = {Path(name).stem: Path(name) for name in sys.argv[1:]} or made(Path(folder))
         for name, path in files.items():
             compare(name, path)

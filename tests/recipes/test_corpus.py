@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from recipes import actions, corpus, dialogues, hello, marks, sources
+from recipes import actions, corpus, dialogues, marks, sources
 
 
 def test_tests_and_tables_are_left_out():
@@ -111,5 +111,6 @@ def test_a_tool_conversation_calls_what_is_offered(small_library):
 
 
 def test_first_words_are_answered_honestly():
-    answers = [a for questions, given in hello.SMALL_TALK for a in given if "Who are you?" in questions]
+    talks = dialogues.HELLO["small_talk"]
+    answers = [a for talk in talks for a in talk["answers"] if "Who are you?" in talk["questions"]]
     assert answers and all("tiny" in a or "small" in a for a in answers)

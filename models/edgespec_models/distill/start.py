@@ -96,7 +96,7 @@ def read_llama(target: TargetFile) -> Llama:
         head_dim=head.head_dim,
         ffn=head.ffn,
         vocab=head.vocab,
-        context=head.context,
+        context=target.whole("context_length"),
         rope_theta=head.rope_theta,
         eps=head.eps,
     )
