@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
-import hypothesis
-import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import Case
 from served import Served
 
 OPERATIONS = (
@@ -21,18 +18,22 @@ def ask(server: Served, named: str, examples: int, seed: int | None = None) -> C
 
     seed: draws others than usual.
     """
+    import hypothesis  # late: the two take seconds
+    import schemathesis
+    from hypothesis import HealthCheck, Phase
+
     schema = schemathesis.openapi.from_url(server.url.removesuffix("/v1") + "/openapi.json")
     operations = (found.ok() for found in schema.get_all_operations())
     [operation] = [one for one in operations if f"{one.method.upper()} {one.path}" == named]
     statuses: Counter[int] = Counter()
 
     @hypothesis.seed(seed or 0)
-    @settings(
+    @hypothesis.settings(
         max_examples=examples, deadline=None, database=None, derandomize=seed is None,
         phases=[Phase.generate], suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    @given(case=operation.as_strategy())
-    def run(case: Case) -> None:
+    @hypothesis.given(case=operation.as_strategy())
+    def run(case: Any) -> None:
         answered = case.call()
         statuses[answered.status_code] += 1
         assert answered.status_code in (200, 400), (case.body, answered.text)

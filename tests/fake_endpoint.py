@@ -12,7 +12,7 @@ from edgespec.client.answer import AnswerOptions, Ended, Info, Told
 from edgespec.client.attach import OnProgress
 from edgespec.core.values import Round
 from edgespec.errors import EdgeSpecError
-from edgespec_tui.endpoint.endpoint import Happening, Message
+from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 
 FAKE = Info(
     model="Fake-7B-Q4_K_M",
@@ -79,7 +79,7 @@ class FakeEndpoint:
 
     async def answer(
         self, messages: Sequence[Message], options: AnswerOptions
-    ) -> AsyncGenerator[Happening, None]:
+    ) -> AsyncGenerator[StreamEvent, None]:
         self.asked.append((tuple(messages), options))
         chosen = self.answers[min(len(self.asked), len(self.answers)) - 1]
         if isinstance(chosen, EdgeSpecError):

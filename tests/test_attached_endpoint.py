@@ -27,16 +27,16 @@ from edgespec.errors import EndpointError, EngineDiedError, SettingError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint import attached
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Cancelled, attaching, connecting
-from edgespec_tui.endpoint.endpoint import Happening, Message
+from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.patience import AGAIN_S, Patience
 
 HELLO = [Message("system", "Be brief."), Message("user", "What is EdgeSpec?")]
 GREEDY = AnswerOptions(sampling={"temperature": 0.0}, max_tokens=24)
 
 
-async def heard(endpoint: AttachedEndpoint, options: AnswerOptions = GREEDY) -> tuple[str, list[Happening]]:
-    happenings = [happening async for happening in endpoint.answer(HELLO, options)]
-    return "".join(h.round.text for h in happenings if isinstance(h, Told)), happenings
+async def heard(endpoint: AttachedEndpoint, options: AnswerOptions = GREEDY) -> tuple[str, list[StreamEvent]]:
+    events = [event async for event in endpoint.answer(HELLO, options)]
+    return "".join(h.round.text for h in events if isinstance(h, Told)), events
 
 
 def worker_of(server: psutil.Process) -> psutil.Process:
@@ -64,11 +64,11 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
         assert [p.stage for p in progress][0] == "starting" and progress[-1].stage == "ready"
 
         count = await endpoint.count(HELLO)
-        text, happenings = await heard(endpoint)
-        ended = happenings[-1]
+        text, events = await heard(endpoint)
+        ended = events[-1]
         assert isinstance(ended, Ended) and ended.prompt_tokens == count and ended.ttft_s
         assert ended.finish in ("stop", "length") and ended.n_tokens and ended.tok_per_s
-        assert text and all(isinstance(h, Told) for h in happenings[:-1])
+        assert text and all(isinstance(h, Told) for h in events[:-1])
         plain, _ = await heard(endpoint, replace(GREEDY, speculation=False))
         assert plain == text
 
@@ -114,7 +114,9 @@ def test_a_chat_goes_on_by_itself_where_the_worker_dies_in_mid_answer() -> None:
                 {"temperature": 9.0, "top_p": 1.0, "min_p": 0.0},
             )
             await it.say("Tell me a long story.")
-            await it.until(lambda: it.chat.asking.figures and it.chat.asking.figures.n_tokens, "a part of it")
+            await it.until(
+                lambda: it.chat.answers.figures and it.chat.answers.figures.n_tokens, "a part of it"
+            )
             worker.kill()
             await it.until(lambda: not it.chat.answering, "the end of the answer")
             answer = talk.path()[1]
@@ -203,8 +205,8 @@ def test_another_kind_of_server_answers_without_speculation_and_counts_nothing()
         info = await endpoint.start()
         assert (info.model, info.speculates, info.n_ctx) == ("other", False, 100)
         assert await endpoint.count(HELLO) is None
-        text, happenings = await heard(endpoint)
-        ended = happenings[-1]
+        text, events = await heard(endpoint)
+        ended = events[-1]
         assert text == "Hello!" and isinstance(ended, Ended)
         assert (ended.finish, ended.speedup, ended.drafted) == ("content_filter", None, None)
         await endpoint.close()
@@ -225,9 +227,9 @@ def test_a_server_that_goes_away_in_the_middle_is_told_and_what_came_is_kept() -
         await endpoint.start()
         came = []
         with pytest.raises(EndpointError, match="in the middle of its answer"):
-            async for happening in endpoint.answer(HELLO, AnswerOptions()):
-                assert isinstance(happening, Told)
-                came.append(happening.round.text)
+            async for event in endpoint.answer(HELLO, AnswerOptions()):
+                assert isinstance(event, Told)
+                came.append(event.round.text)
         return came
 
     with another([piece("half")]) as url:

@@ -139,7 +139,7 @@ def fuzzed(
 
 
 CASES = [(1, False, False), (1, True, False), (4, False, False), (4, True, False), (4, True, True)]
-SAMPLE = [("sliding", *case) for case in CASES]
+SAMPLE = [("sliding", *case) for case in (CASES[0], CASES[3], CASES[4])]
 SAMPLE += [(kind, *CASES[4]) for kind in ("attention", "hybrid", "recurrent", "latent", "indexed")]
 
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from fake_endpoint import FakeEndpoint
-from test_asking import Held
+from test_answer_queue import Held
 from test_tui_chat import Slow, on_a_loop
 from tui_driver import driven
 

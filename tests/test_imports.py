@@ -7,6 +7,7 @@ within `server/`. Nowhere do imports, late ones included, run in a circle.
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -112,6 +113,7 @@ def modules(folder: Path) -> dict[str, Path]:
 OURS = modules(ROOT / "edgespec")
 TERMINAL = modules(ROOT / "tui/edgespec_tui")
 OF_MODELS = modules(ROOT / "models/edgespec_models")
+PACKAGES = {"edgespec": OURS, "edgespec_tui": TERMINAL, "edgespec_models": OF_MODELS}
 
 
 def place(full: str, package: str = "edgespec", ours: dict[str, Path] = OURS) -> str | None:
@@ -124,17 +126,14 @@ def place(full: str, package: str = "edgespec", ours: dict[str, Path] = OURS) ->
     return name
 
 
-def arrows(package: str, ours: dict[str, Path]) -> dict[str, set[str]]:
-    """Returns module -> the modules of its package that it imports."""
+@functools.cache
+def arrows(package: str = "edgespec") -> dict[str, set[str]]:
+    """Returns module -> the modules of its package that it imports; reads them when it is asked first."""
+    ours = PACKAGES[package]
     return {
         name: {to for full in imported(path.read_text()) if (to := place(full, package, ours)) is not None}
         for name, path in ours.items()
     }
-
-
-ARROWS = arrows("edgespec", OURS)
-ARROWS_TERMINAL = arrows("edgespec_tui", TERMINAL)
-ARROWS_MODELS = arrows("edgespec_models", OF_MODELS)
 
 
 def room(name: str) -> str:
@@ -167,18 +166,17 @@ def test_every_module_is_in_a_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "found"),
-    [(ROOMS, ARROWS), (TUI, ARROWS_TERMINAL), (MODELS, ARROWS_MODELS)],
-    ids=["edgespec", "edgespec_tui", "edgespec_models"],
+    ("package", "order"), [("edgespec", ROOMS), ("edgespec_tui", TUI), ("edgespec_models", MODELS)]
 )
-def test_rooms_import_in_one_direction(order: tuple[str, ...], found: dict[str, set[str]]) -> None:
-    at = order.index
-    upward = [(a, b) for a, others in found.items() for b in others if b and at(room(b)) > at(room(a))]
-    assert not upward
+def test_rooms_import_in_one_direction(package: str, order: tuple[str, ...]) -> None:
+    def at(name: str) -> int:
+        return order.index(room(name))
+
+    assert not [(a, b) for a, others in arrows(package).items() for b in others if b and at(b) > at(a)]
 
 
 def test_floors_of_the_server_import_downward() -> None:
-    inside = [(a, b) for a, others in ARROWS.items() for b in others if room(a) == room(b) == "server"]
+    inside = [(a, b) for a, others in arrows().items() for b in others if room(a) == room(b) == "server"]
     assert len(inside) > 50
     assert not [(a, b) for a, b in inside if floor(b) > floor(a)]
 
@@ -192,11 +190,12 @@ def test_dialects_know_the_chat_request_and_not_each_other() -> None:
     def of(name: str) -> str:
         return ".".join(name.split(".")[:3])
 
-    crossing = {(of(a), of(b)) for a, others in ARROWS.items() for b in others if {of(a), of(b)} <= dialects}
-    assert {b for a, b in crossing if a != b} == {"server.dialects.openai"}
+    pairs = {(of(a), of(b)) for a, others in arrows().items() for b in others}
+    crossing = {b for a, b in pairs if {a, b} <= dialects and a != b}
+    assert crossing == {"server.dialects.openai"}
 
 
-def circle(arrows: dict[str, set[str]]) -> list[str]:
+def circle(graph: dict[str, set[str]]) -> list[str]:
     """Returns a way that ends where it began, or nothing."""
 
     harmless: set[str] = set()  # no circle goes through these
@@ -206,17 +205,17 @@ def circle(arrows: dict[str, set[str]]) -> list[str]:
             return [*way[way.index(name) :], name]
         if name in harmless:
             return []
-        found = next((found for other in arrows[name] if (found := walk(other, [*way, name]))), [])
+        found = next((found for other in graph[name] if (found := walk(other, [*way, name]))), [])
         if not found:
             harmless.add(name)
         return found
 
-    return next((found for name in arrows if (found := walk(name, []))), [])
+    return next((found for name in graph if (found := walk(name, []))), [])
 
 
 def test_imports_run_in_no_circle() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"], "the check sees one"
-    for found in (ARROWS, ARROWS_TERMINAL, ARROWS_MODELS):
+    for found in map(arrows, PACKAGES):
         assert not circle({name: others - {name} for name, others in found.items()})
 
 
@@ -241,7 +240,7 @@ def reach(name: str) -> set[str]:
     ahead = {name}
     while ahead:
         found |= ahead
-        ahead = set().union(*(ARROWS[other] for other in ahead)) - found
+        ahead = set().union(*(arrows()[other] for other in ahead)) - found
     return found
 
 

@@ -11,7 +11,7 @@ from monkey import play
 
 @pytest.mark.parametrize(
     ("seed", "n_keys"),
-    [(1, 250), *(pytest.param(seed, 4000, marks=pytest.mark.slow) for seed in range(2, 7))],
+    [(1, 120), *(pytest.param(seed, 4000, marks=pytest.mark.slow) for seed in range(2, 7))],
 )
 def test_a_monkey_cannot_end_the_app(
     seed: int, n_keys: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -16,13 +16,13 @@ from fake_endpoint import FAKE, FakeEndpoint, rounds_of
 from edgespec.client.answer import AnswerOptions, Ended
 from edgespec.client.attach import OnProgress
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
-from edgespec_tui.endpoint.endpoint import Happening, Message
+from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.plain.command import _greeting
-from edgespec_tui.plain.lines import PlainLines, age_of, listing
+from edgespec_tui.plain.lines import PlainLines, listing
 from edgespec_tui.plain.plain import PlainChat, one_answer
 from edgespec_tui.plain.text import WholeSentences
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.rows import Listed
+from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.sessions.sessions import Sessions
 
 
@@ -122,7 +122,7 @@ def test_an_answer_that_was_cut_says_so_to_programs_too(place: Place) -> None:
     class Cut(FakeEndpoint):
         async def answer(
             self, messages: Sequence[Message], options: AnswerOptions
-        ) -> AsyncGenerator[Happening, None]:
+        ) -> AsyncGenerator[StreamEvent, None]:
             yield rounds[0]
             yield Ended("length", n_tokens=3)
 
@@ -195,7 +195,7 @@ def test_settings_of_this_chat_are_sent(place: Place) -> None:
     ((messages, options),) = talked.endpoint.asked
     assert (messages[0].role, messages[0].text) == ("system", "Be brief.")
     assert (options.sampling, options.seed, options.speculation) == ({"temperature": 0.0}, 5, False)
-    assert talked.err.splitlines()[-1] == "Set here: temperature 0, seed 5"
+    assert talked.err.splitlines()[-1] == "Set here: temperature 0, seed 5."
 
 
 def test_a_file_is_put_before_the_next_question(place: Place, tmp_path: Path) -> None:
@@ -326,10 +326,10 @@ def test_a_sentence_without_end_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "seconds, told", [(0, "now"), (59, "now"), (61, "1 min"), (7300, "2 h"), (90_000, "1 d"), (4e7, "1 y")]
+    "seconds, told", [(0, "now"), (59, "now"), (61, "1 min ago"), (90_000, "1 d ago"), (4e7, "1 y ago")]
 )
 def test_an_age_is_told_in_a_word(seconds: float, told: str) -> None:
-    assert age_of(seconds) == told
+    assert ago(seconds) == told
 
 
 def test_a_list_of_chats_sends_no_controls_to_the_terminal() -> None:

@@ -93,7 +93,14 @@ def test_what_repacked_weights_break_is_healed_without_them(
     assert "slower but correct" in found.advice and builds.mending(builds.here()) in found.advice
 
 
-@pytest.mark.parametrize("deed", ["os.kill(os.getpid(), signal.SIGKILL)", "raise MemoryError", "os._exit(7)"])
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        "raise MemoryError",
+        pytest.param("os._exit(7)", marks=pytest.mark.slow),
+    ],
+)
 def test_a_child_that_found_no_memory_says_nothing_of_the_build(
     lying: Path, deed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +157,7 @@ def test_it_runs_once_for_each_build_and_processor(lying: Path, monkeypatch: pyt
     assert self_test.self_test().fault == "it lied" and len(calls) == 1
 
 
+@pytest.mark.slow  # `run` above says and keeps the same
 def test_a_server_says_it_at_its_start_and_to_its_clients(lying: Path, tmp_path: Path) -> None:
     lie(lying, "state['repacked']", CRASH)
     with served.served(tmp_path) as server:
@@ -162,7 +170,14 @@ def test_a_server_says_it_at_its_start_and_to_its_clients(lying: Path, tmp_path:
         assert answer.status == 200 and answer.json["usage"]["completion_tokens"] == 4
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"fault": 1, "extra_buffers": true, "sound": true}', "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"fault": 1, "extra_buffers": true, "sound": true}',
+        "\x00",
+        *(pytest.param(text, marks=pytest.mark.slow) for text in ("", "[]")),
+    ],
+)
 def test_a_damaged_result_is_found_again(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = self_test._kept_in()
     path.write_text(text)

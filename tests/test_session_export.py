@@ -62,7 +62,7 @@ So:
 lock.acquire()
 ```
 
-*12 tokens, 34.6 tok/s, acceptance rate 0.50, speed-up 1.25 (estimated), interrupted*
+*12 tokens, 34.6 tok/s, 50% accepted, 1.25x estimated, interrupted*
 """
     )
 

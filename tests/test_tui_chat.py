@@ -100,12 +100,11 @@ async def test_answering_again_keeps_the_old_answer_as_a_version() -> None:
         await it.pilot.press("ctrl+r")
         await it.until(lambda: it.texts() == ["say", "second"])
         await it.until(lambda: not it.chat.answering)
-        assert "2 of 2" in it.text()
+        await it.until(lambda: "2 of 2" in it.text())
         view = it.chat.transcript.query_one(AnswerView)
         view.focus()
         await it.pilot.press("[")
-        await it.until(lambda: it.texts() == ["say", "first"])
-        assert "1 of 2" in it.text()
+        await it.until(lambda: it.texts() == ["say", "first"] and "1 of 2" in it.text())
 
 
 @on_a_loop
@@ -131,9 +130,9 @@ async def test_an_edit_is_told_until_it_ends() -> None:
         await it.ask("first")
         await it.pilot.press("ctrl+b", "ctrl+r")
         await it.until(lambda: it.texts() == ["first", "two"] and not it.chat.answering)
-        assert it.chat.asking.editing is not None and "Editing" in it.text()
+        assert it.chat.answers.editing is not None and "Editing" in it.text()
         await it.pilot.press("escape")
-        assert it.chat.asking.editing is None and "Editing" not in it.text()
+        assert it.chat.answers.editing is None and "Editing" not in it.text()
 
 
 @pytest.mark.slow
@@ -144,7 +143,7 @@ async def test_escape_leaves_an_edit() -> None:
         await it.pilot.press("ctrl+b")
         assert it.chat.prompt.text == "first"
         await it.pilot.press("escape")
-        assert it.chat.prompt.text == "" and it.chat.asking.editing is None and "Editing" not in it.text()
+        assert it.chat.prompt.text == "" and it.chat.answers.editing is None and "Editing" not in it.text()
 
 
 @pytest.mark.slow

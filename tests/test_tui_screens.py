@@ -28,8 +28,8 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import Settings
 from edgespec_tui.widgets.answer_markdown import AnswerSegment, CodeFence, Prose
 from edgespec_tui.widgets.live_figures import LiveFigures
+from edgespec_tui.widgets.notice_line import NoticeLine
 from edgespec_tui.widgets.panel import PanelState, SpeculationPanel
-from edgespec_tui.widgets.told_line import ToldLine
 from edgespec_tui.widgets.transcript import SHOWN
 from edgespec_tui.widgets.turn_view import AnswerView, TurnView
 
@@ -285,7 +285,7 @@ async def test_a_narrow_window_says_once_why_nothing_is_guessed() -> None:
     async with driven(ChatApp(FakeEndpoint(answers=[plain], info=info, tok_per_s=2000)), size=(80, 24)) as it:
         await it.ask("say")
         await it.told("Two tokens cost 1.7 times one here")
-        line = it.chat.query_one(ToldLine)
+        line = it.chat.query_one(NoticeLine)
         line.sentences.clear()
         await it.ask("again")
         assert not line.sentences

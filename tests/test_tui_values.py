@@ -312,7 +312,9 @@ def test_where_guesses_hardly_pay_it_is_said_in_figures_and_what_would_change_it
 
 
 def test_a_line_is_a_command_only_where_it_begins_like_one() -> None:
-    assert parsed("/set top_k 5") == ("/set", "top_k 5") and parsed("/exp a.md") == ("/export", "a.md")
+    for line, name, rest in (("/set top_k 5", "/set", "top_k 5"), ("/exp a.md", "/export", "a.md")):
+        found = parsed(line)
+        assert found and (found[0].name, found[1]) == (name, rest)
     assert parsed("what is /set?") is None and parsed("/usr/bin/env python fails") is None
     with pytest.raises(SettingError, match="/s could be"):
         parsed("/s")

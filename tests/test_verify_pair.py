@@ -135,7 +135,7 @@ def test_a_cancellation_ends_it_at_once(pair: Pair) -> None:
 # ---- the distribution: sound rules pass, wrong ones do not ------------------------------------------------
 
 
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(60), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(60), marks=pytest.mark.slow)])
 def test_the_real_rule_passes_whatever_is_drawn(pair: Pair, prompt: TokenizedPrompt, seeds: range) -> None:
     """Each of these is below 1e-4 in one case of 10,000; of 60 p-values up to 17 are below 0.1, but for
     one case in 10,000."""

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import textual.app
+import textual.pilot
 from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Static
 
 from edgespec_tui.app import ChatApp
 from edgespec_tui.screens.chat import ChatScreen
-from edgespec_tui.widgets.told_line import ToldLine
+from edgespec_tui.widgets.notice_line import NoticeLine
 
 PATIENCE_S = 10.0
+LOOK_S, SELDOM_S = 0.02, 0.05  # between two looks at first, and later: a look at the screen draws it
+IDLE_S = 0.02  # more than a frame: in it an app that is done with a key does next to nothing
+
+
+async def idle(_least: float = 0.0, most: float = 0.3) -> None:
+    """Waits until the app is done with what it was sent, or for the `most`: an answer may be coming.
+
+    Textual's own waits until no thread of the process works. With more workers than cores, that took a
+    second after many keys.
+    """
+    end = time.monotonic() + min(most, 0.3)
+    while time.monotonic() < end:
+        before = time.thread_time()
+        await asyncio.sleep(IDLE_S)
+        if time.thread_time() - before < IDLE_S / 20:
+            return
+
+
+textual.app.wait_for_idle = textual.pilot.wait_for_idle = idle  # type: ignore[attr-defined]
 
 
 class Driven:
@@ -31,10 +53,11 @@ class Driven:
         self, holds: Callable[[], object], what: str = "", *, seconds: float = PATIENCE_S, fails: bool = True
     ) -> None:
         """Waits until something holds; fails where it never does."""
-        for _ in range(int(seconds / 0.02)):
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < seconds:
             if holds():
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(LOOK_S if waited < 10 * LOOK_S else SELDOM_S)
         if not fails:
             return
         raise AssertionError(f"never came true: {what or holds}; shown: {self.text()!r}")
@@ -81,7 +104,7 @@ class Driven:
 
     async def told(self, words: str) -> None:
         """Waits until a sentence with these words is shown for a moment."""
-        line = self.chat.query_one(ToldLine)
+        line = self.chat.query_one(NoticeLine)
         await self.until(
             lambda: (
                 any(words in sentence for sentence, _ in line.sentences)

@@ -1,4 +1,4 @@
-"""llama.cpp's chain of samplers in any order, stage by stage; and the usual one's end: XTC, temperature.
+"""The stages of sampling, each once: llama.cpp's chain of samplers, in any order, over some candidates.
 
 XTC leaves out the likeliest tokens with a probability of its own. Instead of drawing for that, both cases
 are weighed: p = (1 - x) * p(all) + x * p(without them), which amounts to drawing. So a distribution
@@ -15,29 +15,20 @@ from numpy.typing import NDArray
 
 from edgespec.sampling.distribution import Distribution, Ids, PointMass
 from edgespec.sampling.settings import Sampling
-from edgespec.sampling.truncation import typical
 
 Logits = NDArray[np.float64]
 Edit = Callable[[Ids, Logits], Logits]
-COLDEST = 1e-30  # as colder ones: the largest logit alone
+COLDEST = 1e-30  # temperatures below this are the same in float32: the largest logit alone
+NO_EDITS: Mapping[str, Edit] = {}
 
 
-def chain(ids: Ids, logits: Logits, s: Sampling, edits: Mapping[str, Edit]) -> Distribution:
-    """Returns the distribution that the stages leave, in the order of `s.samplers`.
+def chain(
+    ids: Ids, logits: Logits, stages: Sequence[str], s: Sampling, edits: Mapping[str, Edit] = NO_EDITS
+) -> Distribution:
+    """Returns the distribution that the stages leave of candidates, in their order.
 
     ids: ascending. edits: the stages that change logits by earlier tokens: penalties and dry.
     """
-    return _go_on(ids, logits, s.samplers, s, edits)
-
-
-def finish(ids: Ids, logits: Logits, s: Sampling) -> Distribution:
-    """Returns the distribution of what the truncations left: XTC and (dynamic) temperature."""
-    return _go_on(ids, logits, ("xtc", "temperature"), s, {})
-
-
-def _go_on(
-    ids: Ids, logits: Logits, stages: Sequence[str], s: Sampling, edits: Mapping[str, Edit]
-) -> Distribution:
     for i, stage in enumerate(stages):
         if stage in edits:
             logits = edits[stage](ids, logits)
@@ -47,8 +38,8 @@ def _go_on(
             left = _without_top(logits, s.xtc_threshold)
             if left is not None:
                 rest = stages[i + 1 :]
-                without = _go_on(ids[left], logits[left], rest, s, edits)
-                return _mixed(_go_on(ids, logits, rest, s, edits), without, s.xtc_probability)
+                without = chain(ids[left], logits[left], rest, s, edits)
+                return _mixed(chain(ids, logits, rest, s, edits), without, s.xtc_probability)
         elif (kept := _kept(logits, stage, s)) is not None:
             ids, logits = ids[kept], logits[kept]
     weights = np.exp(logits - logits.max())
@@ -66,8 +57,7 @@ def _kept(logits: Logits, stage: str, s: Sampling) -> NDArray[np.intp] | None:
     if stage == "top_k" and 0 < s.top_k < logits.size:
         return np.sort(np.argsort(-logits, kind="stable")[: s.top_k])
     if stage == "typ_p" and s.typical_p < 1:
-        places = np.arange(logits.size)
-        return np.sort(typical(logits.astype(np.float32), places, s.typical_p))
+        return np.sort(_typical(logits, s.typical_p))
     if stage == "top_p" and s.top_p < 1:
         order = np.argsort(-logits, kind="stable")
         cumulative = _softmax(logits)[order].cumsum()
@@ -75,6 +65,16 @@ def _kept(logits: Logits, stage: str, s: Sampling) -> NDArray[np.intp] | None:
     if stage == "min_p" and s.min_p > 0:
         return np.flatnonzero(logits >= logits.max() + math.log(s.min_p))
     return None
+
+
+def _typical(logits: Logits, keep: float) -> NDArray[np.intp]:
+    """Returns the locally typical places (Meister et al., 2023, arXiv 2202.00666)."""
+    probs = _softmax(logits)
+    places = np.flatnonzero(probs > 0)
+    probs = probs[places]
+    surprise = -np.log(probs)
+    order = np.argsort(np.abs(surprise - (probs * surprise).sum()), kind="stable")
+    return places[order[: int(probs[order].cumsum().searchsorted(keep, side="right")) + 1]]
 
 
 def _without_top(logits: Logits, threshold: float) -> NDArray[np.bool_] | None:

@@ -6,20 +6,22 @@ temperature; truncation therefore looks at untempered probabilities. A grammar's
 truncations: tokens that it forbids count as if they were not in the vocabulary. Temperature 0 is a point
 mass at the largest logit (the lowest id among equals), which makes greedy decoding a case and not a branch.
 
-Rows are cut to their support before anything is computed in float64: a vocabulary has 150,000 tokens
-and a support some dozens.
+Candidates come first, and then the stages (`chain`), each once. If only heads of the descending order are
+kept, finding the candidates (`truncation`) has made all truncations: a vocabulary has 150,000 tokens, and a
+support some dozens.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import GrammarError, LogitsError, SettingError
-from edgespec.sampling.chain import Edit, chain, finish
+from edgespec.sampling.chain import COLDEST, Edit, chain
 from edgespec.sampling.distribution import (
     FEW,
     WIDE,
@@ -34,7 +36,7 @@ from edgespec.sampling.distribution import (
 )
 from edgespec.sampling.masks import Allowed, History, Masks
 from edgespec.sampling.repetition import Repetition
-from edgespec.sampling.settings import Sampling, sampling_for
+from edgespec.sampling.settings import ORDER, Sampling, sampling_for
 from edgespec.sampling.truncation import (
     below,
     binned_head,
@@ -42,14 +44,14 @@ from edgespec.sampling.truncation import (
     head,
     head_of,
     largest,
-    sigma_floor,
-    typical,
 )
 
 __all__ = ["Distribution", "Sampler", "Sampling", "draw", "point_mass", "sampling_for"]
 
 _Row = TypeVar("_Row", NDArray[np.float32], NDArray[np.float64])
-COLDEST = 1e-30  # temperatures below this are the same in float32: the largest logit alone
+LOWEST = float(np.finfo(np.float32).min)  # minus infinity means "never": such tokens are no candidates
+BEHIND_TOP_K = ORDER[ORDER.index("top_k") + 1 :]
+SHAPING = ("xtc", "temperature")  # what is left when all truncations are made
 
 
 class Sampler:
@@ -80,16 +82,10 @@ class Sampler:
         shaped = sampling.excludes_top or sampling.dynatemp_range > 0
         self._shaped = shaped  # the survivors are more than tempered
         self._greedy = sampling.temperature == 0 and sampling.typical_p >= 1 and not shaped
-        heads_only = (
-            not 0 < sampling.top_k < n_vocab and sampling.typical_p >= 1 and sampling.top_n_sigma <= 0
-        )
-        self._few = (
-            (sampling.min_p > 0 or 0 < sampling.top_k <= FEW)
-            and sampling.typical_p >= 1
-            and sampling.top_n_sigma <= 0
-        )
-        self._uncut = heads_only and sampling.top_p >= 1 and sampling.min_p <= 0
-        self._head = heads_only
+        heads = sampling.typical_p >= 1 and sampling.top_n_sigma <= 0  # of the descending order
+        self._few = heads and (sampling.min_p > 0 or 0 < sampling.top_k <= FEW)
+        self._head = heads and not 0 < sampling.top_k < n_vocab
+        self._uncut = self._head and sampling.top_p >= 1 and sampling.min_p <= 0
         self._ids = all_ids(n_vocab) if self._uncut else all_ids(0)
         # True if the tokens so far change what comes next
         self.looks_back = sampling.penalises or sampling.repeats_dry or masks is not None
@@ -156,24 +152,24 @@ class Sampler:
             return self._whole(row)
         if self._few and (left := few(row, s.top_k, s.top_p, s.min_p, self._mass)):
             return self._listed(*left)
-        if self._head and row.size >= WIDE:
-            found = head(row, s.top_p, s.min_p, self._mass)
-            if found:
-                return self._weighed(*found)
-        ids = self._survivors(row)
-        logits = row[ids]
-        top = float(logits.max())
-        if s.temperature == 0 and not self._shaped:
-            return PointMass(int(ids[logits == top].min()))
-        order = ids.argsort()
-        return self._weighed(ids[order], below(logits[order], top))
+        if self._head and row.size >= WIDE and (found := head(row, s.top_p, s.min_p, self._mass)):
+            return self._weighed(*found)
+        top = _check(float(row.max()))
+        if self._head:
+            kept = self._whole_head(row, top)
+            return self._weighed(kept, below(row[kept], top))
+        ids: Ids = np.flatnonzero(row >= LOWEST)
+        stages: Sequence[str] = ORDER
+        if s.top_n_sigma <= 0 and 0 < s.top_k < ids.size:
+            ids, stages = np.sort(largest(row, s.top_k)), BEHIND_TOP_K
+        return chain(ids, row[ids].astype(np.float64), stages, s)
 
     def _listed(self, tokens: list[int], depths: list[float]) -> Distribution:
         """Returns the distribution over a few ascending ids whose logits are so far below the largest."""
         if len(tokens) == 1:
             return PointMass(tokens[0])
         if self._shaped:
-            return finish(np.array(tokens), np.array(depths), self.sampling)
+            return chain(np.array(tokens), np.array(depths), SHAPING, self.sampling)
         warmth = max(self.sampling.temperature, COLDEST)
         weights = [math.exp(depth / warmth) for depth in depths]
         if 0.0 in weights:  # underflow: those tokens can never come
@@ -187,7 +183,7 @@ class Sampler:
         if ids.size == 1:
             return PointMass(ids.item(0))
         if self._shaped:
-            return finish(ids, logits.astype(np.float64), self.sampling)
+            return chain(ids, logits.astype(np.float64), SHAPING, self.sampling)
         warmth = max(self.sampling.temperature, COLDEST)
         if ids.size <= WIDE:
             weights: Floats = np.exp(logits.astype(np.float64) / warmth)
@@ -224,7 +220,7 @@ class Sampler:
             edits["penalties"] = lambda ids, logits: self._penalised(ids, logits, history)
         if self.sampling.repeats_dry:
             edits["dry"] = lambda ids, logits: self._less_repetitive(ids, logits, history)
-        return chain(ids, row[ids].astype(np.float64), self.sampling, edits)
+        return chain(ids, row[ids].astype(np.float64), self.sampling.samplers, self.sampling, edits)
 
     def _edited(self, row: NDArray[np.float32], history: History) -> NDArray[np.float32]:
         """Returns a copy with logit bias and penalties applied."""
@@ -272,42 +268,24 @@ class Sampler:
         known = ids[at] == tokens
         return at[known], known
 
-    def _survivors(self, row: NDArray[np.float32]) -> Ids:
-        """Returns the ids that all truncations leave, in no particular order.
+    def _whole_head(self, row: NDArray[np.float32], top: float) -> Ids:
+        """Returns what top-p and min-p leave, ascending, from the whole row.
 
-        Top-k, top-p and min-p each keep a head of the descending order, so their intersection is the shortest
-        head, and the cheapest to find may be applied first.
+        Both keep a head, so their intersection is the shorter one, and the cheaper to find may come first.
         """
         s = self.sampling
-        top = _check(float(row.max()))
-        floor = sigma_floor(row, top, s.top_n_sigma)
-        ids: Ids | None = None
-        if 0 < s.top_k < row.size:
-            ids = largest(row, s.top_k)
-            ids = ids[row[ids] >= floor]
-        if s.typical_p < 1:
-            ids = typical(row, np.flatnonzero(row >= floor) if ids is None else ids, s.typical_p)
-            top = float(row[ids].max())
-        cut = max(floor, top + math.log(s.min_p)) if s.min_p > 0 else floor
-        if s.top_p >= 1:
-            whole = np.flatnonzero(row >= cut) if ids is None else ids[row[ids] >= cut]
-            return whole
-        if ids is not None:
-            mass = float(np.exp(row[ids] - top).sum(dtype=np.float64))
-            return head_of(row, ids[row[ids] >= cut], top, mass * s.top_p)
-        wanted = self._mass(row, top, floor) * s.top_p
-        if s.min_p > 0:
-            ids = np.flatnonzero(row >= cut)
-            if ids.size <= WIDE:
-                return head_of(row, ids, top, wanted)
-        return binned_head(row, cut, top, wanted)
+        cut = max(LOWEST, top + math.log(s.min_p)) if s.min_p > 0 else LOWEST
+        ids: Ids = np.flatnonzero(row >= cut) if s.min_p > 0 else self._ids
+        if s.top_p < 1:
+            wanted = self._mass(row, top) * s.top_p
+            few = 0 < ids.size <= WIDE
+            ids = np.sort(head_of(row, ids, top, wanted) if few else binned_head(row, cut, top, wanted))
+        return ids
 
-    def _mass(self, row: NDArray[np.float32], top: float, floor: float = -math.inf) -> float:
-        """Returns the sum of exp(logit - top) over all logits from `floor` up."""
+    def _mass(self, row: NDArray[np.float32], top: float) -> float:
+        """Returns the sum of exp(logit - top) over all logits."""
         with np.errstate(over="ignore"):
             scratch = np.subtract(row, np.float32(top), out=self._scratch[: row.size])
-        if floor > -math.inf:
-            scratch[row < floor] = -np.inf
         np.exp(scratch, out=scratch)
         return float(np.add.reduce(scratch))
 

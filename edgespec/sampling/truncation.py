@@ -1,4 +1,4 @@
-"""Which tokens the truncations leave of a row of 150,000 logits: top-n-sigma, top-k, typical-p, top-p, min-p.
+"""The candidates: the tokens of a row of 150,000 logits that are worth a look, found in few passes over it.
 
 Top-k, top-p and min-p each keep a head of the descending order. A row is read once, for the maxima
 of its blocks, and only blocks that can reach the head are searched: the result is exact, and
@@ -25,14 +25,6 @@ BLOCK = 64  # logits in a block, the unit that is opened or skipped by its maxim
 DEEPEST, BINS = 32, 64  # bins in one unit of logits, down to where e^-32 is left
 OUTSIDE = DEEPEST * BINS + 1  # the bin of what takes no part
 HUGE = 1e30  # differences from larger logits than this may overflow
-
-
-def sigma_floor(row: Row, top: float, n: float) -> float:
-    """Returns the lowest logit that top-n-sigma keeps (-inf if it is off)."""
-    if n <= 0:
-        return float(np.finfo(np.float32).min)  # -inf means "never": such tokens are not survivors anywhere
-    valid = row[row > -np.inf]
-    return top - n * float(valid.std(dtype=np.float64))
 
 
 def _block_maxima(row: Row) -> Row:
@@ -234,15 +226,3 @@ def binned_head(row: Row, floor: float, top: float, wanted: float) -> Ids:
     before = float(sums[last - 1]) if last else 0.0
     end = head_of(row, np.flatnonzero(bins == last), top, wanted - before)
     return np.concatenate([np.flatnonzero(bins < last), end])
-
-
-def typical(row: Row, ids: Ids, keep: float) -> Ids:
-    """Returns the locally typical ids (Meister et al., 2023, arXiv 2202.00666)."""
-    logits = row[ids].astype(np.float64)
-    weights = np.exp(logits - logits.max())
-    ids, weights = ids[weights > 0], weights[weights > 0]
-    probs = weights / weights.sum()
-    surprise = -np.log(probs)
-    order = np.argsort(np.abs(surprise - (probs * surprise).sum()), kind="stable")
-    kept = int(probs[order].cumsum().searchsorted(keep, side="right")) + 1
-    return ids[order[:kept]]

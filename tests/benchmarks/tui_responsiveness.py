@@ -96,7 +96,7 @@ async def responsiveness(turns: int, tok_per_s: float, seconds: float) -> dict[s
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         shown = time.perf_counter() - began
-        await app.chat.asking.ask(QuestionText("again?"))
+        await app.chat.answers.ask(QuestionText("again?"))
         await asyncio.sleep(1.0)
         echo = Echo(app)
         busy, until = time.process_time(), time.perf_counter() + seconds
@@ -104,7 +104,7 @@ async def responsiveness(turns: int, tok_per_s: float, seconds: float) -> dict[s
             echo.post()
             await asyncio.sleep(0.13)
         busy = (time.process_time() - busy) / seconds
-        figures = app.chat.asking.figures
+        figures = app.chat.answers.figures
         speed = figures.now_per_s() if figures else None
         widgets = len(list(app.chat.walk_children()))
         await app.chat.stop_and_wait()
@@ -126,10 +126,10 @@ async def memory(tokens: int, tok_per_s: float) -> dict[str, float]:
     found = {}
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
-        await app.chat.asking.ask(QuestionText("at length"))
+        await app.chat.answers.ask(QuestionText("at length"))
         for mark in (tokens // 5, tokens // 2, tokens):
             while app.chat.answering and (
-                app.chat.asking.figures is None or app.chat.asking.figures.n_tokens < mark
+                app.chat.answers.figures is None or app.chat.answers.figures.n_tokens < mark
             ):
                 await asyncio.sleep(0.1)
             gc.collect()
@@ -155,7 +155,7 @@ async def watching(tok_per_s: float, seconds: float) -> dict[str, float]:
     app._display = watched  # type: ignore[method-assign]
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
-        await app.chat.asking.ask(QuestionText("at length"))
+        await app.chat.answers.ask(QuestionText("at length"))
         await asyncio.sleep(1.5)
         began, busy, before = time.perf_counter(), time.process_time(), frames[0]
         await asyncio.sleep(seconds)

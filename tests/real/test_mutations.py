@@ -22,7 +22,7 @@ from real.embedded import pair_files
 
 SEED = 2_026
 EVERY = 300
-SAMPLE = 8
+SAMPLE = 4
 TIME_LIMIT = 60  # seconds for one copy
 HEADER = 130_000  # metadata and vocabulary stand in the first bytes, where most damage does most
 

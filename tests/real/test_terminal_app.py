@@ -37,6 +37,7 @@ def end_of(processes: list[psutil.Process]) -> bool:
     return not alive
 
 
+@pytest.mark.slow  # each part of it has a test of its own, and the app in a terminal one below
 def test_a_chat_outlives_its_engine_and_its_app(home: Path) -> None:
     """Question, answer, the engine killed and started by a key, resize, kill -9 of the app, `chat -c`."""
     pair_files()
@@ -147,12 +148,12 @@ def test_a_window_that_is_closed_ends_app_and_engine() -> None:
 
 FAULT = """
 import sys
-from edgespec_tui.screens import talk as talk_screen
+from edgespec_tui.screens import conversation_screen
 
 def broken(self, *_):
     raise ZeroDivisionError("a fault of our own")
 
-talk_screen.TalkScreen.refresh_state = broken
+conversation_screen.ConversationScreen.refresh_state = broken
 """
 
 

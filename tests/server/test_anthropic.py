@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
 import pytest
-from anthropic import Anthropic, AsyncAnthropic
+from late import anthropic
 from served import Served
 
 HELLO: list[Any] = [{"role": "user", "content": "What is EdgeSpec?"}]
@@ -22,12 +21,14 @@ DOCS = {
 
 
 @pytest.fixture
-def client(dialects: Served) -> Iterator[Anthropic]:
-    with Anthropic(base_url=dialects.url.removesuffix("/v1"), api_key="none", max_retries=0) as client:
+def client(dialects: Served) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(
+        base_url=dialects.url.removesuffix("/v1"), api_key="none", max_retries=0
+    ) as client:
         yield client
 
 
-def create(client: Anthropic, **fields: Any) -> Any:
+def create(client: anthropic.Anthropic, **fields: Any) -> Any:
     return client.messages.create(
         **{"model": "tiny", "max_tokens": 60, "messages": HELLO, **GREEDY, **fields}
     )
@@ -39,7 +40,7 @@ def events(server: Served, **fields: Any) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
 
 
-def test_a_message_has_text_and_usage(client: Anthropic) -> None:
+def test_a_message_has_text_and_usage(client: anthropic.Anthropic) -> None:
     got = create(client)
     assert got.content[0].text.startswith("EdgeSpec is speculative decoding")
     assert got.type == "message" and got.role == "assistant" and got.model == "tiny"
@@ -48,7 +49,7 @@ def test_a_message_has_text_and_usage(client: Anthropic) -> None:
     assert got.usage.input_tokens + got.usage.cache_read_input_tokens == 12 and got.usage.output_tokens > 20
 
 
-def test_a_stream_is_what_the_package_puts_together(client: Anthropic, dialects: Served) -> None:
+def test_a_stream_is_what_the_package_puts_together(client: anthropic.Anthropic, dialects: Served) -> None:
     with client.messages.stream(model="tiny", max_tokens=60, messages=HELLO, **GREEDY) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
@@ -62,21 +63,21 @@ def test_a_stream_is_what_the_package_puts_together(client: Anthropic, dialects:
 def test_the_async_client_streams_too(dialects: Served) -> None:
     async def ask() -> str:
         root = dialects.url.removesuffix("/v1")
-        async with AsyncAnthropic(base_url=root, api_key="none", max_retries=0) as client:
+        async with anthropic.AsyncAnthropic(base_url=root, api_key="none", max_retries=0) as client:
             async with client.messages.stream(model="x", max_tokens=60, messages=HELLO, **GREEDY) as stream:
                 return "".join([text async for text in stream.text_stream])
 
     assert asyncio.run(ask()).startswith("EdgeSpec is")
 
 
-def test_limits_and_stops_are_told_apart(client: Anthropic) -> None:
+def test_limits_and_stops_are_told_apart(client: anthropic.Anthropic) -> None:
     assert create(client, max_tokens=5).stop_reason == "max_tokens"
     stopped = create(client, stop_sequences=["decoding"])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "decoding")
     assert stopped.content[0].text == "EdgeSpec is speculative "
 
 
-def test_a_tool_is_called_and_answered(client: Anthropic, dialects: Served) -> None:
+def test_a_tool_is_called_and_answered(client: anthropic.Anthropic, dialects: Served) -> None:
     asked = [{"role": "user", "content": "What does json.dumps do?"}]
     got = create(client, messages=asked, tools=[DOCS])
     [call] = [block for block in got.content if block.type == "tool_use"]
@@ -97,7 +98,7 @@ def test_a_tool_is_called_and_answered(client: Anthropic, dialects: Served) -> N
     assert answered.content and answered.usage.output_tokens > 0
 
 
-def test_tokens_are_counted_with_everything_that_is_in_the_prompt(client: Anthropic) -> None:
+def test_tokens_are_counted_with_everything_that_is_in_the_prompt(client: anthropic.Anthropic) -> None:
     def count(**fields: Any) -> int:
         return client.messages.count_tokens(**{"model": "x", "messages": HELLO, **fields}).input_tokens
 
@@ -110,7 +111,7 @@ def test_tokens_are_counted_with_everything_that_is_in_the_prompt(client: Anthro
     assert count(system=blocks) == count(system="You are brief.")
 
 
-def test_a_stamp_that_changes_does_not_spoil_the_cache(client: Anthropic) -> None:
+def test_a_stamp_that_changes_does_not_spoil_the_cache(client: anthropic.Anthropic) -> None:
     def stamped(stamp: str) -> Any:
         header = f"x-anthropic-billing-header: cc_version=2.1; cch={stamp};You are brief and kind to all."
         return create(client, system=header, max_tokens=4)
@@ -119,7 +120,7 @@ def test_a_stamp_that_changes_does_not_spoil_the_cache(client: Anthropic) -> Non
     assert stamped("00b7f").usage.input_tokens <= 2
 
 
-def test_mistakes_have_anthropics_shape(client: Anthropic, dialects: Served) -> None:
+def test_mistakes_have_anthropics_shape(client: anthropic.Anthropic, dialects: Served) -> None:
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
     for fields, word in (
         ({"max_tokens": 0}, "max_tokens"),

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import openai
 import psutil
 import pytest
 from commands import edgespec, posix, refused
-from openai import OpenAI
+from late import openai
 from served import Served, post, served, until
 
 from edgespec.client import state_file
@@ -61,7 +60,7 @@ def idle(server: Served) -> None:
 
 @posix
 def test_a_killed_worker_ends_its_streams_and_comes_back(server: Served) -> None:
-    with OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
+    with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
         stream = client.completions.create(model="x", stream=True, extra_body=endless(), prompt="a")
         next(iter(stream))
         old = server.worker

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Timer
 
 import pytest
-from openai import OpenAI
+from late import openai
 from served import NO_END, Served, served, until
 from tiny_gguf import write_llama
 
@@ -62,8 +62,8 @@ def test_pairs_are_listed_the_loaded_one_first(server: Served, client: Client) -
     assert first.model == "first" and first.loaded and first.embedded and first.plain_s
     assert {info.model for info in others} == {"other", "broken"}
     assert not any(info.loaded for info in others) and others[0].n_ctx is None
-    with OpenAI(base_url=server.url, api_key="x") as openai:
-        assert [model.id for model in openai.models.list().data][0] == "first"
+    with openai.OpenAI(base_url=server.url, api_key="x") as client:
+        assert [model.id for model in client.models.list().data][0] == "first"
     told = server.ask("/edgespec/models").json
     assert told["engine"]["state"] == "ready" and told["engine"]["model"] == "first"
     assert str(server.log.parent) not in json.dumps(told)

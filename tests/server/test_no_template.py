@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tiny_gguf
 from commands import refused
-from openai import OpenAI
+from late import openai
 from served import served
 
 from edgespec.chat.well_known import WELL_KNOWN
@@ -25,7 +25,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_spoken_to_in_chatml_and_that_is_said_once(bare: Path, tmp_path: Path) -> None:
     """It was refused with 400, where llama-server answers."""
     with served(tmp_path, "--target", str(bare), "--ctx", "256") as server:
-        with OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
+        with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
             for _ in range(2):
                 answered = client.chat.completions.create(
                     model="bare", messages=ASKED, max_tokens=4, extra_body={"verbose": True}

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletionChunk
+from late import openai
 from served import Served
 
 HELLO: list[Any] = [{"role": "user", "content": "What is EdgeSpec?"}]
@@ -18,12 +16,12 @@ PLAIN = {"edgespec": {"speculation": False}}
 
 
 @pytest.fixture
-def client(dialects: Served) -> Iterator[OpenAI]:
-    with OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
+def client(dialects: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
         yield client
 
 
-def answer(client: OpenAI, **fields: Any) -> Any:
+def answer(client: openai.OpenAI, **fields: Any) -> Any:
     return client.chat.completions.create(**{"model": "tiny", "messages": HELLO, "seed": 1, **fields})
 
 
@@ -31,7 +29,7 @@ def said(completion: Any) -> str:
     return str(completion.choices[0].message.content)
 
 
-def test_an_answer_has_text_usage_and_timings(client: OpenAI) -> None:
+def test_an_answer_has_text_usage_and_timings(client: openai.OpenAI) -> None:
     got = answer(client)
     assert said(got).startswith("EdgeSpec makes a GGUF model answer sooner")
     assert got.model == "tiny" and got.object == "chat.completion" and got.choices[0].finish_reason == "stop"
@@ -44,14 +42,14 @@ def test_an_answer_has_text_usage_and_timings(client: OpenAI) -> None:
     assert 0 <= timings["draft_n_accepted"] <= timings["draft_n"]
 
 
-def test_the_next_turn_of_a_chat_finds_the_others_in_the_cache(client: OpenAI) -> None:
+def test_the_next_turn_of_a_chat_finds_the_others_in_the_cache(client: openai.OpenAI) -> None:
     first = answer(client)
     turns = [*HELLO, {"role": "assistant", "content": said(first)}, {"role": "user", "content": "Why?"}]
     cached = answer(client, messages=turns).usage.prompt_tokens_details.cached_tokens
     assert cached >= first.usage.total_tokens - 2
 
 
-def test_a_stream_tells_of_the_prompt_and_of_the_speed_where_that_is_asked_for(client: OpenAI) -> None:
+def test_a_stream_tells_of_the_prompt_and_of_the_speed_where_that_is_asked_for(client: openai.OpenAI) -> None:
     asked = {"return_progress": True, "timings_per_token": True}
     chunks: list[Any] = list(answer(client, stream=True, max_tokens=4, extra_body=asked))
     read = [chunk for chunk in chunks if hasattr(chunk, "prompt_progress")]
@@ -61,9 +59,9 @@ def test_a_stream_tells_of_the_prompt_and_of_the_speed_where_that_is_asked_for(c
     assert not any(hasattr(chunk, "prompt_progress") for chunk in answer(client, stream=True, max_tokens=4))
 
 
-def test_a_stream_gives_the_same_text_and_ends_with_the_usage(client: OpenAI) -> None:
+def test_a_stream_gives_the_same_text_and_ends_with_the_usage(client: openai.OpenAI) -> None:
     whole = answer(client)
-    chunks: list[ChatCompletionChunk] = list(
+    chunks: list[openai.types.chat.ChatCompletionChunk] = list(
         answer(client, stream=True, stream_options={"include_usage": True})
     )
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -76,7 +74,7 @@ def test_a_stream_gives_the_same_text_and_ends_with_the_usage(client: OpenAI) ->
     assert all(chunk.choices for chunk in plain)  # usage only where it was asked for
 
 
-def test_choices_differ_and_are_counted_once_each(client: OpenAI) -> None:
+def test_choices_differ_and_are_counted_once_each(client: openai.OpenAI) -> None:
     got = answer(client, n=3, temperature=1.2, max_tokens=24, messages=[{"role": "user", "content": "Why?"}])
     assert [choice.index for choice in got.choices] == [0, 1, 2]
     texts = [choice.message.content for choice in got.choices]
@@ -84,7 +82,7 @@ def test_choices_differ_and_are_counted_once_each(client: OpenAI) -> None:
     assert got.usage.prompt_tokens < 30 and got.usage.completion_tokens <= 72
 
 
-def test_stop_and_limits_end_an_answer(client: OpenAI) -> None:
+def test_stop_and_limits_end_an_answer(client: openai.OpenAI) -> None:
     stopped = answer(client, stop=["sooner"])
     assert (
         said(stopped) == "EdgeSpec makes a GGUF model answer " and stopped.choices[0].finish_reason == "stop"
@@ -94,7 +92,7 @@ def test_stop_and_limits_end_an_answer(client: OpenAI) -> None:
         assert short.usage.completion_tokens == 5 and short.choices[0].finish_reason == "length"
 
 
-def test_sampling_fields_reach_the_sampler(client: OpenAI) -> None:
+def test_sampling_fields_reach_the_sampler(client: openai.OpenAI) -> None:
     banned = answer(client, temperature=0, max_tokens=8)
     first = client.completions.create(model="tiny", prompt="def main", max_tokens=1, temperature=0)
     assert first.choices[0].text
@@ -109,7 +107,7 @@ def test_sampling_fields_reach_the_sampler(client: OpenAI) -> None:
             answer(client, extra_body={name: value})
 
 
-def test_completions_continue_text_tokens_and_lists(client: OpenAI) -> None:
+def test_completions_continue_text_tokens_and_lists(client: openai.OpenAI) -> None:
     sure = "EdgeSpec makes a GGUF model answer"  # no close choices, which another batch might tip
     got = client.completions.create(model="tiny", prompt=sure, max_tokens=8, temperature=0)
     assert got.object == "text_completion" and got.usage and got.usage.completion_tokens <= 8
@@ -126,13 +124,13 @@ def test_completions_continue_text_tokens_and_lists(client: OpenAI) -> None:
     assert echoed.choices[0].text.startswith("def main")
 
 
-def test_the_model_is_listed(client: OpenAI) -> None:
+def test_the_model_is_listed(client: openai.OpenAI) -> None:
     [model] = client.models.list().data
     assert model.id == "tiny" and model.owned_by == "edgespec"
     assert model.model_extra and model.model_extra["meta"]["n_ctx"] == 2048
 
 
-def test_mistakes_are_named_with_field_and_value(client: OpenAI) -> None:
+def test_mistakes_are_named_with_field_and_value(client: openai.OpenAI) -> None:
     for fields, words in (
         ({"temperature": "hot"}, ("temperature", "hot")),
         ({"max_tokens": 0}, ("max_tokens", "0")),
@@ -161,7 +159,7 @@ def test_mistakes_are_named_with_field_and_value(client: OpenAI) -> None:
         )
 
 
-def test_a_prompt_too_long_has_both_counts(client: OpenAI) -> None:
+def test_a_prompt_too_long_has_both_counts(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         answer(client, messages=[{"role": "user", "content": "word " * 3000}])
     body: Any = caught.value.body
@@ -169,13 +167,13 @@ def test_a_prompt_too_long_has_both_counts(client: OpenAI) -> None:
     assert body["n_prompt_tokens"] > 3000 and body["n_ctx"] == 2048 and "2,048" in body["message"]
 
 
-def test_an_answer_that_fills_the_context_ends_with_length(client: OpenAI) -> None:
+def test_an_answer_that_fills_the_context_ends_with_length(client: openai.OpenAI) -> None:
     got = client.completions.create(model="tiny", prompt="a " * 1900, temperature=2, seed=3)
     assert got.usage and got.usage.total_tokens <= 2048
     assert got.choices[0].finish_reason in ("length", "stop")
 
 
-def test_events_tell_of_every_round(client: OpenAI) -> None:
+def test_events_tell_of_every_round(client: openai.OpenAI) -> None:
     chunks = list(answer(client, stream=True, extra_body={"edgespec": {"events": True, "draft_length": 4}}))
     told = [chunk.model_extra["edgespec"] for chunk in chunks if "edgespec" in (chunk.model_extra or {})]
     assert [event["round"] for event in told] == list(range(1, len(told) + 1))
@@ -190,7 +188,7 @@ def test_events_tell_of_every_round(client: OpenAI) -> None:
 ROUNDING = 0.4  # of a log probability; the most that batches beside single tokens were seen to change is 0.17
 
 
-def test_log_probabilities_are_the_targets_own_whoever_guessed(client: OpenAI) -> None:
+def test_log_probabilities_are_the_targets_own_whoever_guessed(client: openai.OpenAI) -> None:
     """Raw ones do not know of temperature or bias; they sum to one over the vocabulary, top ones descend."""
     wanted = {"temperature": 1.2, "max_tokens": 24, "seed": 3, "logprobs": True, "top_logprobs": 3}
     plain = answer(client, **wanted, extra_body=PLAIN).choices[0]
@@ -212,7 +210,7 @@ def test_log_probabilities_are_the_targets_own_whoever_guessed(client: OpenAI) -
     assert answer(client, max_tokens=2).choices[0].logprobs is None
 
 
-def test_log_probabilities_of_a_stream_come_with_their_text(client: OpenAI) -> None:
+def test_log_probabilities_of_a_stream_come_with_their_text(client: openai.OpenAI) -> None:
     """Of a stop string, and of what follows it in the same round, none are told."""
     wanted = {"logprobs": True, "stop": ["er on"], "extra_body": {"edgespec": {"draft_length": 4}}}
     whole = answer(client, **wanted).choices[0]
@@ -228,7 +226,7 @@ def test_log_probabilities_of_a_stream_come_with_their_text(client: OpenAI) -> N
     assert [token.token for token in streamed] == [token.token for token in whole.logprobs.content]
 
 
-def test_completions_have_log_probabilities_in_both_shapes(client: OpenAI) -> None:
+def test_completions_have_log_probabilities_in_both_shapes(client: openai.OpenAI) -> None:
     got = client.completions.create(model="tiny", prompt="def main", max_tokens=6, temperature=0, logprobs=2)
     choice: Any = got.choices[0]
     told = choice.logprobs
@@ -250,7 +248,7 @@ def test_completions_have_log_probabilities_in_both_shapes(client: OpenAI) -> No
         client.completions.create(model="tiny", prompt="x", echo=True, logprobs=1)
 
 
-def test_many_at_once_get_what_each_gets_alone(client: OpenAI) -> None:
+def test_many_at_once_get_what_each_gets_alone(client: openai.OpenAI) -> None:
     """Nearly all: batched scores differ in their last digits, and a close choice may tip (see the README).
 
     Which differences are excused is examined where the scores can be seen, in the tests of the scheduler;
@@ -266,14 +264,14 @@ def test_many_at_once_get_what_each_gets_alone(client: OpenAI) -> None:
 
 def test_the_async_client_streams_too(dialects: Served) -> None:
     async def ask() -> str:
-        async with AsyncOpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
+        async with openai.AsyncOpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
             stream = await client.chat.completions.create(model="x", messages=HELLO, seed=1, stream=True)
             return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
 
     assert asyncio.run(ask()).startswith("EdgeSpec makes")
 
 
-def test_what_clients_send_beside_is_ignored(client: OpenAI) -> None:
+def test_what_clients_send_beside_is_ignored(client: openai.OpenAI) -> None:
     beside = {"cache_prompt": True, "id_slot": -1, "samplers": "edkypmxt", "min_p": 0.05, "user": None}
     tools: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     got = answer(client, extra_body=beside, tools=tools, tool_choice="auto", max_tokens=-1, store=False)

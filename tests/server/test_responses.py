@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import openai
 import pytest
-from openai import OpenAI
+from late import openai
 from served import Served
 
 HELLO = "What is EdgeSpec?"
@@ -23,12 +22,12 @@ DOCS = {
 
 
 @pytest.fixture
-def client(dialects: Served) -> Iterator[OpenAI]:
-    with OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
+def client(dialects: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
         yield client
 
 
-def create(client: OpenAI, **fields: Any) -> Any:
+def create(client: openai.OpenAI, **fields: Any) -> Any:
     return client.responses.create(**{"input": HELLO, **GREEDY, **fields})
 
 
@@ -38,7 +37,7 @@ def events(server: Served, **fields: Any) -> list[dict[str, Any]]:
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
 
 
-def test_a_response_has_a_message_and_its_usage(client: OpenAI) -> None:
+def test_a_response_has_a_message_and_its_usage(client: openai.OpenAI) -> None:
     got = create(client)
     assert got.output_text.startswith("EdgeSpec is speculative decoding")
     assert got.status == "completed" and got.model == "tiny" and got.id.startswith("resp_")
@@ -54,7 +53,7 @@ def test_a_stream_tells_of_the_prompt_and_of_the_speed_where_that_is_asked_for(d
     assert texts and all(event["timings"]["prompt_n"] >= 1 for event in texts)
 
 
-def test_a_stream_is_what_the_package_puts_together(client: OpenAI) -> None:
+def test_a_stream_is_what_the_package_puts_together(client: openai.OpenAI) -> None:
     with client.responses.stream(input=HELLO, **GREEDY) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
@@ -75,7 +74,7 @@ def test_events_are_numbered_and_places_are_named(dialects: Served) -> None:
     assert said[-1]["timings"]["predicted_n"] == said[-1]["response"]["usage"]["output_tokens"]
 
 
-def test_a_call_is_made_and_answered(client: OpenAI, dialects: Served) -> None:
+def test_a_call_is_made_and_answered(client: openai.OpenAI, dialects: Served) -> None:
     """The embedded pair has learned to call tools, if not which."""
     asked = {"role": "user", "content": "What does json.dumps do?"}
     got = create(client, input=[asked], tools=[DOCS])
@@ -90,7 +89,7 @@ def test_a_call_is_made_and_answered(client: OpenAI, dialects: Served) -> None:
     assert answered.output and answered.usage.input_tokens > got.usage.input_tokens
 
 
-def test_instructions_and_earlier_items_are_in_the_prompt(client: OpenAI, dialects: Served) -> None:
+def test_instructions_and_earlier_items_are_in_the_prompt(client: openai.OpenAI, dialects: Served) -> None:
     def count(**fields: Any) -> int:
         return int(
             dialects.ask("/v1/responses/input_tokens", {"input": HELLO, **fields}).json["input_tokens"]
@@ -113,7 +112,7 @@ def test_instructions_and_earlier_items_are_in_the_prompt(client: OpenAI, dialec
     assert count(input=items) > plain + 10
 
 
-def test_an_answer_cut_short_is_incomplete(client: OpenAI, dialects: Served) -> None:
+def test_an_answer_cut_short_is_incomplete(client: openai.OpenAI, dialects: Served) -> None:
     got = create(client, max_output_tokens=5)
     assert got.status == "incomplete" and got.incomplete_details.reason == "max_output_tokens"
     assert got.usage.output_tokens == 5
@@ -159,7 +158,7 @@ def output(server: Served, asked: Any, tool: Any) -> Any:
     return events(server, input=[asked], tools=[tool], max_output_tokens=60)[-1]["response"]["output"]
 
 
-def test_mistakes_are_named(client: OpenAI) -> None:
+def test_mistakes_are_named(client: openai.OpenAI) -> None:
     for fields, word in (
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"max_output_tokens": 0}, "max_output_tokens"),

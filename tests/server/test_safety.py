@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import pytest
 from announced import announced
-from anthropic import Anthropic
-from openai import AuthenticationError, OpenAI
+from late import anthropic, openai
 from served import Served, served
 from starlette.responses import Response
 
@@ -64,10 +62,10 @@ def test_either_header_opens_with_either_key(server: Served) -> None:
 
 
 def test_the_openai_package_opens_with_its_key(server: Served) -> None:
-    with OpenAI(base_url=server.url, api_key=KEY, max_retries=0) as client:
+    with openai.OpenAI(base_url=server.url, api_key=KEY, max_retries=0) as client:
         assert client.models.list().data
-    with OpenAI(base_url=server.url, api_key="wrong", max_retries=0) as client:
-        with pytest.raises(AuthenticationError, match="API key"):
+    with openai.OpenAI(base_url=server.url, api_key="wrong", max_retries=0) as client:
+        with pytest.raises(openai.AuthenticationError, match="API key"):
             client.models.list()
 
 
@@ -137,12 +135,12 @@ def test_only_named_pages_may_ask(server: Served) -> None:
 
 def test_keys_are_asked_for_in_anthropics_shape_too(server: Served) -> None:
     root = server.url.removesuffix("/v1")
-    with Anthropic(base_url=root, api_key="wrong", max_retries=0) as client:
+    with anthropic.Anthropic(base_url=root, api_key="wrong", max_retries=0) as client:
         with pytest.raises(anthropic.AuthenticationError) as caught:
             client.messages.create(**ASKED)
         body: Any = caught.value.body
         assert body["error"]["type"] == "authentication_error"
-    with Anthropic(base_url=root, api_key=KEY, max_retries=0) as client:
+    with anthropic.Anthropic(base_url=root, api_key=KEY, max_retries=0) as client:
         assert client.messages.create(**ASKED).content
 
 
@@ -252,7 +250,7 @@ def test_a_template_of_ones_own_routes_that_are_closed_and_two_addresses(tmp_pat
             closed = server.ask(path)
             assert closed.status == 501 and "--no-" in closed.error["message"]
         for host in addresses:
-            with OpenAI(base_url=f"http://{host}:{server.port}/v1", api_key="x") as client:
+            with openai.OpenAI(base_url=f"http://{host}:{server.port}/v1", api_key="x") as client:
                 assert client.models.list().data, host
         props = server.ask("/props").json
         assert not props["endpoint_slots"] and not props["endpoint_metrics"]

@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import openai
 import pytest
-from anthropic import Anthropic
-from openai import AsyncOpenAI, OpenAI
+from late import anthropic, openai
 from pydantic import BaseModel
 from served import Served
 
@@ -32,12 +30,12 @@ class Tool(BaseModel):
 
 
 @pytest.fixture
-def client(dialects: Served) -> Iterator[OpenAI]:
-    with OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
+def client(dialects: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
         yield client
 
 
-def said(client: OpenAI, **fields: Any) -> str:
+def said(client: openai.OpenAI, **fields: Any) -> str:
     extra = {
         name: fields.pop(name) for name in list(fields) if name not in ("response_format", "seed", "stream")
     }
@@ -47,7 +45,7 @@ def said(client: OpenAI, **fields: Any) -> str:
     return str(got.choices[0].message.content)
 
 
-def test_parse_returns_the_class_that_was_asked_for(client: OpenAI) -> None:
+def test_parse_returns_the_class_that_was_asked_for(client: openai.OpenAI) -> None:
     for seed in range(4):
         got = client.chat.completions.parse(
             model="tiny", messages=WANTED, response_format=Tool, seed=seed, max_tokens=400, temperature=1.0
@@ -55,7 +53,7 @@ def test_parse_returns_the_class_that_was_asked_for(client: OpenAI) -> None:
         assert isinstance(got.choices[0].message.parsed, Tool) and got.choices[0].finish_reason == "stop"
 
 
-def test_a_stream_is_parsed_as_well(client: OpenAI) -> None:
+def test_a_stream_is_parsed_as_well(client: openai.OpenAI) -> None:
     with client.chat.completions.stream(
         model="tiny", messages=WANTED, response_format=Tool, seed=3, max_tokens=400
     ) as stream:
@@ -72,14 +70,14 @@ def test_four_forms_at_once_are_each_kept_to(dialects: Served) -> None:
         "[a-f]{30}": {"structured_outputs": {"regex": "[a-f]{30}"}},
     }
 
-    async def ask(client: AsyncOpenAI, form: dict[str, Any], seed: int) -> str:
+    async def ask(client: openai.AsyncOpenAI, form: dict[str, Any], seed: int) -> str:
         got = await client.chat.completions.create(
             model="tiny", messages=WANTED, seed=seed, max_tokens=200, temperature=1.2, extra_body=form
         )
         return str(got.choices[0].message.content)
 
     async def all_of_them() -> list[tuple[str, str]]:
-        async with AsyncOpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
+        async with openai.AsyncOpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
             asked = [
                 (expression, ask(client, form, i)) for i in range(3) for expression, form in forms.items()
             ]
@@ -110,7 +108,7 @@ def test_four_forms_at_once_are_each_kept_to(dialects: Served) -> None:
         {"grammar": '%llguidance {}\nstart: "{" "}"'},
     ],
 )
-def test_every_way_to_ask_for_json_brings_json(client: OpenAI, form: dict[str, Any]) -> None:
+def test_every_way_to_ask_for_json_brings_json(client: openai.OpenAI, form: dict[str, Any]) -> None:
     if "object" in json.dumps(form) and "schema" not in json.dumps(form):
         form = {**form, "logit_bias": {}, "stop": ["}"]}  # any object may go on for long
         text = client.chat.completions.create(
@@ -122,14 +120,14 @@ def test_every_way_to_ask_for_json_brings_json(client: OpenAI, form: dict[str, A
     assert value in ({"k": 1}, {}) or list(value) == ["k"]
 
 
-def test_plain_completions_take_a_form_too(client: OpenAI) -> None:
+def test_plain_completions_take_a_form_too(client: openai.OpenAI) -> None:
     got = client.completions.create(
         model="tiny", prompt="x = ", max_tokens=40, seed=1, extra_body={"regex": "[0-9]{1,4};"}
     )
     assert re.fullmatch("[0-9]{1,4};", got.choices[0].text) and got.choices[0].finish_reason == "stop"
 
 
-def test_a_prompt_is_known_whole_where_forced_tokens_behind_it_are_too(client: OpenAI) -> None:
+def test_a_prompt_is_known_whole_where_forced_tokens_behind_it_are_too(client: openai.OpenAI) -> None:
     """More tokens were held than the prompt has, and the count of those evaluated went below nothing."""
     for _ in range(2):
         got = client.chat.completions.create(
@@ -140,7 +138,7 @@ def test_a_prompt_is_known_whole_where_forced_tokens_behind_it_are_too(client: O
     assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens
 
 
-def test_what_is_wrong_with_a_form_is_told(client: OpenAI) -> None:
+def test_what_is_wrong_with_a_form_is_told(client: openai.OpenAI) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strin"}}}
     for form, words in (
         ({"response_format": schema}, ("JSON schema", "strin")),
@@ -162,7 +160,7 @@ def test_what_is_wrong_with_a_form_is_told(client: OpenAI) -> None:
         assert "\n" not in told["message"]
 
 
-def test_a_schema_that_cannot_be_kept_to_is_refused_unless_strict_is_false(client: OpenAI) -> None:
+def test_a_schema_that_cannot_be_kept_to_is_refused_unless_strict_is_false(client: openai.OpenAI) -> None:
     schema = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
     for strict in (None, True, False):
         named = {"name": "x", "schema": schema} | ({} if strict is None else {"strict": strict})
@@ -183,7 +181,7 @@ class Person(BaseModel):
 
 def test_anthropics_parse_returns_the_object(dialects: Served) -> None:
     asked: list[Any] = [{"role": "user", "content": "A person"}]
-    with Anthropic(base_url=dialects.url.removesuffix("/v1"), api_key="x", max_retries=0) as client:
+    with anthropic.Anthropic(base_url=dialects.url.removesuffix("/v1"), api_key="x", max_retries=0) as client:
         said = client.messages.parse(model="tiny", max_tokens=200, messages=asked, output_format=Person)
     assert isinstance(said.parsed_output, Person) and said.stop_reason == "end_turn"
 

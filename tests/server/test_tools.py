@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from late import openai
 from pydantic import BaseModel
 from served import Served
 
@@ -42,12 +41,12 @@ MODE = tool(
 
 
 @pytest.fixture
-def client(dialects: Served) -> Iterator[OpenAI]:
-    with OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
+def client(dialects: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
         yield client
 
 
-def ask(client: OpenAI, **fields: Any) -> Any:
+def ask(client: openai.OpenAI, **fields: Any) -> Any:
     wanted = {
         "model": "tiny",
         "messages": ASKED,
@@ -59,7 +58,7 @@ def ask(client: OpenAI, **fields: Any) -> Any:
     return client.chat.completions.create(**wanted)
 
 
-def test_a_model_calls_where_it_wants_to(client: OpenAI) -> None:
+def test_a_model_calls_where_it_wants_to(client: openai.OpenAI) -> None:
     """The embedded pair has learned to look things up, and how a call is written."""
     choice = ask(client).choices[0]
     [call] = choice.message.tool_calls
@@ -68,7 +67,7 @@ def test_a_model_calls_where_it_wants_to(client: OpenAI) -> None:
     assert call.id.startswith("call_") and call.type == "function"
 
 
-def test_a_streamed_call_comes_in_pieces_and_is_the_same(client: OpenAI) -> None:
+def test_a_streamed_call_comes_in_pieces_and_is_the_same(client: openai.OpenAI) -> None:
     chunks = [chunk for chunk in ask(client, stream=True) if chunk.choices]
     deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
     assert deltas[0].id and deltas[0].function.name == "search_docs" and not deltas[0].function.arguments
@@ -78,7 +77,7 @@ def test_a_streamed_call_comes_in_pieces_and_is_the_same(client: OpenAI) -> None
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
-def test_the_package_puts_a_streamed_call_together(client: OpenAI) -> None:
+def test_the_package_puts_a_streamed_call_together(client: openai.OpenAI) -> None:
     with client.chat.completions.stream(
         model="tiny", messages=ASKED, tools=[DOCS], temperature=0, max_tokens=80
     ) as stream:
@@ -90,7 +89,7 @@ def test_the_package_puts_a_streamed_call_together(client: OpenAI) -> None:
 
 def test_the_async_client_gets_calls_too(dialects: Served) -> None:
     async def ask() -> Any:
-        async with AsyncOpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
+        async with openai.AsyncOpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
             return await client.chat.completions.create(
                 model="x", messages=ASKED, tools=[DOCS], temperature=0, max_tokens=80
             )
@@ -99,7 +98,7 @@ def test_the_async_client_gets_calls_too(dialects: Served) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_named_tool_is_called_with_what_its_schema_allows(client: OpenAI, seed: int) -> None:
+def test_a_named_tool_is_called_with_what_its_schema_allows(client: openai.OpenAI, seed: int) -> None:
     """Whatever the model thinks of it."""
     named: Any = {"type": "function", "function": {"name": "set_mode"}}
     fields = {
@@ -132,7 +131,7 @@ class Line(BaseModel):
 
 
 @pytest.mark.parametrize("draft", ["07", "04", None])
-def test_references_of_a_tools_schema_lead_into_that_schema(client: OpenAI, draft: str | None) -> None:
+def test_references_of_a_tools_schema_lead_into_that_schema(client: openai.OpenAI, draft: str | None) -> None:
     """What pydantic writes of nested models was refused where a call had to be made: within the schema of the
     calls, '#' was that schema, and a tool that refers to itself so got another call in place of a child."""
     line: Any = openai.pydantic_function_tool(Line, name="draw")
@@ -149,7 +148,7 @@ def test_references_of_a_tools_schema_lead_into_that_schema(client: OpenAI, draf
     assert '"name"' not in call.function.arguments
 
 
-def test_some_call_can_be_required_and_all_be_forbidden(client: OpenAI) -> None:
+def test_some_call_can_be_required_and_all_be_forbidden(client: openai.OpenAI) -> None:
     hello = [{"role": "user", "content": "What is EdgeSpec?"}]
     free = ask(client, messages=hello, tools=[MODE], tool_choice="none")
     assert free.choices[0].message.content.startswith("EdgeSpec") and not free.choices[0].message.tool_calls
@@ -160,14 +159,14 @@ def test_some_call_can_be_required_and_all_be_forbidden(client: OpenAI) -> None:
     )
 
 
-def test_a_forced_call_that_is_cut_off_leaves_no_text(client: OpenAI) -> None:
+def test_a_forced_call_that_is_cut_off_leaves_no_text(client: openai.OpenAI) -> None:
     """The beginning of its JSON was the answer's text."""
     for most in (1, 2, 4):
         [choice] = ask(client, tools=[DOCS], tool_choice="required", max_tokens=most).choices
         assert not choice.message.content and choice.finish_reason == "length"
 
 
-def test_speculation_goes_on_under_a_forced_call(client: OpenAI) -> None:
+def test_speculation_goes_on_under_a_forced_call(client: openai.OpenAI) -> None:
     """A seed gives the same call with and without a draft."""
     fields = {
         "tool_choice": "required",
@@ -184,7 +183,7 @@ def test_speculation_goes_on_under_a_forced_call(client: OpenAI) -> None:
     assert plain.timings["draft_n"] == 0
 
 
-def test_results_of_tools_go_back_in(client: OpenAI) -> None:
+def test_results_of_tools_go_back_in(client: openai.OpenAI) -> None:
     made = ask(client).choices[0].message
     result = {"role": "tool", "tool_call_id": made.tool_calls[0].id, "content": "Serialize obj to JSON."}
     messages = [*ASKED, made.model_dump(exclude_none=True), result]
@@ -192,13 +191,13 @@ def test_results_of_tools_go_back_in(client: OpenAI) -> None:
     assert got.usage.prompt_tokens > ask(client).usage.prompt_tokens + 20 and got.choices[0].finish_reason
 
 
-def test_the_prompt_is_shown_to_who_asks(client: OpenAI) -> None:
+def test_the_prompt_is_shown_to_who_asks(client: openai.OpenAI) -> None:
     shown = ask(client, extra_body={"verbose": True}, max_tokens=2).model_extra["__verbose"]["prompt"]
     assert "You can call these tools:" in shown and shown.endswith("<|im_start|>assistant\n")
     assert "__verbose" not in ask(client, max_tokens=2).model_extra
 
 
-def test_mistakes_about_tools_are_named(client: OpenAI) -> None:
+def test_mistakes_about_tools_are_named(client: openai.OpenAI) -> None:
     nobody: Any = {"type": "function", "function": {"name": "nobody"}}
     for fields, word in (
         ({"tool_choice": nobody}, "nobody"),

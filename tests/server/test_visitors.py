@@ -11,11 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
-from anthropic import Anthropic
-from openai import OpenAI
+from late import anthropic, openai
 from served import Served, served, until
 
 from edgespec.server.front_page import STATES, ShownModel, front_page
@@ -93,12 +90,12 @@ def test_a_page_of_another_site_can_embed_nothing(server: Served) -> None:
 
 def test_a_model_is_described_by_its_name(server: Served) -> None:
     """`models.retrieve` of both packages failed with 404."""
-    with OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
+    with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
         assert client.models.retrieve("embedded").id == "embedded"
         with pytest.raises(openai.NotFoundError, match="no pair 'other/thing'"):
             client.models.retrieve("other/thing")
     root = server.url.removesuffix("/v1")
-    with Anthropic(base_url=root, api_key="x", max_retries=0) as claude:
+    with anthropic.Anthropic(base_url=root, api_key="x", max_retries=0) as claude:
         one = claude.models.retrieve("embedded")
         assert (one.id, one.type, one.display_name) == ("embedded", "model", "embedded")
         assert one.created_at.year > 2000
@@ -164,7 +161,7 @@ def test_what_is_not_done_here_is_refused_once(server: Served) -> None:
     """OpenAI's client asked for embeddings three times before it told its user."""
     asked = []
     with openai.DefaultHttpxClient(event_hooks={"request": [asked.append]}) as http:
-        client = OpenAI(base_url=server.url, api_key="none", http_client=http)
+        client = openai.OpenAI(base_url=server.url, api_key="none", http_client=http)
         with pytest.raises(openai.InternalServerError, match="embeddings are not supported"):
             client.embeddings.create(model="x", input="hi")
     assert len(asked) == 1
@@ -194,7 +191,7 @@ def test_functions_are_called_as_before_there_were_tools(server: Served, stream:
         "functions": [FUNCTION], "function_call": {"name": "look_up"}, "max_tokens": 60, "stream": stream,
         "logit_bias": {}, "temperature": 0,
     }  # fmt: skip
-    with OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
+    with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
         said = client.chat.completions.create(
             model="x", messages=[{"role": "user", "content": "What is EdgeSpec?"}], **asked
         )

@@ -23,13 +23,11 @@ from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.endpoint.model_notes import note_of
 from edgespec_tui.screens.chat import ChatScreen
-from edgespec_tui.screens.chat_commands import ChatCommands
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.screens.model_shelf import Shelf, ShelfPair, offered
 from edgespec_tui.screens.models import ModelsScreen
 from edgespec_tui.screens.sessions import SessionsScreen
-from edgespec_tui.sessions import export as session_export
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.sessions.unwritten import rescue
@@ -98,7 +96,7 @@ class ChatApp(GuardedApp):
         self.context.options = options or AnswerOptions()
         self.context.new_conversation = self.settings.new_conversation
         self.context.first_conversation = first or self.settings.new_conversation()
-        self.chat = ChatScreen(self.context, ChatCommands(self))
+        self.chat = ChatScreen(self.context)
         self.chat.speculation = self.settings.speculation
         self.chat.set_class(not self.settings.panel, "-no-panel")
         self.context.tint = self.settings.tint
@@ -140,7 +138,7 @@ class ChatApp(GuardedApp):
     def _tell_notices(self) -> None:
         """Shows what came up elsewhere: a damaged file, a full disk, a setting that makes no sense."""
         while self._notices and self.chat.is_whole:
-            self.chat.show_told(self._notices.pop(0), "warning")
+            self.chat.show_notice(self._notices.pop(0), "warning")
 
     def _engine_changed(self) -> None:
         info = self.context.engine.info
@@ -160,7 +158,7 @@ class ChatApp(GuardedApp):
 
     def tell_fault(self, sentence: str) -> None:
         """Shows what has gone wrong."""
-        self.chat.show_told(sentence, "error")
+        self.chat.show_notice(sentence, "error")
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key):
@@ -320,11 +318,6 @@ class ChatApp(GuardedApp):
         if self.settings.theme in self.available_themes:
             self.theme = self.settings.theme
         self.chat.tell("Settings reloaded; sampling and system prompt apply to new chats.")
-
-    async def export(self, screen: ChatScreen, name: str) -> None:
-        """Writes the chat to a file. Raises SessionError."""
-        path = session_export.export(screen.conversation, name, folder=Path())
-        screen.tell(f"Written to {path}.")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yields the entries of the command palette."""

@@ -22,7 +22,7 @@ from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine,
 from edgespec.client.client import AnswerStream, Client
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_models.shelf.store import EMBEDDED
-from edgespec_tui.endpoint.endpoint import Happening, Message
+from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.patience import Patience, awaited
 
 _T = TypeVar("_T")
@@ -154,25 +154,25 @@ class AttachedEndpoint:
 
     async def answer(
         self, messages: Sequence[Message], options: AnswerOptions
-    ) -> AsyncGenerator[Happening, None]:
+    ) -> AsyncGenerator[StreamEvent, None]:
         """Yields rounds, and last the end; closing the generator cancels the answer in the engine."""
         attached = self._ready()
         answer = attached.client.chat(_as_told(messages), options)
-        happenings: asyncio.Queue[Happening | EdgeSpecError] = asyncio.Queue()
+        events: asyncio.Queue[StreamEvent | EdgeSpecError] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def put(happening: Happening | EdgeSpecError) -> None:
+        def put(event: StreamEvent | EdgeSpecError) -> None:
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(happenings.put_nowait, happening)
+                loop.call_soon_threadsafe(events.put_nowait, event)
 
         threading.Thread(target=_listen, args=(answer, attached, put), daemon=True).start()
         try:
             while True:
-                happening = await happenings.get()
-                if isinstance(happening, EdgeSpecError):
-                    raise happening
-                yield happening
-                if isinstance(happening, Ended):
+                event = await events.get()
+                if isinstance(event, EdgeSpecError):
+                    raise event
+                yield event
+                if isinstance(event, Ended):
                     return
         finally:
             answer.cancel()
@@ -257,12 +257,12 @@ async def in_thread(work: Callable[[], _T]) -> _T:
 
 
 def _listen(
-    answer: AnswerStream, attached: Attached, put: Callable[[Happening | EdgeSpecError], None]
+    answer: AnswerStream, attached: Attached, put: Callable[[StreamEvent | EdgeSpecError], None]
 ) -> None:
-    """Passes on the happenings of an answer; in a thread of its own."""
+    """Passes on the events of an answer; in a thread of its own."""
     try:
-        for happening in answer:
-            put(happening)
+        for event in answer:
+            put(event)
     except EndpointLostError as error:
         reason = _fault(attached)
         put(EngineDiedError(reason) if reason else error)

@@ -1,7 +1,7 @@
 """What the app needs of an endpoint, and nothing more: a protocol over the values of `edgespec.client`.
 
 Everything is asynchronous and on the app's own event loop; threads and sockets stay inside an endpoint.
-An answer is an iterator of happenings; closing it (`aclose`) cancels the answer in the engine. Failures are
+An answer is an iterator of events; closing it (`aclose`) cancels the answer in the engine. Failures are
 the program's own: `EndpointError`, `EngineDiedError` if the engine is gone (then `restart` may help),
 `PromptTooLongError` with both counts if the endpoint gives them.
 """
@@ -27,7 +27,7 @@ class Message:
     text: str
 
 
-Happening = Told | Ended
+StreamEvent = Told | Ended
 
 
 class Endpoint(Protocol):
@@ -51,7 +51,9 @@ class Endpoint(Protocol):
         """
         ...
 
-    def answer(self, messages: Sequence[Message], options: AnswerOptions) -> AsyncGenerator[Happening, None]:
+    def answer(
+        self, messages: Sequence[Message], options: AnswerOptions
+    ) -> AsyncGenerator[StreamEvent, None]:
         """Yields the rounds of an answer, and last its end. Closing the generator cancels the answer."""
         ...
 

@@ -10,14 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError, SettingError
-from edgespec.system import config
 from edgespec_tui.plain.plain import PlainChat
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.export import export, title_of
 from edgespec_tui.sessions.names import short_name_of
-from edgespec_tui.sessions.rows import Listed
+from edgespec_tui.sessions.rows import Listed, ago
+from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.system_prompts import SystemPrompts
-from edgespec_tui.settings.values import from_text, told
 from edgespec_tui.terminal.typed_bytes import without_controls
 from edgespec_tui.widgets.attached_files import read_file, with_files
 from edgespec_tui.widgets.question import QuestionText
@@ -124,23 +123,22 @@ class PlainLines:
             "/new": self._clear,
             "/again": self._again,
             "/continue": self._go_on,
-            "/prompts": lambda: self._prompts(rest),
             "/back": self._back,
             "/read": lambda: self._read_file(rest),
-            "/system": lambda: self._system(rest),
-            "/set": lambda: self._set(rest),
             "/speculation": lambda: self._speculation(rest),
             "/sessions": lambda: chat.tell(listing(self._found(rest))),
             "/open": lambda: self._open(rest),
-            "/rename": lambda: self._rename(rest),
             "/delete": lambda: self._delete(rest),
             "/undelete": self._undelete,
             "/export": lambda: chat.tell(f"Written: {export(chat.conversation, rest, folder=Path())}"),
         }
-        if name not in does:
-            chat.tell(f"{name} is not a command. {HELP}")
-        else:
+        if name in CHANGES:
+            chat.tell(CHANGES[name](chat.conversation, rest, SystemPrompts.usual()))
+            self._keep()
+        elif name in does:
             does[name]()
+        else:
+            chat.tell(f"{name} is not a command. {HELP}")
 
     def _help(self) -> None:
         self._chat.tell("\n".join(f"{usage}: {does}" for usage, does in COMMANDS.items()))
@@ -168,19 +166,6 @@ class PlainLines:
         assert question is not None
         self._chat.answer_to(self._chat.conversation.turns[question], path[-1])
 
-    def _prompts(self, text: str) -> None:
-        chat, prompts = self._chat, SystemPrompts(config.settings_folder() / "prompts")
-        word, _, name = text.partition(" ")
-        if not text:
-            chat.tell(f"Saved: {', '.join(prompts.names()) or 'none yet'}")
-        elif word == "save":
-            chat.tell(f"Saved as {prompts.save(name.strip(), chat.conversation.system)}.")
-        elif word == "delete":
-            prompts.delete(name.strip())
-            chat.tell(f"Deleted {name.strip()}.")
-        else:
-            self._system(prompts.text(text))
-
     def _back(self) -> None:
         talk = self._chat.conversation
         talk.head = self._question().parent
@@ -192,32 +177,8 @@ class PlainLines:
         self._read.append(text)
         self._chat.tell(f"{len(text):,} characters will go before the next question.")
 
-    def _system(self, text: str) -> None:
-        talk = self._chat.conversation
-        if text:
-            talk.system = "" if text in ("none", "default") else text
-            self._keep()
-        self._chat.tell(f"The system prompt: {talk.system or 'there is none'}")
-
-    def _set(self, text: str) -> None:
-        talk = self._chat.conversation
-        if text:
-            name, value = from_text(text)
-            if name in ("seed", "max_tokens"):
-                setattr(talk, name, value)
-            elif value is None:
-                talk.sampling.pop(name, None)
-            else:
-                talk.sampling[name] = value
-            self._keep()
-        values = {**talk.sampling, "seed": talk.seed, "max_tokens": talk.max_tokens}
-        known = [f"{name} {told(value)}" for name, value in values.items() if value is not None]
-        self._chat.tell("Set here: " + (", ".join(known) or "nothing; the model's own settings apply"))
-
     def _speculation(self, text: str) -> None:
-        if text not in ("on", "off"):
-            raise SettingError(f"/speculation takes on or off, not {text!r}")
-        self._chat.options = replace(self._chat.options, speculation=text == "on")
+        self._chat.options = replace(self._chat.options, speculation=on_or_off(text))
         self._chat.tell(f"Speculation is {text}.")
 
     def _keep(self) -> None:
@@ -239,13 +200,6 @@ class PlainLines:
             self._chat.sessions.leave(self._chat.conversation)
             self._chat.conversation = found
         self._chat.tell(resumed(found))
-
-    def _rename(self, title: str) -> None:
-        if not title:
-            raise SettingError("/rename needs a title: /rename TITLE")
-        self._chat.conversation.title = " ".join(title.split())
-        self._keep()
-        self._chat.tell(f"This chat is called {self._chat.conversation.title!r}.")
 
     def _delete(self, name: str) -> None:
         if not name:
@@ -281,18 +235,10 @@ def listing(sessions: list[Listed], *, now: float | None = None) -> str:
     lines = []
     for session in sessions:
         found = f" | {session.excerpt}" if session.excerpt else ""
-        age = age_of(now - session.changed)
+        age = ago(now - session.changed)
         text = without_controls(f"{session.title or 'Untitled'}{found}")
-        lines.append(f"{short_name_of(session.id)}  {age:>8}  {text}")
+        lines.append(f"{short_name_of(session.id)}  {age:>10}  {text}")
     return "\n".join(lines) or "No chats found."
-
-
-def age_of(seconds: float) -> str:
-    """Returns how long ago something was, in a word or two."""
-    for name, length in (("y", 31_557_600), ("mo", 2_629_800), ("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{int(seconds // length)} {name}"
-    return "now"
 
 
 def _may_help_to_ask_again(error: EdgeSpecError) -> bool:

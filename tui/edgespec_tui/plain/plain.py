@@ -119,13 +119,9 @@ class PlainChat:
         )
         if len(fitting.left_out) > left_out_before(talk.path()):
             self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")
-        options = replace(
-            self.options, sampling=dict(talk.sampling), seed=talk.seed, max_tokens=talk.max_tokens
-        )
+        options = talk.options(self.options)
         turn = begun or talk.add("assistant", parent=question.id, model=info.model)
-        told = {"seed": options.seed, "max_tokens": options.max_tokens}
-        settings = {**options.sampling, **{name: value for name, value in told.items() if value is not None}}
-        settings |= {"speculation": options.speculation, "left_out": len(fitting.left_out)}
+        settings = {**talk.values(), "speculation": options.speculation, "left_out": len(fitting.left_out)}
         figures = LiveFigures(plain_s=info.plain_s, speculation=options.speculation)
         making = TurnWriter(
             self.endpoint, talk, replace(turn, settings=settings), figures, lambda: self.sessions.save(talk)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from textual.app import SuspendNotSupported
 from textual.binding import BindingType
@@ -10,15 +10,15 @@ from textual.widgets import Collapsible
 
 from edgespec.errors import EdgeSpecError
 from edgespec.system.odd_text import oddities
+from edgespec_tui.screens.chat_commands import ChatCommands
 from edgespec_tui.screens.chat_context import ChatContext
-from edgespec_tui.screens.talk import TalkScreen, as_sentence
+from edgespec_tui.screens.conversation_screen import ConversationScreen, as_sentence
 from edgespec_tui.sessions.conversation import Turn, TurnRole
 from edgespec_tui.settings.keys import key
 from edgespec_tui.widgets.answer_markdown import CodeFence
 from edgespec_tui.widgets.choice_list import ChoiceList
 from edgespec_tui.widgets.code_blocks import last_code
 from edgespec_tui.widgets.external_editor import edited
-from edgespec_tui.widgets.panel import MeasuredSpeedUp
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText, question_of
 from edgespec_tui.widgets.slash_commands import SlashCommand
@@ -28,17 +28,7 @@ from edgespec_tui.widgets.welcome import Welcome
 ABOUT_SPECULATION = ("speculation", "race", "tint")  # actions that mean nothing with a server of another kind
 
 
-class Commands(Protocol):
-    """Runs slash commands; `chat_commands.ChatCommands` is one."""
-
-    async def run(self, screen: ChatScreen, line: str) -> bool: ...
-
-    async def race(self, screen: ChatScreen, text: str) -> None: ...
-
-    async def demo(self, screen: ChatScreen) -> None: ...
-
-
-class ChatScreen(TalkScreen):
+class ChatScreen(ConversationScreen):
     """A chat with its keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -62,21 +52,21 @@ class ChatScreen(TalkScreen):
         key("chat.scroll_down", "pagedown", "Scroll down", "A page down", first=True),
     ]
 
-    def __init__(self, context: ChatContext, commands: Commands) -> None:
+    def __init__(self, context: ChatContext) -> None:
         super().__init__(context)
-        self._slash_commands = commands
+        self._slash_commands = ChatCommands(self)
 
     async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
         try:
-            if not await self._slash_commands.run(self, event.question.text):
-                await self.asking.ask(event.question)
+            if not await self._slash_commands.run(event.question.text):
+                await self.answers.ask(event.question)
                 for sentence in oddities(event.question.text):
                     self.tell_error(as_sentence(sentence[:1].upper() + sentence[1:]))
         except EdgeSpecError as error:
             self.tell_error(str(error))
             self.prompt.put_before(event.question)
 
-    def on_prompt_input_told(self, event: PromptInput.Told) -> None:
+    def on_prompt_input_notice(self, event: PromptInput.Notice) -> None:
         self.tell(event.sentence)
 
     def on_prompt_input_choosing(self, event: PromptInput.Choosing) -> None:
@@ -97,19 +87,19 @@ class ChatScreen(TalkScreen):
 
     async def on_turn_view_wanted(self, event: TurnView.Wanted) -> None:
         turn = self.conversation.turns[event.turn]
-        if event.deed == "copy":
+        if event.action == "copy":
             self.copy(turn.text, "the turn")
-        elif event.deed == "edit":
+        elif event.action == "edit":
             self.edit(turn)
-        elif event.deed == "go_on":
+        elif event.action == "go_on":
             await self._go_on(turn)
-        elif event.deed == "again" and turn.parent is not None:
+        elif event.action == "again" and turn.parent is not None:
             await self._again(self.conversation.turns[turn.parent])
-        elif event.deed == "branch":
+        elif event.action == "branch":
             await self.open(self.conversation.branch(turn.id))
             self.tell("A new chat from here on; the old one is kept.")
         else:
-            await self._other_version(turn, -1 if event.deed == "older" else 1)
+            await self._other_version(turn, -1 if event.action == "older" else 1)
 
     async def _other_version(self, turn: Turn, step: int) -> None:
         siblings = self.conversation.siblings(turn.id)
@@ -122,20 +112,20 @@ class ChatScreen(TalkScreen):
 
     def edit(self, turn: Turn) -> None:
         """Puts a turn into the input: a question is asked again, an answer is kept as it is edited."""
-        self.asking.editing = turn
+        self.answers.editing = turn
         self.prompt.fill(question_of(turn.text, turn.settings).typed())
         self.prompt.focus()
         self.show_banner("")
 
     async def _again(self, question: Turn) -> None:
         try:
-            await self.asking.again(question)
+            await self.answers.again(question)
         except EdgeSpecError as error:
             self.tell_error(str(error))
 
     async def _go_on(self, answer: Turn) -> None:
         try:
-            await self.asking.go_on(answer)
+            await self.answers.go_on(answer)
         except EdgeSpecError as error:
             self.tell_error(str(error))
 
@@ -154,7 +144,7 @@ class ChatScreen(TalkScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hides what would do nothing from the footer."""
         if action == "stop":
-            return self.answering or self.asking.editing is not None or self.app.focused is not self.prompt
+            return self.answering or self.answers.editing is not None or self.app.focused is not self.prompt
         if action == "again":
             return bool(self.conversation.turns) or None
         if action in ABOUT_SPECULATION:
@@ -165,8 +155,8 @@ class ChatScreen(TalkScreen):
         """Stops the answer; leaves an edit; or goes back to the input."""
         if self.answering:
             await self.stop_and_wait()
-        elif self.asking.editing is not None:
-            self.asking.editing = None
+        elif self.answers.editing is not None:
+            self.answers.editing = None
             self.show_banner("")
             self.prompt.clear_all()
         self.prompt.focus()
@@ -205,16 +195,6 @@ class ChatScreen(TalkScreen):
                 self.tell("The editor ended with an error: nothing was changed.")
             else:
                 self.prompt.fill(text)
-
-    def action_speculation(self) -> None:
-        """Turns speculation off or on, from the next answer on."""
-        if self.context.engine.is_foreign:
-            self.tell("This server reports no speculation data: there is nothing to turn on or off.")
-            return
-        self.speculation = not self.speculation
-        when = ", from the next answer on" if self.answering else ""
-        self.tell(f"Speculation {'on' if self.speculation else 'off: plain decoding'}{when}.")
-        self.refresh_state()
 
     async def action_tint(self) -> None:
         """Colours tokens by who produced them, or not."""
@@ -259,21 +239,18 @@ class ChatScreen(TalkScreen):
 
     async def action_race(self) -> None:
         """Races the text in the input, or the last question, plain against speculative."""
-        text = self.prompt.question().text
         try:
-            await self._slash_commands.race(self, text)
+            await self._slash_commands.race(self.prompt.question().text)
         except EdgeSpecError as error:
             self.tell_error(str(error))
 
     async def action_demo(self) -> None:
         """Shows what speculation is for, on the embedded pair."""
-        await self._slash_commands.demo(self)
+        from edgespec_tui.screens.demo import IN_CHAT  # most chats show none
+        from edgespec_tui.screens.demo_screen import DemoScreen
 
-    def take_measured(self, measured: MeasuredSpeedUp | None) -> None:
-        """Shows a measured speed-up."""
-        if measured is not None:
-            self.measured = measured
-        self.refresh_state()
+        await self.stop_and_wait()
+        self.app.push_screen(DemoScreen(next_step=IN_CHAT))
 
     def action_scroll_up(self) -> None:
         """Scrolls the transcript a page up; in an empty chat, what the keys are."""

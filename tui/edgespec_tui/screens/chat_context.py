@@ -11,7 +11,6 @@ from typing import Protocol
 from edgespec.client.answer import AnswerOptions
 from edgespec.client.attach import OnProgress
 from edgespec.errors import SessionError
-from edgespec.system import config
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.sessions.context_fit import Fitting, fit
@@ -42,9 +41,7 @@ class ChatContext:
     first_conversation: Conversation = field(default_factory=Conversation)
     options: AnswerOptions = field(default_factory=AnswerOptions)  # the options of every answer
     tint: bool = False  # tokens are coloured from the start
-    prompts: SystemPrompts = field(
-        default_factory=lambda: SystemPrompts(config.settings_folder() / "prompts")
-    )
+    prompts: SystemPrompts = field(default_factory=SystemPrompts.usual)
 
     def keep(self, conversation: Conversation) -> None:
         """Saves what is new in a conversation that is not empty."""

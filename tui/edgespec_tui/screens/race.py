@@ -152,8 +152,8 @@ class Race:
 
     async def _try_out(self, question: Sequence[Message], tokens: int, *, speculation: bool) -> None:
         options = replace(self.options, max_tokens=tokens, speculation=speculation)
-        async with aclosing(self.endpoint.answer(question, options)) as happenings:
-            async for _ in happenings:
+        async with aclosing(self.endpoint.answer(question, options)) as events:
+            async for _ in events:
                 pass
 
     async def run(self) -> AsyncIterator[Lane]:
@@ -193,13 +193,13 @@ class Race:
         options = replace(self.options, speculation=speculation, lane=f"{self.name} {lane.runner}")
         lane.begin(question[-1].text if question else "")
         first = True
-        async with aclosing(self.endpoint.answer(question, options)) as happenings:
-            async for happening in happenings:
-                if isinstance(happening, Ended):
+        async with aclosing(self.endpoint.answer(question, options)) as events:
+            async for event in events:
+                if isinstance(event, Ended):
                     return
-                if happening.round.tokens and not happening.round.seconds:
+                if event.round.tokens and not event.round.seconds:
                     raise EndpointError("the server is an older EdgeSpec, which cannot race: restart it")
-                lane.note(happening, first=first)
+                lane.note(event, first=first)
                 first = False
                 told.put_nowait(lane)
                 if lane.seconds >= self.longest_s:

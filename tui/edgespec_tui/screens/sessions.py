@@ -21,19 +21,11 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from edgespec.errors import SessionError
-from edgespec_tui.sessions.rows import Listed, words_of
+from edgespec_tui.sessions.rows import Listed, ago, words_of
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets.key_line import KeyLine
 
 SEARCH_AFTER_S = 0.15  # without another key
-
-
-def ago(seconds: float) -> str:
-    """Returns how long ago something was, in a word."""
-    for size, word in ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{int(seconds // size)} {word} ago"
-    return "now"
 
 
 def marked(text: Content, words: Sequence[str]) -> Content:
@@ -103,7 +95,7 @@ class SessionsScreen(ModalScreen[int | None]):
         self._note("" if found else "Nothing found." if query else "There are no chats yet.")
 
     def _line(self, one: Listed, words: Sequence[str]) -> Content:
-        when = ago(max(0.0, time.time() - one.changed)).rjust(10)
+        when = ago(time.time() - one.changed).rjust(10)
         here = " (open)" if one.id == self._open_now else ""
         title = marked(Content(one.title or "Untitled"), words)
         asked = f"{one.questions} {'question' if one.questions == 1 else 'questions'}"

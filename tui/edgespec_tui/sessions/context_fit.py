@@ -68,7 +68,7 @@ async def fit(
     `Endpoint.count` has it.
     With an endpoint that cannot count nothing is refused: it reports itself what is too long.
     """
-    path = path_to(conversation, question)
+    path = conversation.path(question)
 
     def without(left_out: int) -> list[Message]:
         return messages_of(path[left_out:], conversation.system)
@@ -93,16 +93,6 @@ async def fit(
         n_out: int = found.value
     left_out = tuple(turn.id for turn in path[:n_out])
     return Fitting(without(n_out), left_out, None if whole is None else counts.get(n_out))
-
-
-def path_to(conversation: Conversation, id: int) -> list[Turn]:
-    """Returns the turns from the first to this one."""
-    found: list[Turn] = []
-    at: int | None = id
-    while at is not None:
-        found.append(conversation.turns[at])
-        at = found[-1].parent
-    return found[::-1]
 
 
 def left_out_before(path: Sequence[Turn]) -> int:

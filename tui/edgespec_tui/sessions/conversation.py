@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from edgespec.client.answer import AnswerOptions
 from edgespec.core.values import FinishReason
 from edgespec_tui.endpoint.endpoint import Message
 
@@ -36,6 +37,19 @@ class Turn:
     # how it was asked for (temperature, seed, speculation and so on, by name)
     settings: Mapping[str, Figure] = field(default_factory=dict)
 
+    def figure_words(self) -> list[str]:
+        """Returns its figures in words, as far as there are any."""
+        figures, words = self.figures, []
+        if isinstance(n := figures.get("n_tokens"), int) and n:
+            words.append(f"{n} tokens")
+        if isinstance(speed := figures.get("tok_per_s"), float):
+            words.append(f"{speed:.1f} tok/s")
+        if isinstance(rate := figures.get("acceptance_rate"), float):
+            words.append(f"{rate:.0%} accepted")
+        if isinstance(speedup := figures.get("speedup_estimated"), float):
+            words.append(f"{speedup:.2f}x estimated")
+        return words
+
 
 @dataclass(slots=True)
 class Conversation:
@@ -54,9 +68,27 @@ class Conversation:
     # what was written here and not asked when it was closed: a question's text and settings
     draft: Mapping[str, str] = field(default_factory=dict)
 
-    def path(self) -> list[Turn]:
-        """Returns the shown turns, the first first."""
-        found, at = [], self.head
+    def values(self) -> dict[str, float]:
+        """Returns the settings of its answers that are not left to the model."""
+        values = {**self.sampling, "seed": self.seed, "max_tokens": self.max_tokens}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def set(self, name: str, value: float | None) -> None:
+        """Changes a setting of its answers; None leaves it to the model."""
+        if name in ("seed", "max_tokens"):
+            setattr(self, name, None if value is None else int(value))
+        elif value is None:
+            self.sampling.pop(name, None)
+        else:
+            self.sampling[name] = value
+
+    def options(self, others: AnswerOptions) -> AnswerOptions:
+        """Returns the options of its answers. others: what it has no setting for."""
+        return replace(others, sampling=dict(self.sampling), seed=self.seed, max_tokens=self.max_tokens)
+
+    def path(self, upto: int | None = None) -> list[Turn]:
+        """Returns the shown turns, the first first; or those to `upto`, shown or not."""
+        found, at = [], self.head if upto is None else upto
         while at is not None:
             found.append(self.turns[at])
             at = self.turns[at].parent
@@ -96,16 +128,13 @@ class Conversation:
         """Returns a conversation of its own that has the path to `id` and nothing else; not saved yet."""
         copy = replace(self, id=None, turns={}, head=None, sampling=dict(self.sampling), read_only=False)
         copy.draft = {}
-        copy.turns = {turn.id: turn for turn in self._path_to(id)}
+        copy.turns = {turn.id: turn for turn in self.path(id)}
         copy.head = id
         return copy
 
-    def _path_to(self, id: int) -> list[Turn]:
-        return replace(self, head=id).path()
-
     def messages(self, upto: int | None = None) -> list[Message]:
         """Returns the messages for an endpoint: the system prompt and the path, or the path to `upto`."""
-        return messages_of(self.path() if upto is None else self._path_to(upto), self.system)
+        return messages_of(self.path(upto), self.system)
 
 
 def messages_of(path: Sequence[Turn], system: str) -> list[Message]:

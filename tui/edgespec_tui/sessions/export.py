@@ -58,16 +58,7 @@ def _ended(turn: Turn) -> str:
 
 def _figures(turn: Turn) -> str:
     """Returns an answer's figures on one line."""
-    told = []
-    figures = turn.figures
-    if isinstance(n := figures.get("n_tokens"), int) and n:
-        told.append(f"{n} tokens")
-    if isinstance(speed := figures.get("tok_per_s"), float):
-        told.append(f"{speed:.1f} tok/s")
-    if isinstance(rate := figures.get("acceptance_rate"), float):
-        told.append(f"acceptance rate {rate:.2f}")
-    if isinstance(speedup := figures.get("speedup_estimated"), float):
-        told.append(f"speed-up {speedup:.2f} (estimated)")
+    told = turn.figure_words()
     if turn.finish == "cancelled":
         told.append("interrupted")
     elif turn.finish == "length":

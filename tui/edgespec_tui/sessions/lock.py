@@ -5,7 +5,8 @@ The lock is the operating system's, on a file of the session's own, so `kill -9`
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -49,19 +50,13 @@ class SessionLocks:
         for id in list(self._held):
             self.give_back(id)
 
-
-class HeldSession:
-    """In a `with`, a session is ours; it is released after, unless `keep`."""
-
-    def __init__(self, locks: SessionLocks, id: int, *, keep: bool) -> None:
-        self._locks, self._id, self._keep = locks, id, keep
-
-    def __enter__(self) -> None:
-        if not self._locks.take(self._id):
-            raise SessionError(
-                f"chat {short_name_of(self._id)} is open in another window: close it there first"
-            )
-
-    def __exit__(self, *_: object) -> None:
-        if not self._keep:
-            self._locks.give_back(self._id)
+    @contextmanager
+    def held(self, id: int, *, keep: bool) -> Iterator[None]:
+        """In a `with`, a session is ours; it is released after, unless `keep`. Raises SessionError."""
+        if not self.take(id):
+            raise SessionError(f"chat {short_name_of(id)} is open in another window: close it there first")
+        try:
+            yield
+        finally:
+            if not keep:
+                self.give_back(id)

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgespec_tui.sessions.conversation import Conversation, Runs, Turn
 
 TITLE_LENGTH = 60  # of a title made from the first question
+GROWS = ("parent", "text", "reasoning", "finish", "model", "runs", "figures", "settings")
+WRITE_TURN = (
+    f"INSERT INTO turns (session, id, role, created, {', '.join(GROWS)}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?) "
+    f"ON CONFLICT (session, id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in GROWS)} "
+    "RETURNING row"
+)
 AROUND = 30  # characters shown on either side of a match
 
 
@@ -71,39 +77,21 @@ def write(connection: sqlite3.Connection, id: int, changes: Changes, *, now: flo
         (id, head.title, head.system, head.settings, head.head, now, now),
     )
     for turn in changes.turns.values():
-        values = (
-            id,
-            turn.id,
-            turn.parent,
-            turn.role,
-            _clean(turn.text),
-            _clean(turn.reasoning),
-            turn.finish,
-            turn.model,
-            json.dumps(turn.runs),
-            _json(turn.figures),
-            _json(turn.settings),
-            now,
-        )
-        (row,) = connection.execute(
-            "INSERT INTO turns (session, id, parent, role, text, reasoning, finish, model, runs, figures, "
-            "settings, created) VALUES (?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (session, id) DO UPDATE SET "
-            "parent = excluded.parent, text = excluded.text, reasoning = excluded.reasoning, "
-            "finish = excluded.finish, model = excluded.model, runs = excluded.runs, "
-            "figures = excluded.figures, settings = excluded.settings RETURNING row",
-            values,
-        ).fetchone()
+        (row,) = connection.execute(WRITE_TURN, (id, turn.id, turn.role, now, *_grown(turn))).fetchone()
         if turn.finish is not None or turn.role == "user":  # not at every write while an answer grows
             index(connection, row, turn.text)
+
+
+def _grown(turn: Turn) -> tuple[int | str | None, ...]:
+    """Returns what may change in a turn: the columns of `GROWS`."""
+    texts = _clean(turn.text), _clean(turn.reasoning), turn.finish, turn.model
+    values = (turn.runs, dict(turn.figures), dict(turn.settings))
+    return turn.parent, *texts, *map(json.dumps, values)
 
 
 def index(connection: sqlite3.Connection, row: int, text: str) -> None:
     """Lets a turn's text be found."""
     connection.execute("INSERT OR REPLACE INTO words (rowid, text) VALUES (?, ?)", (row, _clean(text)))
-
-
-def _json(values: Mapping[str, object]) -> str:
-    return json.dumps(dict(values))
 
 
 def _clean(text: str) -> str:
@@ -147,17 +135,12 @@ def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
         (id,),
     )
     turns = [
-        Turn(
-            row[0],
-            row[1],
-            row[2],
-            row[3],
-            row[4],
-            row[5],
-            _runs(row[6]),
-            _object(row[7]),
-            row[8],
-            _object(row[9]),
+        replace(
+            Turn(*row[:6]),
+            runs=_runs(row[6]),
+            figures=_object(row[7]),
+            model=row[8],
+            settings=_object(row[9]),
         )
         for row in rows
     ]
@@ -211,17 +194,27 @@ LIST = (
 
 def listed(connection: sqlite3.Connection, *, limit: int) -> list[Listed]:
     """Returns the sessions, the one that changed last first."""
-    rows = connection.execute(f"{LIST} ORDER BY changed DESC LIMIT ?", (limit,))
-    return [
-        Listed(id, short_title(title), changed, questions, model, " ".join(last.split()))
-        for id, title, changed, questions, model, last in rows
-    ]
+    return [_listed(row) for row in connection.execute(f"{LIST} ORDER BY changed DESC LIMIT ?", (limit,))]
+
+
+def _listed(row: Sequence[Any], excerpt: str = "") -> Listed:
+    """Returns a row of `LIST` as a value."""
+    id, title, changed, questions, model, last = row
+    return Listed(id, short_title(title), changed, questions, model, " ".join(last.split()), excerpt)
 
 
 def short_title(text: str) -> str:
     """Returns the first line of a text, cut if it is long."""
     line = text.strip().partition("\n")[0].rstrip()
     return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"
+
+
+def ago(seconds: float) -> str:
+    """Returns how long ago something was, in a word."""
+    for name, length in (("y", 31_557_600), ("mo", 2_629_800), ("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {name} ago"
+    return "now"
 
 
 def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[Listed]:
@@ -242,18 +235,7 @@ def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[
         f"(SELECT w.rowid FROM words w WHERE {held}))) ORDER BY changed DESC LIMIT ?) f",
         (*texts, *titles, *texts, limit),
     )
-    return [
-        Listed(
-            id,
-            short_title(title),
-            changed,
-            questions,
-            model,
-            " ".join(last.split()),
-            excerpt(text or "", words),
-        )
-        for id, title, changed, questions, model, last, text in rows
-    ]
+    return [_listed(row, excerpt(text or "", words)) for *row, text in rows]
 
 
 def words_of(query: str) -> Iterable[str]:

@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from edgespec.errors import SessionError
 from edgespec_tui.sessions import database, rows
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.lock import HeldSession, SessionLocks
+from edgespec_tui.sessions.lock import SessionLocks
 from edgespec_tui.sessions.names import NAME_BITS, short_name_of, the_one
 from edgespec_tui.sessions.rows import Changes, Listed
 from edgespec_tui.sessions.storage import SessionStorage
@@ -230,8 +230,8 @@ class Sessions:
 
         return self._asked(restore, changing=id)
 
-    def _ours(self, id: int) -> HeldSession:
-        return HeldSession(self._locks, id, keep=id in self._handed)
+    def _ours(self, id: int) -> AbstractContextManager[None]:
+        return self._locks.held(id, keep=id in self._handed)
 
     # -- the thread
 

@@ -145,12 +145,7 @@ def first_conversation(
     if beginning.system is not None:
         talk.system = beginning.system
     for name, value in beginning.explicit.items():
-        if name == "seed":
-            talk.seed = int(value)
-        elif name == "max_tokens":
-            talk.max_tokens = int(value)
-        else:
-            talk.sampling[name] = value
+        talk.set(name, value)
     return talk
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import SettingError
+from edgespec.system import config
 from edgespec.system.named_file import regular_content
 from edgespec_models.kept_file import write_whole
 
@@ -21,6 +22,11 @@ class SystemPrompts:
     """The prompts of a folder, which need not exist."""
 
     folder: Path
+
+    @classmethod
+    def usual(cls) -> SystemPrompts:
+        """Returns those of the settings folder."""
+        return cls(config.settings_folder() / "prompts")
 
     def names(self) -> list[str]:
         """Returns the names in order; none if the folder cannot be read."""

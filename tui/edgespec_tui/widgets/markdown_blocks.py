@@ -155,7 +155,7 @@ def blocks(source: str, *, gap: bool = False, continued: bool = False) -> list[B
 
     gap: its first block has a row above it. continued: it begins within a code block.
     """
-    found = _Reader(source).read()
+    found = _BlockReader(source).read()
     if found and gap:
         found[0] = replace(found[0], gap="")
     if found and continued and isinstance(found[0], Listing):
@@ -178,7 +178,7 @@ class _Mark:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _BlockReader:
     """Goes through the tokens of a text once."""
 
     source: str

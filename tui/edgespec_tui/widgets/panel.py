@@ -82,20 +82,17 @@ def odds_told(figures: LiveFigures | None, info: Info | None) -> str:
 
 def rows_of(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, str]]:
     """Returns the lines of the panel: name, value."""
-    info = state.info
-    if info is None or not info.speculates:
-        speed = figures and figures.shown_per_s()
-        return [("speed", f"{speed:.1f} tok/s" if speed else NOTHING), *_context(state)]
     now = figures and figures.shown_per_s()
-    rate = figures.acceptance_rate if figures else None
-    mean = figures.mean_accepted_length if figures else None
-    return [
-        ("speed", f"{now:.1f} tok/s" if now else NOTHING),
-        ("accepted", f"{rate:.0%} of guesses" if rate is not None else NOTHING),
-        ("per check", f"{mean:.2f} tokens" if mean else NOTHING),
-        ("draft", (figures.why() if figures else "") or NOTHING),
-        *_context(state),
-    ]
+    rows = [("speed", f"{now:.1f} tok/s" if now else NOTHING)]
+    if state.info and state.info.speculates:
+        rate = figures.acceptance_rate if figures else None
+        mean = figures.mean_accepted_length if figures else None
+        rows += [
+            ("accepted", f"{rate:.0%} of guesses" if rate is not None else NOTHING),
+            ("per check", f"{mean:.2f} tokens" if mean else NOTHING),
+            ("draft", (figures.why() if figures else "") or NOTHING),
+        ]
+    return rows + _context(state)
 
 
 def gains(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, str]]:

@@ -53,7 +53,7 @@ class PromptInput(TextArea):
             super().__init__()
             self.choices = choices
 
-    class Told(Message):
+    class Notice(Message):
         """Something to show for a moment."""
 
         def __init__(self, sentence: str) -> None:
@@ -219,7 +219,7 @@ class PromptInput(TextArea):
         if self.history.undo_stack:
             super().action_undo()
         else:
-            self.post_message(self.Told("Nothing to undo. (Ctrl+Z undoes what you type; Ctrl+Q quits.)"))
+            self.post_message(self.Notice("Nothing to undo. (Ctrl+Z undoes what you type; Ctrl+Q quits.)"))
 
     # -- what may be meant
 

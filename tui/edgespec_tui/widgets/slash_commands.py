@@ -9,52 +9,54 @@ from edgespec.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """One command. wants: its arguments, for the list of commands."""
+    """One command. wants: its arguments, for the list of commands. action: of a key that does the same."""
 
     name: str
     wants: str
     does: str
+    action: str = ""
 
 
 COMMANDS = (
-    SlashCommand("/help", "", "show keys and commands"),
-    SlashCommand("/model", "", "choose or pull a model"),
+    SlashCommand("/help", "", "show keys and commands", "app.help"),
+    SlashCommand("/model", "", "choose or pull a model", "app.models"),
     SlashCommand("/system", "[TEXT]", "set the system prompt of this chat; without TEXT, show it"),
     SlashCommand(
         "/prompts", "[NAME]", "use a saved system prompt, `save NAME` or `delete NAME`; alone, list them"
     ),
     SlashCommand("/set", "[NAME VALUE]", "set temperature, seed, max_tokens, ...; alone, show them"),
     SlashCommand("/read", "FILE", "add a text file to the question; so does @FILE anywhere in it"),
-    SlashCommand("/editor", "", "open the input in your editor"),
-    SlashCommand("/continue", "", "continue the last answer from where it ended"),
-    SlashCommand("/new", "", "start a new chat"),
-    SlashCommand("/clear", "", "start a new chat; the old one is kept"),
+    SlashCommand("/editor", "", "open the input in your editor", "editor"),
+    SlashCommand("/continue", "", "continue the last answer from where it ended", "go_on"),
+    SlashCommand("/new", "", "start a new chat", "app.new"),
+    SlashCommand("/clear", "", "start a new chat; the old one is kept", "app.new"),
     SlashCommand("/rename", "TITLE", "give this chat a title"),
-    SlashCommand("/sessions", "", "list, search, rename and delete chats"),
+    SlashCommand("/sessions", "", "list, search, rename and delete chats", "app.sessions"),
     SlashCommand("/export", "[FILE]", "write this chat to a file: .md or .json"),
     SlashCommand("/race", "[TEXT]", "answer plain and with speculation, in turn"),
-    SlashCommand("/demo", "", "show in a minute what speculation is for"),
+    SlashCommand("/demo", "", "show in a minute what speculation is for", "demo"),
     SlashCommand("/bench", "[N]", "race N prompts of several kinds and show the speed-up"),
     SlashCommand("/speculation", "on|off", "turn speculation on or off in this chat"),
-    SlashCommand("/tint", "", "colour tokens by what produced them"),
-    SlashCommand("/settings", "", "open the settings file in your editor"),
-    SlashCommand("/quit", "", "quit"),
-    SlashCommand("/exit", "", "quit"),
+    SlashCommand("/tint", "", "colour tokens by what produced them", "tint"),
+    SlashCommand("/settings", "", "open the settings file in your editor", "app.settings"),
+    SlashCommand("/quit", "", "quit", "app.quit_now"),
+    SlashCommand("/exit", "", "quit", "app.quit_now"),
 )
-NAMES = tuple(command.name for command in COMMANDS)
 
 
-def parsed(line: str) -> tuple[str, str] | None:
-    """Returns (name, arguments) of a line that is a command; None for one that is a question.
+def parsed(line: str) -> tuple[SlashCommand, str] | None:
+    """Returns the command of a line and its arguments; None for a line that is a question.
 
     Raises SettingError for a slash word that is not a command. A line like "/usr/bin/env ..." is a question.
     """
     first, _, rest = line.strip().partition(" ")
     if not first.startswith("/") or "/" in first[1:] or "\n" in first:
         return None
-    fits = [name for name in NAMES if name == first] or [name for name in NAMES if name.startswith(first)]
-    if len(fits) == 1 or (fits and first == fits[0]):
-        return fits[0], rest.strip()
+    fits = [one for one in COMMANDS if one.name.startswith(first)]
+    whole = next((one for one in fits if one.name == first or len(fits) == 1), None)
+    if whole is not None:
+        return whole, rest.strip()
     if fits and first != "/":
-        raise SettingError(f"{first} could be {', '.join(fits)}: type more of it")
+        names = ", ".join(one.name for one in fits)
+        raise SettingError(f"{first} could be {names}: type more of it")
     raise SettingError(f"{first} is not a command: /help lists them")

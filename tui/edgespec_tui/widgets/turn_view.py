@@ -19,8 +19,8 @@ from edgespec_tui.widgets.growing import Growing
 from edgespec_tui.widgets.markdown_blocks import lines_of
 from edgespec_tui.widgets.question import question_of
 
-Deed = Literal["copy", "edit", "again", "go_on", "branch", "older", "newer"]
-DEEDS: dict[Deed, tuple[str, str]] = {  # what to do: its key, its word
+TurnAction = Literal["copy", "edit", "again", "go_on", "branch", "older", "newer"]
+ACTIONS: dict[TurnAction, tuple[str, str]] = {  # what to do: its key, its word
     "copy": ("c", "copy"),
     "edit": ("e", "edit"),
     "again": ("r", "again"),
@@ -33,9 +33,9 @@ LINES = 24  # of a question, with marks in it; later ones are shown when it is o
 class Buttons(Static):
     """A line of which some words are buttons of its turn."""
 
-    def action_do(self, deed: Deed) -> None:
+    def action_do(self, action: TurnAction) -> None:
         """Asks for something to be done with the turn."""
-        self._turn().action_do(deed)
+        self._turn().action_do(action)
 
     def action_unfold(self) -> None:
         """Opens what is folded, or closes it."""
@@ -64,18 +64,18 @@ class TurnView(Vertical, Growing, can_focus=True):
     class Wanted(Message):
         """Something should be done with a turn."""
 
-        def __init__(self, deed: Deed, turn: int) -> None:
+        def __init__(self, action: TurnAction, turn: int) -> None:
             super().__init__()
-            self.deed, self.turn = deed, turn
+            self.action, self.turn = action, turn
 
     def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1)) -> None:
         """versions: which of how many this is, from 1."""
         super().__init__(id=f"turn-{turn.id}", classes=turn.role)
         self.turn, self._versions = turn, versions
 
-    def action_do(self, deed: Deed) -> None:
+    def action_do(self, action: TurnAction) -> None:
         """Asks for something to be done with this turn."""
-        self.post_message(self.Wanted(deed, self.turn.id))
+        self.post_message(self.Wanted(action, self.turn.id))
 
     def action_reasoning(self) -> None:
         """Opens or closes the reasoning."""
@@ -87,14 +87,14 @@ class TurnView(Vertical, Growing, can_focus=True):
         older = f"[@click=do('older')] < [/]{number} of {count}[@click=do('newer')] > [/]"
         return Content.from_markup("[b]$who[/b]" + (f"  {older}" if count > 1 else ""), who=who)
 
-    def _top(self, who: Buttons, *deeds: Deed) -> Horizontal:
+    def _top(self, who: Buttons, *actions: TurnAction) -> Horizontal:
         """Returns the row above a turn: who speaks, and what can be done."""
-        return Horizontal(who, Buttons(self.show_deeds(*deeds), classes="deeds"), classes="top")
+        return Horizontal(who, Buttons(self.show_actions(*actions), classes="actions"), classes="top")
 
-    def show_deeds(self, *deeds: Deed) -> Content:
+    def show_actions(self, *actions: TurnAction) -> Content:
         """Returns the line of what can be done, each word a button."""
-        words = "  ".join(f"[@click=do('{deed}')]{DEEDS[deed][0]} {DEEDS[deed][1]}[/]" for deed in deeds)
-        return Content.from_markup(words)
+        words = (f"[@click=do('{action}')]{' '.join(ACTIONS[action])}[/]" for action in actions)
+        return Content.from_markup("  ".join(words))
 
     def set_left_out(self, left_out: bool) -> None:
         """Marks that the model no longer gets this turn."""
@@ -155,9 +155,9 @@ class AnswerView(TurnView):
         yield self._body
         yield self._note
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         if self.turn.finish:
-            self.show_figures(self.turn)
+            await self.end(self.turn)
 
     async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None:
         """Adds text; runs: of `text`. Does nothing if it is no longer shown."""
@@ -186,11 +186,10 @@ class AnswerView(TurnView):
         self._thoughts.show(lines_of("".join(self._thought)))
 
     async def end(self, turn: Turn) -> None:
-        """Shows the finished answer."""
+        """Shows how the answer ended, and its figures."""
         self.turn = turn
-        if not self.is_attached:
-            return
-        self.show_figures(turn)
+        if self.is_attached:
+            self._note.update(Content(" · ".join(ending(turn))))
 
     def name_model(self, model: str) -> None:
         """Shows who answers."""
@@ -223,24 +222,12 @@ class AnswerView(TurnView):
         if sentence != str(self._note.content):
             self._note.update(Content(sentence))
 
-    def show_figures(self, turn: Turn) -> None:
-        """Shows how the answer ended, and its figures."""
-        self._note.update(Content(" · ".join(ending(turn))))
-
 
 def ending(turn: Turn) -> list[str]:
     """Returns the line below an answer that has ended."""
-    figures, said = turn.figures, []
+    said = []
     if turn.finish == "cancelled":
-        said.append(str(figures.get("reason") or "interrupted"))
+        said.append(str(turn.figures.get("reason") or "interrupted"))
     if turn.finish == "length":
         said.append("stopped at the length limit: g continues")
-    if isinstance(n := figures.get("n_tokens"), int) and n:
-        said.append(f"{n} tokens")
-    if isinstance(speed := figures.get("tok_per_s"), float):
-        said.append(f"{speed:.1f} tok/s")
-    if isinstance(rate := figures.get("acceptance_rate"), float):
-        said.append(f"{rate:.0%} accepted")
-    if isinstance(speedup := figures.get("speedup_estimated"), float):
-        said.append(f"{speedup:.2f}x estimated")
-    return said
+    return [*said, *turn.figure_words()]

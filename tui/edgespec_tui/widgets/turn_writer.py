@@ -78,15 +78,15 @@ class TurnWriter:
         drawing = asyncio.create_task(self._draw(screen))
         finish: FinishReason = "cancelled"
         try:
-            async with contextlib.aclosing(self.endpoint.answer(messages, options)) as happenings:
-                async for happening in happenings:
-                    if isinstance(happening, Ended):
-                        self.figures.end(happening)
-                        finish = known_finish(happening.finish)
-                    elif happening.reading:
-                        self.on_reading(happening.reading)
+            async with contextlib.aclosing(self.endpoint.answer(messages, options)) as events:
+                async for event in events:
+                    if isinstance(event, Ended):
+                        self.figures.end(event)
+                        finish = known_finish(event.finish)
+                    elif event.reading:
+                        self.on_reading(event.reading)
                     else:
-                        self._take(happening)
+                        self._take(event)
         except EdgeSpecError as error:
             self.error = error
         finally:

@@ -1,4 +1,4 @@
-"""What asking needs of a screen."""
+"""What the queue of answers needs of a screen."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.transcript import Transcript
 
 
-class Stage(Protocol):
-    """What asking needs of the screen; `talk.TalkScreen` is one."""
+class AnswerStage(Protocol):
+    """What the queue of answers needs of the screen; `ConversationScreen` is one."""
 
     context: ChatContext
     conversation: Conversation

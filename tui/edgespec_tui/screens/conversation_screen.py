@@ -15,16 +15,16 @@ from textual.widgets import Static
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
-from edgespec_tui.screens.asking import Asking
+from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.choice_list import ChoiceList
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.key_line import KeyLine
+from edgespec_tui.widgets.notice_line import SECONDS, Kind, NoticeLine
 from edgespec_tui.widgets.panel import MeasuredSpeedUp, PanelState, SpeculationPanel
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText, joined, question_of
-from edgespec_tui.widgets.told_line import SECONDS, Kind, ToldLine
 from edgespec_tui.widgets.transcript import Transcript
 from edgespec_tui.widgets.welcome import Welcome
 
@@ -34,7 +34,7 @@ COMPACT_BELOW = 100  # columns
 REFUSED = (400, 401, 403, 404, 413, 422)  # the same request would be refused again
 
 
-class TalkScreen(Screen[None]):
+class ConversationScreen(Screen[None]):
     """One conversation and the engine that answers in it."""
 
     AUTO_FOCUS = "PromptInput"  # a turn that got it would be scrolled to
@@ -45,7 +45,7 @@ class TalkScreen(Screen[None]):
         self.conversation = Conversation()
         self.speculation = True
         self.measured: MeasuredSpeedUp | None = None
-        self.asking = Asking(self)
+        self.answers = AnswerQueue(self)
         self._begun = False
 
     # -- what is on it
@@ -61,7 +61,7 @@ class TalkScreen(Screen[None]):
                 with Column(id="writing"):
                     yield Static("", id="banner")
                     yield Static("", id="waiting")
-                    yield ToldLine()
+                    yield NoticeLine()
                     yield ChoiceList()
                     yield PromptInput()
             yield SpeculationPanel(id="panel")
@@ -82,11 +82,11 @@ class TalkScreen(Screen[None]):
 
     @property
     def answering(self) -> bool:
-        return self.asking.running
+        return self.answers.running
 
     async def on_mount(self) -> None:
         self._begun = True
-        self.prompt.take_back = self.asking.take_back
+        self.prompt.take_back = self.answers.take_back
         self.prompt.names = self.context.prompts.names
         self.prompt.focus()
         self.transcript.tinted = self.context.tint
@@ -100,7 +100,7 @@ class TalkScreen(Screen[None]):
 
     async def open(self, conversation: Conversation) -> None:
         """Continues a conversation."""
-        async with self.asking.turn_taking:
+        async with self.answers.turn_taking:
             await self._open(conversation)
 
     async def _open(self, conversation: Conversation) -> None:
@@ -110,7 +110,7 @@ class TalkScreen(Screen[None]):
             self.context.keep(self.conversation)
             self.context.leave(self.conversation)
         self.conversation = conversation
-        self.asking.forget()
+        self.answers.forget()
         await self.transcript.show(conversation)
         for turn in conversation.path():
             if turn.role == "user" and turn.text:
@@ -124,7 +124,7 @@ class TalkScreen(Screen[None]):
 
     def unsent(self) -> QuestionText:
         """Returns what is written and not asked: the questions that wait, and what is in the input."""
-        return joined([*(question.typed() for question in self.asking.waiting), self.prompt.question()])
+        return joined([*(question.typed() for question in self.answers.waiting), self.prompt.question()])
 
     def engine_changed(self) -> None:
         """Shows the engine's state."""
@@ -148,7 +148,7 @@ class TalkScreen(Screen[None]):
         keys: (key, what it does, action), each of them also a button.
         """
         if not keys:
-            sentence = sentence or editing_told(self.asking.editing)
+            sentence = sentence or editing_told(self.answers.editing)
         banner = self.query_one("#banner", Static)
         banner.display = bool(sentence or keys)
         buttons = []
@@ -181,13 +181,13 @@ class TalkScreen(Screen[None]):
         self.refresh_bindings()
 
     def _show_panel(self) -> None:
-        figures = self.asking.figures
+        figures = self.answers.figures
         self.set_class(figures is None and self.measured is None, "-no-figures")
         state = PanelState(
             info=self.context.engine.info,
             speculation=self.speculation,
             tinted=self.transcript.tinted,
-            used=self.asking.used,
+            used=self.answers.used,
             measured=self.measured,
         )
         self.query_one(SpeculationPanel).show(figures, state)
@@ -195,7 +195,7 @@ class TalkScreen(Screen[None]):
     def _refresh_live(self) -> None:
         if self.answering and self.is_whole and not self.context.moments.is_typing:
             self._show_panel()
-            self.asking.tell_silence()
+            self.answers.tell_silence()
 
     def on_worker_state_changed(self) -> None:
         """Shows the figures of an answer that has ended, and takes its keys from the footer."""
@@ -220,18 +220,26 @@ class TalkScreen(Screen[None]):
 
     def options(self) -> AnswerOptions:
         """Returns the options of the next answer."""
-        talk = self.conversation
-        return replace(
-            self.context.options,
-            sampling=dict(talk.sampling),
-            seed=talk.seed,
-            max_tokens=talk.max_tokens,
-            speculation=self.speculation,
-        )
+        return replace(self.conversation.options(self.context.options), speculation=self.speculation)
+
+    def action_speculation(self) -> None:
+        """Turns speculation off or on, from the next answer on."""
+        if self.context.engine.is_foreign:
+            self.tell("This server reports no speculation data: there is nothing to turn on or off.")
+            return
+        self.speculation = not self.speculation
+        when = ", from the next answer on" if self.answering else ""
+        self.tell(f"Speculation {'on' if self.speculation else 'off: plain decoding'}{when}.")
+        self.refresh_state()
+
+    def take_measured(self, measured: MeasuredSpeedUp | None) -> None:
+        """Shows a measured speed-up."""
+        self.measured = measured or self.measured
+        self.refresh_state()
 
     async def stop_and_wait(self) -> None:
         """Ends a running answer; its text stays."""
-        await self.asking.stop()
+        await self.answers.stop()
 
     def show_waiting(self, questions: Sequence[QuestionText]) -> None:
         """Shows the questions that wait for the answer to end."""
@@ -251,21 +259,21 @@ class TalkScreen(Screen[None]):
 
     def tell(self, sentence: str) -> None:
         """Shows a message for a moment."""
-        self.show_told(sentence, "note")
+        self.show_notice(sentence, "note")
 
     def tell_error(self, sentence: str) -> None:
         """Shows an error for a moment."""
-        self.show_told(sentence, "error")
+        self.show_notice(sentence, "error")
 
     def tell_odds(self, sentence: str) -> None:
         """Shows for a while why guesses hardly pay, where the panel has no room for it."""
         if not self.has_class("-wide"):
-            self.show_told(sentence, "warning")
+            self.show_notice(sentence, "warning")
 
-    def show_told(self, sentence: str, kind: Kind) -> None:
+    def show_notice(self, sentence: str, kind: Kind) -> None:
         """Shows a message above the input; over another screen if that hides this one."""
         if self.app.screen is self:
-            self.query_one(ToldLine).tell(sentence, kind)
+            self.query_one(NoticeLine).tell(sentence, kind)
         else:
             severity: SeverityLevel = "information" if kind == "note" else kind
             self.notify(sentence, severity=severity, markup=False, timeout=SECONDS[kind])

@@ -8,8 +8,8 @@ from test_tui_chat import on_a_loop
 from tui_driver import Driven, driven
 
 from edgespec_tui.app import ChatApp
+from edgespec_tui.widgets.notice_line import NoticeLine
 from edgespec_tui.widgets.prompt_input import PromptInput
-from edgespec_tui.widgets.told_line import ToldLine
 from edgespec_tui.widgets.turn_view import TurnView
 
 SIZES = ((120, 40), (80, 24), (60, 20), (50, 15))
@@ -29,7 +29,7 @@ async def test_a_message_moves_nothing_when_it_comes_or_goes(size: tuple[int, in
         await it.ask("go")
         assert it.chat.query(TurnView)
         before, shown = places(it), it.text()
-        line, prompt = it.chat.query_one(ToldLine), it.chat.query_one(PromptInput)
+        line, prompt = it.chat.query_one(NoticeLine), it.chat.query_one(PromptInput)
         for sentence in ("Copied the turn.", LONG):
             it.chat.tell_error(sentence)
             await it.until(lambda: line.region.bottom == prompt.region.y + 1)
@@ -37,7 +37,7 @@ async def test_a_message_moves_nothing_when_it_comes_or_goes(size: tuple[int, in
             words = " ".join(it.text().replace("╭─", "").replace("─", "").replace("╮", "").split())
             assert all(word in words for word in sentence.split())
             assert it.text().splitlines()[-3] == shown.splitlines()[-3], "what is written stays in view"
-            await it.pilot.click(ToldLine)
+            await it.pilot.click(NoticeLine)
             await it.until(lambda: it.text() == shown)
 
 
@@ -57,7 +57,7 @@ async def test_a_short_message_covers_no_text() -> None:
 async def test_a_message_that_is_told_again_stays_its_whole_time() -> None:
     """It ended when the first one would have ended."""
     async with driven(ChatApp(FakeEndpoint())) as it:
-        line = it.chat.query_one(ToldLine)
+        line = it.chat.query_one(NoticeLine)
         line.tell("again", "error")
         first = line.sentences[0]
         line.tell("again", "error")

@@ -18,13 +18,13 @@ from edgespec.client.attach import OnProgress, Progress
 from edgespec.core.values import Round
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
-from edgespec_tui.endpoint.endpoint import Happening, Message
-from edgespec_tui.screens import asking, talk
+from edgespec_tui.endpoint.endpoint import Message, StreamEvent
+from edgespec_tui.screens import answer_queue, conversation_screen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets import live_figures
+from edgespec_tui.widgets.notice_line import NoticeLine
 from edgespec_tui.widgets.question import QuestionText
-from edgespec_tui.widgets.told_line import ToldLine
 
 
 class Reads(FakeEndpoint):
@@ -34,12 +34,12 @@ class Reads(FakeEndpoint):
 
     async def answer(
         self, messages: Sequence[Message], options: AnswerOptions
-    ) -> AsyncGenerator[Happening, None]:
+    ) -> AsyncGenerator[StreamEvent, None]:
         assert options.progress and options.body(messages, ours=True)["return_progress"]
         yield Told(Round((), "", 0, 0, ()), 0.0, reading=Reading(5300, 1300, 300, 2.5))
         await self.let.wait()
-        async for happening in super().answer(messages, options):
-            yield happening
+        async for event in super().answer(messages, options):
+            yield event
 
 
 class Held(FakeEndpoint):
@@ -49,11 +49,11 @@ class Held(FakeEndpoint):
 
     async def answer(
         self, messages: Sequence[Message], options: AnswerOptions
-    ) -> AsyncGenerator[Happening, None]:
-        async for happening in super().answer(messages, options):
-            if isinstance(happening, Ended):
+    ) -> AsyncGenerator[StreamEvent, None]:
+        async for event in super().answer(messages, options):
+            if isinstance(event, Ended):
                 await self.let.wait()
-            yield happening
+            yield event
 
 
 @on_a_loop
@@ -73,8 +73,8 @@ async def test_a_long_prompt_says_how_far_it_has_been_read_and_how_long_the_rest
 
 
 def test_what_is_left_of_a_prompt_is_said_only_where_it_is_known() -> None:
-    assert asking.reading_line(Reading(900, 300, 300, 0.1)) == "reading the prompt: 300 of 900 tokens"
-    assert asking.reading_line(Reading(900, 800, 0, 0.8)) == "reading the prompt: 800 of 900 tokens"
+    assert answer_queue.reading_line(Reading(900, 300, 300, 0.1)) == "reading the prompt: 300 of 900 tokens"
+    assert answer_queue.reading_line(Reading(900, 800, 0, 0.8)) == "reading the prompt: 800 of 900 tokens"
 
 
 @on_a_loop
@@ -102,7 +102,7 @@ async def test_what_waits_is_taken_back_and_comes_back_where_the_answer_is_stopp
     async with driven(ChatApp(Held(answers=["word " * 60]))) as it:
         for question in ("one", "two", "three"):
             await it.say(question)
-        await it.until(lambda: len(it.chat.asking.waiting) == 2)
+        await it.until(lambda: len(it.chat.answers.waiting) == 2)
         await it.pilot.press("up")
         assert it.chat.prompt.text == "three" and "next  two" in it.text()
         await it.pilot.press("!", "escape")
@@ -116,8 +116,8 @@ async def test_where_an_answer_fails_what_waits_comes_back() -> None:
     endpoint = FakeEndpoint(answers=[EndpointError("The server is busy.", status=503)])
     async with driven(ChatApp(endpoint), ready=True) as it:
         await it.say("one")
-        it.chat.asking.waiting.append(QuestionText("two"))
-        it.chat.asking._give_back()
+        it.chat.answers.waiting.append(QuestionText("two"))
+        it.chat.answers._give_back()
         assert it.chat.prompt.text == "two"
         await it.until(lambda: not it.chat.answering)
         assert it.text().count("The server is busy.") == 1, "said once"
@@ -272,7 +272,7 @@ async def test_what_people_should_know_of_a_model_is_said_once() -> None:
         await it.ask("go")
         await it.pilot.press("f9")
         await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")
-        assert not it.app._notices and len(it.chat.query_one(ToldLine).sentences) <= 1
+        assert not it.app._notices and len(it.chat.query_one(NoticeLine).sentences) <= 1
 
 
 class Returning(FakeEndpoint):
@@ -302,17 +302,17 @@ class Silent(FakeEndpoint):
 
     async def answer(
         self, messages: Sequence[Message], options: AnswerOptions
-    ) -> AsyncGenerator[Happening, None]:
-        async for happening in super().answer(messages, options):
-            if isinstance(happening, Ended):
+    ) -> AsyncGenerator[StreamEvent, None]:
+        async for event in super().answer(messages, options):
+            if isinstance(event, Ended):
                 await asyncio.Event().wait()
-            yield happening
+            yield event
 
 
 @on_a_loop
 async def test_an_engine_that_says_nothing_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stalled one showed its last speed, or "thinking", for ever."""
-    for module in (asking, live_figures):
+    for module in (answer_queue, live_figures):
         monkeypatch.setattr(module, "SILENT_S", 0.3)
     async with driven(ChatApp(Silent(answers=["word " * 60], tok_per_s=500))) as it:
         await it.say("one")
@@ -342,7 +342,7 @@ async def test_a_chat_is_writable_once_the_other_window_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stayed read-only, and said that it is open in another window, until it was opened again."""
-    monkeypatch.setattr(talk, "REGAIN_EVERY_S", 0.05)
+    monkeypatch.setattr(conversation_screen, "REGAIN_EVERY_S", 0.05)
     first, second = (Sessions.opened(tmp_path, on_notice=print) for _ in range(2))
     said = Conversation()
     said.add("user", "there")

@@ -16,11 +16,11 @@ SECONDS: dict[Kind, float] = {"note": 3.0, "warning": 10.0, "error": 8.0}
 MOST = 4  # sentences at once
 
 
-class ToldLine(Static):
+class NoticeLine(Static):
     """Shows messages, each for its time."""
 
     def __init__(self) -> None:
-        super().__init__("", id="told")
+        super().__init__("", id="notice-line")
         self.display = False
         self.sentences: list[tuple[str, Kind]] = []
 

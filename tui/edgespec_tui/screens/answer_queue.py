@@ -1,4 +1,4 @@
-"""Asking: one answer is made at a time, and later questions wait for it.
+"""One answer is made at a time, and later questions wait for it.
 
 A waiting question is shown, can be taken back, and is asked when the answer before it has ended by itself.
 If that was stopped or failed, waiting questions go back into the input: nothing is asked on a wrong basis.
@@ -17,9 +17,9 @@ from edgespec.client.answer import AnswerOptions, Reading
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
-from edgespec_tui.screens.stage import Stage
-from edgespec_tui.sessions.context_fit import left_out_before, path_to
-from edgespec_tui.sessions.conversation import Conversation, Figure, Turn
+from edgespec_tui.screens.answer_stage import AnswerStage
+from edgespec_tui.sessions.context_fit import left_out_before
+from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
 from edgespec_tui.widgets.panel import odds_told
@@ -30,10 +30,10 @@ from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
 INTERRUPTED = "interrupted before it began"
 
 
-class Asking:
+class AnswerQueue:
     """The answer in progress on a screen, if any; what waits for it; what is being edited."""
 
-    def __init__(self, screen: Stage) -> None:
+    def __init__(self, screen: AnswerStage) -> None:
         self._screen = screen
         self.turn_taking = asyncio.Lock()  # the screen does not change while a question is being asked
         self.waiting: list[QuestionText] = []
@@ -202,7 +202,7 @@ class Asking:
         turn = replace(turn, model=context.engine.model)
         view.name_model(turn.model)
         assert turn.parent is not None
-        before = left_out_before(path_to(talk, turn.parent))
+        before = left_out_before(talk.path(turn.parent))
 
         def tell(progress: Progress) -> None:
             self._stirred = time.monotonic()
@@ -217,7 +217,8 @@ class Asking:
             return None
         await screen.transcript.mark_left_out(fitting.left_out, told=len(fitting.left_out) > before)
         options = screen.options()
-        turn = replace(turn, settings={**settings_of(options), "left_out": len(fitting.left_out)})
+        settings = {**talk.values(), "speculation": options.speculation, "left_out": len(fitting.left_out)}
+        turn = replace(turn, settings=settings)
         self._prompt_tokens = fitting.n_tokens
         self.figures = LiveFigures(plain_s=self._plain_s or info.plain_s, speculation=options.speculation)
         view.show_waiting("reading the prompt")
@@ -295,9 +296,3 @@ def reading_line(reading: Reading) -> str:
     left = reading.left_s
     soon = f", about {left:.0f} s left" if left is not None and left >= 1 else ""
     return f"reading the prompt: {reading.done:,} of {reading.total:,} tokens{soon}"
-
-
-def settings_of(options: AnswerOptions) -> dict[str, Figure]:
-    """Returns the settings that are saved with a turn."""
-    others = {"seed": options.seed, "max_tokens": options.max_tokens, "speculation": options.speculation}
-    return {**options.sampling, **{name: value for name, value in others.items() if value is not None}}
